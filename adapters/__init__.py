@@ -1,0 +1,1 @@
+"""What plugs into the ports: engines, formats, models, stores."""

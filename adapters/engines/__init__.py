@@ -1,0 +1,1 @@
+"""Engines: adapters of the Engine port."""

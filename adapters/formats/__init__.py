@@ -1,0 +1,1 @@
+"""Formats: a renderer with its parser."""

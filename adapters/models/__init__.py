@@ -1,0 +1,1 @@
+"""Models that are no pair of format and engine."""

@@ -1,0 +1,1 @@
+"""Stores and event logs."""

@@ -1,0 +1,1 @@
+"""Services, one verb each, and the ports that they drive."""

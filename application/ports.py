@@ -1,0 +1,296 @@
+"""The ports: what the server needs from the outside, each a promise that contract tests check.
+
+Model ⊃ Format + Engine   one turn: a conversation in, deltas out
+ResponseStore             responses and their items, for as long as the store keeps them
+EventLog                  the events of each run, for its readers
+
+A port that opens something raises there, before the first result, whatever can still be answered
+with a status code. Leaving an iterator (`aclose`, or cancelling the task that reads it) releases
+what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Raw, Struct
+
+from antiphon.application.sampling import Constraint, Sampling
+from antiphon.domain.content import Logprob
+from antiphon.domain.deltas import Delta
+from antiphon.domain.events import Event
+from antiphon.domain.items import Item
+from antiphon.domain.response import Response, TextConfig
+from antiphon.domain.tools import Choice, ToolSpec
+
+Json = dict[str, Any]
+
+Clock = Callable[[], float]
+"""Seconds since the epoch."""
+
+NewId = Callable[[str], str]
+"""A fresh id with this prefix: `new_id("msg")` -> `msg_…`."""
+
+
+# --- one turn of a model --------------------------------------------------------------------------
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """One engine run, as asked for: independent of any format or engine.
+
+    `items` are the conversation in order, without what the conversation rules drop. `tools` are
+    offered to the model in this order; `choice` says which of them it may or must call. `effort`
+    is None where the request leaves it to the model. `previous_messages` are in the format's own
+    shape and come first.
+    """
+
+    model: str
+    items: Sequence[Item]
+    instructions: str | None = None
+    tools: Sequence[ToolSpec] = ()
+    choice: Choice = Choice()
+    parallel_tool_calls: bool = True
+    text: TextConfig = TextConfig()
+    effort: str | None = None
+    previous_messages: Sequence[Json] = ()
+    template_kwargs: Mapping[str, Any] = {}
+    truncate: bool = False
+    sampling: Sampling = Sampling()
+    priority: int = 0
+    cache_salt: str | None = None
+    trace_headers: Mapping[str, str] = {}
+
+
+class Step(Struct, frozen=True, kw_only=True, gc=False):
+    """What the engine generated since its last step.
+
+    `text` is the tokens' text, special tokens included; it may lag behind `token_ids` while a
+    character or a stop string is unfinished. `logprobs` has one entry a token, when asked for.
+    `finish` is set on the last step: `stop`, `length`, `abort` or `error`. `cached_tokens` counts
+    prompt tokens that were not computed again; it is known from the first step on.
+    """
+
+    text: str = ""
+    token_ids: Sequence[int] = ()
+    logprobs: tuple[Logprob, ...] | None = None
+    finish: str | None = None
+    cached_tokens: int = 0
+
+
+class Prompt(Struct, frozen=True, kw_only=True):
+    """A rendered turn: `image_urls` stand, in order, where the renderer put its image placeholders."""
+
+    token_ids: Sequence[int]
+    image_urls: Sequence[str] = ()
+
+
+class Parser(Protocol):
+    """Reads what the model writes in one turn. Never raises on it, and loses no text.
+
+    The same tokens give the same items and the same joined deltas, in however many steps they come.
+    """
+
+    reasoning_tokens: int
+    """Tokens of reasoning read so far."""
+
+    def feed(self, step: Step) -> list[Delta]: ...
+
+    def end(self) -> list[Delta]:
+        """Return what was held back; nothing is fed afterwards."""
+
+
+class Format(Protocol):
+    """How one family of models writes: conversation → tokens, tokens → deltas."""
+
+    stop_token_ids: Sequence[int]
+    """Tokens that end the assistant's turn, besides the model's own."""
+
+    skip_special_tokens: bool
+    """Whether the engine should leave special tokens out of `Step.text`."""
+
+    reads_text: bool
+    """Whether the parser needs `Step.text`; if not, the engine need not decode."""
+
+    efforts: Sequence[str]
+    """Values of `reasoning.effort` that the model knows."""
+
+    async def render(self, turn: Turn) -> Prompt:
+        """Return the prompt. Raises: RequestError for what this model cannot be given."""
+
+    def parser(self, turn: Turn, prompt: Prompt) -> Parser: ...
+
+    def constraint(self, turn: Turn) -> Constraint | None:
+        """Return what the output must match so that tool choice, strict tools and text format hold.
+
+        Reasoning stays free; only what follows it is bound. None where nothing is asked for.
+        Raises: RequestError where the format cannot bind what is asked for.
+        """
+
+    def messages(self, token_ids: Sequence[int]) -> list[Json]:
+        """Return prompt or output as the format's own messages, each with its tokens.
+
+        Shape (vLLM's): `{"type": "raw_message_tokens", "message": …, "tokens": [int]}`.
+        """
+
+
+class EngineRequest(Struct, frozen=True, kw_only=True):
+    """A run for the engine. `request_id` is unique among live runs.
+
+    `turn` is what the prompt was rendered from: no engine that samples looks at it; the scripted
+    engine takes tools and schemas from it that a real model would understand from the prompt.
+    """
+
+    request_id: str
+    model: str
+    prompt: Prompt
+    sampling: Sampling
+    detokenize: bool = True
+    priority: int = 0
+    cache_salt: str | None = None
+    trace_headers: Mapping[str, str] = {}
+    turn: Turn
+
+
+class Engine(Protocol):
+    """Generates tokens for prompts."""
+
+    async def start(self) -> None:
+        """Load what is needed. Raises: SettingsError with what to do about it."""
+
+    async def aclose(self) -> None: ...
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The names that the engine serves, the base model first."""
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that prompt and output may have together."""
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """The model's own sampling defaults, as fields of Sampling; may be empty."""
+
+    async def check(self) -> None:
+        """Raises: EngineDead when no request can be served."""
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[Step]:
+        """Admit the run and return its steps, the last with `finish` set.
+
+        Leaving the iterator aborts the run in the engine.
+        Raises: here RequestError (a bad constraint, no room) or TooManyRequests; later EngineError.
+        """
+
+
+class ModelTurn(Protocol):
+    """A turn that was admitted: iterate once over lists of deltas, one list an engine step.
+
+    The last delta is a TurnEnd. Raises while iterating: EngineError. `aclose` aborts.
+    """
+
+    def __aiter__(self) -> AsyncIterator[list[Delta]]: ...
+
+    async def aclose(self) -> None: ...
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        """Return the turn's input and output in the format's own shape, as far as they exist."""
+
+
+class Model(Protocol):
+    """One turn of a model: conversation → deltas."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that clients may ask for."""
+
+    @property
+    def efforts(self) -> Sequence[str]: ...
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]: ...
+
+    async def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    async def check(self) -> None:
+        """Raises: EngineDead when no request can be served."""
+
+    async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
+        """Render and admit a turn. Raises: RequestError, TooManyRequests, EngineDead."""
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+class StoredItem(Struct, frozen=True, kw_only=True):
+    """An item as the client may see it: `raw` is its whole JSON, unknown fields and its id included."""
+
+    id: str
+    raw: Raw
+
+
+class StoredResponse(Struct, frozen=True, kw_only=True):
+    """A response as it is kept. `input` are the items this request added, not those of its chain."""
+
+    response: Response
+    input: Sequence[StoredItem] = ()
+
+
+class ResponseStore(Protocol):
+    """Responses and their items, by tenant. What was written is read at once, from any process.
+
+    Items are kept once, with the response that brought them. Every id of another tenant is unknown.
+    Raises: StoreError, from any method, when the store fails.
+    """
+
+    async def start(self) -> None:
+        """Open, migrate and prove that a write can be read back. Raises: SettingsError if it cannot."""
+
+    async def aclose(self) -> None: ...
+
+    async def create(self, tenant: str, stored: StoredResponse) -> None:
+        """Keep a new response; its status is not terminal yet."""
+
+    async def finish(self, tenant: str, response: Response) -> bool:
+        """Set a terminal state with its output, once: False if it was terminal (or deleted) before."""
+
+    async def get(self, tenant: str, response_id: str) -> Response:
+        """Raises: NotFound."""
+
+    async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
+        """Return all that the model was given: the chain's inputs and outputs, then this input.
+
+        Raises: NotFound.
+        """
+
+    async def conversation(self, tenant: str, response_id: str) -> list[StoredItem]:
+        """Return `input_items` followed by the response's output. Raises: NotFound."""
+
+    async def item(self, tenant: str, item_id: str) -> StoredItem:
+        """Return the newest item of that id. Raises: NotFound."""
+
+    async def delete(self, tenant: str, response_id: str) -> None:
+        """Forget the response; responses that continue it keep its items. Raises: NotFound."""
+
+    async def unfinished(self) -> list[tuple[str, Response]]:
+        """Return (tenant, response) of all that have no terminal status, oldest first."""
+
+
+class EventLog(Protocol):
+    """The events of each run, in order, for any number of readers that do not slow the run."""
+
+    async def create(self, response_id: str) -> None: ...
+
+    async def append(self, response_id: str, events: Sequence[Event]) -> None:
+        """Add events; their numbers continue those before them."""
+
+    async def open(self, response_id: str, *, after: int = -1) -> AsyncIterator[Sequence[Event]]:
+        """Return the events numbered above `after`, then live ones, up to a terminal event.
+
+        What is ready comes in one batch. Raises: NotFound, here, before the first batch.
+        """
+
+    async def drop(self, response_id: str) -> None:
+        """Forget the log; readers that have it open still read to its end."""

@@ -1,0 +1,141 @@
+"""Content parts, annotations and logprobs (api_surface 2.1)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class TopLogprob(Struct, frozen=True, kw_only=True, gc=False):
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] = ()
+
+
+class Logprob(Struct, frozen=True, kw_only=True, gc=False):
+    """A sampled token with its alternatives, most likely first."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] = ()
+    top_logprobs: tuple[TopLogprob, ...] = ()
+
+
+class Annotation(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """A citation; indices are character offsets into its part's text."""
+
+
+class UrlCitation(Annotation, frozen=True, kw_only=True, tag="url_citation"):
+    start_index: int
+    end_index: int
+    url: str
+    title: str
+
+
+class FileCitation(Annotation, frozen=True, kw_only=True, tag="file_citation"):
+    file_id: str
+    filename: str | None = None
+    index: int
+
+
+class ContainerFileCitation(Annotation, frozen=True, kw_only=True, tag="container_file_citation"):
+    container_id: str
+    file_id: str
+    filename: str
+    start_index: int
+    end_index: int
+
+
+class FilePath(Annotation, frozen=True, kw_only=True, tag="file_path"):
+    file_id: str
+    index: int
+
+
+AnyAnnotation = UrlCitation | FileCitation | ContainerFileCitation | FilePath
+
+
+class Part(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """A piece of an item's content."""
+
+
+class InputText(Part, frozen=True, kw_only=True, tag="input_text"):
+    text: str
+    prompt_cache_breakpoint: Any = UNSET
+
+
+class InputImage(Part, frozen=True, kw_only=True, tag="input_image"):
+    """One of `image_url` (http(s) or a data URL) and `file_id`."""
+
+    image_url: str | None | UnsetType = UNSET
+    file_id: str | None | UnsetType = UNSET
+    detail: Literal["low", "high", "auto", "original"] | None = "auto"
+    prompt_cache_breakpoint: Any = UNSET
+
+
+class InputFile(Part, frozen=True, kw_only=True, tag="input_file"):
+    """One of `file_id`, `file_data` (base64 or a data URL) and `file_url`."""
+
+    file_id: str | None | UnsetType = UNSET
+    file_data: str | None | UnsetType = UNSET
+    file_url: str | None | UnsetType = UNSET
+    filename: str | None | UnsetType = UNSET
+    detail: str | None | UnsetType = UNSET
+    prompt_cache_breakpoint: Any = UNSET
+
+
+class InputAudio(Part, frozen=True, kw_only=True, tag="input_audio"):
+    input_audio: dict[str, Any]
+
+
+class InputVideo(Part, frozen=True, kw_only=True, tag="input_video"):
+    video_url: str
+
+
+class OutputText(Part, frozen=True, kw_only=True, tag="output_text"):
+    text: str
+    annotations: tuple[AnyAnnotation, ...] | None = ()
+    logprobs: tuple[Logprob, ...] | None = ()
+
+
+class Refusal(Part, frozen=True, kw_only=True, tag="refusal"):
+    refusal: str
+
+
+class PlainText(Part, frozen=True, kw_only=True, tag="text"):
+    """Legacy form of conversation items."""
+
+    text: str
+
+
+class ReasoningText(Part, frozen=True, kw_only=True, tag="reasoning_text"):
+    text: str
+
+
+class SummaryText(Part, frozen=True, kw_only=True, tag="summary_text"):
+    text: str
+
+
+class ComputerScreenshot(Part, frozen=True, kw_only=True, tag="computer_screenshot"):
+    image_url: str | None | UnsetType = UNSET
+    file_id: str | None | UnsetType = UNSET
+
+
+MessagePart = (
+    InputText | InputImage | InputFile | InputAudio | InputVideo | OutputText | Refusal | PlainText
+)
+OutputPart = InputText | InputImage | InputFile | OutputText | PlainText
+"""What a tool's output may consist of; `output_text` is what some clients send."""
+
+
+def text_of(content: str | tuple[Any, ...]) -> str:
+    """Return all text of a content, parts joined without a separator.
+
+    >>> text_of((InputText(text="a"), Refusal(refusal="b")))
+    'ab'
+    """
+    if isinstance(content, str):
+        return content
+    return "".join(
+        part.refusal if isinstance(part, Refusal) else getattr(part, "text", "") for part in content
+    )

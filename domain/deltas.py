@@ -1,0 +1,106 @@
+"""What a model did in one turn: the small vocabulary that formats speak.
+
+A delta has no id, no index and no number: the sequencer gives those (sequencer.py). Text never
+contains markup of the format. A text delta that directly follows another of its kind continues the
+same item; `ItemEnd` forces a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.domain.content import Annotation, Logprob
+from antiphon.domain.usage import TurnUsage
+
+
+class Delta(Struct, frozen=True, gc=False):
+    """Base of all deltas."""
+
+
+class TextDelta(Delta, frozen=True, gc=False):
+    """Visible text of a message; another `phase` than before begins a new message."""
+
+    text: str
+    logprobs: tuple[Logprob, ...] = ()
+    phase: str | None = None
+
+
+class RefusalDelta(Delta, frozen=True, gc=False):
+    """Text in which the model declines."""
+
+    text: str
+
+
+class AnnotationDelta(Delta, frozen=True, gc=False):
+    """A citation of the message that is open."""
+
+    annotation: Annotation
+
+
+class ReasoningDelta(Delta, frozen=True, gc=False):
+    """Raw chain of thought."""
+
+    text: str
+
+
+class SummaryDelta(Delta, frozen=True, gc=False):
+    """Text of a reasoning summary."""
+
+    text: str
+
+
+class FunctionCallStart(Delta, frozen=True, gc=False):
+    """A call of a client-run function; `call_id` only where the model wrote one itself."""
+
+    name: str
+    call_id: str | None = None
+    namespace: str | None = None
+
+
+class CustomCallStart(Delta, frozen=True, gc=False):
+    """A call of a client-run custom tool, whose input is free text."""
+
+    name: str
+    call_id: str | None = None
+    namespace: str | None = None
+
+
+class ToolStart(Delta, frozen=True, gc=False):
+    """A tool's item of type `kind` (`mcp_call`, `web_search_call`…) opens with these fields."""
+
+    kind: str
+    fields: Mapping[str, Any] = {}
+
+
+class ToolProgress(Delta, frozen=True, gc=False):
+    """The open tool item takes its next step (`searching`, `calling`, `interpreting`…)."""
+
+    step: str
+    fields: Mapping[str, Any] = {}
+
+
+class ToolEnd(Delta, frozen=True, gc=False):
+    """The open tool item is over, with these last fields."""
+
+    status: str = "completed"
+    fields: Mapping[str, Any] = {}
+
+
+class ArgumentsDelta(Delta, frozen=True, gc=False):
+    """What is handed to the open call: JSON arguments, a custom tool's input, code, a shell command."""
+
+    text: str
+
+
+class ItemEnd(Delta, frozen=True, gc=False):
+    """Whatever is open is complete."""
+
+
+class TurnEnd(Delta, frozen=True, gc=False):
+    """The engine run is over: `reason` is `stop` or `length`."""
+
+    reason: str
+    usage: TurnUsage

@@ -1,0 +1,72 @@
+"""All errors that the server raises on purpose, one tree.
+
+AntiphonError
+├── RequestError              the client asked for something wrong            400
+│   ├── NotFound              no such response, item or model                 404
+│   ├── BodyTooLarge                                                          413
+│   ├── UnsupportedMediaType                                                  415
+│   └── TooManyRequests       the engine takes no more work now               503
+├── EngineError               the engine failed in this run                   500
+│   └── EngineDead            the engine failed for every run                 503
+├── StoreError                the store failed                                500
+├── SettingsError             the server cannot start as it was told to       exit 2
+└── OutOfOrder                an event that the lifecycle forbids: a bug of ours
+
+The HTTP status of each is looked up in entrypoints/http/errors.py.
+"""
+
+from __future__ import annotations
+
+
+class AntiphonError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class RequestError(AntiphonError):
+    """A request that cannot be honoured (api_surface 8.2).
+
+    `param` is the path of the field at fault (`input[2].content[0]`), `code` the machine-readable
+    reason.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class NotFound(RequestError):
+    """No such object, or not this tenant's: both answer alike."""
+
+
+class BodyTooLarge(RequestError):
+    """The request body exceeds the server's limit."""
+
+
+class UnsupportedMediaType(RequestError):
+    """The request body is not declared as JSON."""
+
+
+class TooManyRequests(RequestError):
+    """The engine's queue is full; nothing was started."""
+
+
+class EngineError(AntiphonError):
+    """The engine failed in the middle of one run."""
+
+
+class EngineDead(EngineError):
+    """The engine is gone, for this run and for all that follow."""
+
+
+class StoreError(AntiphonError):
+    """The store could not keep or find what it must."""
+
+
+class SettingsError(AntiphonError):
+    """The server cannot start with these settings; the message says what to change."""
+
+
+class OutOfOrder(AntiphonError):
+    """An event that may not follow the one before it: a defect of the server."""

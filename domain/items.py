@@ -1,0 +1,360 @@
+"""Items: what goes into a response and what comes out of it (api_surface 2 and 3.1).
+
+One Struct a type, for both directions: a client replays what it was given. On input nearly every
+field may be missing or null; the builders fill in what the spec requires on output. A key that the
+client must not see while it is unused defaults to UNSET and is left out of the JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from antiphon.domain.content import (
+    ComputerScreenshot,
+    MessagePart,
+    OutputPart,
+    ReasoningText,
+    SummaryText,
+    text_of,
+)
+
+CallId = Annotated[str, Meta(min_length=1, max_length=64)]
+OptionalId = str | None | UnsetType
+Json = dict[str, Any]
+Output = str | tuple[OutputPart, ...]
+
+
+class Item(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of all items; `id` is a client-visible, opaque string."""
+
+    id: OptionalId = UNSET
+
+
+class Message(Item, frozen=True, kw_only=True, tag="message"):
+    """What someone said; an easy message has a string as content and no type."""
+
+    status: str | None | UnsetType = UNSET
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | tuple[MessagePart, ...]
+    phase: Literal["commentary", "final_answer"] | None | UnsetType = UNSET
+
+
+class Reasoning(Item, frozen=True, kw_only=True, tag="reasoning"):
+    """Chain of thought: raw (`content`), summarised (`summary`), or sealed (`encrypted_content`)."""
+
+    status: str | None | UnsetType = UNSET
+    summary: tuple[SummaryText, ...] | None = ()
+    content: tuple[ReasoningText, ...] | None | UnsetType = UNSET
+    encrypted_content: str | None | UnsetType = UNSET
+
+
+class FunctionCall(Item, frozen=True, kw_only=True, tag="function_call"):
+    """`arguments` is JSON text, as the model wrote it."""
+
+    status: str | None | UnsetType = UNSET
+    call_id: CallId
+    name: str
+    arguments: str
+    namespace: str | None | UnsetType = UNSET
+    caller: Json | None | UnsetType = UNSET
+    async_: bool | None | UnsetType = field(name="async", default=UNSET)
+
+
+class FunctionCallOutput(Item, frozen=True, kw_only=True, tag="function_call_output"):
+    """The answer to `call_id`, or, with `name` alone, a tool output that answers no call."""
+
+    status: str | None | UnsetType = UNSET
+    call_id: CallId | None | UnsetType = UNSET
+    output: Output
+    name: str | None | UnsetType = UNSET
+    namespace: str | None | UnsetType = UNSET
+    caller: Json | None | UnsetType = UNSET
+
+
+class CustomToolCall(Item, frozen=True, kw_only=True, tag="custom_tool_call"):
+    """`input` is free text."""
+
+    status: str | None | UnsetType = UNSET
+    call_id: CallId
+    name: str
+    input: str
+    namespace: str | None | UnsetType = UNSET
+    caller: Json | None | UnsetType = UNSET
+
+
+class CustomToolCallOutput(Item, frozen=True, kw_only=True, tag="custom_tool_call_output"):
+    status: str | None | UnsetType = UNSET
+    call_id: CallId
+    output: Output
+    caller: Json | None | UnsetType = UNSET
+
+
+class WebSearchCall(Item, frozen=True, kw_only=True, tag="web_search_call"):
+    status: str | None = None
+    action: Json | None = None
+
+
+class FileSearchCall(Item, frozen=True, kw_only=True, tag="file_search_call"):
+    status: str | None = None
+    queries: tuple[str, ...] = ()
+    results: tuple[Json, ...] | None = None
+
+
+class CodeInterpreterCall(Item, frozen=True, kw_only=True, tag="code_interpreter_call"):
+    status: str | None = None
+    code: str | None = None
+    container_id: str
+    outputs: tuple[Json, ...] | None = None
+
+
+class ImageGenerationCall(Item, frozen=True, kw_only=True, tag="image_generation_call"):
+    status: str | None = None
+    result: str | None = None
+    revised_prompt: str | None | UnsetType = UNSET
+    error: Any = UNSET
+
+
+class ComputerCall(Item, frozen=True, kw_only=True, tag="computer_call"):
+    status: str | None = None
+    call_id: CallId
+    action: Json | None | UnsetType = UNSET
+    actions: tuple[Json, ...] | None | UnsetType = UNSET
+    pending_safety_checks: tuple[Json, ...] = ()
+
+
+class ComputerCallOutput(Item, frozen=True, kw_only=True, tag="computer_call_output"):
+    status: str | None | UnsetType = UNSET
+    call_id: CallId
+    output: ComputerScreenshot
+    acknowledged_safety_checks: tuple[Json, ...] | None | UnsetType = UNSET
+
+
+class LocalShellCall(Item, frozen=True, kw_only=True, tag="local_shell_call"):
+    status: str | None = None
+    call_id: CallId
+    action: Json
+
+
+class LocalShellCallOutput(Item, frozen=True, kw_only=True, tag="local_shell_call_output"):
+    """Its `id` is the call's: there is no call_id."""
+
+    status: str | None | UnsetType = UNSET
+    output: str
+
+
+class ShellCall(Item, frozen=True, kw_only=True, tag="shell_call"):
+    status: str | None = None
+    call_id: CallId
+    action: Json
+    environment: Json | None = None
+    caller: Json | None | UnsetType = UNSET
+
+
+class ShellCallOutput(Item, frozen=True, kw_only=True, tag="shell_call_output"):
+    status: str | None | UnsetType = UNSET
+    call_id: CallId
+    output: tuple[Json, ...]
+    max_output_length: int | None = None
+    caller: Json | None | UnsetType = UNSET
+
+
+class ApplyPatchCall(Item, frozen=True, kw_only=True, tag="apply_patch_call"):
+    status: str | None = None
+    call_id: CallId
+    operation: Json
+    caller: Json | None | UnsetType = UNSET
+
+
+class ApplyPatchCallOutput(Item, frozen=True, kw_only=True, tag="apply_patch_call_output"):
+    status: str
+    call_id: CallId
+    output: str | None | UnsetType = UNSET
+    caller: Json | None | UnsetType = UNSET
+
+
+class McpListTools(Item, frozen=True, kw_only=True, tag="mcp_list_tools"):
+    server_label: str
+    tools: tuple[Json, ...]
+    error: str | None | UnsetType = UNSET
+
+
+class McpCall(Item, frozen=True, kw_only=True, tag="mcp_call"):
+    status: str | None | UnsetType = UNSET
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: Any = None
+    approval_request_id: str | None = None
+
+
+class McpApprovalRequest(Item, frozen=True, kw_only=True, tag="mcp_approval_request"):
+    server_label: str
+    name: str
+    arguments: str
+
+
+class McpApprovalResponse(Item, frozen=True, kw_only=True, tag="mcp_approval_response"):
+    approval_request_id: str
+    approve: bool
+    reason: str | None | UnsetType = UNSET
+
+
+class ToolSearchCall(Item, frozen=True, kw_only=True, tag="tool_search_call"):
+    status: str | None | UnsetType = UNSET
+    arguments: Any
+    call_id: CallId | None = None
+    execution: str | None | UnsetType = UNSET
+
+
+class ToolSearchOutput(Item, frozen=True, kw_only=True, tag="tool_search_output"):
+    status: str | None | UnsetType = UNSET
+    tools: tuple[Json, ...]
+    call_id: CallId | None = None
+    execution: str | None | UnsetType = UNSET
+
+
+class AdditionalTools(Item, frozen=True, kw_only=True, tag="additional_tools"):
+    """Tools that are available from this point of the conversation on."""
+
+    role: Literal["developer"]
+    tools: tuple[Json, ...]
+
+
+class ConfigurationUpdate(Item, frozen=True, kw_only=True, tag="configuration_update"):
+    reasoning: Json | None | UnsetType = UNSET
+    text: Json | None | UnsetType = UNSET
+
+
+class Compaction(Item, frozen=True, kw_only=True, tag="compaction"):
+    """A sealed summary; what stands before it need not be rendered."""
+
+    encrypted_content: str
+
+
+class CompactionTrigger(Item, frozen=True, kw_only=True, tag="compaction_trigger"):
+    """Asks for a compaction now; must be the last item."""
+
+
+class ItemReference(Item, frozen=True, kw_only=True, tag="item_reference"):
+    """Stands for a stored item of the same tenant."""
+
+    id: str
+
+
+class Program(Item, frozen=True, kw_only=True, tag="program"):
+    call_id: CallId
+    code: str
+    fingerprint: str
+
+
+class ProgramOutput(Item, frozen=True, kw_only=True, tag="program_output"):
+    status: str
+    call_id: CallId
+    result: str
+
+
+AnyItem = (
+    Message
+    | Reasoning
+    | FunctionCall
+    | FunctionCallOutput
+    | CustomToolCall
+    | CustomToolCallOutput
+    | WebSearchCall
+    | FileSearchCall
+    | CodeInterpreterCall
+    | ImageGenerationCall
+    | ComputerCall
+    | ComputerCallOutput
+    | LocalShellCall
+    | LocalShellCallOutput
+    | ShellCall
+    | ShellCallOutput
+    | ApplyPatchCall
+    | ApplyPatchCallOutput
+    | McpListTools
+    | McpCall
+    | McpApprovalRequest
+    | McpApprovalResponse
+    | ToolSearchCall
+    | ToolSearchOutput
+    | AdditionalTools
+    | ConfigurationUpdate
+    | Compaction
+    | CompactionTrigger
+    | ItemReference
+    | Program
+    | ProgramOutput
+)
+
+ITEM_TYPES: Mapping[str, type[Item]] = {
+    kind.__struct_config__.tag: kind for kind in AnyItem.__args__
+}
+"""Every item type by its name on the wire."""
+
+ANSWERED_BY: Mapping[type[Item], type[Item]] = {
+    FunctionCall: FunctionCallOutput,
+    CustomToolCall: CustomToolCallOutput,
+    ComputerCall: ComputerCallOutput,
+    LocalShellCall: LocalShellCallOutput,
+    ShellCall: ShellCallOutput,
+    ApplyPatchCall: ApplyPatchCallOutput,
+}
+"""Which item answers which call of a client-run tool."""
+
+ID_PREFIXES: Mapping[type[Item], str] = {
+    Message: "msg",
+    Reasoning: "rs",
+    FunctionCall: "fc",
+    FunctionCallOutput: "fco",
+    CustomToolCall: "ctc",
+    CustomToolCallOutput: "ctco",
+    WebSearchCall: "ws",
+    FileSearchCall: "fs",
+    CodeInterpreterCall: "ci",
+    ImageGenerationCall: "ig",
+    ComputerCall: "cu",
+    ComputerCallOutput: "cuo",
+    LocalShellCall: "lsh",
+    LocalShellCallOutput: "lsho",
+    ShellCall: "sh",
+    ShellCallOutput: "sho",
+    ApplyPatchCall: "apc",
+    ApplyPatchCallOutput: "apco",
+    McpListTools: "mcpl",
+    McpCall: "mcp",
+    McpApprovalRequest: "mcpr",
+    McpApprovalResponse: "mcpa",
+    ToolSearchCall: "tsc",
+    ToolSearchOutput: "tso",
+    AdditionalTools: "at",
+    ConfigurationUpdate: "cfg",
+    Compaction: "cmp",
+    CompactionTrigger: "cmpt",
+    Program: "prg",
+    ProgramOutput: "prgo",
+}
+"""The prefix of each item type's ids (api_surface 3.1)."""
+
+
+def answers(item: Item) -> str | None:
+    """Return the call_id that `item` answers, if it is a tool's output that answers a call."""
+    if isinstance(item, LocalShellCallOutput):
+        return item.id or None
+    if isinstance(item, tuple(ANSWERED_BY.values())):
+        return getattr(item, "call_id", None) or None
+    return None
+
+
+def asks(item: Item) -> str | None:
+    """Return the call_id of `item`, if it is a call that the client must answer."""
+    return getattr(item, "call_id") if type(item) in ANSWERED_BY else None  # noqa: B009
+
+
+def output_text(output: Output) -> str:
+    """Return a tool's output as text; images and files are named, not shown."""
+    return output if isinstance(output, str) else text_of(output)

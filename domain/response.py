@@ -1,0 +1,92 @@
+"""The Response object (api_surface 1.2): every key of its first table is always on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from antiphon.domain.items import AnyItem
+from antiphon.domain.usage import Usage
+
+Json = dict[str, Any]
+
+TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
+"""Statuses that never change again."""
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """Why a response failed; `code` is one of api_surface 8.3."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(Struct, frozen=True, kw_only=True):
+    reason: str
+
+
+class ConversationRef(Struct, frozen=True, kw_only=True):
+    id: str
+
+
+class TextConfig(Struct, frozen=True, kw_only=True):
+    """`format` is `{"type": "text" | "json_object"}` or a `json_schema` (api_surface 7.12)."""
+
+    format: Json = field(default_factory=lambda: {"type": "text"})
+    verbosity: str | None = "medium"
+
+
+class ReasoningConfig(Struct, frozen=True, kw_only=True):
+    effort: str | None = None
+    summary: str | None = None
+    context: str | None | UnsetType = UNSET
+    mode: str | None | UnsetType = UNSET
+
+
+class Response(Struct, frozen=True, kw_only=True):
+    """Frozen: the sequencer makes a new one where its state changes.
+
+    `tools` are echoed with their defaults filled in; a tool of unknown type is echoed as it came.
+    """
+
+    id: str
+    object: str = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: str = "in_progress"
+    background: bool = False
+    error: Failure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    model: str
+    output: tuple[AnyItem, ...] = ()
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    conversation: ConversationRef | None = None
+    reasoning: ReasoningConfig = ReasoningConfig()
+    service_tier: str = "default"
+    store: bool = True
+    temperature: float | None = 1.0
+    text: TextConfig = TextConfig()
+    tool_choice: str | Json = "auto"
+    tools: tuple[Raw, ...] = ()
+    top_logprobs: int = 0
+    top_p: float | None = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    truncation: str = "disabled"
+    usage: Usage | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    metadata: dict[str, str] = {}
+    prompt_cache_options: Json | UnsetType = UNSET
+    prompt_cache_retention: str | UnsetType = UNSET
+    input_transformations: tuple[Json, ...] | UnsetType = UNSET
+    request_id: str | UnsetType = UNSET
+    kv_transfer_params: Json | UnsetType = UNSET
+    input_messages: tuple[Json, ...] | UnsetType = UNSET
+    output_messages: tuple[Json, ...] | UnsetType = UNSET

@@ -1,0 +1,225 @@
+"""Tools that a request offers, and which of them the model must or may call (api_surface 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[a-zA-Z0-9_.-]+$")]
+Json = dict[str, Any]
+
+
+class Tool(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of all tools."""
+
+
+class FunctionTool(Tool, frozen=True, kw_only=True, tag="function"):
+    """Run by the client; `strict` null means: as strict as the schema allows."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: Json | None = None
+    strict: bool | None = None
+    defer_loading: bool | None | UnsetType = UNSET
+    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+    output_schema: Json | None | UnsetType = UNSET
+
+
+class CustomTool(Tool, frozen=True, kw_only=True, tag="custom"):
+    """Run by the client; its input is free text, or text of a grammar."""
+
+    name: ToolName
+    description: str | None = None
+    format: Json = field(default_factory=lambda: {"type": "text"})
+    defer_loading: bool | None | UnsetType = UNSET
+    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+
+
+class NamespaceTool(Tool, frozen=True, kw_only=True, tag="namespace"):
+    """A group of functions whose calls carry the group's name."""
+
+    name: ToolName
+    description: str | None = None
+    tools: Annotated[tuple[FunctionTool | CustomTool, ...], Meta(min_length=1)]
+
+
+class ToolSearch(Tool, frozen=True, kw_only=True, tag="tool_search"):
+    execution: Literal["server", "client"] | None = "server"
+    description: str | None | UnsetType = UNSET
+    parameters: Json | None | UnsetType = UNSET
+
+
+class ProgrammaticToolCalling(Tool, frozen=True, kw_only=True, tag="programmatic_tool_calling"):
+    pass
+
+
+class McpTool(Tool, frozen=True, kw_only=True, tag="mcp"):
+    """An MCP server; `authorization` and header values are never stored or echoed."""
+
+    server_label: str
+    server_url: str | None | UnsetType = UNSET
+    connector_id: str | None | UnsetType = UNSET
+    tunnel_id: str | None | UnsetType = UNSET
+    server_description: str | None | UnsetType = UNSET
+    headers: dict[str, str] | None | UnsetType = UNSET
+    authorization: str | None | UnsetType = UNSET
+    allowed_tools: tuple[str, ...] | Json | None | UnsetType = UNSET
+    require_approval: str | Json | None | UnsetType = UNSET
+    defer_loading: bool | None | UnsetType = UNSET
+    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+
+
+class _WebSearch(Tool, frozen=True, kw_only=True):
+    filters: Json | None | UnsetType = UNSET
+    search_context_size: Literal["low", "medium", "high"] | None = "medium"
+    user_location: Json | None = None
+    external_web_access: bool | None | UnsetType = UNSET
+    search_content_types: tuple[str, ...] | None | UnsetType = UNSET
+
+
+class WebSearch(_WebSearch, frozen=True, kw_only=True, tag="web_search"):
+    pass
+
+
+class WebSearch2025(_WebSearch, frozen=True, kw_only=True, tag="web_search_2025_08_26"):
+    pass
+
+
+class WebSearchPreview(_WebSearch, frozen=True, kw_only=True, tag="web_search_preview"):
+    pass
+
+
+class WebSearchPreview2025(
+    _WebSearch, frozen=True, kw_only=True, tag="web_search_preview_2025_03_11"
+):
+    pass
+
+
+class FileSearch(Tool, frozen=True, kw_only=True, tag="file_search"):
+    vector_store_ids: tuple[str, ...]
+    max_num_results: Annotated[int, Meta(ge=1, le=50)] | None | UnsetType = UNSET
+    filters: Json | None | UnsetType = UNSET
+    ranking_options: Json | None | UnsetType = UNSET
+
+
+class CodeInterpreter(Tool, frozen=True, kw_only=True, tag="code_interpreter"):
+    container: str | Json
+    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+
+
+class Shell(Tool, frozen=True, kw_only=True, tag="shell"):
+    environment: Json | None | UnsetType = UNSET
+    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+
+
+class LocalShell(Tool, frozen=True, kw_only=True, tag="local_shell"):
+    pass
+
+
+class ApplyPatch(Tool, frozen=True, kw_only=True, tag="apply_patch"):
+    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+
+
+class Computer(Tool, frozen=True, kw_only=True, tag="computer"):
+    pass
+
+
+class ComputerUse(Tool, frozen=True, kw_only=True, tag="computer_use"):
+    pass
+
+
+class ComputerUsePreview(Tool, frozen=True, kw_only=True, tag="computer_use_preview"):
+    display_width: int
+    display_height: int
+    environment: str
+
+
+class ImageGeneration(Tool, frozen=True, kw_only=True, tag="image_generation"):
+    model: str | None | UnsetType = UNSET
+    action: str | None | UnsetType = UNSET
+    size: str | None | UnsetType = UNSET
+    quality: str | None | UnsetType = UNSET
+    background: str | None | UnsetType = UNSET
+    output_format: str | None | UnsetType = UNSET
+    output_compression: int | None | UnsetType = UNSET
+    moderation: str | None | UnsetType = UNSET
+    partial_images: Annotated[int, Meta(ge=0, le=3)] | None | UnsetType = UNSET
+    input_fidelity: str | None | UnsetType = UNSET
+    input_image_mask: Json | None | UnsetType = UNSET
+
+
+class UnknownTool(Struct, frozen=True, kw_only=True):
+    """A tool type that we do not know: echoed as it came, offered to no model (decision 9)."""
+
+    raw: Json
+
+
+AnyTool = (
+    FunctionTool
+    | CustomTool
+    | NamespaceTool
+    | ToolSearch
+    | ProgrammaticToolCalling
+    | McpTool
+    | WebSearch
+    | WebSearch2025
+    | WebSearchPreview
+    | WebSearchPreview2025
+    | FileSearch
+    | CodeInterpreter
+    | Shell
+    | LocalShell
+    | ApplyPatch
+    | Computer
+    | ComputerUse
+    | ComputerUsePreview
+    | ImageGeneration
+)
+
+TOOL_TYPES: Mapping[str, type[Tool]] = {
+    kind.__struct_config__.tag: kind for kind in AnyTool.__args__
+}
+"""Every tool type by its name on the wire."""
+
+SERVER_RUN: frozenset[type[Tool]] = frozenset(
+    {
+        McpTool,
+        WebSearch,
+        WebSearch2025,
+        WebSearchPreview,
+        WebSearchPreview2025,
+        FileSearch,
+        CodeInterpreter,
+        ImageGeneration,
+        ProgrammaticToolCalling,
+    }
+)
+"""Tool types that only the server can run (`shell` and `tool_search` depend on their fields)."""
+
+
+class ToolSpec(Struct, frozen=True, kw_only=True):
+    """A tool as a model is told of it: `name` is the one that the model writes.
+
+    `kind` says which item a call of it becomes; `grammar` is `(syntax, definition)` of a custom
+    tool.
+    """
+
+    name: str
+    kind: Literal["function", "custom"] = "function"
+    description: str = ""
+    parameters: Json | None = None
+    strict: bool = False
+    grammar: tuple[str, str] | None = None
+    namespace: str | None = None
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """tool_choice, normalised: `names` are the only tools that may be called, or None for all."""
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    names: frozenset[str] | None = None
+
+    def allows(self, name: str) -> bool:
+        return self.mode != "none" and (self.names is None or name in self.names)

@@ -1,0 +1,67 @@
+"""Token counts: of one turn, and of a response as the sum of its turns (api_surface 7.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class TurnUsage(Struct, frozen=True, kw_only=True):
+    """Tokens of one engine run; `tool_output` are the input tokens that tools added before it."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    reasoning: int = 0
+    tool_output: int = 0
+
+
+class InputTokensDetails(Struct, frozen=True, kw_only=True):
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    input_tokens_per_turn: tuple[int, ...] | UnsetType = UNSET
+    cached_tokens_per_turn: tuple[int, ...] | UnsetType = UNSET
+
+
+class OutputTokensDetails(Struct, frozen=True, kw_only=True):
+    reasoning_tokens: int = 0
+    tool_output_tokens: int | UnsetType = UNSET
+    output_tokens_per_turn: tuple[int, ...] | UnsetType = UNSET
+    tool_output_tokens_per_turn: tuple[int, ...] | UnsetType = UNSET
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """What the client sees; the per-turn lists are vLLM's extension (api_surface 11)."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+def total(turns: Sequence[TurnUsage]) -> Usage:
+    """Sum the turns of a response.
+
+    >>> total([TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1)]).total_tokens
+    12
+    """
+    inputs = sum(t.input for t in turns)
+    outputs = sum(t.output for t in turns)
+    return Usage(
+        input_tokens=inputs,
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=sum(t.cached for t in turns),
+            input_tokens_per_turn=tuple(t.input for t in turns),
+            cached_tokens_per_turn=tuple(t.cached for t in turns),
+        ),
+        output_tokens=outputs,
+        output_tokens_details=OutputTokensDetails(
+            reasoning_tokens=sum(t.reasoning for t in turns),
+            tool_output_tokens=sum(t.tool_output for t in turns),
+            output_tokens_per_turn=tuple(t.output for t in turns),
+            tool_output_tokens_per_turn=tuple(t.tool_output for t in turns),
+        ),
+        total_tokens=inputs + outputs,
+    )

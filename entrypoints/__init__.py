@@ -1,0 +1,1 @@
+"""How the server is started and reached: settings, container, HTTP, command line."""
