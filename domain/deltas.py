@@ -90,7 +90,7 @@ class ToolEnd(Delta, frozen=True, gc=False):
 
 
 class ArgumentsDelta(Delta, frozen=True, gc=False):
-    """What is handed to the open call: JSON arguments, a custom tool's input, code, a shell command."""
+    """What the open call is given: JSON arguments, a custom tool's input, code, a command."""
 
     text: str
 

@@ -43,7 +43,7 @@ class Message(Item, frozen=True, kw_only=True, tag="message"):
 
 
 class Reasoning(Item, frozen=True, kw_only=True, tag="reasoning"):
-    """Chain of thought: raw (`content`), summarised (`summary`), or sealed (`encrypted_content`)."""
+    """Thoughts: raw (`content`), summarised (`summary`) or sealed (`encrypted_content`)."""
 
     status: str | None | UnsetType = UNSET
     summary: tuple[SummaryText, ...] | None = ()

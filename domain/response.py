@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 from antiphon.domain.items import AnyItem
 from antiphon.domain.usage import Usage
@@ -90,3 +90,7 @@ class Response(Struct, frozen=True, kw_only=True):
     kv_transfer_params: Json | UnsetType = UNSET
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET
+
+    def failed(self, failure: Failure) -> Response:
+        """Return this response as failed, with the output that it has."""
+        return structs.replace(self, status="failed", error=failure, completed_at=None)

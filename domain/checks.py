@@ -1,0 +1,129 @@
+"""What is wrong with a request although each of its fields is well formed (api_surface 1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from antiphon.domain.errors import RequestError
+from antiphon.domain.request import CreateResponse, JsonSchemaFormat
+
+Check = Callable[[CreateResponse], RequestError | None]
+
+CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
+
+def check_request(request: CreateResponse) -> None:
+    """Raises: RequestError of the first rule that the request breaks."""
+    for check in RULES:
+        error = check(request)
+        if error is not None:
+            raise error
+
+
+def constraint_of(request: CreateResponse) -> tuple[str, Any] | None:
+    """Return the one constraint of `structured_outputs`, as (kind, value)."""
+    given = request.structured_outputs
+    if given is None:
+        return None
+    kinds = [kind for kind in CONSTRAINTS if getattr(given, kind) not in (None, False)]
+    return (kinds[0], getattr(given, kinds[0])) if kinds else None
+
+
+def _model_is_named(request: CreateResponse) -> RequestError | None:
+    if request.model:
+        return None
+    return RequestError(
+        "Missing required parameter: 'model'.", param="model", code="missing_required_parameter"
+    )
+
+
+def _something_to_answer(request: CreateResponse) -> RequestError | None:
+    sources = (request.input, request.previous_response_id, request.previous_input_messages)
+    if any(source is not None for source in sources):
+        return None
+    return RequestError(
+        "Missing required parameter: 'input'.", param="input", code="missing_required_parameter"
+    )
+
+
+def _exclusive(first: str, second: str) -> Check:
+    def check(request: CreateResponse) -> RequestError | None:
+        if getattr(request, first) is None or getattr(request, second) is None:
+            return None
+        return RequestError(
+            f"Mutually exclusive parameters: {first!r} and {second!r}. Send only one of them.",
+            param=second,
+            code="mutually_exclusive_parameters",
+        )
+
+    return check
+
+
+def _unsupported(field: str, why: str) -> Check:
+    def check(request: CreateResponse) -> RequestError | None:
+        if not getattr(request, field):
+            return None
+        return RequestError(
+            f"Unsupported parameter: {field!r}. {why}", param=field, code="unsupported_parameter"
+        )
+
+    return check
+
+
+def _background_is_stored(request: CreateResponse) -> RequestError | None:
+    if not request.background or request.store is not False:
+        return None
+    return RequestError(
+        "'background' can only be used when 'store' is true.",
+        param="background",
+        code="invalid_value",
+    )
+
+
+def _one_constraint(request: CreateResponse) -> RequestError | None:
+    given = request.structured_outputs
+    if given is None:
+        return None
+    kinds = [kind for kind in CONSTRAINTS if getattr(given, kind) not in (None, False)]
+    if len(kinds) != 1:
+        return RequestError(
+            f"'structured_outputs' needs exactly one of {', '.join(CONSTRAINTS)}.",
+            param="structured_outputs",
+            code="invalid_value",
+        )
+    if request.text is not None and request.text.format is not None:
+        return RequestError(
+            "Cannot specify both structured_outputs and text.format.",
+            param="structured_outputs",
+            code="mutually_exclusive_parameters",
+        )
+    return None
+
+
+def _schema_is_named_right(request: CreateResponse) -> RequestError | None:
+    wanted = request.text.format if request.text else None
+    if not isinstance(wanted, JsonSchemaFormat):
+        return None
+    kind = wanted.schema.get("type")
+    if wanted.strict and kind is not None and kind != "object":
+        return RequestError(
+            f"Invalid schema for response_format {wanted.name!r}: its type must be 'object'.",
+            param="text.format.schema",
+            code="invalid_json_schema",
+        )
+    return None
+
+
+RULES: Sequence[Check] = (
+    _model_is_named,
+    _unsupported("prompt", "This server keeps no prompt templates; send 'input'."),
+    _unsupported("conversation", "Continue with 'previous_response_id'."),
+    _unsupported("context_management", "Use 'truncation': 'auto' to stay within the window."),
+    _something_to_answer,
+    _exclusive("previous_response_id", "previous_input_messages"),
+    _background_is_stored,
+    _one_constraint,
+    _schema_is_named_right,
+)
+"""In the order in which they are told to the client."""

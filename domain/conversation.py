@@ -1,0 +1,189 @@
+"""The conversation: what a request adds, what carries over, what a model is shown of it
+(api_surface 2, 7.2).
+
+Every item is kept twice: read, for our rules, and raw, so that whatever a client sent comes back
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from antiphon.domain import items as i
+from antiphon.domain.decoding import decode_item
+from antiphon.domain.errors import RequestError
+
+NewId = Callable[[str], str]
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """An item of the conversation, with the JSON it came as."""
+
+    item: i.AnyItem
+    raw: Raw
+
+
+def entry(item: i.AnyItem) -> Entry:
+    """Return an entry for an item that we made ourselves."""
+    return Entry(item=item, raw=Raw(msgspec.json.encode(item)))
+
+
+def entries(given: str | Sequence[Raw] | None) -> list[Entry]:
+    """Read a request's `input`. Raises: RequestError with the item's path."""
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [entry(i.Message(role="user", content=given))]
+    return [
+        Entry(item=decode_item(raw, f"input[{position}]"), raw=raw)
+        for position, raw in enumerate(given)
+    ]
+
+
+def check_input(added: Sequence[Entry]) -> None:
+    """Check what needs no history. Raises: RequestError."""
+    for position, each in enumerate(added):
+        item, path = each.item, f"input[{position}]"
+        if isinstance(item, i.FunctionCallOutput) and not item.call_id and not item.name:
+            raise RequestError(
+                f"Missing required parameter: '{path}.call_id'.",
+                param=f"{path}.call_id",
+                code="missing_required_parameter",
+            )
+        if isinstance(item, i.CompactionTrigger | i.AdditionalTools | i.ConfigurationUpdate):
+            kind = type(item).__struct_config__.tag
+            raise RequestError(
+                f"Input items of type {kind!r} are not supported by this server.",
+                param=f"{path}.type",
+                code="unsupported_value",
+            )
+
+
+def check_pairs(conversation: Iterable[i.Item]) -> None:
+    """Every output answers a call, every complete call has its output. Raises: RequestError.
+
+    The order does not matter (api_surface 2, pairing rules).
+    """
+    asked: dict[str, i.Item] = {}
+    answered: set[str] = set()
+    for item in conversation:
+        call_id = i.asks(item)
+        if call_id is not None:
+            asked[call_id] = item
+            if isinstance(item, i.LocalShellCall) and item.id:
+                asked[str(item.id)] = item
+        output_of = i.answers(item)
+        if output_of is not None:
+            answered.add(output_of)
+    for call_id in answered:
+        if call_id not in asked:
+            raise RequestError(
+                f"No tool call found for function call output with call_id {call_id}.",
+                param="input",
+            )
+    for call_id, call in asked.items():
+        if call_id not in answered and not _may_stay_open(call):
+            raise RequestError(f"No tool output found for function call {call_id}.", param="input")
+
+
+def shown(conversation: Sequence[i.AnyItem], *, all_reasoning: bool = False) -> list[i.AnyItem]:
+    """Return what a model is shown: nothing before the last compaction, no call that was cut, and
+    no reasoning of turns that are finished (unless `all_reasoning`).
+
+    A turn is finished by a user message or by a final answer.
+    """
+    start = _last(conversation, lambda item: isinstance(item, i.Compaction), default=0)
+    kept = conversation[start:]
+    current = 0 if all_reasoning else _last(kept, _finishes_a_turn, default=-1) + 1
+    answered = {i.answers(item) for item in kept}
+    return [
+        item
+        for position, item in enumerate(kept)
+        if not (isinstance(item, i.Reasoning) and position < current)
+        and not (_was_cut(item) and i.asks(item) not in answered)
+    ]
+
+
+def droppable(conversation: Sequence[i.Item]) -> list[frozenset[int]]:
+    """Return what may be dropped to make room, oldest first, as groups of positions.
+
+    A call is one group with its outputs; instructions and the newest item are in no group.
+    """
+    groups: list[frozenset[int]] = []
+    taken: set[int] = set()
+    by_call: dict[str, set[int]] = {}
+    for position, item in enumerate(conversation):
+        call_id = i.asks(item) or i.answers(item)
+        if call_id:
+            by_call.setdefault(call_id, set()).add(position)
+    newest = len(conversation) - 1
+    for position, item in enumerate(conversation):
+        call_id = i.asks(item) or i.answers(item)
+        group = frozenset(by_call[call_id]) if call_id else frozenset({position})
+        if position in taken or newest in group or _instructs(item):
+            continue
+        taken |= group
+        groups.append(group)
+    return groups
+
+
+def resource(given: Entry, new_id: NewId) -> tuple[str, Raw]:
+    """Return the item's id and its JSON as lists show it (api_surface 1.4).
+
+    Every field that came is kept; what a list promises is added: type, id, status, content as
+    parts.
+    """
+    item = given.item
+    fields: dict[str, Any] = msgspec.json.decode(given.raw)
+    item_id = fields.get("id") or new_id(i.ID_PREFIXES[type(item)])
+    kind = str(type(item).__struct_config__.tag)
+    full = {"type": kind, "id": item_id} | {
+        k: v for k, v in fields.items() if k not in ("id", "type")
+    }
+    if "status" in type(item).__struct_fields__ and not full.get("status"):
+        full["status"] = "completed"
+    if isinstance(item, i.Message):
+        full["content"] = _parts(item.role, full.get("content"))
+    return item_id, Raw(msgspec.json.encode(full))
+
+
+_PART_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "output_text": {"annotations": [], "logprobs": []},
+    "input_image": {"detail": "auto"},
+}
+
+
+def _parts(role: str, content: Any) -> list[dict[str, Any]]:
+    kind = "output_text" if role == "assistant" else "input_text"
+    parts = [{"type": kind, "text": content}] if isinstance(content, str) else content
+    return [
+        dict(_PART_DEFAULTS.get(part["type"], {}))
+        | {k: v for k, v in part.items() if v is not None}
+        for part in parts
+    ]
+
+
+def _may_stay_open(call: i.Item) -> bool:
+    return _was_cut(call) or getattr(call, "async_", UNSET) is True
+
+
+def _was_cut(item: i.Item) -> bool:
+    return type(item) in i.ANSWERED_BY and getattr(item, "status", None) == "incomplete"
+
+
+def _finishes_a_turn(item: i.Item) -> bool:
+    if not isinstance(item, i.Message):
+        return False
+    return item.role == "user" or (item.role == "assistant" and item.phase == "final_answer")
+
+
+def _instructs(item: i.Item) -> bool:
+    return isinstance(item, i.Message) and item.role in ("system", "developer")
+
+
+def _last(conversation: Sequence[i.Item], fits: Callable[[i.Item], bool], *, default: int) -> int:
+    return next((n for n in reversed(range(len(conversation))) if fits(conversation[n])), default)

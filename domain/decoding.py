@@ -1,0 +1,187 @@
+"""From JSON to requests, items and tools, with errors that name the field (api_surface 2, 8.2 and
+13).
+
+A tagged union cannot read `input`: an easy message and an item_reference may lack their type. So
+each item is read in two steps: its head (type, role, id) picks the Struct, which then reads the
+item.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from antiphon.domain.errors import RequestError
+from antiphon.domain.items import ITEM_TYPES, AnyItem, ItemReference, Message
+from antiphon.domain.request import CHAT_COMPLETIONS_FIELDS, FIELDS, CreateResponse
+from antiphon.domain.tools import TOOL_TYPES, AnyTool, UnknownTool
+
+T = TypeVar("T")
+
+CODES: Sequence[tuple[re.Pattern[str], str]] = [
+    (re.compile(pattern), code)
+    for pattern, code in [
+        (r"^Object missing required field", "missing_required_parameter"),
+        (r"^Expected `int` >", "integer_below_min_value"),
+        (r"^Expected `int` <", "integer_above_max_value"),
+        (r"^Integer value out of range", "integer_above_max_value"),
+        (r"^Expected `float` >", "decimal_below_min_value"),
+        (r"^Expected `float` <", "decimal_above_max_value"),
+        (r"^Expected `str` of length <", "string_above_max_length"),
+        (r"^Expected `str` of length >", "string_below_min_length"),
+        (r"^Expected `array` of length <", "array_above_max_length"),
+        (r"^Expected `array` of length >", "empty_array"),
+        (r"^Expected `object` of length <", "object_above_max_properties"),
+        (r"^Expected `.*`, got", "invalid_type"),
+    ]
+]
+"""msgspec's message -> error code; anything else is an `invalid_value`."""
+
+MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
+PLACE = re.compile(r" - at `(?P<where>key|[$][^`]*)`(?: in `(?P<outer>[$][^`]*)`)?$")
+MAX_DETAIL = 300  # characters: an error repeats no long input
+
+
+class Head(Struct, frozen=True):
+    """What tells items and tools apart."""
+
+    type: str | None = None
+    role: str | None = None
+    id: str | None = None
+
+
+class Decoded(Struct, frozen=True, kw_only=True):
+    """`unknown` are the top-level fields that the API does not have."""
+
+    request: CreateResponse
+    unknown: tuple[str, ...] = ()
+
+
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_request = msgspec.json.Decoder(CreateResponse).decode
+_decode_head = msgspec.json.Decoder(Head).decode
+_decode_item: Mapping[str, msgspec.json.Decoder[Any]] = {
+    name: msgspec.json.Decoder(kind) for name, kind in ITEM_TYPES.items()
+}
+_decode_tool: Mapping[str, msgspec.json.Decoder[Any]] = {
+    name: msgspec.json.Decoder(kind) for name, kind in TOOL_TYPES.items()
+}
+
+
+def decode_request(body: bytes) -> Decoded:
+    """Read the body of `POST /v1/responses`. Raises: RequestError."""
+    fields = read(_decode_fields, body, "", what="The request body")
+    _check_text(body)
+    unknown = tuple(sorted(name for name in fields if name not in FIELDS))
+    for name in unknown:
+        if name in CHAT_COMPLETIONS_FIELDS:
+            raise RequestError(
+                f"Unsupported parameter: {name!r}. Use {CHAT_COMPLETIONS_FIELDS[name]!r}.",
+                param=name,
+                code="unsupported_parameter",
+            )
+    return Decoded(request=read(_decode_request, body, ""), unknown=unknown)
+
+
+def decode_item(raw: Raw | bytes, path: str) -> AnyItem:
+    """Read one input item. Raises: RequestError."""
+    head = read(_decode_head, raw, path)
+    kind = head.type
+    if kind is None and head.role is not None:
+        return _untagged(raw, Message, path)
+    if kind is None and head.id is not None:
+        return ItemReference(id=head.id)
+    if kind is None:
+        raise RequestError(
+            f"Missing required parameter: '{path}.type'.",
+            param=f"{path}.type",
+            code="missing_required_parameter",
+        )
+    if kind not in _decode_item:
+        raise RequestError(
+            f"Invalid value: {_short(kind)}. It is not a known type of input item.",
+            param=f"{path}.type",
+            code="invalid_value",
+        )
+    item: AnyItem = read(_decode_item[kind].decode, raw, path)
+    return item
+
+
+def decode_tool(raw: Raw | bytes, path: str) -> AnyTool | UnknownTool:
+    """Read one tool; an unknown type is kept as it came. Raises: RequestError."""
+    kind = read(_decode_head, raw, path).type
+    if kind is None:
+        raise RequestError(
+            f"Missing required parameter: '{path}.type'.",
+            param=f"{path}.type",
+            code="missing_required_parameter",
+        )
+    if kind not in _decode_tool:
+        return UnknownTool(raw=read(msgspec.json.decode, raw, path))
+    tool: AnyTool = read(_decode_tool[kind].decode, raw, path)
+    return tool
+
+
+def read(decode: Any, raw: Raw | bytes, path: str, *, what: str = "The value") -> Any:
+    """Call a msgspec decoder; what it raises becomes a RequestError at `path`."""
+    try:
+        return decode(raw)
+    except msgspec.ValidationError as exc:
+        raise _request_error(str(exc), path) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as exc:
+        where = f" ({_short(str(exc))})"
+        raise RequestError(
+            f"{what} is not valid JSON{where}.", param=path or None, code="invalid_json"
+        ) from None
+    except RecursionError:
+        raise RequestError(
+            f"{what} is nested too deeply.", param=path or None, code="invalid_json"
+        ) from None
+
+
+def _untagged(raw: Raw | bytes, kind: type[T], path: str) -> T:
+    # The one fallback of the two-step reading: an easy message without a type.
+    fields = read(msgspec.json.decode, raw, path)
+    tag = kind.__struct_config__.tag  # type: ignore[attr-defined]
+    result: T = read(lambda value: msgspec.convert(value, kind), fields | {"type": tag}, path)
+    return result
+
+
+def _check_text(body: bytes) -> None:
+    # JSON can spell half a surrogate pair, which no UTF-8 can hold: refused here, or every later
+    # read of what we stored would fail. Looked for only where an escape could spell one.
+    if b"\\ud" not in body and b"\\uD" not in body:
+        return
+    try:
+        msgspec.json.encode(msgspec.json.decode(body))
+    except UnicodeEncodeError:
+        raise RequestError(
+            "The request body holds half of a surrogate pair, which is no character.",
+            code="invalid_value",
+        ) from None
+
+
+def _request_error(message: str, path: str) -> RequestError:
+    place = PLACE.search(message)
+    detail = message[: place.start()] if place else message
+    where = (place["outer"] or place["where"]) if place else "$"
+    param = (path + where.removeprefix("$")).removeprefix(".").replace("[...]", "")
+    missing = MISSING.match(detail)
+    if missing:
+        param = f"{param}.{missing['name']}".removeprefix(".")
+        return RequestError(
+            f"Missing required parameter: {param!r}.",
+            param=param,
+            code="missing_required_parameter",
+        )
+    code = next((code for pattern, code in CODES if pattern.match(detail)), "invalid_value")
+    what = f"Invalid {param!r}" if param else "Invalid request body"
+    return RequestError(f"{what}: {_short(detail)}.", param=param or None, code=code)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_DETAIL else text[:MAX_DETAIL] + "…"

@@ -1,0 +1,176 @@
+"""A request to create a response: its fields, with their types and limits (api_surface 1.1 and 11).
+
+A field that may be null is null when it was omitted: the API treats both alike. Items and tools
+stay raw here; decoding.py reads them one by one, so that nothing a client sent is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Raw, Struct
+
+Json = dict[str, Any]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Key = Annotated[str, Meta(max_length=64)]
+MetadataValue = Annotated[str, Meta(max_length=512)]
+Positive = Annotated[int, Meta(ge=1, le=2**31)]
+
+INCLUDABLE = Literal[
+    "web_search_call.action.sources",
+    "web_search_call.results",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+]
+
+
+class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What the final message must look like (api_surface 7.12)."""
+
+
+class PlainFormat(TextFormat, frozen=True, kw_only=True, tag="text"):
+    pass
+
+
+class JsonObjectFormat(TextFormat, frozen=True, kw_only=True, tag="json_object"):
+    pass
+
+
+class JsonSchemaFormat(TextFormat, frozen=True, kw_only=True, tag="json_schema"):
+    name: Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
+    description: str | None = None
+    schema: Json
+    strict: bool | None = None
+
+
+class TextParams(Struct, frozen=True, kw_only=True):
+    format: PlainFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningParams(Struct, frozen=True, kw_only=True):
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: str | None = None
+
+
+class StreamOptions(Struct, frozen=True, kw_only=True):
+    include_obfuscation: bool | None = None
+
+
+class StructuredOutputs(Struct, frozen=True, kw_only=True):
+    """vLLM's constraint of the output: exactly one kind (checked in checks.py)."""
+
+    json: Json | str | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | Json | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+
+
+class CreateResponse(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/responses`."""
+
+    model: str | None = None
+    input: Annotated[str, Meta(max_length=10_485_760)] | tuple[Raw, ...] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | Json | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    include: tuple[INCLUDABLE, ...] | None = None
+    max_output_tokens: Annotated[int, Meta(ge=16, le=2**31)] | None = None
+    max_tool_calls: Positive | None = None
+    parallel_tool_calls: bool | None = None
+    tools: tuple[Raw, ...] | None = None
+    tool_choice: str | Json | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    text: TextParams | None = None
+    reasoning: ReasoningParams | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    context_management: Annotated[tuple[Json, ...], Meta(min_length=1)] | None = None
+    metadata: Annotated[dict[Key, MetadataValue], Meta(max_length=16)] | None = None
+    service_tier: (
+        Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
+    ) = None
+    prompt_cache_key: Key | None = None
+    prompt_cache_options: Json | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
+    user: str | None = None
+    prompt: Json | None = None
+    moderation: Json | None = None
+    access_programs: Json | None = None
+    image: Json | None = None
+    # vLLM's extensions (api_surface 11)
+    request_id: str | None = None
+    session_id: str | None = None
+    priority: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    cache_salt: (
+        Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]+$")] | None
+    ) = None
+    enable_response_messages: bool | None = None
+    previous_input_messages: tuple[Json, ...] | None = None
+    include_reasoning: bool | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: str | Annotated[tuple[str, ...], Meta(max_length=64)] | None = None
+    stop_token_ids: Annotated[tuple[int, ...], Meta(max_length=64)] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    chat_template_kwargs: Json | None = None
+    mm_processor_kwargs: Json | None = None
+    media_io_kwargs: Json | None = None
+    kv_transfer_params: Json | None = None
+    ec_transfer_params: Json | None = None
+    vllm_xargs: Json | None = None
+    watermarking: bool | None = None
+
+
+FIELDS = frozenset(CreateResponse.__struct_fields__)
+
+CHAT_COMPLETIONS_FIELDS = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "functions": "tools",
+    "function_call": "tool_choice",
+    "reasoning_effort": "reasoning.effort",
+}
+"""Fields of another API, and what they are called in this one: refused, lest they go unnoticed."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "access_programs",
+        "image",
+        "moderation",
+        "session_id",
+        "skip_special_tokens",
+        "mm_processor_kwargs",
+        "media_io_kwargs",
+        "watermarking",
+    }
+)
+"""Fields that are accepted and do nothing here; answers name them in `x-antiphon-ignored`."""

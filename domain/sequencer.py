@@ -1,0 +1,143 @@
+"""The sequencer: deltas in, numbered events out, and the Response that grows with them.
+
+It is pure: ids, the time and the seal of reasoning come in as callables. The final Response is
+what it accumulated; nothing rebuilds it, so a stream, the returned object and a later read cannot
+disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import force_setattr, replace
+
+from antiphon.domain import deltas as d
+from antiphon.domain import events as e
+from antiphon.domain.builders import BUILDERS, Builder, Seed
+from antiphon.domain.items import AnyItem
+from antiphon.domain.lifecycle import State, advance
+from antiphon.domain.response import Failure, IncompleteDetails, Json, Response
+from antiphon.domain.usage import TurnUsage, total
+
+
+class Sequencer:
+    """One a response. Call `start` first, `feed` for each delta, then one of the four ends."""
+
+    def __init__(
+        self,
+        response: Response,
+        *,
+        new_id: Callable[[str], str],
+        now: Callable[[], float],
+        seal: Callable[[str], str] | None = None,
+    ) -> None:
+        self.response = response
+        self._new_id = new_id
+        self._now = now
+        self._seal = seal
+        self._state = State.START
+        self._next_number = 0
+        self._output: list[AnyItem] = []
+        self._turns: list[TurnUsage] = []
+        self._open: Builder | None = None
+
+    @property
+    def output(self) -> Sequence[AnyItem]:
+        """The items that are done, in order."""
+        return self._output
+
+    @property
+    def turns(self) -> Sequence[TurnUsage]:
+        return self._turns
+
+    def start(self) -> list[e.Event]:
+        """Return `created`, and `queued` where the response waits for a worker."""
+        events: list[e.Event] = [e.Created(response=self.response)]
+        if self.response.status == "queued":
+            events.append(e.Queued(response=self.response))
+        return self._number(events)
+
+    def begin(self) -> list[e.Event]:
+        """Return `in_progress`: the first turn is about to run."""
+        self.response = replace(self.response, status="in_progress")
+        return self._number([e.InProgress(response=self.response)])
+
+    def feed(self, delta: d.Delta) -> list[e.Event]:
+        """Return what the client sees of this delta."""
+        if self._open is not None and self._open.accepts(delta):
+            return self._number(self._open.add(delta))
+        if isinstance(delta, d.ItemEnd):
+            return self._number(self._close("completed"))
+        if isinstance(delta, d.TurnEnd):
+            self._turns.append(delta.usage)
+            return self._number(
+                self._close("completed" if delta.reason == "stop" else "incomplete")
+            )
+        if type(delta) not in BUILDERS:
+            return []  # progress or end of a tool item that is over already
+        closing = self._close("completed")
+        seed = Seed(len(self._output), self._new_id, self._seal)
+        self._open = BUILDERS[type(delta)](delta, seed)
+        return self._number([*closing, *self._open.open(), *self._open.add(delta)])
+
+    def complete(self) -> list[e.Event]:
+        events = self._close("completed")
+        done = self._end("completed", completed_at=int(self._now()))
+        return self._number([*events, e.Completed(response=done)])
+
+    def cut(self, reason: str) -> list[e.Event]:
+        """End as incomplete; `reason` is one of api_surface 1.2 (`max_output_tokens`…)."""
+        events = self._close("incomplete")
+        done = self._end("incomplete", incomplete_details=IncompleteDetails(reason=reason))
+        return self._number([*events, e.Incomplete(response=done)])
+
+    def fail(self, failure: Failure) -> list[e.Event]:
+        events = self._close("incomplete")
+        done = self._end("failed", error=failure)
+        error = e.Error(code=failure.code, message=failure.message)
+        return self._number([*events, error, e.Failed(response=done)])
+
+    def revoke(self, end: Sequence[e.Event], failure: Failure) -> list[e.Event]:
+        """Return `end` with its terminal event, which nobody saw yet, replaced by a failure."""
+        shown = end[:-1]
+        self._next_number -= 1
+        self._state = State.RUNNING
+        self.response = replace(
+            self.response, completed_at=None, incomplete_details=None, error=None
+        )
+        return [*shown, *self.fail(failure)]
+
+    def show_messages(self, given: Sequence[Json], written: Sequence[Json]) -> None:
+        """Show the format's own messages in the Response (`enable_response_messages`)."""
+        self.response = replace(
+            self.response, input_messages=tuple(given), output_messages=tuple(written)
+        )
+
+    def cancel(self) -> list[e.Event]:
+        """End as cancelled; the spec has no event for that but `incomplete` (api_surface 5.8 j)."""
+        events = self._close("incomplete")
+        return self._number([*events, e.Incomplete(response=self._end("cancelled"))])
+
+    def _close(self, status: str) -> Sequence[e.Event]:
+        if self._open is None:
+            return ()
+        events = self._open.close(status)
+        self._output.append(self._open.item)
+        self._open = None
+        return events
+
+    def _end(self, status: str, **changes: object) -> Response:
+        usage = total(self._turns) if self._turns else None
+        self.response = replace(
+            self.response, status=status, output=tuple(self._output), usage=usage, **changes
+        )
+        return self.response
+
+    def _number(self, events: Sequence[e.Event]) -> list[e.Event]:
+        # All events get their number here, and pass the lifecycle here. The one place that writes
+        # to an event: it is still ours alone.
+        for event in events:
+            self._state = advance(self._state, event)
+            force_setattr(event, "sequence_number", self._next_number)
+            self._next_number += 1
+        return list(events)
