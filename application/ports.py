@@ -11,7 +11,7 @@ what it holds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Raw, Struct
@@ -79,7 +79,7 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """A rendered turn: `image_urls` stand, in order, where the renderer put its image placeholders."""
+    """A rendered turn; `image_urls` belong, in order, to the image placeholders in it."""
 
     token_ids: Sequence[int]
     image_urls: Sequence[str] = ()
@@ -152,6 +152,14 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     turn: Turn
 
 
+class Steps(Protocol):
+    """A run's steps, read once; `aclose` aborts the run if it is not over."""
+
+    def __aiter__(self) -> AsyncIterator[Step]: ...
+
+    async def aclose(self) -> None: ...
+
+
 class Engine(Protocol):
     """Generates tokens for prompts."""
 
@@ -175,7 +183,7 @@ class Engine(Protocol):
     async def check(self) -> None:
         """Raises: EngineDead when no request can be served."""
 
-    async def generate(self, request: EngineRequest) -> AsyncIterator[Step]:
+    async def generate(self, request: EngineRequest) -> Steps:
         """Admit the run and return its steps, the last with `finish` set.
 
         Leaving the iterator aborts the run in the engine.
@@ -186,10 +194,11 @@ class Engine(Protocol):
 class ModelTurn(Protocol):
     """A turn that was admitted: iterate once over lists of deltas, one list an engine step.
 
-    The last delta is a TurnEnd. Raises while iterating: EngineError. `aclose` aborts.
+    The last delta is a TurnEnd. Raises while iterating: EngineError. Leaving the iterator, or
+    `aclose` before it was begun, aborts the run.
     """
 
-    def __aiter__(self) -> AsyncIterator[list[Delta]]: ...
+    def __aiter__(self) -> AsyncGenerator[list[Delta]]: ...
 
     async def aclose(self) -> None: ...
 
@@ -225,14 +234,14 @@ class Model(Protocol):
 
 
 class StoredItem(Struct, frozen=True, kw_only=True):
-    """An item as the client may see it: `raw` is its whole JSON, unknown fields and its id included."""
+    """An item as the client may see it: `raw` is its whole JSON, unknown fields included."""
 
     id: str
     raw: Raw
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response as it is kept. `input` are the items this request added, not those of its chain."""
+    """A response as it is kept. `input` are the items that its request added to the chain."""
 
     response: Response
     input: Sequence[StoredItem] = ()
@@ -246,7 +255,7 @@ class ResponseStore(Protocol):
     """
 
     async def start(self) -> None:
-        """Open, migrate and prove that a write can be read back. Raises: SettingsError if it cannot."""
+        """Open, migrate, prove that a write can be read back. Raises: SettingsError."""
 
     async def aclose(self) -> None: ...
 
@@ -254,7 +263,7 @@ class ResponseStore(Protocol):
         """Keep a new response; its status is not terminal yet."""
 
     async def finish(self, tenant: str, response: Response) -> bool:
-        """Set a terminal state with its output, once: False if it was terminal (or deleted) before."""
+        """Set a terminal state and its output, once: False if it was terminal or deleted."""
 
     async def get(self, tenant: str, response_id: str) -> Response:
         """Raises: NotFound."""
@@ -278,6 +287,16 @@ class ResponseStore(Protocol):
         """Return (tenant, response) of all that have no terminal status, oldest first."""
 
 
+class Batches(Protocol):
+    """Events of one run, read once, in batches of what is ready."""
+
+    def __aiter__(self) -> AsyncIterator[Sequence[Event]]: ...
+
+    async def __anext__(self) -> Sequence[Event]: ...
+
+    async def aclose(self) -> None: ...
+
+
 class EventLog(Protocol):
     """The events of each run, in order, for any number of readers that do not slow the run."""
 
@@ -286,7 +305,7 @@ class EventLog(Protocol):
     async def append(self, response_id: str, events: Sequence[Event]) -> None:
         """Add events; their numbers continue those before them."""
 
-    async def open(self, response_id: str, *, after: int = -1) -> AsyncIterator[Sequence[Event]]:
+    async def open(self, response_id: str, *, after: int = -1) -> Batches:
         """Return the events numbered above `after`, then live ones, up to a terminal event.
 
         What is ready comes in one batch. Raises: NotFound, here, before the first batch.

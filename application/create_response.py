@@ -1,0 +1,311 @@
+"""Create a response: check the request, load its conversation, admit it in the engine, save it,
+start the run.
+
+Whatever can be answered with a status code is raised here, before anything is written to the
+client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from antiphon.application.models import Models
+from antiphon.application.ports import (
+    Batches,
+    Clock,
+    EventLog,
+    Model,
+    NewId,
+    ResponseStore,
+    StoredItem,
+    StoredResponse,
+    Turn,
+)
+from antiphon.application.run_response import Run, RunResponse
+from antiphon.application.runs import Runs
+from antiphon.application.sampling import sampling_of
+from antiphon.domain import conversation as c
+from antiphon.domain import items as i
+from antiphon.domain.checks import check_request
+from antiphon.domain.content import ReasoningText
+from antiphon.domain.decoding import decode_item, decode_tool
+from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.offers import Offer, offer
+from antiphon.domain.request import WITHOUT_EFFECT, CreateResponse
+from antiphon.domain.response import ReasoningConfig, Response, TextConfig
+from antiphon.domain.sequencer import Sequencer
+
+logger = logging.getLogger("antiphon.requests")
+
+Seal = Callable[[str, str], str]
+"""(tenant, text) -> an opaque, authenticated string."""
+
+Unseal = Callable[[str, str], str | None]
+"""(tenant, sealed) -> the text, or None if it was not sealed by us for this tenant."""
+
+
+class Created(Struct, frozen=True, kw_only=True):
+    """A response that runs: its events, and how to leave it."""
+
+    id: str
+    background: bool
+    events: Batches
+    ignored: Sequence[str]
+    task: asyncio.Task[None]
+
+    async def leave(self) -> None:
+        """Stop reading; a foreground response ends with its reader (api_surface 6.1)."""
+        await self.events.aclose()
+        if not self.background:
+            self.task.cancel()
+
+
+class CreateResponseService:
+    """`POST /v1/responses`, streamed or not: both read the log of the same run."""
+
+    def __init__(
+        self,
+        models: Models,
+        store: ResponseStore,
+        log: EventLog,
+        runs: Runs,
+        run_response: RunResponse,
+        *,
+        new_id: NewId,
+        now: Clock,
+        seal: Seal,
+        unseal: Unseal,
+    ) -> None:
+        self._models = models
+        self._store = store
+        self._log = log
+        self._runs = runs
+        self._run_response = run_response
+        self._new_id = new_id
+        self._now = now
+        self._seal = seal
+        self._unseal = unseal
+
+    async def __call__(
+        self,
+        request: CreateResponse,
+        *,
+        tenant: str,
+        trace_headers: Mapping[str, str] | None = None,
+    ) -> Created:
+        """Start a run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
+        check_request(request)
+        model = self._models.named(request.model or "")
+        offered = self._offer(request)
+        added = await self._added(request, tenant)
+        history = await self._history(request, tenant)
+        conversation = [*history, *(entry.item for entry in added)]
+        c.check_pairs(conversation)
+        response = self._response(request, offered, model)
+        turn = self._turn(request, offered, conversation, model, tenant)
+        if trace_headers:
+            turn = replace(turn, trace_headers=trace_headers)
+        begun = await model.begin(turn, request_id=f"{response.id}_0")
+        try:
+            run = Run(
+                tenant=tenant,
+                sequencer=self._sequencer(request, response, tenant),
+                turn=begun,
+                hide_reasoning=request.include_reasoning is False,
+                with_messages=bool(request.enable_response_messages),
+            )
+            events = await self._open(run, added)
+        except BaseException:
+            await begun.aclose()
+            raise
+        task = await self._runs.start(response.id, self._run_response(run))
+        ignored = (*offered.ignored, *_without_effect(request))
+        return Created(
+            id=response.id,
+            background=response.background,
+            events=events,
+            ignored=ignored,
+            task=task,
+        )
+
+    def _offer(self, request: CreateResponse) -> Offer:
+        tools = [
+            decode_tool(raw, f"tools[{position}]")
+            for position, raw in enumerate(request.tools or ())
+        ]
+        return offer(tools, request.tool_choice)
+
+    async def _added(self, request: CreateResponse, tenant: str) -> list[c.Entry]:
+        added = c.entries(request.input)
+        c.check_input(added)
+        return [await self._resolved(entry, tenant) for entry in added]
+
+    async def _resolved(self, entry: c.Entry, tenant: str) -> c.Entry:
+        if not isinstance(entry.item, i.ItemReference):
+            return entry
+        try:
+            stored = await self._store.item(tenant, entry.item.id)
+        except NotFound:
+            raise RequestError(
+                f"Item with id {entry.item.id[:100]!r} not found.", param="input"
+            ) from None
+        return c.Entry(item=decode_item(stored.raw, "input"), raw=stored.raw)
+
+    async def _history(self, request: CreateResponse, tenant: str) -> list[i.AnyItem]:
+        previous = request.previous_response_id
+        if previous is None:
+            return []
+        try:
+            parent = await self._store.get(tenant, previous)
+            stored = await self._store.conversation(tenant, previous)
+        except NotFound:
+            raise RequestError(
+                f"Previous response with id {previous[:100]!r} not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            ) from None
+        if parent.status in ("queued", "in_progress", "failed"):
+            raise RequestError(
+                f"Previous response {previous!r} is {parent.status} and cannot be continued.",
+                param="previous_response_id",
+                code="invalid_value",
+            )
+        return [decode_item(item.raw, "previous_response_id") for item in stored]
+
+    def _response(self, request: CreateResponse, offered: Offer, model: Model) -> Response:
+        defaults = model.sampling_defaults
+        text = request.text
+        form = msgspec.to_builtins(text.format) if text and text.format else {"type": "text"}
+        return Response(
+            id=self._new_id("resp"),
+            created_at=int(self._now()),
+            status="queued" if request.background else "in_progress",
+            background=bool(request.background),
+            instructions=request.instructions,
+            max_output_tokens=request.max_output_tokens,
+            max_tool_calls=request.max_tool_calls,
+            model=request.model or "",
+            parallel_tool_calls=request.parallel_tool_calls is not False,
+            previous_response_id=request.previous_response_id,
+            reasoning=_reasoning(request, model),
+            store=request.store is not False,
+            temperature=_first(request.temperature, defaults.get("temperature"), 1.0),
+            text=TextConfig(format=form, verbosity=(text and text.verbosity) or "medium"),
+            tool_choice=request.tool_choice or "auto",
+            tools=offered.echo,
+            top_logprobs=request.top_logprobs or 0,
+            top_p=_first(request.top_p, defaults.get("top_p"), 1.0),
+            presence_penalty=request.presence_penalty or 0.0,
+            frequency_penalty=request.frequency_penalty or 0.0,
+            truncation=request.truncation or "disabled",
+            user=request.user,
+            safety_identifier=request.safety_identifier,
+            prompt_cache_key=request.prompt_cache_key,
+            metadata=request.metadata or {},
+            prompt_cache_options=request.prompt_cache_options or UNSET,
+            prompt_cache_retention=request.prompt_cache_retention or UNSET,
+            request_id=request.request_id or UNSET,
+            kv_transfer_params=request.kv_transfer_params or UNSET,
+        )
+
+    def _turn(
+        self,
+        request: CreateResponse,
+        offered: Offer,
+        conversation: Sequence[i.AnyItem],
+        model: Model,
+        tenant: str,
+    ) -> Turn:
+        reasoning = request.reasoning
+        every = reasoning is not None and reasoning.context == "all_turns"
+        shown = c.shown(conversation, all_reasoning=every)
+        text = request.text
+        form = msgspec.to_builtins(text.format) if text and text.format else {"type": "text"}
+        return Turn(
+            model=request.model or "",
+            items=[self._opened(item, tenant) for item in shown],
+            instructions=request.instructions,
+            tools=offered.specs,
+            choice=offered.choice,
+            parallel_tool_calls=request.parallel_tool_calls is not False,
+            text=TextConfig(format=form, verbosity=text.verbosity if text else None),
+            effort=_effort(request, model),
+            previous_messages=request.previous_input_messages or (),
+            template_kwargs=request.chat_template_kwargs or {},
+            truncate=request.truncation == "auto",
+            sampling=sampling_of(request, watched=bool(request.stream or request.background)),
+            priority=request.priority or 0,
+            cache_salt=request.cache_salt,
+        )
+
+    def _opened(self, item: i.AnyItem, tenant: str) -> i.AnyItem:
+        """Return a reasoning item with its sealed text opened, where only that is there."""
+        if not isinstance(item, i.Reasoning) or item.content or not item.encrypted_content:
+            return item
+        text = self._unseal(tenant, item.encrypted_content)
+        if text is None:
+            return item  # foreign or expired: what is readable of it is still shown
+        return replace(item, content=(ReasoningText(text=text),))
+
+    def _sequencer(self, request: CreateResponse, response: Response, tenant: str) -> Sequencer:
+        sealed = "reasoning.encrypted_content" in (request.include or ())
+        return Sequencer(
+            response,
+            new_id=self._new_id,
+            now=self._now,
+            seal=(lambda text: self._seal(tenant, text)) if sealed else None,
+        )
+
+    async def _open(self, run: Run, added: Sequence[c.Entry]) -> Batches:
+        """Save the response, begin its log and return a reader of it."""
+        first = [*run.sequencer.start(), *run.sequencer.begin()]
+        response = run.sequencer.response
+        if run.stored:
+            items = [c.resource(entry, self._new_id) for entry in added]
+            stored = [StoredItem(id=item_id, raw=raw) for item_id, raw in items]
+            await self._store.create(run.tenant, StoredResponse(response=response, input=stored))
+        await self._log.create(run.id)
+        await self._log.append(run.id, first)
+        return await self._log.open(run.id)
+
+
+def _without_effect(request: CreateResponse) -> list[str]:
+    given = [name for name in WITHOUT_EFFECT if getattr(request, name) is not None]
+    if request.reasoning and (request.reasoning.summary or request.reasoning.generate_summary):
+        given.append("reasoning.summary")
+    return sorted(given)
+
+
+def _reasoning(request: CreateResponse, model: Model) -> ReasoningConfig:
+    asked = request.reasoning
+    if asked is None:
+        return ReasoningConfig()
+    return ReasoningConfig(
+        effort=_effort(request, model),
+        summary=asked.summary or asked.generate_summary,
+        context=asked.context or UNSET,
+        mode=asked.mode or UNSET,
+    )
+
+
+def _effort(request: CreateResponse, model: Model) -> str | None:
+    effort = request.reasoning.effort if request.reasoning else None
+    if effort is not None and effort not in model.efforts:
+        known = ", ".join(repr(each) for each in model.efforts)
+        raise RequestError(
+            f"Unsupported value: {effort!r} is not supported with the {request.model!r} model. "
+            f"Supported values are: {known}.",
+            param="reasoning.effort",
+            code="unsupported_value",
+        )
+    return effort
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)

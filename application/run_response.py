@@ -1,0 +1,122 @@
+"""The run of one response: turns of the model, deltas to events, events to the log, and the end.
+
+Whatever happens, the log gets exactly one terminal event, and the store has the final state before
+any reader sees that event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.application.ports import EventLog, ModelTurn, ResponseStore
+from antiphon.domain import deltas as d
+from antiphon.domain.errors import AntiphonError, EngineError, StoreError
+from antiphon.domain.events import Event
+from antiphon.domain.response import Failure
+from antiphon.domain.sequencer import Sequencer
+
+logger = logging.getLogger("antiphon.runs")
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """A response that was accepted, with its first turn admitted by the engine."""
+
+    tenant: str
+    sequencer: Sequencer
+    turn: ModelTurn
+    hide_reasoning: bool = False
+    with_messages: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.sequencer.response.id
+
+    @property
+    def stored(self) -> bool:
+        return self.sequencer.response.store
+
+
+class RunResponse:
+    """Runs a response to its end; cancelling the task that runs it cancels the response."""
+
+    def __init__(self, log: EventLog, store: ResponseStore, *, log_outputs: bool = False) -> None:
+        self._log = log
+        self._store = store
+        self._log_outputs = log_outputs
+
+    async def __call__(self, run: Run) -> None:
+        end = await self._turns(run)
+        await _to_the_end(self._finish(run, end))
+
+    async def _turns(self, run: Run) -> list[Event]:
+        """Run the turns and return the events that end the response."""
+        sequencer = run.sequencer
+        try:
+            reason = await self._turn(run, aclosing(aiter(run.turn)))
+            if run.with_messages:
+                sequencer.show_messages(*run.turn.messages())
+        except asyncio.CancelledError:
+            return sequencer.cancel()
+        except EngineError as exc:
+            logger.warning("response %s: %s", run.id, exc)
+            return sequencer.fail(Failure(code="server_error", message=str(exc)))
+        except Exception as exc:
+            logger.exception("response %s failed", run.id)
+            return sequencer.fail(_failure(exc))
+        return sequencer.complete() if reason == "stop" else sequencer.cut("max_output_tokens")
+
+    async def _turn(self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]) -> str:
+        """Log a turn's events, one append an engine step. Returns why the turn ended."""
+        # A turn in which the client is to run a tool ends the response: it has the calls, and no
+        # tool is the server's to run (domain/offers.py refuses those).
+        feed, append, response_id = run.sequencer.feed, self._log.append, run.id
+        hidden = (d.ReasoningDelta, d.SummaryDelta) if run.hide_reasoning else ()
+        reason = "stop"
+        async with turn as batches:
+            async for deltas in batches:
+                events: list[Event] = []
+                for delta in deltas:
+                    if not isinstance(delta, hidden):
+                        events += feed(delta)
+                if events:
+                    await append(response_id, events)
+                if deltas and isinstance(deltas[-1], d.TurnEnd):
+                    reason = deltas[-1].reason
+        return reason
+
+    async def _finish(self, run: Run, end: Sequence[Event]) -> None:
+        response = run.sequencer.response
+        if run.stored:
+            try:
+                await self._store.finish(run.tenant, response)
+            except StoreError:
+                logger.exception("response %s could not be stored", run.id)
+                message = "The response could not be stored."
+                end = run.sequencer.revoke(end, Failure(code="server_error", message=message))
+        if self._log_outputs:
+            logger.info("response %s ended: %r", run.id, run.sequencer.response)
+        await self._log.append(run.id, end)
+        if not run.stored:
+            await self._log.drop(run.id)
+
+
+async def _to_the_end(end: Coroutine[Any, Any, None]) -> None:
+    # A client that leaves now must not leave a response without an end: being cancelled waits.
+    task = asyncio.ensure_future(end)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()
+
+
+def _failure(exc: Exception) -> Failure:
+    # What broke inside us is for our log; the client learns that it was not its fault.
+    known = isinstance(exc, AntiphonError)
+    message = str(exc) if known else "The server had an error while it made the response."
+    return Failure(code="server_error", message=message)

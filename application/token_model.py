@@ -1,0 +1,168 @@
+"""A model of tokens: a Format joined with an Engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from msgspec.structs import replace
+
+from antiphon.application.ports import (
+    Engine,
+    EngineRequest,
+    Format,
+    Json,
+    Model,
+    ModelTurn,
+    Parser,
+    Prompt,
+    Step,
+    Steps,
+    Turn,
+)
+from antiphon.application.sampling import Sampling
+from antiphon.domain.conversation import droppable
+from antiphon.domain.deltas import Delta, TurnEnd
+from antiphon.domain.errors import EngineError, RequestError
+from antiphon.domain.usage import TurnUsage
+
+
+class TokenModel(Model):
+    """Renders a turn, runs it in the engine, parses what comes back."""
+
+    def __init__(self, format: Format, engine: Engine) -> None:
+        self._format = format
+        self._engine = engine
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self._engine.models
+
+    @property
+    def efforts(self) -> Sequence[str]:
+        return self._format.efforts
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        return self._engine.sampling_defaults
+
+    async def start(self) -> None:
+        await self._engine.start()
+
+    async def aclose(self) -> None:
+        await self._engine.aclose()
+
+    async def check(self) -> None:
+        await self._engine.check()
+
+    async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
+        turn, prompt = await self._fitting(turn)
+        request = EngineRequest(
+            request_id=request_id,
+            model=turn.model,
+            prompt=prompt,
+            sampling=self._sampling(turn, prompt),
+            detokenize=self._format.reads_text or bool(turn.sampling.stop),
+            priority=turn.priority,
+            cache_salt=turn.cache_salt,
+            trace_headers=turn.trace_headers,
+            turn=turn,
+        )
+        parser = self._format.parser(turn, prompt)
+        return TokenTurn(self._format, parser, prompt, await self._engine.generate(request))
+
+    def _sampling(self, turn: Turn, prompt: Prompt) -> Sampling:
+        room = self._engine.context_length - len(prompt.token_ids)
+        wanted = turn.sampling.max_tokens
+        return replace(
+            turn.sampling,
+            max_tokens=room if wanted is None else min(wanted, room),
+            stop_token_ids=(*turn.sampling.stop_token_ids, *self._format.stop_token_ids),
+            skip_special_tokens=self._format.skip_special_tokens,
+            constraint=turn.sampling.constraint or self._format.constraint(turn),
+        )
+
+    async def _fitting(self, turn: Turn) -> tuple[Turn, Prompt]:
+        prompt = await self._format.render(turn)
+        if self._fits(prompt):
+            return turn, prompt
+        if not turn.truncate:
+            raise self._too_long(prompt)
+        return await self._truncated(turn, prompt)
+
+    async def _truncated(self, turn: Turn, prompt: Prompt) -> tuple[Turn, Prompt]:
+        # Find the fewest oldest items to drop by bisection: one rendering a step, not one an item.
+        groups = droppable(turn.items)
+        fewest, most = 1, len(groups)
+        best: tuple[Turn, Prompt] | None = None
+        while fewest <= most:
+            count = (fewest + most) // 2
+            gone = frozenset().union(*groups[:count])
+            items = [item for n, item in enumerate(turn.items) if n not in gone]
+            shorter = replace(turn, items=items)
+            rendered = await self._format.render(shorter)
+            if self._fits(rendered):
+                best, most = (shorter, rendered), count - 1
+            else:
+                fewest = count + 1
+        if best is None:
+            raise self._too_long(prompt)
+        return best
+
+    def _fits(self, prompt: Prompt) -> bool:
+        return len(prompt.token_ids) < self._engine.context_length
+
+    def _too_long(self, prompt: Prompt) -> RequestError:
+        return RequestError(
+            "Your input exceeds the context window of this model: it has "
+            f"{len(prompt.token_ids)} tokens of at most {self._engine.context_length - 1}. "
+            "Please adjust your input and try again.",
+            param="input",
+            code="context_length_exceeded",
+        )
+
+
+class TokenTurn(ModelTurn):
+    """A run in the engine, read as deltas. Closing it aborts the run."""
+
+    def __init__(self, format: Format, parser: Parser, prompt: Prompt, steps: Steps) -> None:
+        self._format = format
+        self._parser = parser
+        self._prompt = prompt
+        self._steps = steps
+        self._output: list[int] = []
+
+    async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
+        feed = self._parser.feed
+        async with aclosing(self._steps) as steps:
+            async for step in steps:
+                self._output += step.token_ids
+                deltas = feed(step)
+                if step.finish is None:
+                    yield deltas
+                    continue
+                yield [*deltas, *self._end(step)]
+                return
+        raise EngineError("The engine ended the run without a reason.")
+
+    async def aclose(self) -> None:
+        await self._steps.aclose()
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        return (
+            self._format.messages(self._prompt.token_ids),
+            self._format.messages(self._output),
+        )
+
+    def _end(self, step: Step) -> list[Delta]:
+        if step.finish not in ("stop", "length"):
+            raise EngineError(f"The engine ended the run: {step.finish}.")
+        rest = self._parser.end()  # first: it may still count reasoning
+        usage = TurnUsage(
+            input=len(self._prompt.token_ids),
+            cached=step.cached_tokens,
+            output=len(self._output),
+            reasoning=self._parser.reasoning_tokens,
+        )
+        return [*rest, TurnEnd(step.finish, usage)]
