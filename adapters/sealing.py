@@ -1,0 +1,81 @@
+"""Sealed reasoning: AES-GCM with the server's key, bound to the tenant (api_surface 7.11)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import secrets
+from pathlib import Path
+
+from antiphon.domain.errors import SettingsError
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+VERSION = b"\x01"
+
+
+class Sealer:
+    """Seals texts so that only this server, for this tenant, reads them again.
+
+    The key is a file that servers share if they share clients; it is made at the first use.
+    """
+
+    def __init__(self, key_file: Path) -> None:
+        self._key_file = key_file
+        self._key: bytes | None = None
+
+    def seal(self, tenant: str, text: str) -> str:
+        """Return an opaque string. Raises: SettingsError when the key cannot be read or made."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # costs 10 MB; few need it
+
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        sealed = AESGCM(self._load()).encrypt(nonce, text.encode(), tenant.encode())
+        return base64.urlsafe_b64encode(VERSION + nonce + sealed).decode()
+
+    def unseal(self, tenant: str, sealed: str) -> str | None:
+        """Return the text, or None if it is not ours, was changed or is another tenant's."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        try:
+            blob = base64.urlsafe_b64decode(sealed.encode())
+        except (binascii.Error, ValueError):
+            return None
+        version, nonce, body = blob[:1], blob[1 : 1 + NONCE_BYTES], blob[1 + NONCE_BYTES :]
+        if version != VERSION or len(nonce) != NONCE_BYTES:
+            return None
+        try:
+            return AESGCM(self._load()).decrypt(nonce, body, tenant.encode()).decode()
+        except InvalidTag:
+            return None
+
+    def _load(self) -> bytes:
+        if self._key is None:
+            self._key = self._read() or self._make()
+        return self._key
+
+    def _read(self) -> bytes | None:
+        try:
+            key = self._key_file.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise SettingsError(f"The key file {self._key_file} cannot be read: {exc}.") from None
+        if len(key) != KEY_BYTES:
+            raise SettingsError(f"The key file {self._key_file} does not hold {KEY_BYTES} bytes.")
+        return key
+
+    def _make(self) -> bytes:
+        # Written aside and linked into place: of two servers that start at once, one key wins.
+        self._key_file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._key_file.with_name(f"{self._key_file.name}.{os.getpid()}")
+        draft.touch(mode=0o600)
+        draft.write_bytes(secrets.token_bytes(KEY_BYTES))
+        try:
+            os.link(draft, self._key_file)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+        return self._read() or self._make()

@@ -1,0 +1,205 @@
+"""The composition root: which adapters the settings choose, and who is given what.
+
+It only builds objects; `server.py` starts and closes the chosen ones. dependency-injector appears
+nowhere else. Tests build a container of their own and override providers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dependency_injector import containers, providers
+
+from antiphon.adapters.ids import new_id
+from antiphon.adapters.sealing import Sealer
+from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
+from antiphon.application.create_response import CreateResponseService
+from antiphon.application.follow_response import FollowResponse
+from antiphon.application.models import Models
+from antiphon.application.ports import Engine, Format, Model, ResponseStore
+from antiphon.application.run_response import RunResponse
+from antiphon.application.runs import Runs
+from antiphon.application.stored_responses import (
+    CancelResponse,
+    DeleteResponse,
+    GetResponse,
+    ListInputItems,
+    RecoverResponses,
+)
+from antiphon.application.token_model import TokenModel
+from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.http.bodies import BodyLimits
+from antiphon.entrypoints.http.heartbeat import Heartbeat
+from antiphon.entrypoints.http.responses import HttpOptions, Services
+from antiphon.entrypoints.settings import SCRIPTED_MODELS, Settings
+
+HARMONY_MODEL = "scripted-harmony"
+CHAT_MODELS = tuple(name for name in SCRIPTED_MODELS if name != HARMONY_MODEL)
+SCRIPTED_IMAGE_TOKENS = 85
+
+
+def sqlite_store(settings: Settings) -> ResponseStore:
+    from antiphon.adapters.stores.sqlite import SqliteResponseStore
+
+    assert settings.sqlite_file is not None
+    return SqliteResponseStore(settings.sqlite_file)
+
+
+def named_store(settings: Settings) -> ResponseStore:
+    """Return an instance of the class that `package.module:Class` names."""
+    module_name, _, class_name = settings.store.partition(":")
+    try:
+        store: ResponseStore = getattr(importlib.import_module(module_name), class_name)()
+    except (ImportError, AttributeError) as exc:
+        raise SettingsError(f"The store {settings.store!r} cannot be loaded: {exc}.") from None
+    return store
+
+
+def store_kind(settings: Settings) -> str:
+    if settings.store == "memory":
+        return "memory"
+    return "sqlite" if settings.sqlite_file else "named"
+
+
+def scripted_models(settings: Settings) -> Sequence[Model]:
+    """Return the scripted models: the one that was asked for, or both."""
+    asked = settings.model
+    models: list[Model] = []
+    if asked is None or asked in CHAT_MODELS:
+        names = settings.served_model_name or (CHAT_MODELS if asked is None else (asked,))
+        models.append(_scripted_chat(settings, names))
+    if asked is None or asked == HARMONY_MODEL:
+        names = (settings.served_model_name if asked else ()) or (HARMONY_MODEL,)
+        models.append(_scripted_harmony(settings, names))
+    if not models:
+        known = ", ".join(SCRIPTED_MODELS)
+        raise SettingsError(f"There is no scripted model {asked!r}; there are {known}.")
+    return models
+
+
+def _scripted_chat(settings: Settings, names: Sequence[str]) -> Model:
+    from antiphon.adapters.formats.chat_template import scripted_chat, scripted_markup
+
+    return TokenModel(scripted_chat(), _scripted_engine(settings, scripted_markup(), names))
+
+
+def _scripted_harmony(settings: Settings, names: Sequence[str]) -> Model:
+    from antiphon.adapters.formats.harmony import HarmonyFormat, scripted_markup
+
+    harmony = HarmonyFormat(image_tokens=SCRIPTED_IMAGE_TOKENS)
+    return TokenModel(harmony, _scripted_engine(settings, scripted_markup(harmony), names))
+
+
+def _scripted_engine(settings: Settings, markup: Any, names: Sequence[str]) -> Engine:
+    from antiphon.adapters.engines.scripted.engine import ScriptedEngine
+
+    return ScriptedEngine(
+        markup,
+        models=names,
+        context_length=settings.scripted.context_length,
+        tokens_per_s=settings.scripted.tokens_per_s,
+        step_tokens=settings.scripted.step_tokens,
+    )
+
+
+def vllm_models(settings: Settings) -> Sequence[Model]:
+    """Return the model on vLLM. The adapters are imported here, only when they are chosen."""
+    from antiphon.adapters.engines.vllm_engine import VllmEngine
+
+    assert settings.model is not None
+    engine = VllmEngine(
+        settings.model,
+        served_names=settings.served_model_name or (settings.model,),
+        engine_args=settings.engine_options,
+    )
+    return [TokenModel(_model_format(settings), engine)]
+
+
+def _model_format(settings: Settings) -> Format:
+    from antiphon.adapters.formats.chat_template import load
+    from antiphon.adapters.formats.harmony import HarmonyFormat
+
+    folder = Path(settings.model or "")
+    if settings.format == "harmony" or (settings.format == "auto" and _writes_harmony(folder)):
+        return HarmonyFormat()
+    family = settings.format.removeprefix("chat:")
+    return load(folder, family=family)
+
+
+def _writes_harmony(folder: Path) -> bool:
+    import msgspec
+
+    try:
+        config = msgspec.json.decode((folder / "config.json").read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return "gpt-oss" in folder.name
+    return bool(config.get("model_type") == "gpt_oss")
+
+
+class Container(containers.DeclarativeContainer):
+    """Give it `settings`; ask it for `services`, `models`, `store`, `recover`."""
+
+    settings: providers.Dependency[Settings] = providers.Dependency(instance_of=Settings)
+
+    store: providers.Provider[ResponseStore] = providers.Selector(
+        providers.Callable(store_kind, settings),
+        memory=providers.Singleton(MemoryResponseStore),
+        sqlite=providers.Singleton(sqlite_store, settings),
+        named=providers.Singleton(named_store, settings),
+    )
+    log = providers.Singleton(
+        MemoryEventLog,
+        keep_events=settings.provided.keep_events,
+        keep_s=settings.provided.keep_events_s,
+    )
+    models = providers.Singleton(
+        Models,
+        providers.Selector(
+            settings.provided.engine,
+            scripted=providers.Singleton(scripted_models, settings),
+            vllm=providers.Singleton(vllm_models, settings),
+        ),
+    )
+    sealer = providers.Singleton(Sealer, settings.provided.seal_key_path)
+    runs = providers.Singleton(Runs)
+    run_response = providers.Singleton(
+        RunResponse, log, store, log_outputs=settings.provided.log_outputs
+    )
+    create_response = providers.Singleton(
+        CreateResponseService,
+        models,
+        store,
+        log,
+        runs,
+        run_response,
+        new_id=providers.Object(new_id),
+        now=providers.Object(time.time),
+        seal=sealer.provided.seal,
+        unseal=sealer.provided.unseal,
+    )
+    recover = providers.Singleton(RecoverResponses, store)
+    services = providers.Singleton(
+        Services,
+        create=create_response,
+        get=providers.Singleton(GetResponse, store),
+        follow=providers.Singleton(FollowResponse, log, store),
+        delete=providers.Singleton(DeleteResponse, store, log, runs),
+        cancel=providers.Singleton(CancelResponse, store, runs),
+        input_items=providers.Singleton(ListInputItems, store),
+        heartbeat=providers.Singleton(Heartbeat, settings.provided.keepalive_s),
+        options=providers.Singleton(
+            HttpOptions,
+            limits=providers.Singleton(
+                BodyLimits,
+                max_depth=settings.provided.max_depth,
+                max_nodes=settings.provided.max_json_nodes,
+            ),
+            done_marker=settings.provided.done_marker,
+            strict_unknown_fields=settings.provided.strict_unknown_fields,
+            log_requests=settings.provided.log_requests,
+        ),
+    )

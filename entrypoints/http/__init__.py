@@ -1,0 +1,1 @@
+"""The HTTP surface, on Litestar: handlers translate, call one service, and translate back."""

@@ -1,0 +1,149 @@
+"""Answers that watch the client: a stream of frames, or one JSON object when the response is over.
+
+Both read the same log, and both stop at once when the client leaves. They are ASGI applications,
+because that is the cheapest thing that Litestar lets a handler return: one send for each batch of
+events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+from litestar.types import Receive, Scope, Send
+
+from antiphon.application.ports import Batches
+from antiphon.domain import events as e
+from antiphon.domain.events import Event
+from antiphon.domain.response import Response
+from antiphon.entrypoints.http import sse
+from antiphon.entrypoints.http.errors import error_json
+from antiphon.entrypoints.http.heartbeat import Heartbeat
+
+T = TypeVar("T")
+Headers = Mapping[str, str]
+Leave = Callable[[], Awaitable[None]]
+_encode = msgspec.json.Encoder().encode
+
+
+class JsonAnswer:
+    """One JSON object."""
+
+    def __init__(self, content: Any, headers: Headers, *, status: int = 200) -> None:
+        self._body = content if isinstance(content, bytes) else _encode(content)
+        self._headers = headers
+        self._status = status
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_json(send, self._body, self._headers, status=self._status)
+
+
+class StreamAnswer:
+    """The events of a run as frames, each batch in one send; then `[DONE]`, if it is wanted."""
+
+    def __init__(
+        self,
+        batches: Batches,
+        headers: Headers,
+        *,
+        leave: Leave,
+        heartbeat: Heartbeat,
+        done_marker: bool,
+    ) -> None:
+        self._batches = batches
+        self._headers = headers
+        self._leave = leave
+        self._heartbeat = heartbeat
+        self._done_marker = done_marker
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await unless_gone(receive, self._stream(send))
+        finally:
+            await self._leave()
+
+    async def _stream(self, send: Any) -> None:
+        headers = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+            **self._headers,
+        }
+        await send({"type": "http.response.start", "status": 200, "headers": _raw(headers)})
+        with self._heartbeat.watching(send) as pulse:
+            async for events in self._batches:
+                pulse.sent()
+                await send(
+                    {"type": "http.response.body", "body": sse.frames(events), "more_body": True}
+                )
+        last = sse.DONE if self._done_marker else b""
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+class WholeAnswer:
+    """The last state of a run as JSON; a failed run is an HTTP error (api_surface 8.3)."""
+
+    def __init__(self, batches: Batches, headers: Headers, *, leave: Leave) -> None:
+        self._batches = batches
+        self._headers = headers
+        self._leave = leave
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await unless_gone(receive, self._last())
+        finally:
+            await self._leave()
+        if response is None:
+            return
+        if response.status == "failed" and response.error is not None:
+            body = error_json(500, response.error.message, None, response.error.code)
+            # The response was accepted and stored: a client that repeats it would run it twice.
+            headers = {**self._headers, "x-should-retry": "false"}
+            await send_json(send, body, headers, status=500)
+            return
+        await send_json(send, _encode(response), self._headers)
+
+    async def _last(self) -> Response:
+        last: Event | None = None
+        async for events in self._batches:
+            last = events[-1]
+        assert isinstance(last, e.Completed | e.Incomplete | e.Failed)
+        return last.response
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return what `work` returns, or None if the client left before; then `work` is cancelled."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, gone):
+            task.cancel()
+            if not task.done():
+                with suppress(asyncio.CancelledError):
+                    await task
+
+
+async def send_json(send: Any, body: bytes, headers: Headers, *, status: int = 200) -> None:
+    all_headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **headers,
+    }
+    await send({"type": "http.response.start", "status": status, "headers": _raw(all_headers)})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    # The first message of an unread body is `http.request`; only a disconnect ends this.
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

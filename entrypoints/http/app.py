@@ -1,0 +1,37 @@
+"""The Litestar application: routes, errors and the services that its handlers are given."""
+
+from __future__ import annotations
+
+from litestar import Litestar
+from litestar.di import Provide
+
+from antiphon import __version__
+from antiphon.application.models import Models
+from antiphon.entrypoints.http.errors import ErrorAnswers
+from antiphon.entrypoints.http.health import Health
+from antiphon.entrypoints.http.models import ModelList
+from antiphon.entrypoints.http.openapi import openapi_config
+from antiphon.entrypoints.http.responses import Responses, Services
+
+
+def create_app(
+    services: Services,
+    models: Models,
+    *,
+    started_at: int,
+    max_body_bytes: int,
+    error_stacks: bool = False,
+) -> Litestar:
+    """Return the app; everything it needs has been started before."""
+    return Litestar(
+        route_handlers=[Responses, ModelList, Health],
+        dependencies={
+            "services": Provide(lambda: services, sync_to_thread=False, use_cache=True),
+            "models": Provide(lambda: models, sync_to_thread=False, use_cache=True),
+            "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
+        },
+        exception_handlers=ErrorAnswers(stacks=error_stacks).handlers,
+        request_max_body_size=max_body_bytes,
+        openapi_config=openapi_config(__version__),
+        logging_config=None,
+    )

@@ -1,0 +1,59 @@
+"""Request bodies: refused at the door when they are no JSON, too deep or have too many values.
+
+What passes here costs a bounded amount to read, to keep and to send back.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from antiphon.domain.errors import RequestError, UnsupportedMediaType
+from antiphon.entrypoints.http.requests import HttpRequest
+
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_OPENING = b"[{"
+_ALL_BUT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
+
+
+class BodyLimits(Struct, frozen=True, kw_only=True):
+    """`max_nodes` bounds values: memory grows by some hundred bytes for each of them."""
+
+    max_depth: int = 64
+    max_nodes: int = 200_000
+
+
+async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
+    """Return the body of a JSON request. Raises: RequestError, UnsupportedMediaType."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise UnsupportedMediaType(
+            f"Send the request as 'application/json', not as {kind[:100]!r}."
+        )
+    body = await request.body()
+    check_shape(body, limits)
+    return body
+
+
+def check_shape(body: bytes, limits: BodyLimits) -> None:
+    """Raises: RequestError when the body is too deep or has too many values.
+
+    >>> check_shape(b'{"a": "[[[["}', BodyLimits(max_depth=1))
+    """
+    opened = body.count(b"[") + body.count(b"{")
+    if opened <= limits.max_depth and body.count(b",") <= limits.max_nodes:
+        return
+    bare = _STRINGS.sub(b"", body)
+    if bare.count(b"[") + bare.count(b"{") + bare.count(b",") > limits.max_nodes:
+        raise RequestError(
+            f"The request body has more than {limits.max_nodes} values.", code="invalid_value"
+        )
+    depth = 0
+    for byte in bare.translate(None, _ALL_BUT_BRACKETS):
+        depth += 1 if byte in _OPENING else -1
+        if depth > limits.max_depth:
+            raise RequestError(
+                f"The request body is nested more than {limits.max_depth} levels deep.",
+                code="invalid_value",
+            )

@@ -1,0 +1,116 @@
+"""Errors as the API shows them (api_surface 8): one table from exception to status, one shape.
+
+Nothing that a client sends ends as a 5xx; what does is our fault or the engine's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from litestar import Response
+from litestar.exceptions import HTTPException, ValidationException
+
+from antiphon.domain import errors as er
+from antiphon.entrypoints.http.requests import HttpRequest, answer_headers
+
+logger = logging.getLogger("antiphon.http")
+
+STATUS: Mapping[type[er.AntiphonError], int] = {
+    er.NotFound: 404,
+    er.BodyTooLarge: 413,
+    er.UnsupportedMediaType: 415,
+    er.TooManyRequests: 503,
+    er.RequestError: 400,
+    er.EngineDead: 503,
+    er.EngineError: 500,
+    er.StoreError: 500,
+    er.AntiphonError: 500,
+}
+"""The first type that fits counts; subclasses stand before their bases."""
+
+TYPES: Mapping[int, str] = {401: "authentication_error", 429: "rate_limit_error"}
+"""The `type` of an error by its status, where it is not by the status's hundred."""
+
+RETRY_AFTER_S = 1
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+def error_json(status: int, message: str, param: str | None, code: str | None) -> bytes:
+    """Return the body of an error; all four keys are always there."""
+    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    body = ErrorBody(message=message, type=kind, param=param, code=code)
+    return msgspec.json.encode({"error": body})
+
+
+def status_of(error: er.AntiphonError) -> int:
+    return next(status for kind, status in STATUS.items() if isinstance(error, kind))
+
+
+class ErrorAnswers:
+    """The app's exception handlers; `stacks` logs the stack of every error that is answered."""
+
+    def __init__(self, *, stacks: bool = False) -> None:
+        self._stacks = stacks
+
+    @property
+    def handlers(self) -> dict[Any, Any]:
+        return {
+            er.AntiphonError: self.ours,
+            HTTPException: self.of_framework,
+            Exception: self.unexpected,
+        }
+
+    def ours(self, request: HttpRequest, exc: er.AntiphonError) -> Response[bytes]:
+        self._log(request, exc)
+        status = status_of(exc)
+        if isinstance(exc, er.RequestError):
+            return self._answer(request, status, exc.message, exc.param, exc.code)
+        # An engine that is gone will not answer a retry any better on this connection.
+        return self._answer(request, status, str(exc), None, "server_error")
+
+    def of_framework(self, request: HttpRequest, exc: HTTPException) -> Response[bytes]:
+        self._log(request, exc)
+        param, message = None, exc.detail
+        if isinstance(exc, ValidationException) and isinstance(exc.extra, list) and exc.extra:
+            first: Any = exc.extra[0]
+            param = str(first.get("key") or "") or None
+            message = str(first.get("message") or message)
+            message = f"Invalid {param!r}: {message}"
+        code = "invalid_value" if isinstance(exc, ValidationException) else None
+        return self._answer(request, exc.status_code, message, param, code, dict(exc.headers or {}))
+
+    def unexpected(self, request: HttpRequest, exc: Exception) -> Response[bytes]:
+        logger.error("%s %s failed", request.method, request.url.path, exc_info=exc)
+        return self._answer(request, 500, "The server had an error.", None, "server_error")
+
+    def _answer(
+        self,
+        request: HttpRequest,
+        status: int,
+        message: str,
+        param: str | None,
+        code: str | None,
+        headers: dict[str, str] | None = None,
+    ) -> Response[bytes]:
+        sent = {**(headers or {}), **answer_headers(request)}
+        if status == 503:
+            sent["retry-after"] = str(RETRY_AFTER_S)
+        return Response(
+            error_json(status, message, param, code),
+            status_code=status,
+            media_type="application/json",
+            headers=sent,
+        )
+
+    def _log(self, request: HttpRequest, exc: Exception) -> None:
+        if self._stacks:
+            logger.warning("%s %s", request.method, request.url.path, exc_info=exc)

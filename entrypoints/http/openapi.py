@@ -1,0 +1,69 @@
+"""The OpenAPI page: the request body is read by ourselves, so its schema is told by ourselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.spec import (
+    Components,
+    OpenAPIMediaType,
+    OpenAPIResponse,
+    Operation,
+    Reference,
+    RequestBody,
+    Schema,
+)
+
+from antiphon.domain.events import EVENT_TYPES
+from antiphon.domain.request import CreateResponse
+from antiphon.domain.response import Response
+
+PATH = "/schema"
+_REF = "#/components/schemas/{name}"
+
+
+class _Plain(Schema):
+    """A schema that msgspec already wrote."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        super().__init__()
+        self._schema = schema
+
+    def to_schema(self) -> dict[str, Any]:
+        return self._schema
+
+
+@dataclass
+class CreateOperation(Operation):
+    """`POST /v1/responses`, with its body and its two kinds of answer."""
+
+    def __post_init__(self) -> None:
+        self.request_body = RequestBody(content=_json("CreateResponse"), required=True)
+        events = ", ".join(sorted(EVENT_TYPES))
+        streamed = OpenAPIMediaType(schema=Schema(description=f"Frames of these events: {events}."))
+        self.responses = {
+            "200": OpenAPIResponse(
+                description="The response, or its events if `stream` is true.",
+                content={**_json("Response"), "text/event-stream": streamed},
+            )
+        }
+
+
+def openapi_config(version: str) -> OpenAPIConfig:
+    _, schemas = msgspec.json.schema_components([CreateResponse, Response], ref_template=_REF)
+    plain: dict[str, Any] = {name: _Plain(schema) for name, schema in schemas.items()}
+    return OpenAPIConfig(
+        title="Antiphon",
+        version=version,
+        description="The Responses API, for models that you run yourself.",
+        path=PATH,
+        components=Components(schemas=plain),
+    )
+
+
+def _json(name: str) -> dict[str, OpenAPIMediaType]:
+    reference = Reference(ref=_REF.format(name=name))
+    return {"application/json": OpenAPIMediaType(schema=reference)}

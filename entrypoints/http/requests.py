@@ -1,0 +1,38 @@
+"""What every handler needs of a request: its type, its id, the headers of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from litestar import Request
+
+from antiphon.adapters.ids import new_id
+
+HttpRequest = Request[Any, Any, Any]
+
+REQUEST_ID_HEADER = "x-request-id"
+IGNORED_HEADER = "x-antiphon-ignored"
+MAX_REQUEST_ID = 128
+MAX_IGNORED = 1000
+
+
+def request_id(request: HttpRequest) -> str:
+    """Return the request's id: the client's own, if it sent a plain one, else a fresh one."""
+    state = request.scope["state"]
+    if "request_id" not in state:
+        given = request.headers.get(REQUEST_ID_HEADER, "")
+        plain = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
+        state["request_id"] = given if plain else new_id("req")
+    known: str = state["request_id"]
+    return known
+
+
+def answer_headers(request: HttpRequest, ignored: Sequence[str] = ()) -> dict[str, str]:
+    """Return the headers of an answer; `ignored` are fields that had no effect (decision 9)."""
+    headers = {REQUEST_ID_HEADER: request_id(request)}
+    if ignored:
+        # Field names are the client's own: only what a header can hold is repeated.
+        shown = "".join(c if c.isascii() and c.isprintable() else "?" for c in ", ".join(ignored))
+        headers[IGNORED_HEADER] = shown[:MAX_IGNORED]
+    return headers

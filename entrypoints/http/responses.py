@@ -1,0 +1,181 @@
+"""`/v1/responses`: create, retrieve (also as a stream), list its input, cancel, delete."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from litestar import Controller, delete, get, post
+from litestar.params import Parameter
+from litestar.types import ASGIApp
+from msgspec import Struct
+
+from antiphon.application.create_response import Created, CreateResponseService
+from antiphon.application.follow_response import FollowResponse
+from antiphon.application.ports import Batches
+from antiphon.application.stored_responses import (
+    CancelResponse,
+    DeleteResponse,
+    GetResponse,
+    ListInputItems,
+)
+from antiphon.domain.decoding import decode_request
+from antiphon.domain.errors import RequestError
+from antiphon.domain.request import INCLUDABLE
+from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer
+from antiphon.entrypoints.http.bodies import BodyLimits, read_body
+from antiphon.entrypoints.http.heartbeat import Heartbeat
+from antiphon.entrypoints.http.openapi import CreateOperation
+from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, request_id
+
+logger = logging.getLogger("antiphon.requests")
+
+TENANT = "default"
+"""Until there are keys, all requests are one tenant's."""
+
+TRACE_HEADERS = ("traceparent", "tracestate")
+INCLUDE_VALUES = frozenset(INCLUDABLE.__args__)  # type: ignore[attr-defined]
+
+Include = Annotated[list[str] | None, Parameter(query="include[]", required=False)]
+IncludePlain = Annotated[list[str] | None, Parameter(query="include", required=False)]
+
+
+class HttpOptions(Struct, frozen=True, kw_only=True):
+    """What the operator set about requests and streams."""
+
+    limits: BodyLimits = BodyLimits()
+    done_marker: bool = True
+    strict_unknown_fields: bool = False
+    log_requests: bool = False
+
+
+class Services(Struct, frozen=True, kw_only=True):
+    """What the handlers of this controller call."""
+
+    create: CreateResponseService
+    get: GetResponse
+    follow: FollowResponse
+    delete: DeleteResponse
+    cancel: CancelResponse
+    input_items: ListInputItems
+    heartbeat: Heartbeat
+    options: HttpOptions
+
+
+class Responses(Controller):
+    """Handlers decode, call one service, and encode."""
+
+    path = "/v1/responses"
+    tags = ("Responses",)
+
+    @post(summary="Create a response", operation_class=CreateOperation, status_code=200)
+    async def create(self, request: HttpRequest, services: Services) -> ASGIApp:
+        """Answer with the whole response, or stream its events where `stream` is true."""
+        body = await read_body(request, services.options.limits)
+        decoded = decode_request(body)
+        if decoded.unknown and services.options.strict_unknown_fields:
+            name = decoded.unknown[0]
+            raise RequestError(
+                f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter"
+            )
+        if services.options.log_requests:
+            logger.info("request %s: %s", request_id(request), body.decode())
+        created = await services.create(
+            decoded.request, tenant=TENANT, trace_headers=_trace(request)
+        )
+        ignored = (*created.ignored, *decoded.unknown)
+        headers = answer_headers(request, ignored)
+        if decoded.request.stream:
+            return self._stream(created.events, headers, services, leave=created.leave)
+        if created.background:
+            return await self._accepted(created, headers, services)
+        return WholeAnswer(created.events, headers, leave=created.leave)
+
+    @get("/{response_id:str}", summary="Retrieve a response, or stream its events")
+    async def retrieve(
+        self,
+        request: HttpRequest,
+        services: Services,
+        response_id: str,
+        include_bracketed: Include = None,
+        include_plain: IncludePlain = None,
+        stream: str = "false",
+        starting_after: Annotated[int, Parameter(ge=-1)] = -1,
+    ) -> ASGIApp:
+        """With `stream=true`, the events that follow `starting_after`, then live ones."""
+        _check_include(include_bracketed, include_plain)
+        if stream.lower() in ("true", "1"):
+            events = await services.follow(TENANT, response_id, after=starting_after)
+            return self._stream(events, answer_headers(request), services, leave=events.aclose)
+        return JsonAnswer(await services.get(TENANT, response_id), answer_headers(request))
+
+    @delete("/{response_id:str}", summary="Delete a response", status_code=200)
+    async def delete(self, request: HttpRequest, services: Services, response_id: str) -> ASGIApp:
+        await services.delete(TENANT, response_id)
+        answer = {"id": response_id, "object": "response", "deleted": True}
+        return JsonAnswer(answer, answer_headers(request))
+
+    @post("/{response_id:str}/cancel", summary="Cancel a background response", status_code=200)
+    async def cancel(self, request: HttpRequest, services: Services, response_id: str) -> ASGIApp:
+        return JsonAnswer(await services.cancel(TENANT, response_id), answer_headers(request))
+
+    @get("/{response_id:str}/input_items", summary="List what the model was given")
+    async def input_items(
+        self,
+        request: HttpRequest,
+        services: Services,
+        response_id: str,
+        include_bracketed: Include = None,
+        include_plain: IncludePlain = None,
+        after: str | None = None,
+        limit: Annotated[int, Parameter(ge=1, le=100)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+    ) -> ASGIApp:
+        _check_include(include_bracketed, include_plain)
+        page = await services.input_items(
+            TENANT, response_id, after=after, limit=limit, order=order
+        )
+        return JsonAnswer(
+            {
+                "object": "list",
+                "data": [item.raw for item in page.items],
+                "first_id": page.items[0].id if page.items else None,
+                "last_id": page.items[-1].id if page.items else None,
+                "has_more": page.has_more,
+            },
+            answer_headers(request),
+        )
+
+    def _stream(
+        self, events: Batches, headers: Mapping[str, str], services: Services, *, leave: Any
+    ) -> StreamAnswer:
+        return StreamAnswer(
+            events,
+            headers,
+            leave=leave,
+            heartbeat=services.heartbeat,
+            done_marker=services.options.done_marker,
+        )
+
+    async def _accepted(
+        self, created: Created, headers: Mapping[str, str], services: Services
+    ) -> JsonAnswer:
+        await created.leave()
+        return JsonAnswer(await services.get(TENANT, created.id), headers)
+
+
+def _trace(request: HttpRequest) -> dict[str, str]:
+    headers = request.headers
+    return {name: headers[name] for name in TRACE_HEADERS if name in headers}
+
+
+def _check_include(*given: list[str] | None) -> None:
+    values = [value for each in given for text in each or () for value in text.split(",")]
+    for position, value in enumerate(values):
+        if value not in INCLUDE_VALUES:
+            raise RequestError(
+                f"Invalid value: {value[:100]!r} cannot be included.",
+                param=f"include[{position}]",
+                code="invalid_value",
+            )

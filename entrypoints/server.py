@@ -1,0 +1,168 @@
+"""Start what the settings choose, serve it, and stop it in the opposite order."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+
+import uvicorn
+from msgspec import Struct
+
+from antiphon.application.models import Models
+from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints import banner
+from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.http.app import create_app
+from antiphon.entrypoints.settings import Settings
+
+logger = logging.getLogger("antiphon.server")
+BACKLOG = 2048
+
+
+class Served(Struct, frozen=True, kw_only=True):
+    """A server that answers; `url` is where this machine reaches it."""
+
+    url: str
+    models: Models
+    server: uvicorn.Server
+    serving: asyncio.Task[None]
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: uvicorn repeats them when it is done, which would skip our closing."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run(settings: Settings) -> None:
+    """Serve until the process is told to stop. Raises: SettingsError."""
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(_serve(settings))
+
+
+@asynccontextmanager
+async def serving(container: Container) -> AsyncIterator[Served]:
+    """Start everything, yield while it is served, stop everything. Raises: SettingsError."""
+    settings: Settings = container.settings()
+    listening = _listen(settings)
+    async with AsyncExitStack() as stack:
+        stack.callback(listening.close)
+        models = await _start(container, stack)
+        app = create_app(
+            container.services(),
+            models,
+            started_at=int(time.time()),
+            max_body_bytes=settings.max_body_bytes,
+            error_stacks=settings.error_stacks,
+        )
+        server = _Server(_uvicorn_config(app, settings))
+        gc.collect()
+        gc.freeze()  # what lives now lives as long as the process: no collection looks at it again
+        started = asyncio.ensure_future(server.ready.wait())
+        task = asyncio.create_task(server.serve(sockets=[listening]))
+        await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        host, port = listening.getsockname()[:2]
+        try:
+            yield Served(url=banner.url_of(host, port), models=models, server=server, serving=task)
+        finally:
+            server.should_exit = True
+            await task
+            await container.runs().drain(limit_s=1.0)
+
+
+async def _serve(settings: Settings) -> None:
+    container = Container(settings=settings)
+    async with serving(container) as served:
+        banner.ready(
+            settings,
+            models=list(served.models.by_name),
+            url=served.url,
+            engine=settings.engine,
+            format=settings.format,
+            store=settings.store,
+        )
+        _on_signals(served.server)
+        await served.serving
+
+
+async def _start(container: Container, stack: AsyncExitStack) -> Models:
+    """Start the chosen adapters; what was started is closed, whatever happens later."""
+    settings: Settings = container.settings()
+    store = container.store()
+    await store.start()
+    stack.push_async_callback(store.aclose)
+    models: Models = container.models()
+    for model in models.all:
+        stack.push_async_callback(model.aclose)
+        with banner.starting(f"starting {settings.engine}: {', '.join(model.names)}"):
+            await model.start()
+    recovered = await container.recover()()
+    if recovered:
+        logger.warning("%d responses were unfinished at the last stop: now failed", recovered)
+    return models
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+        listening.listen(BACKLOG)
+    except OSError as exc:
+        listening.close()
+        raise SettingsError(
+            f"Cannot listen on {settings.host} port {settings.port}: {exc.strerror}. "
+            "Choose another with --port."
+        ) from None
+    return listening
+
+
+def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level=settings.log_level,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=settings.graceful_shutdown_s,
+    )
+
+
+def _on_signals(server: uvicorn.Server) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.handle_exit, number, None)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
