@@ -1,0 +1,56 @@
+"""Draw docs/lifecycle.md from the tables of domain/lifecycle.py: `make docs`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State
+
+PAGE = Path(__file__).with_name("lifecycle.md")
+RESPONSE_STATES = (State.START, State.CREATED, State.RUNNING, State.ERROR, State.OVER)
+INTRO = """# The lifecycle of a response
+
+Drawn from the tables in `domain/lifecycle.py` by `make docs`; a test checks that it is fresh.
+A box is where a stream stands, an arrow is an event. What has no arrow cannot happen.
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [INTRO, "## The response\n", _diagram(_response_edges())]
+    for first in dict.fromkeys(OPENS.values()):
+        kinds = [kind for kind, state in OPENS.items() if state is first]
+        names = ", ".join(f"`{kind.__struct_config__.tag}`" for kind in kinds)
+        parts += [f"## {names}\n", _diagram(_item_edges(first))]
+    return "\n".join(parts)
+
+
+def _response_edges() -> Iterator[tuple[State, str, State]]:
+    for state in RESPONSE_STATES:
+        for event, after in TRANSITIONS[state].items():
+            yield state, str(event.__struct_config__.tag), after
+    yield State.RUNNING, "response.output_item.added … done", State.RUNNING
+
+
+def _item_edges(first: State) -> Iterator[tuple[State, str, State]]:
+    yield State.RUNNING, "response.output_item.added", first
+    seen, todo = {State.RUNNING}, [first]
+    while todo:
+        state = todo.pop()
+        if state in seen:
+            continue
+        seen.add(state)
+        for event, after in TRANSITIONS[state].items():
+            yield state, str(event.__struct_config__.tag), after
+            todo.append(after)
+
+
+def _diagram(edges: Iterable[tuple[State, str, State]]) -> str:
+    # A colon ends a label in mermaid, and event names have none.
+    lines = [f"    {before.name} --> {after.name}: {event}" for before, event, after in edges]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```", ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,108 @@
+"""Conversation rules: pairs of calls and outputs, what a model is shown, what may be dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.domain import items as i
+from antiphon.domain.content import ReasoningText
+from antiphon.domain.conversation import check_pairs, droppable, shown
+from antiphon.domain.errors import RequestError
+
+
+def user(text: str) -> i.Message:
+    return i.Message(role="user", content=text)
+
+
+def says(text: str, phase: str | None = None) -> i.Message:
+    return i.Message(role="assistant", content=text, phase=phase)  # type: ignore[arg-type]
+
+
+def thinks(text: str) -> i.Reasoning:
+    return i.Reasoning(content=(ReasoningText(text=text),))
+
+
+def call(call_id: str, status: str = "completed") -> i.FunctionCall:
+    return i.FunctionCall(call_id=call_id, name="f", arguments="{}", status=status)
+
+
+def output(call_id: str) -> i.FunctionCallOutput:
+    return i.FunctionCallOutput(call_id=call_id, output="x")
+
+
+def test_an_output_without_a_call_is_refused() -> None:
+    with pytest.raises(RequestError, match="No tool call found .* call_a") as caught:
+        check_pairs([user("hi"), output("call_a")])
+    assert caught.value.param == "input"
+
+
+def test_a_call_without_an_output_is_refused() -> None:
+    with pytest.raises(RequestError, match="No tool output found .* call_a"):
+        check_pairs([user("hi"), call("call_a")])
+
+
+def test_the_order_of_outputs_does_not_matter() -> None:
+    check_pairs([output("call_b"), call("call_a"), call("call_b"), output("call_a")])
+
+
+def test_a_call_that_was_cut_needs_no_output_and_is_not_shown() -> None:
+    conversation = [user("hi"), call("call_a", "incomplete"), user("go on")]
+    check_pairs(conversation)
+    assert shown(conversation) == [conversation[0], conversation[2]]
+
+
+def test_an_output_that_names_a_tool_answers_no_call() -> None:
+    check_pairs([i.FunctionCallOutput(name="clock", output="12:00")])
+
+
+@pytest.mark.parametrize(
+    ("conversation", "kept"),
+    [
+        # the current turn keeps its reasoning, across tool calls
+        ([user("q"), thinks("a"), call("c"), output("c")], [True]),
+        # a new user message finishes a turn
+        ([user("q"), thinks("a"), says("x"), user("q2"), thinks("b")], [False, True]),
+        # so does a final answer
+        ([user("q"), thinks("a"), says("x", "final_answer"), thinks("b")], [False, True]),
+        # a preamble does not
+        ([user("q"), thinks("a"), says("x", "commentary"), thinks("b")], [True, True]),
+    ],
+)
+def test_reasoning_of_finished_turns_is_dropped(
+    conversation: list[i.AnyItem], kept: list[bool]
+) -> None:
+    left = shown(conversation)
+    reasoning = [item for item in conversation if isinstance(item, i.Reasoning)]
+    assert [item in left for item in reasoning] == kept
+
+
+def test_all_reasoning_is_shown_on_request() -> None:
+    conversation = [user("q"), thinks("a"), says("x"), user("q2")]
+    assert shown(conversation, all_reasoning=True) == conversation
+
+
+def test_nothing_before_the_last_compaction_is_shown() -> None:
+    summary = i.Compaction(encrypted_content="x")
+    conversation = [user("old"), summary, user("new")]
+    assert shown(conversation) == [summary, conversation[2]]
+
+
+def test_a_call_is_dropped_together_with_its_output() -> None:
+    conversation = [
+        i.Message(role="developer", content="rules"),
+        user("q"),
+        call("c"),
+        user("more"),
+        output("c"),
+        user("newest"),
+    ]
+    assert droppable(conversation) == [
+        frozenset({1}),
+        frozenset({2, 4}),
+        frozenset({3}),
+    ]
+
+
+def test_the_newest_item_is_never_dropped() -> None:
+    assert droppable([user("only")]) == []
+    assert droppable([call("c"), output("c")]) == []

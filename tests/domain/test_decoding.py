@@ -1,0 +1,203 @@
+"""Reading requests: what is accepted, and that every refusal names its field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.domain import items as i
+from antiphon.domain.conversation import check_input, entries, entry, resource
+from antiphon.domain.decoding import decode_item, decode_request, decode_tool
+from antiphon.domain.errors import RequestError
+from antiphon.domain.request import CreateResponse
+from antiphon.domain.tools import TOOL_TYPES, FunctionTool, UnknownTool
+
+
+def request(**fields: Any) -> CreateResponse:
+    return decode_request(json.dumps({"model": "m", "input": "hi", **fields}).encode()).request
+
+
+def refused(**fields: Any) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        asked = request(**fields)
+        check_input(entries(asked.input))
+        for position, raw in enumerate(asked.tools or ()):
+            decode_tool(raw, f"tools[{position}]")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param", "code"),
+    [
+        ("temperature", "hot", "temperature", "invalid_type"),
+        ("temperature", True, "temperature", "invalid_type"),
+        ("temperature", -1, "temperature", "decimal_below_min_value"),
+        ("top_p", 1.5, "top_p", "decimal_above_max_value"),
+        ("max_output_tokens", 1, "max_output_tokens", "integer_below_min_value"),
+        ("max_output_tokens", 2**70, "max_output_tokens", "integer_above_max_value"),
+        ("top_logprobs", 21, "top_logprobs", "integer_above_max_value"),
+        ("input", 5, "input", "invalid_type"),
+        ("tools", "x", "tools", "invalid_type"),
+        ("tools", [5], "tools[0]", "invalid_type"),
+        ("tools", [{"type": "function"}], "tools[0].name", "missing_required_parameter"),
+        ("tools", [{"name": "f"}], "tools[0].type", "missing_required_parameter"),
+        ("metadata", {"k": 5}, "metadata", "invalid_type"),
+        ("metadata", {"k" * 65: "v"}, "metadata", "string_above_max_length"),
+        ("metadata", {"k": "v" * 513}, "metadata", "string_above_max_length"),
+        (
+            "metadata",
+            {str(n): "v" for n in range(17)},
+            "metadata",
+            "object_above_max_properties",
+        ),
+        ("include", ["bogus"], "include[0]", "invalid_value"),
+        ("truncation", "sometimes", "truncation", "invalid_value"),
+        ("reasoning", {"effort": "bogus"}, "reasoning.effort", "invalid_value"),
+        ("text", {"format": {"type": "nonsense"}}, "text.format.type", "invalid_value"),
+        (
+            "text",
+            {"format": {"type": "json_schema", "schema": {}}},
+            "text.format.name",
+            "missing_required_parameter",
+        ),
+        ("messages", [], "messages", "unsupported_parameter"),
+        ("input", [{"type": "made_up"}], "input[0].type", "invalid_value"),
+        ("input", [{"x": 1}], "input[0].type", "missing_required_parameter"),
+        ("input", [{"role": "wizard", "content": "x"}], "input[0].role", "invalid_value"),
+        (
+            "input",
+            [{"role": "user", "content": [{"type": "input_text", "text": 5}]}],
+            "input[0].content[0].text",
+            "invalid_type",
+        ),
+        (
+            "input",
+            [{"type": "function_call_output", "output": "x"}],
+            "input[0].call_id",
+            "missing_required_parameter",
+        ),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_path_and_a_code(
+    field: str, value: Any, param: str, code: str
+) -> None:
+    error = refused(**{field: value})
+    assert (error.param, error.code) == (param, code)
+    assert len(error.message) < 600
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[1]",
+        b'"hi"',
+        b'{"model":"m"',
+        b'{"model":"m"} }',
+        b'{"temperature":NaN}',
+        b'{"input":"\xff"}',
+        b'{"input":"\\ud800"}',
+        b'{"input":"\\udc00 alone"}',
+        b'{"input":' + b"[" * 100_000,
+        b'{"max_output_tokens":' + b"9" * 100_000 + b"}",
+    ],
+)
+def test_a_body_that_is_no_sound_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(RequestError):
+        decode_request(body)
+
+
+def test_a_surrogate_pair_is_a_character() -> None:
+    assert decode_request(b'{"input":"\\ud83d\\ude00"}').request.input == "😀"
+
+
+def test_unknown_fields_are_reported_and_null_counts_as_omitted() -> None:
+    decoded = decode_request(b'{"model":"m","made_up":1,"temperature":null,"tools":null}')
+    assert decoded.unknown == ("made_up",)
+    assert decoded.request.temperature is None
+
+
+def test_an_easy_message_needs_no_type() -> None:
+    item = decode_item(b'{"role":"user","content":"hi"}', "input[0]")
+    assert item == i.Message(role="user", content="hi")
+
+
+def test_an_id_alone_is_a_reference() -> None:
+    assert decode_item(b'{"id":"msg_1","type":null}', "input[0]") == i.ItemReference(id="msg_1")
+
+
+def test_nulls_and_unknown_keys_of_a_replayed_item_are_accepted() -> None:
+    raw = (
+        b'{"type":"reasoning","id":"rs_1","summary":[],"content":null,"encrypted_content":null,'
+        b'"status":null,"created_by":"x"}'
+    )
+    assert isinstance(decode_item(raw, "input[0]"), i.Reasoning)
+
+
+def test_a_list_shows_every_field_that_came_and_what_it_promises() -> None:
+    added = entries([msgspec.Raw(b'{"role":"user","content":"hi","made_up":[1]}')])[0]
+    item_id, raw = resource(added, lambda prefix: f"{prefix}_new")
+    assert item_id == "msg_new"
+    assert msgspec.json.decode(raw) == {
+        "type": "message",
+        "id": "msg_new",
+        "role": "user",
+        "status": "completed",
+        "content": [{"type": "input_text", "text": "hi"}],
+        "made_up": [1],
+    }
+
+
+def test_an_unknown_tool_is_kept_as_it_came() -> None:
+    tool = decode_tool(b'{"type":"acme:search","depth":3}', "tools[0]")
+    assert tool == UnknownTool(raw={"type": "acme:search", "depth": 3})
+
+
+def test_a_function_needs_only_a_name() -> None:
+    assert decode_tool(b'{"type":"function","name":"f"}', "tools[0]") == FunctionTool(name="f")
+
+
+def test_every_tool_type_of_the_api_is_known() -> None:
+    assert {"function", "custom", "namespace", "mcp", "web_search", "shell"} <= set(TOOL_TYPES)
+
+
+def test_every_kind_of_item_that_we_make_can_be_sent_back() -> None:
+    call = i.FunctionCall(id="fc_1", status="completed", call_id="c", name="f", arguments="{}")
+    assert decode_item(entry(call).raw, "input[0]") == call
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60))
+def test_no_bytes_raise_anything_but_a_request_error(body: bytes) -> None:
+    try:
+        decode_request(body)
+    except RequestError as error:
+        assert error.message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+FIELD_NAMES = st.sampled_from(sorted(CreateResponse.__struct_fields__))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(FIELD_NAMES, JSON, max_size=3))
+def test_no_field_value_raises_anything_but_a_request_error_with_its_param(
+    fields: dict[str, Any],
+) -> None:
+    try:
+        asked = decode_request(json.dumps(fields).encode()).request
+        entries(asked.input)
+        for position, raw in enumerate(asked.tools or ()):
+            decode_tool(raw, f"tools[{position}]")
+    except RequestError as error:
+        assert error.param is None or error.param.split(".")[0].split("[")[0] in fields

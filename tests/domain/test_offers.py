@@ -1,0 +1,143 @@
+"""Tools and tool_choice: what a model is offered, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from antiphon.domain.decoding import decode_tool
+from antiphon.domain.errors import RequestError
+from antiphon.domain.offers import Offer, is_strict, offer
+from antiphon.domain.tools import Choice
+
+WEATHER = {"type": "function", "name": "get_weather"}
+TIME = {"type": "function", "name": "get_time"}
+CLOSED = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+def offered(*tools: dict[str, Any], choice: Any = None) -> Offer:
+    read = [decode_tool(json.dumps(tool).encode(), f"tools[{n}]") for n, tool in enumerate(tools)]
+    return offer(read, choice)
+
+
+def refused(*tools: dict[str, Any], choice: Any = None) -> str | None:
+    with pytest.raises(RequestError) as caught:
+        offered(*tools, choice=choice)
+    return caught.value.param
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (None, Choice()),
+        ("auto", Choice()),
+        ("none", Choice(mode="none")),
+        ("required", Choice(mode="required")),
+        (
+            {"type": "function", "name": "get_time"},
+            Choice(mode="required", names=frozenset({"get_time"})),
+        ),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [TIME]},
+            Choice(mode="auto", names=frozenset({"get_time"})),
+        ),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [TIME, WEATHER]},
+            Choice(mode="required", names=frozenset({"get_time", "get_weather"})),
+        ),
+    ],
+)
+def test_every_form_of_tool_choice_has_one_normal_form(choice: Any, expected: Choice) -> None:
+    assert offered(WEATHER, TIME, choice=choice).choice == expected
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "sometimes",
+        {"type": "function", "name": "nope"},
+        {"type": "function"},
+        {"type": "nonsense"},
+        {"type": "custom", "name": "get_time"},
+        {"type": "web_search"},
+        {"type": "allowed_tools", "mode": "sometimes", "tools": [TIME]},
+        {"type": "allowed_tools", "mode": "required", "tools": []},
+        {"type": "allowed_tools", "mode": "auto", "tools": "get_time"},
+    ],
+)
+def test_a_tool_choice_that_cannot_be_honoured_is_refused(choice: Any) -> None:
+    assert refused(WEATHER, TIME, choice=choice) == "tool_choice"
+
+
+def test_required_without_tools_is_refused() -> None:
+    assert refused(choice="required") == "tool_choice"
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    assert refused(WEATHER, WEATHER) == "tools"
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "web_search"},
+        {"type": "mcp", "server_label": "s", "server_url": "https://example.org"},
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        {"type": "shell", "environment": {"type": "container_auto"}},
+    ],
+)
+def test_a_tool_that_the_server_would_have_to_run_is_refused(tool: dict[str, Any]) -> None:
+    assert refused(WEATHER, tool) == "tools[1].type"
+
+
+def test_a_tool_that_no_model_is_told_of_is_reported_as_without_effect() -> None:
+    result = offered(WEATHER, {"type": "acme:search"})
+    assert result.ignored == ("tools[1]",)
+    assert [spec.name for spec in result.specs] == ["get_weather"]
+    assert msgspec.json.decode(result.echo[1]) == {"type": "acme:search"}
+
+
+def test_a_namespace_is_flattened_for_the_model() -> None:
+    crm = {"type": "namespace", "name": "crm", "description": "d", "tools": [WEATHER]}
+    spec = offered(crm).specs[0]
+    assert (spec.name, spec.namespace) == ("crm__get_weather", "crm")
+
+
+def test_strict_is_tried_where_it_was_left_open_and_echoed() -> None:
+    closed = offered({**WEATHER, "parameters": CLOSED})
+    opened = offered({**WEATHER, "parameters": {**CLOSED, "required": []}})
+    assert closed.specs[0].strict
+    assert msgspec.json.decode(closed.echo[0])["strict"] is True
+    assert msgspec.json.decode(opened.echo[0])["strict"] is False
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (CLOSED, True),
+        (None, False),
+        ({"type": "object", "properties": {"a": {"type": "object"}}}, False),
+        ({**CLOSED, "additionalProperties": True}, False),
+        ({**CLOSED, "properties": {"city": {"type": "object", "properties": {}}}}, False),
+    ],
+)
+def test_a_strict_schema_closes_every_object(schema: Any, expected: bool) -> None:
+    assert is_strict(schema) is expected
+
+
+def test_a_grammar_needs_a_known_syntax_and_a_definition() -> None:
+    tool = {"type": "custom", "name": "sql"}
+    good = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
+    assert offered({**tool, "format": good}).specs[0].grammar == ("lark", 'start: "x"')
+    assert refused({**tool, "format": {**good, "syntax": "bnf"}}) == "tools[0].format"
+    assert refused({**tool, "format": {"type": "grammar", "syntax": "regex"}}) == (
+        "tools[0].format.definition"
+    )

@@ -1,0 +1,364 @@
+"""The sequencer: what the client sees of deltas, and that it always obeys the lifecycle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.domain import deltas as d
+from antiphon.domain import events as e
+from antiphon.domain import items as i
+from antiphon.domain.content import UrlCitation
+from antiphon.domain.errors import OutOfOrder
+from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State, advance
+from antiphon.domain.response import Failure, Response
+from antiphon.domain.sequencer import Sequencer
+from antiphon.domain.usage import TurnUsage
+
+USAGE = TurnUsage(input=3, output=2)
+
+
+def sequencer(**changes: Any) -> Sequencer:
+    numbers = count(1)
+    return Sequencer(
+        Response(id="resp_1", created_at=100, model="m", **changes),
+        new_id=lambda prefix: f"{prefix}_{next(numbers)}",
+        now=lambda: 101.5,
+    )
+
+
+def running() -> Sequencer:
+    seq = sequencer()
+    seq.start()
+    seq.begin()
+    return seq
+
+
+def types(events: Sequence[e.Event]) -> list[type[e.Event]]:
+    return [type(event) for event in events]
+
+
+def test_a_response_is_created_and_in_progress_before_its_first_item() -> None:
+    seq = sequencer()
+    assert types([*seq.start(), *seq.begin()]) == [e.Created, e.InProgress]
+
+
+def test_a_queued_response_says_so_before_it_is_in_progress() -> None:
+    seq = sequencer(status="queued")
+    first = [*seq.start(), *seq.begin()]
+    assert types(first) == [e.Created, e.Queued, e.InProgress]
+    assert [event.response.status for event in first] == ["queued", "queued", "in_progress"]  # type: ignore[attr-defined]
+
+
+def test_a_tool_call_closes_the_open_message_first() -> None:
+    seq = running()
+    seq.feed(d.TextDelta("Let me look."))
+    events = seq.feed(d.FunctionCallStart("search", "call_0"))
+    assert types(events) == [e.TextDone, e.PartDone, e.ItemDone, e.ItemAdded]
+
+
+def test_a_call_keeps_its_ids_from_added_to_the_final_response() -> None:
+    seq = running()
+    added = seq.feed(d.FunctionCallStart("search"))[0]
+    seq.feed(d.ArgumentsDelta('{"q":'))
+    seq.feed(d.ArgumentsDelta("1}"))
+    done = seq.complete()[1]
+    assert isinstance(added, e.ItemAdded)
+    assert isinstance(done, e.ItemDone)
+    final = seq.response.output[0]
+    assert isinstance(final, i.FunctionCall)
+    assert (added.item.id, added.item.call_id) == (final.id, final.call_id)  # type: ignore[union-attr]
+    assert done.item == final
+    assert final.arguments == '{"q":1}'
+
+
+def test_a_call_without_arguments_is_done_with_empty_text() -> None:
+    seq = running()
+    seq.feed(d.FunctionCallStart("now"))
+    events = seq.feed(d.TurnEnd("stop", USAGE))
+    assert types(events) == [e.ArgumentsDone, e.ItemDone]
+    assert events[0].arguments == ""  # type: ignore[attr-defined]
+
+
+def test_another_phase_begins_another_message() -> None:
+    seq = running()
+    seq.feed(d.TextDelta("Looking.", phase="commentary"))
+    seq.feed(d.TextDelta("Found.", phase="final_answer"))
+    seq.complete()
+    phases = [item.phase for item in seq.response.output]  # type: ignore[union-attr]
+    assert phases == ["commentary", "final_answer"]
+
+
+def test_a_refusal_is_a_part_of_its_own() -> None:
+    seq = running()
+    seq.feed(d.TextDelta("Well. "))
+    events = seq.feed(d.RefusalDelta("No."))
+    assert types(events) == [e.TextDone, e.PartDone, e.PartAdded, e.RefusalDelta]
+    assert [event.content_index for event in events] == [0, 0, 1, 1]  # type: ignore[attr-defined]
+
+
+def test_an_annotation_is_in_the_event_and_in_the_final_part() -> None:
+    cited = UrlCitation(start_index=0, end_index=3, url="https://example.org", title="E")
+    seq = running()
+    seq.feed(d.TextDelta("See"))
+    assert types(seq.feed(d.AnnotationDelta(cited))) == [e.AnnotationAdded]
+    seq.complete()
+    message = seq.response.output[0]
+    assert isinstance(message, i.Message)
+    assert message.content[0].annotations == (cited,)  # type: ignore[union-attr]
+
+
+def test_a_limit_leaves_the_cut_item_incomplete_and_says_why() -> None:
+    seq = running()
+    seq.feed(d.ReasoningDelta("Hm"))
+    seq.feed(d.TextDelta("Once upon"))
+    seq.feed(d.TurnEnd("length", USAGE))
+    events = seq.cut("max_output_tokens")
+    assert types(events) == [e.Incomplete]
+    assert [item.status for item in seq.response.output] == ["completed", "incomplete"]  # type: ignore[union-attr]
+    assert seq.response.incomplete_details is not None
+    assert seq.response.incomplete_details.reason == "max_output_tokens"
+    assert seq.response.completed_at is None
+
+
+def test_a_failure_closes_what_is_open_and_ends_in_error_and_failed() -> None:
+    seq = running()
+    seq.feed(d.TextDelta("Once"))
+    events = seq.fail(Failure(code="server_error", message="gone"))
+    assert types(events) == [e.TextDone, e.PartDone, e.ItemDone, e.Error, e.Failed]
+    assert seq.response.status == "failed"
+    assert seq.response.usage is None
+
+
+def test_a_cancelled_response_keeps_what_it_had() -> None:
+    seq = running()
+    seq.feed(d.TextDelta("Once"))
+    assert types(seq.cancel())[-1] is e.Incomplete
+    assert seq.response.status == "cancelled"
+    assert len(seq.response.output) == 1
+
+
+def test_a_revoked_end_takes_its_number_back() -> None:
+    seq = running()
+    seq.feed(d.TextDelta("x"))
+    end = seq.complete()
+    instead = seq.revoke(end, Failure(code="server_error", message="not stored"))
+    assert types(instead)[-2:] == [e.Error, e.Failed]
+    numbers = [event.sequence_number for event in instead]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert seq.response.completed_at is None
+
+
+def test_usage_is_the_sum_of_all_turns() -> None:
+    seq = running()
+    seq.feed(d.TurnEnd("stop", TurnUsage(input=10, cached=2, output=5, reasoning=1)))
+    seq.feed(d.TurnEnd("stop", TurnUsage(input=20, cached=15, output=7, reasoning=0)))
+    seq.complete()
+    usage = seq.response.usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (30, 12, 42)
+    assert usage.input_tokens_details.cached_tokens == 17
+    assert usage.output_tokens_details.output_tokens_per_turn == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [("completed", e.McpCallCompleted), ("failed", e.McpCallFailed)],
+)
+def test_a_tool_call_of_the_server_ends_with_its_own_event(
+    status: str, expected: type[e.Event]
+) -> None:
+    seq = running()
+    seq.feed(d.ToolStart("mcp_call", {"server_label": "s", "name": "t"}))
+    seq.feed(d.ArgumentsDelta("{}"))
+    seq.feed(d.ToolProgress("calling"))
+    seq.feed(d.ToolEnd(status, {"output": "x"}))
+    events = seq.feed(d.ItemEnd())
+    assert types(events) == [expected, e.ItemDone]
+    assert seq.output[0].status == status  # type: ignore[union-attr]
+
+
+def test_a_failed_search_has_no_completed_event() -> None:
+    seq = running()
+    seq.feed(d.ToolStart("web_search_call", {"action": {"type": "search"}}))
+    seq.feed(d.ToolProgress("searching"))
+    seq.feed(d.ToolEnd("failed"))
+    assert types(seq.feed(d.ItemEnd())) == [e.ItemDone]
+
+
+def test_a_tool_that_nobody_ended_is_incomplete() -> None:
+    seq = running()
+    seq.feed(d.ToolStart("code_interpreter_call", {"container_id": "cntr_1"}))
+    seq.feed(d.ArgumentsDelta("print("))
+    seq.fail(Failure(code="server_error", message="gone"))
+    assert seq.response.output[0].status == "incomplete"  # type: ignore[union-attr]
+
+
+def test_every_event_of_a_finished_response_is_refused() -> None:
+    seq = running()
+    seq.complete()
+    with pytest.raises(OutOfOrder, match="cannot follow OVER"):
+        seq.feed(d.TextDelta("late"))
+
+
+def test_nothing_follows_a_terminal_event() -> None:
+    assert TRANSITIONS[State.OVER] == {}
+
+
+def test_every_event_type_has_a_place_in_the_lifecycle() -> None:
+    placed = {kind for row in TRANSITIONS.values() for kind in row} | {e.ItemAdded}
+    assert set(e.EVENT_TYPES.values()) == placed
+
+
+# --- for any list of deltas -----------------------------------------------------------------------
+
+TEXTS = st.text(max_size=6)
+TOOLS: dict[str, dict[str, Any]] = {
+    "mcp_list_tools": {"server_label": "s", "tools": ()},
+    "mcp_call": {"server_label": "s", "name": "t"},
+    "mcp_approval_request": {"server_label": "s", "name": "t", "arguments": "{}"},
+    "web_search_call": {"action": {"type": "search"}},
+    "file_search_call": {},
+    "code_interpreter_call": {"container_id": "cntr_1"},
+    "image_generation_call": {},
+    "shell_call": {},
+    "shell_call_output": {"call_id": "call_1"},
+    "compaction": {"encrypted_content": "x"},
+    "computer_call": {"call_id": "call_1", "actions": ()},
+    "local_shell_call": {"call_id": "call_1", "action": {}},
+    "apply_patch_call": {"call_id": "call_1", "operation": {}},
+    "tool_search_call": {"arguments": {}},
+    "tool_search_output": {"tools": ()},
+    "program": {"call_id": "call_1", "code": "", "fingerprint": ""},
+    "program_output": {"call_id": "call_1", "result": "", "status": "completed"},
+}
+STEPS = {
+    "calling": {},
+    "searching": {},
+    "interpreting": {},
+    "generating": {},
+    "compacting": {},
+    "command": {},
+    "partial_image": {"partial_image_index": 0, "partial_image_b64": ""},
+    "output": {"command_index": 0, "delta": {"stdout": "x"}},
+    "output_done": {"command_index": 0, "output": ({"stdout": "x"},)},
+}
+STEP_DELTAS = [d.ToolProgress(step, fields) for step, fields in STEPS.items()]
+TOOL_STARTS = [
+    d.ToolStart(kind, {k: v for k, v in fields.items() if k != "status"})
+    for kind, fields in TOOLS.items()
+]
+DELTAS: st.SearchStrategy[d.Delta] = st.one_of(
+    st.builds(d.TextDelta, TEXTS, phase=st.sampled_from([None, "commentary", "final_answer"])),
+    st.builds(d.RefusalDelta, TEXTS),
+    st.builds(d.ReasoningDelta, TEXTS),
+    st.builds(d.SummaryDelta, TEXTS),
+    st.builds(d.FunctionCallStart, TEXTS),
+    st.builds(d.CustomCallStart, TEXTS),
+    st.builds(d.ArgumentsDelta, TEXTS),
+    st.sampled_from(TOOL_STARTS),
+    st.sampled_from([delta for delta in STEP_DELTAS if delta.step not in ("output",)][:6]),
+    st.builds(d.ToolEnd, st.sampled_from(["completed", "failed", "incomplete"])),
+    st.just(d.ItemEnd()),
+    st.builds(d.TurnEnd, st.sampled_from(["stop", "length"]), st.just(USAGE)),
+    st.just(
+        d.AnnotationDelta(UrlCitation(start_index=0, end_index=0, url="https://e.org", title=""))
+    ),
+)
+ENDS = st.sampled_from(["complete", "cut", "fail", "cancel"])
+
+
+def end(seq: Sequencer, how: str) -> list[e.Event]:
+    match how:
+        case "complete":
+            return seq.complete()
+        case "cut":
+            return seq.cut("max_output_tokens")
+        case "fail":
+            return seq.fail(Failure(code="server_error", message="gone"))
+    return seq.cancel()
+
+
+def folded(events: Sequence[e.Event]) -> list[Any]:
+    """Fold a stream as a client does: by index, from the deltas, never from the final Response."""
+    texts: dict[tuple[int, str, int], str] = {}
+    items: list[Any] = []
+    for event in events:
+        match event:
+            case e.ItemAdded(output_index=index, item=item):
+                assert index == len(items), "indices count up from 0"
+                items.append(item)
+            case e.TextDelta() | e.RefusalDelta() | e.ReasoningDelta():
+                key = (event.output_index, "content", event.content_index)
+                texts[key] = texts.get(key, "") + event.delta
+                assert items[event.output_index].id == event.item_id
+            case e.ArgumentsDelta() | e.CustomInputDelta() | e.McpArgumentsDelta() | e.CodeDelta():
+                key = (event.output_index, "text", 0)
+                texts[key] = texts.get(key, "") + event.delta
+            case e.ItemDone(output_index=index, item=item):
+                assert items[index].id == item.id
+                items[index] = item
+    for (index, where, part), text in texts.items():
+        final = msgspec.to_builtins(items[index])
+        if where == "content":
+            kept = final["content"][part]
+            assert kept.get("text", kept.get("refusal")) == text
+        else:
+            assert text in (final.get("arguments"), final.get("input"), final.get("code"))
+    return items
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(DELTAS, max_size=30), ENDS)
+def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
+    deltas: list[d.Delta], how: str
+) -> None:
+    seq = sequencer()
+    events = [*seq.start(), *seq.begin()]
+    for delta in deltas:
+        events += seq.feed(delta)
+    events += end(seq, how)
+
+    state = State.START
+    for event in events:
+        state = advance(state, event)
+    assert state is State.OVER
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    added = [event.item.id for event in events if isinstance(event, e.ItemAdded)]
+    done = [event.item.id for event in events if isinstance(event, e.ItemDone)]
+    assert added == done
+    assert len(set(added)) == len(added)
+    assert tuple(folded(events)) == seq.response.output
+    assert events[-1].response is seq.response  # type: ignore[attr-defined]
+    assert sum(isinstance(event, e.TERMINAL) for event in events) == 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(DELTAS, max_size=12), ENDS)
+def test_every_event_survives_the_wire(deltas: list[d.Delta], how: str) -> None:
+    seq = sequencer()
+    events = [*seq.start(), *seq.begin()]
+    for delta in deltas:
+        events += seq.feed(delta)
+    events += end(seq, how)
+    for event in events:
+        wire = msgspec.json.encode(event)
+        assert msgspec.json.encode(msgspec.json.decode(wire, type=type(event))) == wire
+
+
+def test_every_item_that_the_server_can_emit_has_a_first_state() -> None:
+    emitted = {type(sequencer_item(start)) for start in TOOL_STARTS}
+    assert emitted <= set(OPENS)
+
+
+def sequencer_item(start: d.ToolStart) -> Any:
+    seq = running()
+    seq.feed(start)
+    seq.feed(d.ItemEnd())
+    return seq.output[0]
