@@ -1,0 +1,162 @@
+"""The services over memory stores and a model that plays deltas."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
+from antiphon.application.create_response import Created, CreateResponseService
+from antiphon.application.follow_response import FollowResponse
+from antiphon.application.models import Models
+from antiphon.application.ports import Json, Model, ModelTurn, Turn
+from antiphon.application.run_response import RunResponse
+from antiphon.application.runs import Runs
+from antiphon.application.stored_responses import (
+    CancelResponse,
+    DeleteResponse,
+    GetResponse,
+    ListInputItems,
+    RecoverResponses,
+)
+from antiphon.domain import deltas as d
+from antiphon.domain.decoding import decode_request
+from antiphon.domain.errors import StoreError
+from antiphon.domain.events import Event
+from antiphon.domain.response import Response
+from antiphon.domain.usage import TurnUsage
+
+TENANT = "t"
+STOP = d.TurnEnd("stop", TurnUsage(input=3, output=2))
+Played = Sequence[Sequence[d.Delta] | Exception | asyncio.Event]
+
+
+class PlayedTurn(ModelTurn):
+    """Plays batches of deltas; an exception among them is raised, an event is waited for."""
+
+    def __init__(self, played: Played) -> None:
+        self._played = played
+        self.closed = False
+
+    async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
+        try:
+            for batch in self._played:
+                await asyncio.sleep(0)
+                if isinstance(batch, Exception):
+                    raise batch
+                if isinstance(batch, asyncio.Event):
+                    await batch.wait()
+                else:
+                    yield list(batch)
+        finally:
+            self.closed = True
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        return [{"message": "in"}], [{"message": "out"}]
+
+
+class PlayedModel(Model):
+    """A model whose next turns are set by the test."""
+
+    names: Sequence[str] = ("m",)
+    efforts: Sequence[str] = ("low", "high")
+    sampling_defaults: Mapping[str, Any] = {"temperature": 0.6}
+
+    def __init__(self) -> None:
+        self.played: Played = [[d.TextDelta("Hello")], [STOP]]
+        self.refusal: Exception | None = None
+        self.turns: list[Turn] = []
+        self.begun: list[PlayedTurn] = []
+
+    async def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    async def check(self) -> None: ...
+
+    async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
+        if self.refusal is not None:
+            raise self.refusal
+        self.turns.append(turn)
+        self.begun.append(PlayedTurn(self.played))
+        return self.begun[-1]
+
+
+class FailingStore(MemoryResponseStore):
+    """A memory store whose named methods fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: set[str] = set()
+
+    async def create(self, *args: Any, **kwargs: Any) -> None:
+        self._maybe("create")
+        await super().create(*args, **kwargs)
+
+    async def finish(self, tenant: str, response: Response) -> bool:
+        self._maybe("finish")
+        return await super().finish(tenant, response)
+
+    def _maybe(self, name: str) -> None:
+        if name in self.failing:
+            raise StoreError("the disk is full")
+
+
+class House:
+    """All services, wired as the container does it."""
+
+    def __init__(self) -> None:
+        numbers = count(1)
+        self.model = PlayedModel()
+        self.store = FailingStore()
+        self.log = MemoryEventLog()
+        self.runs = Runs()
+        self.create_response = CreateResponseService(
+            Models([self.model]),
+            self.store,
+            self.log,
+            self.runs,
+            RunResponse(self.log, self.store),
+            new_id=lambda prefix: f"{prefix}_{next(numbers)}",
+            now=lambda: 100.0,
+            seal=lambda tenant, text: f"sealed:{tenant}:{text}",
+            unseal=unseal,
+        )
+        self.get = GetResponse(self.store)
+        self.follow = FollowResponse(self.log, self.store)
+        self.delete = DeleteResponse(self.store, self.log, self.runs)
+        self.cancel = CancelResponse(self.store, self.runs)
+        self.input_items = ListInputItems(self.store)
+        self.recover = RecoverResponses(self.store)
+
+    async def create(self, **fields: Any) -> Created:
+        body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
+        return await self.create_response(decode_request(body).request, tenant=TENANT)
+
+    async def whole(self, **fields: Any) -> Response:
+        """Create and read to the end."""
+        events = await read(await self.create(**fields))
+        final: Response = events[-1].response  # type: ignore[attr-defined]
+        return final
+
+
+def unseal(tenant: str, sealed: str) -> str | None:
+    prefix = f"sealed:{tenant}:"
+    return sealed.removeprefix(prefix) if sealed.startswith(prefix) else None
+
+
+async def read(created: Created) -> list[Event]:
+    return [event async for batch in created.events for event in batch]
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
