@@ -1,0 +1,1 @@
+"""The scripted engine: plays what a message of the prompt tells it to."""
