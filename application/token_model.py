@@ -28,6 +28,10 @@ from antiphon.domain.errors import EngineError, RequestError
 from antiphon.domain.usage import TurnUsage
 
 
+TRUNCATED_ROOM = 4
+"""With `truncation: auto`, at most one part in so many of the context is kept for the answer."""
+
+
 class TokenModel(Model):
     """Renders a turn, runs it in the engine, parses what comes back."""
 
@@ -85,15 +89,15 @@ class TokenModel(Model):
 
     async def _fitting(self, turn: Turn) -> tuple[Turn, Prompt]:
         prompt = await self._format.render(turn)
-        if self._fits(prompt):
-            return turn, prompt
-        if not turn.truncate:
+        if turn.truncate and not self._leaves(self._wanted_room(turn), prompt):
+            return await self._truncated(turn, prompt)
+        if not self._leaves(1, prompt):
             raise self._too_long(prompt)
-        return await self._truncated(turn, prompt)
+        return turn, prompt
 
     async def _truncated(self, turn: Turn, prompt: Prompt) -> tuple[Turn, Prompt]:
         # Find the fewest oldest items to drop by bisection: one rendering a step, not one an item.
-        groups = droppable(turn.items)
+        groups, room = droppable(turn.items), self._wanted_room(turn)
         fewest, most = 1, len(groups)
         best: tuple[Turn, Prompt] | None = None
         while fewest <= most:
@@ -102,16 +106,23 @@ class TokenModel(Model):
             items = [item for n, item in enumerate(turn.items) if n not in gone]
             shorter = replace(turn, items=items)
             rendered = await self._format.render(shorter)
-            if self._fits(rendered):
+            if self._leaves(room, rendered):
                 best, most = (shorter, rendered), count - 1
             else:
                 fewest = count + 1
-        if best is None:
+        if best is not None:
+            return best
+        if not self._leaves(1, prompt):
             raise self._too_long(prompt)
-        return best
+        return turn, prompt  # short of room, but nothing more can go
 
-    def _fits(self, prompt: Prompt) -> bool:
-        return len(prompt.token_ids) < self._engine.context_length
+    def _leaves(self, room: int, prompt: Prompt) -> bool:
+        return len(prompt.token_ids) + room <= self._engine.context_length
+
+    def _wanted_room(self, turn: Turn) -> int:
+        """Return how many tokens truncation leaves for the answer: else it would end at once."""
+        most = self._engine.context_length // TRUNCATED_ROOM
+        return max(1, min(turn.sampling.max_tokens or most, most))
 
     def _too_long(self, prompt: Prompt) -> RequestError:
         return RequestError(

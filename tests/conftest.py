@@ -1,8 +1,80 @@
-"""Options of the whole suite."""
+"""Options of the whole suite, and a whole server: real sockets, scripted models, its own thread."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
 import pytest
+import uvloop
+
+from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.server import serving
+from antiphon.entrypoints.settings import Settings, load
+
+
+class Running(msgspec.Struct):
+    """`container` lets a test look at what the server is made of."""
+
+    url: str
+    container: Container
+
+    @property
+    def api(self) -> str:
+        return f"{self.url}/v1"
+
+    def engine(self, model: str) -> Any:
+        """The engine behind a model, for its counters."""
+        return self.container.models().by_name[model]._engine
+
+
+def settings_for(data_dir: Path, **given: Any) -> Settings:
+    return load(None, {}, {"port": 0, "data_dir": data_dir, "store": "memory", **given})
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[Running]:
+    """Serve until the block is left; what goes wrong in the server's thread is raised here."""
+    container = Container(settings=settings)
+    ready = threading.Event()
+    found: dict[str, Any] = {}
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        try:
+            async with serving(container) as served:
+                found.update(url=served.url, stop=lambda: loop.call_soon_threadsafe(stop.set))
+                ready.set()
+                await stop.wait()
+        except BaseException as error:
+            found["error"] = error
+        finally:
+            ready.set()
+
+    def work() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve())
+
+    thread = threading.Thread(target=work, name="server")
+    thread.start()
+    assert ready.wait(timeout=30)
+    if "error" in found:
+        thread.join()
+        raise found["error"]
+    try:
+        yield Running(url=found["url"], container=container)
+    finally:
+        found["stop"]()
+        thread.join(timeout=30)
+        assert not thread.is_alive(), "the server did not stop"
+        if "error" in found:
+            raise found["error"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,3 +86,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for all tests that change no setting of it, on a SQLite file."""
+    folder = tmp_path_factory.mktemp("server")
+    with running(settings_for(folder, store="sqlite")) as served:
+        yield served
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Callable[..., AbstractContextManager[Running]]:
+    """Start a server of the test's own: `with serve(keepalive_s=0.1) as server: …`."""
+    return lambda **given: running(settings_for(tmp_path, **given))

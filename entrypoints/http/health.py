@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from litestar import Controller, get
+from litestar.di import NamedDependency
 
 from antiphon.application.models import Models
 
@@ -16,7 +17,7 @@ class Health(Controller):
         return {"status": "live"}
 
     @get("/ready", summary="Would a request be served?")
-    async def ready(self, models: Models) -> dict[str, str]:
+    async def ready(self, models: NamedDependency[Models]) -> dict[str, str]:
         """503 once an engine is dead: nothing but a restart helps then."""
         await models.check()
         return {"status": "ready"}

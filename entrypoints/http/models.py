@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from litestar import Controller, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath
 from litestar.types import ASGIApp
 
 from antiphon.application.models import Models
@@ -15,13 +17,22 @@ class ModelList(Controller):
     tags = ("Models",)
 
     @get(summary="List the models")
-    async def index(self, request: HttpRequest, models: Models, started_at: int) -> ASGIApp:
+    async def index(
+        self,
+        request: HttpRequest,
+        models: NamedDependency[Models],
+        started_at: NamedDependency[int],
+    ) -> ASGIApp:
         entries = [_entry(name, started_at) for name in models.by_name]
         return JsonAnswer({"object": "list", "data": entries}, answer_headers(request))
 
     @get("/{name:path}", summary="Retrieve one model")
     async def one(
-        self, request: HttpRequest, models: Models, started_at: int, name: str
+        self,
+        request: HttpRequest,
+        models: NamedDependency[Models],
+        started_at: NamedDependency[int],
+        name: FromPath[str],
     ) -> ASGIApp:
         """Model names may hold slashes."""
         name = name.removeprefix("/")

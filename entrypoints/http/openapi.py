@@ -25,15 +25,14 @@ PATH = "/schema"
 _REF = "#/components/schemas/{name}"
 
 
-class _Plain(Schema):
-    """A schema that msgspec already wrote."""
-
-    def __init__(self, schema: dict[str, Any]) -> None:
-        super().__init__()
-        self._schema = schema
+class _Components(Components):
+    """Adds the schemas that msgspec wrote: Litestar fills `schemas` with its own alone."""
 
     def to_schema(self) -> dict[str, Any]:
-        return self._schema
+        written = super().to_schema()
+        _, ours = msgspec.json.schema_components([CreateResponse, Response], ref_template=_REF)
+        written["schemas"] = {**ours, **written.get("schemas", {})}
+        return written
 
 
 @dataclass
@@ -53,14 +52,12 @@ class CreateOperation(Operation):
 
 
 def openapi_config(version: str) -> OpenAPIConfig:
-    _, schemas = msgspec.json.schema_components([CreateResponse, Response], ref_template=_REF)
-    plain: dict[str, Any] = {name: _Plain(schema) for name, schema in schemas.items()}
     return OpenAPIConfig(
         title="Antiphon",
         version=version,
         description="The Responses API, for models that you run yourself.",
         path=PATH,
-        components=Components(schemas=plain),
+        components=_Components(),
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from litestar import Controller, delete, get, post
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
@@ -37,15 +38,15 @@ TENANT = "default"
 TRACE_HEADERS = ("traceparent", "tracestate")
 INCLUDE_VALUES = frozenset(INCLUDABLE.__args__)  # type: ignore[attr-defined]
 
-Include = Annotated[list[str] | None, Parameter(query="include[]", required=False)]
-IncludePlain = Annotated[list[str] | None, Parameter(query="include", required=False)]
+Include = Annotated[list[str] | None, QueryParameter(name="include[]", required=False)]
+IncludePlain = Annotated[list[str] | None, QueryParameter(name="include", required=False)]
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):
     """What the operator set about requests and streams."""
 
     limits: BodyLimits = BodyLimits()
-    done_marker: bool = True
+    done_marker: bool = False
     strict_unknown_fields: bool = False
     log_requests: bool = False
 
@@ -70,7 +71,7 @@ class Responses(Controller):
     tags = ("Responses",)
 
     @post(summary="Create a response", operation_class=CreateOperation, status_code=200)
-    async def create(self, request: HttpRequest, services: Services) -> ASGIApp:
+    async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Answer with the whole response, or stream its events where `stream` is true."""
         body = await read_body(request, services.options.limits)
         decoded = decode_request(body)
@@ -96,12 +97,12 @@ class Responses(Controller):
     async def retrieve(
         self,
         request: HttpRequest,
-        services: Services,
-        response_id: str,
+        services: NamedDependency[Services],
+        response_id: FromPath[str],
         include_bracketed: Include = None,
         include_plain: IncludePlain = None,
-        stream: str = "false",
-        starting_after: Annotated[int, Parameter(ge=-1)] = -1,
+        stream: FromQuery[str] = "false",
+        starting_after: Annotated[int, QueryParameter(ge=-1)] = -1,
     ) -> ASGIApp:
         """With `stream=true`, the events that follow `starting_after`, then live ones."""
         _check_include(include_bracketed, include_plain)
@@ -111,26 +112,30 @@ class Responses(Controller):
         return JsonAnswer(await services.get(TENANT, response_id), answer_headers(request))
 
     @delete("/{response_id:str}", summary="Delete a response", status_code=200)
-    async def delete(self, request: HttpRequest, services: Services, response_id: str) -> ASGIApp:
+    async def delete(
+        self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
+    ) -> ASGIApp:
         await services.delete(TENANT, response_id)
         answer = {"id": response_id, "object": "response", "deleted": True}
         return JsonAnswer(answer, answer_headers(request))
 
     @post("/{response_id:str}/cancel", summary="Cancel a background response", status_code=200)
-    async def cancel(self, request: HttpRequest, services: Services, response_id: str) -> ASGIApp:
+    async def cancel(
+        self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
+    ) -> ASGIApp:
         return JsonAnswer(await services.cancel(TENANT, response_id), answer_headers(request))
 
     @get("/{response_id:str}/input_items", summary="List what the model was given")
     async def input_items(
         self,
         request: HttpRequest,
-        services: Services,
-        response_id: str,
+        services: NamedDependency[Services],
+        response_id: FromPath[str],
         include_bracketed: Include = None,
         include_plain: IncludePlain = None,
-        after: str | None = None,
-        limit: Annotated[int, Parameter(ge=1, le=100)] = 20,
-        order: Literal["asc", "desc"] = "desc",
+        after: FromQuery[str | None] = None,
+        limit: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
+        order: FromQuery[Literal["asc", "desc"]] = "desc",
     ) -> ASGIApp:
         _check_include(include_bracketed, include_plain)
         page = await services.input_items(

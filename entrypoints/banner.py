@@ -1,0 +1,176 @@
+"""What a person sees while the server starts, and when it is ready; plain lines in a log file."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib import metadata
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from antiphon.entrypoints.settings import Settings
+
+OPENAPI_PATH = "/schema"
+REMINDER_S = 15.0
+_WILDCARDS = ("0.0.0.0", "::", "")  # listened on, but no address to connect to
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the URL by which this machine reaches a server that listens on `host`.
+
+    >>> url_of("0.0.0.0", 8000), url_of("::1", 80)
+    ('http://127.0.0.1:8000', 'http://[::1]:80')
+    """
+    host = "127.0.0.1" if host in _WILDCARDS else host
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def curl_line(url: str, model: str) -> str:
+    """Return a first request, to be pasted into a shell."""
+    body = json.dumps({"model": model, "input": "Say hello."})
+    return f"curl {url}/v1/responses -H 'content-type: application/json' -d {shlex.quote(body)}"
+
+
+def python_lines(url: str, model: str) -> Sequence[str]:
+    return (
+        "from openai import OpenAI",
+        f'client = OpenAI(base_url="{url}/v1", api_key="none")',
+        f'response = client.responses.create(model={json.dumps(model)}, input="Say hello.")',
+        "print(response.output_text)",
+    )
+
+
+def ready(
+    settings: Settings,
+    *,
+    models: Sequence[str],
+    url: str,
+    engine: str,
+    format: str,
+    store: str,
+    console: Console | None = None,
+) -> None:
+    """Say what is served and how to reach it; `url` is where this machine finds the server."""
+    console = console or Console(stderr=True)
+    where = (
+        store if settings.sqlite_file is None else f"{store} ({settings.sqlite_file.absolute()})"
+    )
+    facts = {
+        "models": ", ".join(models),
+        "engine": engine,
+        "format": format,
+        "store": where,
+        "url": f"{url}/v1",
+        "openapi": url + OPENAPI_PATH,
+    }
+    show = _for_people if console.is_terminal else _for_logs
+    show(console, facts, curl_line(url, models[0]), python_lines(url, models[0]))
+
+
+def _for_people(console: Console, facts: dict[str, str], curl: str, python: Sequence[str]) -> None:
+    console.print(f"\n [bold green]●[/] [bold]antiphon[/] {_version()} is ready\n", highlight=False)
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        style = "bold cyan" if name in ("url", "openapi") else "bold"
+        table.add_row(f"   [dim]{name}[/]", f"[{style}]{escape(value)}[/]")
+    console.print(table)
+    # No frame and no wrapping around what is to be copied.
+    console.print("\n   [dim]try it from a shell[/]")
+    _verbatim(console, curl)
+    console.print("\n   [dim]or from Python[/]")
+    _verbatim(console, *python)
+    console.print()
+
+
+def _for_logs(console: Console, facts: dict[str, str], curl: str, python: Sequence[str]) -> None:
+    served = "; ".join(f"{name}: {value}" for name, value in facts.items())
+    _verbatim(console, f"antiphon {_version()} is ready; {served}", f"try: {curl}")
+    _verbatim(console, "or in Python: " + "; ".join(python))
+
+
+def _verbatim(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def _version() -> str:
+    return metadata.version("antiphon")
+
+
+class starting:  # noqa: N801 - read as a statement: `with starting("loading the model"):`
+    """Show that something long goes on: a spinner with the time, or a line now and then in a log.
+
+    Both `with` and `async with`. A thread of its own moves it, since loading blocks the event loop.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        console: Console | None = None,
+        reminder_s: float = REMINDER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what = what
+        self._console = console or Console(stderr=True)
+        self._reminder_s = reminder_s
+        self._clock = clock
+        self._over = threading.Event()
+        self._shown = ExitStack()
+
+    def __enter__(self) -> starting:
+        self._since = self._clock()
+        if self._console.is_terminal:
+            self._spin()
+        else:
+            self._remind()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._shown.close()
+        outcome = "done" if kind is None else "failed"
+        _verbatim(self._console, f"{self._what}: {outcome} after {self._elapsed()}")
+
+    async def __aenter__(self) -> starting:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def _spin(self) -> None:
+        text = TextColumn("{task.description} [dim]{task.elapsed:.0f} s[/]")
+        progress = Progress(SpinnerColumn(), text, console=self._console, transient=True)
+        self._shown.enter_context(progress)
+        progress.add_task(escape(f"{self._what} …"), total=None)
+
+    def _remind(self) -> None:
+        _verbatim(self._console, f"{self._what} …")
+        reminder = threading.Thread(target=self._until_over, name="antiphon-starting", daemon=True)
+        reminder.start()
+        self._shown.callback(reminder.join)
+
+    def _until_over(self) -> None:
+        while not self._over.wait(self._reminder_s):
+            _verbatim(self._console, f"{self._what} … {self._elapsed()}")
+
+    def _elapsed(self) -> str:
+        return f"{self._clock() - self._since:.0f} s"

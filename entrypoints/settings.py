@@ -1,0 +1,494 @@
+"""What can be set, and which source wins: defaults < TOML file < environment < command line.
+
+A setting is one field of `Settings`: its type, limits, default and explanation stand in one place.
+The options of the command line, its help, the names of environment variables and every error
+sentence are made from that field, so that none of them can be forgotten or differ.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec import inspect as mi
+from msgspec.structs import fields, force_setattr
+
+from antiphon.domain.errors import SettingsError
+
+DEFAULT_FILE = Path("antiphon.toml")
+PREFIX = "ANTIPHON_"
+CONFIG_VARIABLE = "ANTIPHON_CONFIG"
+SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
+
+SERVED = "What is served"
+KEPT = "What is kept"
+ADDRESS = "Where it listens"
+REQUESTS = "What a request may be"
+STREAMS = "Streams"
+LOGS = "Logs and errors"
+SCRIPTED = "The scripted engine"
+
+
+def _default_data_dir() -> Path:
+    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
+        return Path(local) / "antiphon"
+    if xdg := os.environ.get("XDG_DATA_HOME"):
+        return Path(xdg) / "antiphon"
+    try:
+        return Path.home() / ".local" / "share" / "antiphon"
+    except RuntimeError:  # a container may run under a user id that has no home
+        return Path(".antiphon").absolute()
+
+
+def _about(
+    group: str, text: str, *, allowed: str = "", shown_default: str = "", **limits: Any
+) -> Meta:
+    """Explain a setting; `allowed` and `shown_default` where type and default do not say it."""
+    extra = {"group": group, "allowed": allowed, "shown_default": shown_default}
+    return Meta(description=text, extra=extra, **limits)
+
+
+class Scripted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the scripted engine plays."""
+
+    tokens_per_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        _about(
+            SCRIPTED,
+            "How fast one response is written, in tokens a second.",
+            shown_default="as fast as possible",
+        ),
+    ] = None
+    step_tokens: Annotated[
+        int, _about(SCRIPTED, "Tokens that the engine gives in one step.", ge=1, le=4096)
+    ] = 1
+    context_length: Annotated[
+        int, _about(SCRIPTED, "Tokens that prompt and output may have together.", ge=16)
+    ] = 131_072
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of one server, checked. `engine` is never `auto` here: it has been chosen."""
+
+    model: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        _about(
+            SERVED,
+            "The model: a folder with its weights, or a name that the engine knows. "
+            "Without one, the scripted models are served, which need no GPU and no weights.",
+            shown_default="the scripted models",
+        ),
+    ] = None
+    engine: Annotated[
+        Literal["auto", "scripted", "vllm"],
+        _about(
+            SERVED,
+            "What generates the tokens: vLLM, or a script that the request carries. "
+            "auto takes vllm when a model is given, scripted for the scripted models.",
+        ),
+    ] = "auto"
+    format: Annotated[
+        str,
+        _about(
+            SERVED,
+            "How the model writes: harmony (gpt-oss), or the chat template of a family of models, "
+            "chat:qwen3 for example. auto finds it from the model.",
+            allowed="auto, harmony or chat:FAMILY",
+            pattern=r"^(auto|harmony|chat:[A-Za-z0-9_.-]+)$",
+        ),
+    ] = "auto"
+    served_model_name: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        _about(
+            SERVED,
+            "The name that clients ask for. Repeat it for more names; responses bear the first.",
+            shown_default="the model as it was given",
+        ),
+    ] = ()
+    engine_options: Annotated[
+        tuple[str, ...],
+        _about(
+            SERVED,
+            "Options for vLLM itself, in its own spelling. On the command line: all after `--`.",
+            shown_default="none",
+        ),
+    ] = ()
+
+    store: Annotated[
+        str,
+        _about(
+            KEPT,
+            "Where responses are kept. memory forgets them at the end; sqlite is a file in the "
+            "data folder; sqlite:///FILE is another file (four slashes for an absolute path); "
+            "package.module:Class is a store of your own.",
+            allowed="memory, sqlite, sqlite:///FILE or package.module:Class",
+            pattern=r"^(memory|sqlite|sqlite:///.+|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+        ),
+    ] = "sqlite"
+    data_dir: Annotated[
+        Path,
+        _about(
+            KEPT,
+            "The folder of the store and of the server's key; it is made when it is missing.",
+            shown_default="~/.local/share/antiphon",
+        ),
+    ] = msgspec.field(default_factory=_default_data_dir)
+    seal_key_file: Annotated[
+        Path | None,
+        _about(
+            KEPT,
+            "The key that seals encrypted reasoning; it is made when it is missing. Servers that "
+            "share clients must share it.",
+            shown_default="seal.key in the data folder",
+        ),
+    ] = None
+    keep_responses: Annotated[
+        int,
+        _about(
+            KEPT, "Responses that the store memory keeps; past them, the oldest are deleted.", ge=1
+        ),
+    ] = 10_000
+    keep_events: Annotated[
+        int,
+        _about(
+            KEPT,
+            "Events of finished responses that stay in memory, all in all, so that their streams "
+            "can be read again.",
+            ge=0,
+        ),
+    ] = 20_000
+    keep_events_s: Annotated[
+        float, _about(KEPT, "Seconds for which those events stay at the most.", ge=0)
+    ] = 600.0
+
+    host: Annotated[
+        str,
+        _about(ADDRESS, "The address to listen on; 0.0.0.0 opens it to the network.", min_length=1),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, _about(ADDRESS, "The port to listen on; 0 takes a free one.", ge=0, le=65_535)
+    ] = 8000
+    graceful_shutdown_s: Annotated[
+        int,
+        _about(ADDRESS, "Seconds that running responses get to end when the server stops.", ge=0),
+    ] = 25
+
+    max_body_bytes: Annotated[
+        int,
+        _about(
+            REQUESTS, "The longest request body. Images arrive inside it as data URLs.", ge=1024
+        ),
+    ] = 32 * 1024 * 1024
+    max_depth: Annotated[
+        int, _about(REQUESTS, "How deep lists and objects of a body may nest.", ge=8, le=200)
+    ] = 64
+    max_json_nodes: Annotated[
+        int, _about(REQUESTS, "How many values a body may have in total.", ge=100)
+    ] = 200_000
+    strict_unknown_fields: Annotated[
+        bool,
+        _about(REQUESTS, "Refuse a request that has a field which the server does not know."),
+    ] = False
+
+    keepalive_s: Annotated[
+        float,
+        _about(
+            STREAMS,
+            "Seconds of silence after which a stream gets a comment line, so that no proxy "
+            "closes it. 0 sends none.",
+            ge=0,
+        ),
+    ] = 15.0
+    done_marker: Annotated[
+        bool,
+        _about(
+            STREAMS,
+            "End each stream with the frame `data: [DONE]`, as Open Responses asks; OpenAI sends "
+            "none, and its clients need none.",
+        ),
+    ] = False
+
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        _about(LOGS, "The least important line that is still logged."),
+    ] = "info"
+    log_requests: Annotated[
+        bool, _about(LOGS, "Log what clients send. Their prompts are then in your logs.")
+    ] = False
+    log_outputs: Annotated[
+        bool, _about(LOGS, "Log what the model answers. Its texts are then in your logs.")
+    ] = False
+    error_stacks: Annotated[
+        bool, _about(LOGS, "Log the stack of every error that a client is answered with.")
+    ] = False
+
+    scripted: Scripted = Scripted()
+
+    def __post_init__(self) -> None:
+        if self.engine == "auto":
+            is_scripted = self.model is None or self.model in SCRIPTED_MODELS
+            # Chosen before anyone can see it, so that readers find two cases, not three.
+            force_setattr(self, "engine", "scripted" if is_scripted else "vllm")
+        if self.engine == "vllm" and self.model is None:
+            raise SettingsError(
+                "The engine vllm needs a model: antiphon serve MODEL --engine vllm."
+            )
+        if self.engine == "scripted" and self.engine_options:
+            raise SettingsError(
+                f"Engine options ({shlex.join(self.engine_options)}) are for the engine vllm, "
+                "but the engine is scripted: leave them out, or name a model."
+            )
+
+    @property
+    def sqlite_file(self) -> Path | None:
+        """The file of the store, where the store is SQLite."""
+        if self.store == "sqlite":
+            return self.data_dir / "antiphon.db"
+        if self.store.startswith("sqlite:///"):
+            return Path(self.store.removeprefix("sqlite:///")).expanduser()
+        return None
+
+    @property
+    def seal_key_path(self) -> Path:
+        return self.seal_key_file or self.data_dir / "seal.key"
+
+
+# --- the table of settings ------------------------------------------------------------------------
+
+
+class Setting(NamedTuple):
+    """One leaf of the tree: `path` is its name in TOML, dots between table and key."""
+
+    path: str
+    type: Any
+    default: str
+    group: str
+    text: str
+    allowed: str
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.path.upper().replace(".", "__")
+
+    @property
+    def option(self) -> str:
+        return "--" + self.path.replace(".", "-").replace("_", "-")
+
+    @property
+    def is_flag(self) -> bool:
+        return isinstance(_bare(mi.type_info(self.type)), mi.BoolType)
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(_bare(mi.type_info(self.type)), mi.VarTupleType)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return _literals(self.type)
+
+
+def _settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
+    hints = get_type_hints(struct, include_extras=True)
+    for field in fields(struct):
+        hint = hints[field.name]
+        if get_origin(hint) is not Annotated:
+            yield from _settings_of(hint, f"{prefix}{field.name}.")
+            continue
+        about = next(each for each in get_args(hint) if isinstance(each, Meta))
+        extra = about.extra or {}
+        yield Setting(
+            path=prefix + field.name,
+            type=hint,
+            default=extra["shown_default"] or _shown(field.default),
+            group=extra["group"],
+            text=about.description or "",
+            allowed=extra["allowed"] or _one_of(_literals(hint)) or _allowed(mi.type_info(hint)),
+        )
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
+
+
+def _literals(hint: Any) -> tuple[str, ...]:
+    # Not from msgspec.inspect, which sorts them: log levels have an order of their own.
+    bare = get_args(hint)[0]
+    return get_args(bare) if get_origin(bare) is Literal else ()
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return " or ".join((", ".join(names[:-1]), names[-1])) if names else ""
+
+
+def _bare(kind: mi.Type) -> mi.Type:
+    while isinstance(kind, mi.Metadata):
+        kind = kind.type
+    return kind
+
+
+def _allowed(kind: mi.Type) -> str:
+    """Say what a value of this type may be, to stand after "must be"."""
+    match _bare(kind):
+        case mi.BoolType():
+            return "true or false"
+        case mi.IntType(ge=low, le=high):
+            return "a whole number" + _limits(low, high)
+        case mi.FloatType(gt=above, ge=low, le=high):
+            return "a number" + (f" above {above:g}" if above is not None else _limits(low, high))
+        case mi.VarTupleType():
+            return "a list of texts"
+        case mi.UnionType(types=types):
+            return next(_allowed(each) for each in types if not isinstance(each, mi.NoneType))
+        case mi.CustomType(cls=cls) if cls is Path:
+            return "a path"
+        case mi.StrType(min_length=length):
+            return "a text that is not empty" if length else "a text"
+        case other:
+            raise TypeError(f"no words for settings of type {other!r}")
+
+
+def _limits(low: float | None, high: float | None) -> str:
+    if low is None:
+        return ""
+    return f" from {low:g} to {high:g}" if high is not None else f" of at least {low:g}"
+
+
+SETTINGS: Mapping[str, Setting] = {each.path: each for each in _settings_of(Settings)}
+SECTIONS = frozenset(path.rpartition(".")[0] for path in SETTINGS) - {""}
+
+
+# --- the sources ----------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """A value as a source has it. `name` is what its reader wrote; `is_text` until converted."""
+
+    setting: Setting
+    name: str
+    value: Any
+    is_text: bool
+
+
+def find_file(named: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """Return the settings file: `named`, else ANTIPHON_CONFIG, else antiphon.toml if it exists.
+
+    Raises: SettingsError when a file was named that does not exist.
+    """
+    if named is None and (from_environment := environ.get(CONFIG_VARIABLE)):
+        named = Path(from_environment)
+    if named is None:
+        return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
+    if not named.expanduser().is_file():
+        raise SettingsError(f"The settings file {str(named)!r} does not exist.")
+    return named.expanduser()
+
+
+def load(
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Return the settings of all sources. `given` is the command line, by the paths of settings.
+
+    Every value of every source is checked, even one that a later source replaces.
+    Raises: SettingsError, one sentence with the name as it was written and what is allowed.
+    """
+    tree: dict[str, Any] = {}
+    for source in (_in_file(file), _in_environment(environ or {}), _on_command_line(given or {})):
+        for found in source:
+            *sections, key = found.setting.path.split(".")
+            table = tree
+            for section in sections:
+                table = table.setdefault(section, {})
+            table[key] = _converted(found)
+    return msgspec.convert(tree, Settings, dec_hook=_path)
+
+
+def _in_file(file: Path | None) -> Iterator[Found]:
+    if file is None:
+        return
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The settings file {str(file)!r} cannot be read: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"The settings file {str(file)!r} is not TOML: {error}.") from None
+    for path, value in _leaves(table):
+        if path in SECTIONS:
+            raise SettingsError(f"{path} in {file} must be a table, not {value!r}.")
+        yield Found(_setting(path, f"{path} in {file}"), f"{path} in {file}", value, is_text=False)
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        path = prefix + key
+        if path in SECTIONS and isinstance(value, dict):
+            yield from _leaves(value, f"{path}.")
+        else:
+            yield path, value
+
+
+# A Kubernetes Service named "antiphon" puts variables of these names into every pod beside it.
+_OF_KUBERNETES = re.compile(r"ANTIPHON_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
+
+
+def _in_environment(environ: Mapping[str, str]) -> Iterator[Found]:
+    """Yield the variables that are set; an empty one counts as not set, as compose files need."""
+    for name in sorted(environ):
+        value = environ[name]
+        if not name.startswith(PREFIX) or name == CONFIG_VARIABLE or not value:
+            continue
+        if _OF_KUBERNETES.fullmatch(name) or (name == "ANTIPHON_PORT" and "://" in value):
+            continue
+        path = name.removeprefix(PREFIX).lower().replace("__", ".")
+        yield Found(_setting(path, f"The variable {name}"), name, value, is_text=True)
+
+
+def _on_command_line(given: Mapping[str, Any]) -> Iterator[Found]:
+    for path, value in given.items():
+        setting = SETTINGS[path]
+        name = "MODEL" if path == "model" else setting.option
+        yield Found(setting, name, value, is_text=isinstance(value, str))
+
+
+def _setting(path: str, name: str) -> Setting:
+    if path in SETTINGS:
+        return SETTINGS[path]
+    likely = difflib.get_close_matches(path, SETTINGS, n=1)
+    # A variable is answered with a variable, a key with a key.
+    names = [SETTINGS[each].variable if PREFIX in name else each for each in likely]
+    advice = f"did you mean {names[0]}?" if names else "`antiphon serve --help` lists them all."
+    raise SettingsError(f"{name} is not a setting; {advice}")
+
+
+def _converted(found: Found) -> Any:
+    setting, value = found.setting, found.value
+    try:
+        if found.is_text and setting.is_list:
+            value = shlex.split(value)
+        return msgspec.convert(value, setting.type, strict=not found.is_text, dec_hook=_path)
+    except (msgspec.ValidationError, ValueError):
+        raise SettingsError(
+            f"{found.name} must be {setting.allowed}, not {found.value!r}."
+        ) from None
+
+
+def _path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str | Path) and value:
+        return Path(value).expanduser()
+    raise ValueError(f"not a path: {value!r}")

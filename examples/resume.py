@@ -1,0 +1,20 @@
+"""Start a response in the background, drop its stream, and read the rest of it later."""
+
+import os
+
+from openai import OpenAI
+
+client = OpenAI(base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"), api_key="none")
+stream = client.responses.create(
+    model="scripted", input="Tell me a story.", background=True, stream=True
+)
+seen = []
+for event in stream:
+    seen.append(event)
+    if len(seen) == 5:
+        break
+stream.close()
+
+response_id, last = seen[0].response.id, seen[-1].sequence_number
+seen += client.responses.retrieve(response_id, stream=True, starting_after=last)
+print([event.sequence_number for event in seen] == list(range(len(seen))), seen[-1].type)

@@ -1,0 +1,12 @@
+"""Read a response as it is written."""
+
+import os
+
+from openai import OpenAI
+
+client = OpenAI(base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"), api_key="none")
+with client.responses.stream(model="scripted", input="Count with me: one two three.") as stream:
+    for event in stream:
+        if event.type == "response.output_text.delta":
+            print(event.delta, end="|")
+    print("\n", stream.get_final_response().status)

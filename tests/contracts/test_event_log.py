@@ -1,0 +1,17 @@
+"""Every event log keeps its promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.adapters.stores.memory import MemoryEventLog
+from antiphon.adapters.testing.event_log import EventLogContract
+from antiphon.application.ports import EventLog
+
+LOGS = {"memory": MemoryEventLog}
+
+
+class TestEventLog(EventLogContract):
+    @pytest.fixture(params=LOGS)
+    async def log(self, request: pytest.FixtureRequest) -> EventLog:
+        return LOGS[request.param]()

@@ -1,0 +1,153 @@
+"""What the stores in memory promise besides the contracts: that memory stays bounded."""
+
+from __future__ import annotations
+
+import asyncio
+
+from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
+from antiphon.adapters.testing.event_log import numbers, rest, several_turns, text, whole
+from antiphon.adapters.testing.response_store import (
+    US,
+    conversation_of,
+    is_gone,
+    keep,
+    running,
+    turns,
+    unknown,
+)
+from antiphon.domain.errors import NotFound
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def run_to_its_end(log: MemoryEventLog, name: str, count: int = 10) -> None:
+    await log.create(name)
+    await log.append(name, whole(count))
+
+
+async def is_kept(log: MemoryEventLog, name: str) -> bool:
+    try:
+        await log.open(name)
+    except NotFound:
+        return False
+    return True
+
+
+async def test_logs_that_finished_first_go_when_there_are_too_many_events() -> None:
+    log = MemoryEventLog(keep_events=30)
+    for name in "abcd":
+        await run_to_its_end(log, name)
+    await log.create("next")
+    assert [await is_kept(log, name) for name in "abcd"] == [False, True, True, True]
+
+
+async def test_the_order_of_finishing_counts_not_that_of_starting() -> None:
+    log = MemoryEventLog(keep_events=10)
+    await log.create("first")
+    await run_to_its_end(log, "second")
+    await log.append("first", whole(10))
+    await log.create("next")
+    assert [await is_kept(log, name) for name in ("first", "second")] == [True, False]
+
+
+async def test_logs_that_finished_long_ago_go() -> None:
+    clock = Clock()
+    log = MemoryEventLog(keep_s=600, clock=clock)
+    await run_to_its_end(log, "old")
+    clock.now += 300
+    await run_to_its_end(log, "young")
+    clock.now += 301
+    await log.create("next")
+    assert [await is_kept(log, name) for name in ("old", "young")] == [False, True]
+
+
+async def test_a_running_log_never_goes() -> None:
+    clock = Clock()
+    log = MemoryEventLog(keep_events=0, keep_s=0, clock=clock)
+    await log.create("running")
+    await log.append("running", [text(0)])
+    clock.now += 1_000_000
+    await run_to_its_end(log, "other")
+    await log.create("next")
+    assert await is_kept(log, "running")
+    assert not await is_kept(log, "other")
+
+
+async def test_a_dropped_log_makes_room() -> None:
+    log = MemoryEventLog(keep_events=20)
+    await run_to_its_end(log, "a")
+    await run_to_its_end(log, "b")
+    await log.drop("b")
+    await run_to_its_end(log, "c")
+    await log.create("next")
+    assert [await is_kept(log, name) for name in "abc"] == [True, False, True]
+
+
+async def test_who_reads_a_log_that_goes_reads_it_to_its_end() -> None:
+    log = MemoryEventLog(keep_events=0)
+    await run_to_its_end(log, "a")
+    batches = await log.open("a")
+    await log.create("next")
+    assert not await is_kept(log, "a")
+    assert numbers(await rest(batches)) == list(range(10))
+
+
+async def test_a_reader_that_waited_with_a_time_limit_goes_on_where_it_was() -> None:
+    log = MemoryEventLog()
+    await log.create("a")
+    await log.append("a", whole(300)[:299])
+    batches = await log.open("a")
+    found = numbers(await anext(batches))
+    for _ in range(3):
+        waiting = asyncio.create_task(batches.__anext__())
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    found += numbers(await anext(batches))
+    waiting = asyncio.create_task(batches.__anext__())
+    await several_turns()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await log.append("a", whole(300)[299:])
+    assert found + numbers(await rest(batches)) == list(range(300))
+
+
+async def test_readers_that_left_leave_nothing_behind() -> None:
+    log = MemoryEventLog()
+    await log.create("a")
+    for _ in range(10):
+        waiting = asyncio.create_task(rest(await log.open("a")))
+        await several_turns()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert log._logs["a"].waiting == []
+
+
+async def test_the_oldest_responses_are_deleted_when_there_are_too_many() -> None:
+    store = MemoryResponseStore(keep=3)
+    await store.create(US, running("running"))
+    for name, before in (("a", None), ("b", "a"), ("c", None)):
+        await keep(store, name, after=before)
+    assert await is_gone(store, "a")
+    assert await conversation_of(store, "b") == turns("a", "b")
+    await keep(store, "d")
+    assert await is_gone(store, "b")
+    assert await unknown(store.item(US, "msg_a_in"))
+    assert (await store.get(US, "resp_running")).status == "in_progress"
+
+
+async def test_a_dropped_run_leaves_nothing_behind() -> None:
+    log = MemoryEventLog()
+    await log.create("a")
+    waiting = asyncio.create_task(rest(await log.open("a")))
+    await several_turns()
+    await log.drop("a")
+    await log.append("a", whole(3))
+    assert numbers(await waiting) == [0, 1, 2]
+    del waiting
+    assert list(log._dropped) == []

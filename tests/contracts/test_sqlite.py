@@ -1,0 +1,437 @@
+"""What the SQLite store promises besides the contract: durability, isolation, no traces."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import stat
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import apsw
+import pytest
+from msgspec import Raw
+
+from antiphon.adapters.stores.sqlite import SqliteResponseStore
+from antiphon.adapters.stores.sqlite_file import SqliteFile
+from antiphon.adapters.testing.response_store import (
+    EVERY_FIELD,
+    EVERY_KIND_OF_OUTPUT,
+    US,
+    as_json,
+    conversation_of,
+    finished,
+    input_of,
+    is_gone,
+    item,
+    keep,
+    running,
+    turns,
+)
+from antiphon.application.ports import StoredItem, StoredResponse
+from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.domain.items import Message
+
+SECRET = "the-owl-flies-at-midnight"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "kept" / "antiphon.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteResponseStore]:
+    store = SqliteResponseStore(path)
+    await store.start()
+    yield store
+    await store.aclose()
+
+
+def connect(path: Path) -> apsw.Connection:
+    """Another program's connection."""
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(5_000)
+    return connection
+
+
+# --- what stays -----------------------------------------------------------------------------------
+
+
+async def test_a_restart_keeps_everything(path: Path) -> None:
+    done = finished("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
+    store = SqliteResponseStore(path)
+    await store.start()
+    await keep(store, "a")
+    await store.create(US, running("b", after="a"))
+    await store.finish(US, done)
+    await store.create(US, running("c", after="b"))
+    await store.delete(US, "resp_a")
+    before = await store.conversation(US, "resp_c")
+    await store.aclose()
+
+    again = SqliteResponseStore(path)
+    await again.start()
+    assert as_json(await again.get(US, "resp_b")) == as_json(done)
+    assert await again.conversation(US, "resp_c") == before
+    assert [response.id for _, response in await again.unfinished()] == ["resp_c"]
+    assert await is_gone(again, "a")
+    await again.aclose()
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from antiphon.adapters.stores.sqlite import SqliteResponseStore
+from antiphon.adapters.testing.response_store import keep
+
+async def write(store, name, count):
+    for n in range(count):
+        await keep(store, f"{name}_{n}")
+        print(f"{name}_{n}", flush=True)
+
+async def main():
+    _, path, name, count = sys.argv
+    store = SqliteResponseStore(Path(path))
+    await store.start()
+    await asyncio.gather(*[write(store, f"{name}{task}", int(count)) for task in range(8)])
+    await store.aclose()
+
+asyncio.run(main())
+"""
+
+
+async def writer(path: Path, name: str, count: int) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WRITER, str(path), name, str(count), stdout=asyncio.subprocess.PIPE
+    )
+
+
+async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
+    process = await writer(path, "w", 1_000_000)
+    assert process.stdout is not None
+    acknowledged = [(await process.stdout.readline()).decode().strip() for _ in range(300)]
+    process.kill()
+    acknowledged += (await process.stdout.read()).decode().split("\n")[:-1]
+    await process.wait()
+
+    store = SqliteResponseStore(path)
+    await store.start()
+    for name in acknowledged:
+        assert await conversation_of(store, name) == turns(name)
+    await store.aclose()
+    assert len(acknowledged) >= 300
+
+
+async def test_two_processes_share_a_file_from_the_start(path: Path) -> None:
+    one, two = [await writer(path, name, 15) for name in ("one", "two")]
+    written = [(await process.communicate())[0].decode().split() for process in (one, two)]
+    assert [one.returncode, two.returncode] == [0, 0]
+
+    store = SqliteResponseStore(path)
+    await store.start()
+    for name in itertools.chain(*written):
+        assert await conversation_of(store, name) == turns(name)
+    await store.aclose()
+    assert [len(names) for names in written] == [120, 120]
+
+
+async def test_what_one_connection_wrote_another_reads_at_once(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    other = SqliteResponseStore(path)
+    await other.start()
+    for name in "abc":
+        await store.create(US, running(name))
+        assert await other.finish(US, finished(name))
+        assert not await store.finish(US, finished(name))
+        assert await conversation_of(store, name) == turns(name)
+    await other.aclose()
+
+
+# --- what goes ------------------------------------------------------------------------------------
+
+
+def traces(path: Path, secret: str = SECRET) -> list[str]:
+    """Return the files of the store in which `secret` can be found."""
+    files = path.parent.glob(f"{path.name}*")
+    return [file.name for file in files if secret.encode() in file.read_bytes()]
+
+
+async def keep_secrets(store: SqliteResponseStore, name: str, *, after: str | None = None) -> None:
+    """Of all sizes: in a page, and far longer than one."""
+    raw = b'{"content":"%b"}' % (SECRET.encode() * 1000)
+    secret = StoredItem(id=f"msg_{SECRET}", raw=Raw(raw))
+    await store.create(US, running(name, item("x"), secret, after=after, instructions=SECRET))
+    said = [Message(id=f"msg_{n}", role="assistant", content=SECRET * n) for n in (1, 20, 900)]
+    done = finished(name, after=after, instructions=SECRET, output=tuple(said))
+    assert await store.finish(US, done)
+
+
+async def test_deleted_content_leaves_no_trace_in_the_files(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    await keep_secrets(store, "a")
+    for n in range(30):
+        await keep(store, str(n))
+    assert traces(path) != []
+    await store.delete(US, "resp_a")
+    await store.aclose()
+    assert traces(path) == []
+
+
+async def test_deleted_content_is_wiped_while_the_store_is_open(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    await keep_secrets(store, "a")
+    await store.delete(US, "resp_a")
+    await keep(store, "next")  # written after the wiping
+    assert traces(path) == []
+
+
+async def test_what_others_continue_is_wiped_when_they_are_gone(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    await keep_secrets(store, "a")
+    await keep(store, "b", after="a")
+    await store.delete(US, "resp_a")
+    assert len(await input_of(store, "b")) == 6
+    await store.delete(US, "resp_b")
+    await store.aclose()
+    assert traces(path) == []
+
+
+async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    await keep_secrets(store, "a")
+    elsewhere = connect(path)
+    elsewhere.execute("BEGIN; SELECT count(*) FROM items").fetchall()
+    await store.delete(US, "resp_a")
+    await asyncio.wait_for(keep(store, "next"), 2)
+    assert traces(path) != []
+    elsewhere.execute("COMMIT")
+    elsewhere.close()
+    await store.aclose()
+    assert traces(path) == []
+
+
+# --- starting -------------------------------------------------------------------------------------
+
+
+async def test_only_the_owner_may_read_the_files(store: SqliteResponseStore, path: Path) -> None:
+    await keep(store, "a")
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == {path.name + suffix: 0o600 for suffix in ("", "-wal", "-shm")}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+async def refuses(path: Path, because: str) -> None:
+    store = SqliteResponseStore(path)
+    with pytest.raises(SettingsError, match=because) as caught:
+        await store.start()
+    assert str(caught.value).count(".\n") == 0
+    with pytest.raises(StoreError, match="not open"):
+        await store.get(US, "resp_a")
+    await store.aclose()
+
+
+async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    await refuses(tmp_path / "file" / "antiphon.db", "Not a directory|File exists")
+
+
+async def test_a_place_that_cannot_be_written_is_refused() -> None:
+    await refuses(Path("/proc/antiphon.db"), "cannot be used")
+
+
+async def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    await refuses(tmp_path, "Is a directory")
+
+
+async def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "antiphon.db"
+    path.write_bytes(b"Dear diary, " * 1000)
+    await refuses(path, "is not a SQLite database")
+
+
+async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "antiphon.db"
+    newer = connect(path)
+    newer.pragma("user_version", 9999)
+    newer.close()
+    await refuses(path, "newer version")
+
+
+async def test_a_file_that_refuses_writes_is_refused(path: Path) -> None:
+    store = SqliteResponseStore(path)
+    await store.start()
+    await store.aclose()
+    spoilt = connect(path)
+    spoilt.execute("DROP TABLE items")
+    spoilt.close()
+    await refuses(path, "no such table: items")
+
+
+async def test_the_proof_at_the_start_leaves_nothing(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    elsewhere = connect(path)
+    assert elsewhere.execute("SELECT * FROM responses").fetchall() == []
+    elsewhere.close()
+
+
+# --- failing --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def file(path: Path) -> AsyncIterator[SqliteFile]:
+    file = SqliteFile(path, busy_s=0.05)
+    await file.start()
+    await file.write(lambda db: db.execute("CREATE TABLE texts (text)"))
+    yield file
+    await file.aclose()
+
+
+def add(text: str, db: apsw.Connection) -> None:
+    db.execute("INSERT INTO texts VALUES (?)", (text,))
+
+
+async def texts(file: SqliteFile) -> list[object]:
+    rows = await file.read(lambda db: db.execute("SELECT text FROM texts").fetchall())
+    return [text for (text,) in rows]
+
+
+async def test_a_full_disk_fails_the_write_that_needs_room_and_no_other(
+    file: SqliteFile,
+) -> None:
+    pages = await file.read(lambda db: db.pragma("page_count"))
+    await file.write(lambda db: db.pragma("max_page_count", pages + 2))
+    large = "x" * 100_000
+    outcomes = await asyncio.gather(
+        *[
+            file.write(lambda db, text=text: add(text, db))  # type: ignore[misc]
+            for text in ("a", large, "b")
+        ],
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [type(None), StoreError, type(None)]
+    assert "the disk is full" in str(outcomes[1])
+    assert await texts(file) == ["a", "b"]
+    await file.write(lambda db: db.pragma("max_page_count", 1_000_000))
+    await file.write(lambda db: add(large, db))
+    assert await texts(file) == ["a", "b", large]
+
+
+async def test_a_write_that_ends_the_transaction_fails_alone(file: SqliteFile) -> None:
+    def end_it(db: apsw.Connection) -> None:
+        db.execute("ROLLBACK")
+        raise apsw.FullError("as a full disk does")
+
+    writes = [file.write(lambda db: add("a", db)), file.write(end_it)]
+    writes.append(file.write(lambda db: add("b", db)))
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), StoreError, type(None)]
+    assert await texts(file) == ["a", "b"]
+
+
+async def test_a_defect_in_one_write_is_raised_there_and_undone(file: SqliteFile) -> None:
+    def fail(db: apsw.Connection) -> None:
+        add("half", db)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await file.write(fail)
+    await file.write(lambda db: add("a", db))
+    assert await texts(file) == ["a"]
+
+
+async def test_a_file_that_stays_locked_fails_writes_and_not_reads(
+    file: SqliteFile, path: Path
+) -> None:
+    elsewhere = connect(path)
+    elsewhere.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="another process keeps it locked"):
+        await file.write(lambda db: add("a", db))
+    assert await texts(file) == []
+    elsewhere.execute("ROLLBACK")
+    await file.write(lambda db: add("b", db))
+    assert await texts(file) == ["b"]
+
+
+async def test_a_write_waits_for_another_process(store: SqliteResponseStore, path: Path) -> None:
+    elsewhere = connect(path)
+    elsewhere.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.create_task(keep(store, "a"))
+    assert await store.unfinished() == []
+    assert not waiting.done()
+    elsewhere.execute("COMMIT")
+    await waiting
+    assert await conversation_of(store, "a") == turns("a")
+
+
+async def test_neither_reads_nor_writes_block_the_event_loop(file: SqliteFile) -> None:
+    go_on = threading.Event()
+    reading = asyncio.create_task(file.read(lambda _: go_on.wait(5)))
+    writing = asyncio.create_task(file.write(lambda _: go_on.wait(5)))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not reading.done()
+    assert not writing.done()
+    go_on.set()
+    assert await reading
+    assert await writing
+
+
+async def test_reading_connections_cannot_write(file: SqliteFile) -> None:
+    with pytest.raises(StoreError):
+        await file.read(lambda db: add("a", db))
+    assert await texts(file) == []
+
+
+# --- closing --------------------------------------------------------------------------------------
+
+
+async def test_what_was_asked_for_before_closing_is_done(path: Path) -> None:
+    store = SqliteResponseStore(path)
+    await store.start()
+    await keep(store, "root")
+    writes = [asyncio.create_task(keep_one(store, str(n))) for n in range(20)]
+    reads = [asyncio.create_task(store.get(US, "resp_root")) for _ in range(20)]
+    await asyncio.sleep(0)
+    await store.aclose()
+    await asyncio.gather(*writes)
+    assert {response.id for response in await asyncio.gather(*reads)} == {"resp_root"}
+
+    await store.start()
+    assert len(await store.unfinished()) == 20
+    await store.aclose()
+
+
+async def keep_one(store: SqliteResponseStore, name: str) -> None:
+    await store.create(US, running(name))
+
+
+async def test_a_closed_store_says_so(store: SqliteResponseStore) -> None:
+    await store.aclose()
+    await store.aclose()
+    for call in (
+        store.create(US, StoredResponse(response=running("a").response)),
+        store.finish(US, finished("a")),
+        store.get(US, "resp_a"),
+        store.input_items(US, "resp_a"),
+        store.conversation(US, "resp_a"),
+        store.item(US, "msg_a"),
+        store.delete(US, "resp_a"),
+        store.unfinished(),
+    ):
+        with pytest.raises(StoreError, match="not open"):
+            await call
+
+
+async def test_closing_leaves_one_file(store: SqliteResponseStore, path: Path) -> None:
+    await keep(store, "a")
+    await store.aclose()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]

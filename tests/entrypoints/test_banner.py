@@ -1,0 +1,127 @@
+"""What is printed at the start: for people in a terminal, for machines in a log."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import threading
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from antiphon.entrypoints import banner
+from antiphon.entrypoints.settings import Settings
+
+URL = "http://127.0.0.1:8000"
+
+
+def terminal() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=60, _environ={})
+
+
+def log() -> Console:
+    return Console(file=io.StringIO(), force_terminal=False, width=60, _environ={})
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def show_ready(console: Console, settings: Settings) -> str:
+    banner.ready(
+        settings,
+        models=["it's", "scripted-harmony"],
+        url=URL,
+        engine="scripted",
+        format="chat:scripted",
+        store=settings.store,
+        console=console,
+    )
+    return written(console)
+
+
+@pytest.mark.parametrize("console", [terminal(), log()], ids=["terminal", "log"])
+def test_ready_says_what_is_served_and_how_to_reach_it(console: Console) -> None:
+    text = show_ready(console, Settings(data_dir=Path("/srv/a")))
+    for fact in ("scripted-harmony", "chat:scripted", "/srv/a/antiphon.db", URL + "/schema"):
+        assert fact in text
+
+
+@pytest.mark.parametrize("console", [terminal(), log()], ids=["terminal", "log"])
+def test_the_curl_line_can_be_copied_whole(console: Console) -> None:
+    text = show_ready(console, Settings(store="memory"))
+    line = next(each for each in text.splitlines() if "curl " in each)
+    words = shlex.split(line.removeprefix("try: "))
+    assert words[:2] == ["curl", f"{URL}/v1/responses"]
+    assert json.loads(words[-1]) == {"model": "it's", "input": "Say hello."}
+
+
+def test_the_python_lines_are_python_for_the_first_model() -> None:
+    code = "\n".join(banner.python_lines(URL, 'a"b'))
+    compile(code, "banner", "exec")
+    assert f'base_url="{URL}/v1"' in code
+    assert r'model="a\"b"' in code
+
+
+def test_a_log_gets_whole_lines_without_escape_codes() -> None:
+    text = show_ready(log(), Settings(store="memory"))
+    assert "\x1b" not in text
+    assert len(text.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::", "http://127.0.0.1:80"),
+        ("::1", "http://[::1]:80"),
+        ("gpu-1.example", "http://gpu-1.example:80"),
+    ],
+)
+def test_the_url_is_one_that_can_be_connected_to(host: str, url: str) -> None:
+    assert banner.url_of(host, 80) == url
+
+
+def test_a_long_start_says_what_it_does_and_how_long_it_took() -> None:
+    console, times = log(), iter([10.0, 22.4])
+    with banner.starting("loading the model", console=console, clock=lambda: next(times)):
+        assert written(console) == "loading the model …\n"
+    assert written(console).splitlines()[1:] == ["loading the model: done after 12 s"]
+
+
+def test_a_start_that_fails_says_so_and_lets_the_error_through() -> None:
+    console = log()
+    with (
+        pytest.raises(RuntimeError, match="no such folder"),
+        banner.starting("loading the model", console=console),
+    ):
+        raise RuntimeError("no such folder")
+    assert "loading the model: failed after 0 s" in written(console)
+
+
+async def test_a_log_is_reminded_while_the_event_loop_is_blocked() -> None:
+    console, reminded = log(), threading.Event()
+    times = iter([0.0, 15.0])
+
+    def clock() -> float:
+        now = next(times, 30.0)
+        if now == 30.0:
+            reminded.set()
+        return now
+
+    async with banner.starting("loading", console=console, reminder_s=0.001, clock=clock):
+        assert reminded.wait(5)
+    assert "loading … 15 s" in written(console).splitlines()
+
+
+def test_a_terminal_gets_a_spinner_that_is_gone_at_the_end() -> None:
+    console = terminal()
+    with banner.starting("loading", console=console):
+        pass
+    text = written(console)
+    assert "loading …" in text
+    assert text.endswith("loading: done after 0 s\n")

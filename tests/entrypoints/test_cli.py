@@ -1,0 +1,123 @@
+"""The command line, as a person or a script meets it: in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from antiphon.entrypoints.settings import SETTINGS
+
+MODULE = (sys.executable, "-m", "antiphon.entrypoints.cli")
+
+
+def antiphon(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")}
+    return subprocess.run(
+        [*MODULE, *arguments],
+        env={**inherited, "COLUMNS": "120", "PYTHONIOENCODING": "utf-8", **variables},
+        encoding="utf-8",
+        capture_output=True,
+        timeout=15,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def serve_help() -> str:
+    asked = antiphon("serve", "--help", COLUMNS="200")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    return asked.stdout
+
+
+def test_version_says_what_runs() -> None:
+    asked = antiphon("version")
+    lines = asked.stdout.splitlines()
+    assert asked.returncode == 0
+    assert lines[0] == f"antiphon {metadata.version('antiphon')}"
+    assert f"litestar {metadata.version('litestar')}" in lines
+    assert antiphon("--version").stdout.splitlines() == lines[:1]
+
+
+def test_help_names_the_commands() -> None:
+    asked = antiphon("--help")
+    assert asked.returncode == 0
+    assert "serve" in asked.stdout
+    assert "version" in asked.stdout
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+def test_help_explains_every_setting(serve_help: str, path: str) -> None:
+    setting = SETTINGS[path]
+    flat = " ".join(serve_help.replace("│", " ").split())
+    assert setting.variable in flat
+    if path == "engine_options":  # they have no option: they stand after `--`
+        assert "What follows -- is handed to vLLM" in flat
+    else:
+        assert ("MODEL" if path == "model" else setting.option) in flat
+        assert setting.text in flat
+        assert f"[default: {setting.default};" in flat
+
+
+def test_help_has_commands_to_copy(serve_help: str) -> None:
+    assert "antiphon serve ./models/gpt-oss-20b -- --tensor-parallel-size 2\n" in "".join(
+        line.rstrip() + "\n" for line in serve_help.splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["serve", "--port", "abc"], "--port must be a whole number from 0 to 65535, not 'abc'."),
+        (["serve", "--store", "disk"], "--store must be memory, sqlite, sqlite:///FILE or"),
+        (["serve", "--engine", "vllm"], "The engine vllm needs a model"),
+        (["serve", "--", "--max-model-len", "9"], "Engine options (--max-model-len 9) are for"),
+        (["serve", "--config", "no.toml"], "The settings file 'no.toml' does not exist."),
+        (["serve", "--prot", "1"], "No such option"),
+        (["serve", "--port"], "requires an argument"),
+        (["serve", "one", "two"], "unexpected extra argument"),
+        (["sevre"], "No such command 'sevre'"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_code_2(arguments: list[str], sentence: str) -> None:
+    refused = antiphon(*arguments)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("antiphon: ")
+    assert sentence in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_wrong_variable_or_file_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    by_variable = antiphon("serve", ANTIPHON_PORT="x")
+    assert by_variable.returncode == 2
+    assert by_variable.stderr.startswith("antiphon: ANTIPHON_PORT must be a whole number")
+    file = tmp_path / "wrong.toml"
+    file.write_text("prot = 1")
+    by_file = antiphon("serve", "--config", str(file))
+    assert by_file.returncode == 2
+    assert by_file.stderr == f"antiphon: prot in {file} is not a setting; did you mean port?\n"
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["serve", "--help"], ["serve", "--port", "x"]])
+def test_help_version_and_wrong_use_load_no_server(arguments: list[str]) -> None:
+    asked = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import atexit, sys\n"
+            "heavy = ['litestar', 'vllm', 'apsw', 'uvicorn', 'jinja2']\n"
+            "atexit.register(lambda: print('loaded', [m for m in heavy if m in sys.modules]))\n"
+            "from antiphon.entrypoints.cli import main\n"
+            "main()",
+            *arguments,
+        ],
+        encoding="utf-8",
+        capture_output=True,
+        timeout=15,
+        check=False,
+    )
+    assert asked.stdout.splitlines()[-1] == "loaded []"

@@ -1,0 +1,98 @@
+"""`antiphon serve` from its first line to Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+SERVE = (sys.executable, "-m", "antiphon.entrypoints.cli", "serve")
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*SERVE, "--store", "memory", "--data-dir", str(folder), *arguments],
+        env={k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")},
+        cwd=folder,
+        encoding="utf-8",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = started(tmp_path, "--port", "0")
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=5)
+
+
+def lines_until(process: subprocess.Popen[str], start: str) -> str:
+    """Return the first line that starts so; the test's time limit bounds the wait."""
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if line.startswith(start):
+            return line
+    raise AssertionError(f"no line starts with {start!r}: {''.join(seen)}")
+
+
+def test_the_request_that_is_printed_at_the_start_works(server: subprocess.Popen[str]) -> None:
+    curl = shlex.split(lines_until(server, "try: curl "))
+    url, body = curl[2], curl[-1]
+    answer = httpx.post(url, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 200
+    assert answer.json()["status"] == "completed"
+
+
+def test_the_api_page_that_is_printed_at_the_start_is_there(server: subprocess.Popen[str]) -> None:
+    ready = lines_until(server, "antiphon ")
+    page = ready.strip().rpartition("openapi: ")[2]
+    answer = httpx.get(page, follow_redirects=True)
+    assert answer.status_code == 200
+    assert "text/html" in answer.headers["content-type"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_without_a_traceback(
+    server: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    lines_until(server, "or in Python: ")
+    server.send_signal(number)
+    _, rest = server.communicate(timeout=10)
+    assert server.returncode == 0
+    assert "Traceback" not in rest
+
+
+def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = started(tmp_path, "--port", str(port))
+        _, said = process.communicate(timeout=15)
+    assert process.returncode == 2
+    assert said.startswith(f"antiphon: Cannot listen on 127.0.0.1 port {port}")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_settings_file_in_the_working_folder_is_read_and_named(tmp_path: Path) -> None:
+    (tmp_path / "antiphon.toml").write_text('port = 0\nhost = "192.0.2.1"\n')
+    process = started(tmp_path)
+    _, said = process.communicate(timeout=15)
+    assert process.returncode == 2
+    first, second = said.splitlines()
+    assert first == f"Settings are read from {tmp_path / 'antiphon.toml'}"
+    assert second.startswith("antiphon: Cannot listen on 192.0.2.1 port 0")

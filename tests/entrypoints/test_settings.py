@@ -1,0 +1,282 @@
+"""Where settings come from, which source wins, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.settings import SETTINGS, Settings, find_file, load
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Any:
+    def write(text: str) -> Path:
+        file = tmp_path / "antiphon.toml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+def refusal(**sources: Any) -> str:
+    with pytest.raises(SettingsError) as refused:
+        load(**sources)
+    return str(refused.value)
+
+
+# --- precedence ---
+
+
+@pytest.mark.parametrize(
+    ("file", "variable", "option", "wins"),
+    [
+        (None, None, None, 8000),
+        (1, None, None, 1),
+        (None, "2", None, 2),
+        (None, None, "3", 3),
+        (1, "2", None, 2),
+        (1, None, "3", 3),
+        (None, "2", "3", 3),
+        (1, "2", "3", 3),
+    ],
+)
+def test_the_command_line_wins_over_the_environment_over_the_file(
+    toml: Any, file: int | None, variable: str | None, option: str | None, wins: int
+) -> None:
+    loaded = load(
+        toml(f"port = {file}") if file else None,
+        {"ANTIPHON_PORT": variable} if variable else {},
+        {"port": option} if option else {},
+    )
+    assert loaded.port == wins
+
+
+def test_the_same_holds_for_a_setting_inside_a_table(toml: Any) -> None:
+    file = toml("[scripted]\ntokens_per_s = 10\nstep_tokens = 2\ncontext_length = 100")
+    loaded = load(
+        file,
+        {"ANTIPHON_SCRIPTED__TOKENS_PER_S": "20", "ANTIPHON_SCRIPTED__STEP_TOKENS": "3"},
+        {"scripted.tokens_per_s": "30.5"},
+    )
+    scripted = loaded.scripted
+    assert (scripted.tokens_per_s, scripted.step_tokens, scripted.context_length) == (30.5, 3, 100)
+
+
+EXAMPLES = {
+    "model": "./m",
+    "engine": "scripted",
+    "format": "chat:qwen3",
+    "served_model_name": "one two",
+    "engine_options": "--max-model-len 4096",
+    "store": "memory",
+    "data_dir": "/srv/antiphon",
+    "seal_key_file": "/run/secrets/seal.key",
+    "keep_responses": "50",
+    "keep_events": "5",
+    "keep_events_s": "1.5",
+    "host": "::1",
+    "port": "0",
+    "graceful_shutdown_s": "3",
+    "max_body_bytes": "4096",
+    "max_depth": "32",
+    "max_json_nodes": "1000",
+    "strict_unknown_fields": "true",
+    "keepalive_s": "0",
+    "done_marker": "false",
+    "log_level": "debug",
+    "log_requests": "1",
+    "log_outputs": "true",
+    "error_stacks": "true",
+    "scripted.tokens_per_s": "50",
+    "scripted.step_tokens": "4",
+    "scripted.context_length": "4096",
+}
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+def test_every_setting_is_reached_from_the_environment_and_the_command_line(path: str) -> None:
+    beside = {"model": "./m"} if path in ("engine", "engine_options") else {}
+    by_variable = load(None, {SETTINGS[path].variable: EXAMPLES[path]}, beside)
+    by_option = load(None, {}, {**beside, path: EXAMPLES[path]})
+    assert by_variable == by_option
+    assert by_variable != load(None, {}, beside)
+
+
+def test_lists_come_from_toml_as_lists_and_from_variables_as_shell_words(toml: Any) -> None:
+    file = toml('served_model_name = ["a b", "c"]')
+    assert load(file).served_model_name == ("a b", "c")
+    assert load(None, {"ANTIPHON_SERVED_MODEL_NAME": "'a b' c"}).served_model_name == ("a b", "c")
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert load(None, {"ANTIPHON_MODEL": "", "ANTIPHON_PORT": ""}) == load()
+
+
+def test_variables_that_kubernetes_sets_for_a_service_named_antiphon_are_left_alone() -> None:
+    of_kubernetes = {
+        "ANTIPHON_PORT": "tcp://10.0.0.1:8000",
+        "ANTIPHON_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "ANTIPHON_SERVICE_HOST": "10.0.0.1",
+        "ANTIPHON_SERVICE_PORT_HTTP": "8000",
+    }
+    assert load(None, of_kubernetes) == load()
+
+
+# --- what follows from what was set ---
+
+
+@pytest.mark.parametrize(
+    ("given", "engine"),
+    [
+        ({}, "scripted"),
+        ({"model": "scripted-harmony"}, "scripted"),
+        ({"model": "./scripted-harmony"}, "vllm"),
+        ({"model": "Qwen/Qwen3-8B"}, "vllm"),
+        ({"model": "Qwen/Qwen3-8B", "engine": "scripted"}, "scripted"),
+    ],
+)
+def test_the_engine_follows_from_the_model_unless_it_is_named(
+    given: dict[str, str], engine: str
+) -> None:
+    assert load(None, {}, given).engine == engine
+
+
+def test_the_store_and_the_key_are_in_the_data_folder_unless_they_are_named() -> None:
+    kept = Settings(data_dir=Path("/srv/a"))
+    assert kept.sqlite_file == Path("/srv/a/antiphon.db")
+    assert kept.seal_key_path == Path("/srv/a/seal.key")
+    named = Settings(store="sqlite:////var/b.db", seal_key_file=Path("/run/key"))
+    assert (named.sqlite_file, named.seal_key_path) == (Path("/var/b.db"), Path("/run/key"))
+    assert Settings(store="sqlite:///b.db").sqlite_file == Path("b.db")
+    assert Settings(store="memory").sqlite_file is None
+
+
+def test_the_data_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/srv/xdg")
+    assert Settings().data_dir == Path("/srv/xdg/antiphon")
+
+
+# --- the settings file ---
+
+
+def test_the_file_is_the_named_one_else_the_variable_else_the_one_in_the_working_folder(
+    toml: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_file(None, {}) is None
+    here = toml("port = 1")
+    other = tmp_path / "other.toml"
+    other.touch()
+    third = tmp_path / "third.toml"
+    third.touch()
+    assert find_file(None, {}) == Path(here.name)
+    assert find_file(None, {"ANTIPHON_CONFIG": str(other)}) == other
+    assert find_file(third, {"ANTIPHON_CONFIG": str(other)}) == third
+
+
+def test_a_named_file_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"^The settings file 'no.toml' does not exist\.$"):
+        find_file(Path("no.toml"), {})
+
+
+def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
+    file = toml("port = 1\nhost = ")
+    assert refusal(file=file) == (
+        f"The settings file '{file}' is not TOML: Invalid value (at end of document)."
+    )
+
+
+# --- wrong values ---
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "allowed"),
+    [
+        ("model", "", "a text that is not empty"),
+        ("engine", "llama", "auto, scripted or vllm"),
+        ("format", "chatml", "auto, harmony or chat:FAMILY"),
+        ("served_model_name", "'unclosed", "a list of texts"),
+        ("engine_options", "'unclosed", "a list of texts"),
+        ("store", "postgres", "memory, sqlite, sqlite:///FILE or package.module:Class"),
+        ("data_dir", "", "a path"),
+        ("seal_key_file", "", "a path"),
+        ("keep_responses", "0", "a whole number of at least 1"),
+        ("keep_events", "-1", "a whole number of at least 0"),
+        ("keep_events_s", "-1", "a number of at least 0"),
+        ("host", "", "a text that is not empty"),
+        ("port", "65536", "a whole number from 0 to 65535"),
+        ("graceful_shutdown_s", "soon", "a whole number of at least 0"),
+        ("max_body_bytes", "1", "a whole number of at least 1024"),
+        ("max_depth", "1000", "a whole number from 8 to 200"),
+        ("max_json_nodes", "3.5", "a whole number of at least 100"),
+        ("strict_unknown_fields", "maybe", "true or false"),
+        ("keepalive_s", "nan", "a number of at least 0"),
+        ("done_marker", "2", "true or false"),
+        ("log_level", "trace", "debug, info, warning or error"),
+        ("log_requests", "some", "true or false"),
+        ("log_outputs", "some", "true or false"),
+        ("error_stacks", "some", "true or false"),
+        ("scripted.tokens_per_s", "0", "a number above 0"),
+        ("scripted.step_tokens", "0", "a whole number from 1 to 4096"),
+        ("scripted.context_length", "2", "a whole number of at least 16"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_its_name_and_what_is_allowed(
+    path: str, value: str, allowed: str
+) -> None:
+    setting = SETTINGS[path]
+    option = "MODEL" if path == "model" else setting.option
+    assert refusal(given={path: value}) == f"{option} must be {allowed}, not {value!r}."
+    if value:
+        sentence = f"{setting.variable} must be {allowed}, not {value!r}."
+        assert refusal(environ={setting.variable: value}) == sentence
+
+
+def test_every_setting_has_a_wrong_value_in_the_table_above() -> None:
+    marks = test_a_wrong_value_is_answered_with_its_name_and_what_is_allowed.pytestmark
+    assert {row[0] for row in marks[0].args[1]} == set(SETTINGS)
+
+
+def test_a_wrong_value_in_the_file_is_answered_with_key_and_file(toml: Any) -> None:
+    file = toml('port = "8000"')
+    expected = f"port in {file} must be a whole number from 0 to 65535, not '8000'."
+    assert refusal(file=file) == expected
+    file = toml("[scripted]\nstep_tokens = 0")
+    expected = f"scripted.step_tokens in {file} must be a whole number from 1 to 4096, not 0."
+    assert refusal(file=file) == expected
+    file = toml("scripted = 3")
+    assert refusal(file=file) == f"scripted in {file} must be a table, not 3."
+
+
+def test_a_wrong_value_is_refused_even_where_another_source_wins(toml: Any) -> None:
+    assert "ANTIPHON_PORT" in refusal(environ={"ANTIPHON_PORT": "x"}, given={"port": "1"})
+
+
+def test_an_unknown_name_is_refused_with_the_likely_one(toml: Any) -> None:
+    file = toml("prot = 1")
+    assert refusal(file=file) == f"prot in {file} is not a setting; did you mean port?"
+    file = toml("[scripted]\nstep_token = 1")
+    assert refusal(file=file) == (
+        f"scripted.step_token in {file} is not a setting; did you mean scripted.step_tokens?"
+    )
+    assert refusal(environ={"ANTIPHON_STOER": "memory"}) == (
+        "The variable ANTIPHON_STOER is not a setting; did you mean ANTIPHON_STORE?"
+    )
+    assert refusal(environ={"ANTIPHON_XYZXYZ": "1"}) == (
+        "The variable ANTIPHON_XYZXYZ is not a setting; `antiphon serve --help` lists them all."
+    )
+
+
+def test_vllm_without_a_model_is_refused() -> None:
+    expected = "The engine vllm needs a model: antiphon serve MODEL --engine vllm."
+    assert refusal(given={"engine": "vllm"}) == expected
+
+
+def test_engine_options_for_the_scripted_engine_are_refused() -> None:
+    assert refusal(given={"engine_options": ("--tensor-parallel-size", "2")}) == (
+        "Engine options (--tensor-parallel-size 2) are for the engine vllm, but the engine is "
+        "scripted: leave them out, or name a model."
+    )

@@ -1,0 +1,50 @@
+"""Clients of the running server, for both scripted models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+MODELS = ("scripted-chat", "scripted-harmony")
+
+
+@pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def http(server: Any) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.api, timeout=10) as client:
+        yield client
+
+
+def script(*turns: Any) -> str:
+    """A message that makes the scripted models play these turns."""
+    return f"@@script {json.dumps(list(turns))}"
+
+
+@pytest.fixture(name="script")
+def script_fixture() -> Any:
+    return script
+
+
+def frames(body: str) -> list[dict[str, Any]]:
+    """Return the events of a stream; its end marker is left out."""
+    found = []
+    for frame in body.split("\n\n"):
+        if frame.startswith("event: "):
+            name, data = frame.split("\n", 1)
+            event = json.loads(data.removeprefix("data: "))
+            assert name == f"event: {event['type']}"
+            found.append(event)
+    return found
+
+
+@pytest.fixture(name="frames")
+def frames_fixture() -> Any:
+    return frames

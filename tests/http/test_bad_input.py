@@ -1,0 +1,163 @@
+"""Bad input: a 4xx that names the field, never a 5xx, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+BASE = {"model": "scripted-chat", "input": "hi"}
+
+
+def refused(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert len(answer.content) < 2000
+    error: dict[str, Any] = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert error["type"] == "invalid_request_error"
+    return error
+
+
+@pytest.fixture(autouse=True)
+def _server_goes_on(http: httpx.Client) -> Any:
+    yield
+    assert http.post("/responses", json=BASE).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[1,2]",
+        b'"hi"',
+        b"model=x",
+        b'{"model":"m","input":"x"',
+        b'{"model":"m","input":"x"} }',
+        b'{"model":"m","input":"x","temperature":NaN}',
+        b'{"model":"m","input":"\xff\xfe"}',
+        b'{"model":"m","input":"\xc3"}',
+        b'{"model":"m","input":"\\ud800"}',
+        b'{"model":"m","input":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"model":"m","input":"x","metadata":' + b'{"a":' * 100 + b"1" + b"}" * 100 + b"}",
+        b'{"model":"m","max_output_tokens":' + b"9" * 100_000 + b"}",
+        b'{"model":"m","input":[' + b"{}," * 200_001 + b"{}]}",
+    ],
+)
+def test_a_body_that_is_no_sound_json_is_refused(http: httpx.Client, body: bytes) -> None:
+    began = time.monotonic()
+    headers = {"content-type": "application/json"}
+    refused(http.post("/responses", content=body, headers=headers))
+    assert time.monotonic() - began < 3
+
+
+def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
+    with serve(max_body_bytes=10_000) as server:
+        url = f"{server.api}/responses"
+        assert httpx.post(url, json={**BASE, "input": "x" * 9000}).status_code == 200
+        refused(httpx.post(url, json={**BASE, "input": "x" * 20_000}), 413)
+
+
+def test_a_body_that_is_not_json_by_its_type_is_refused(http: httpx.Client) -> None:
+    sent = http.post("/responses", content=b"{}", headers={"content-type": "text/plain"})
+    refused(sent, 415)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("temperature", "hot", "temperature"),
+        ("temperature", 2.5, "temperature"),
+        ("input", {"a": 1}, "input"),
+        ("model", 5, "model"),
+        ("model", "no-such-model", "model"),
+        ("previous_response_id", 7, "previous_response_id"),
+        ("previous_response_id", "resp_" + "0" * 48, "previous_response_id"),
+        ("include", ["bogus.value"], "include[0]"),
+        ("tool_choice", "sometimes", "tool_choice"),
+        ("tools", [{"type": "web_search"}], "tools[0].type"),
+        ("metadata", {"k": 5}, "metadata"),
+        ("input", [{"type": "item_reference", "id": "msg_none"}], "input"),
+        (
+            "input",
+            [{"type": "function_call_output", "call_id": "call_none", "output": "x"}],
+            "input",
+        ),
+        (
+            "text",
+            {"format": {"type": "json_schema", "name": "x", "schema": "no object"}},
+            "text.format.schema",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_wrong_field_is_named_before_any_stream(
+    http: httpx.Client, field: str, value: Any, param: str, stream: bool
+) -> None:
+    answer = http.post("/responses", json={**BASE, "stream": stream, field: value})
+    assert answer.headers["content-type"].startswith("application/json")
+    assert refused(answer)["param"] == param
+
+
+def test_a_thousand_bogus_items_get_one_short_error(http: httpx.Client) -> None:
+    items = [{"type": f"bogus_{n}", "x": n} for n in range(1000)]
+    assert refused(http.post("/responses", json={**BASE, "input": items}))["param"] == (
+        "input[0].type"
+    )
+
+
+def test_a_tool_schema_may_not_nest_without_end(http: httpx.Client) -> None:
+    deep = b'{"type":"object","properties":{"a":' * 200 + b"{}" + b"}}" * 200
+    body = json.dumps(BASE).encode()[:-1]
+    body += b',"tools":[{"type":"function","name":"f","parameters":' + deep + b"}]}"
+    refused(http.post("/responses", content=body, headers={"content-type": "application/json"}))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/no-such-path", 404),
+        ("PUT", "/responses", 405),
+        ("DELETE", "/responses", 405),
+        ("GET", "/responses", 405),
+        ("PATCH", "/responses/resp_x", 405),
+        ("GET", "/responses/resp_x", 404),
+        ("GET", "/responses/nonsense%00", 404),
+        ("GET", "/responses/resp_x/input_items", 404),
+    ],
+)
+def test_a_wrong_path_or_method_has_the_same_shape_of_error(
+    http: httpx.Client, method: str, path: str, status: int
+) -> None:
+    refused(http.request(method, path), status)
+
+
+def test_a_wrong_method_says_which_are_allowed(http: httpx.Client) -> None:
+    assert "POST" in http.put("/responses").headers["allow"]
+
+
+def test_odd_but_legal_characters_come_back(http: httpx.Client) -> None:
+    odd = {"k": "a\u0000b 😀 \u2028"}
+    escaped = json.dumps({**BASE, "metadata": odd}).encode()
+    headers = {"content-type": "application/json"}
+    created = http.post("/responses", content=escaped, headers=headers).json()
+    assert created["metadata"] == odd
+    assert http.get(f"/responses/{created['id']}").json() == created
+
+
+def test_nulls_everywhere_count_as_omitted(http: httpx.Client) -> None:
+    nullable = ("instructions", "metadata", "tools", "tool_choice", "temperature", "top_p", "text")
+    nulls = dict.fromkeys((*nullable, "reasoning", "truncation", "include", "stream", "store"))
+    assert http.post("/responses", json={**BASE, **nulls}).status_code == 200
+
+
+def test_an_unknown_field_is_refused_only_where_that_is_wanted(serve: Callable[..., Any]) -> None:
+    with serve(strict_unknown_fields=True) as server:
+        answer = httpx.post(f"{server.api}/responses", json={**BASE, "made_up": 1})
+    error = refused(answer)
+    assert (error["code"], error["param"]) == ("unknown_parameter", "made_up")

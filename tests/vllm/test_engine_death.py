@@ -1,0 +1,67 @@
+"""When vLLM's core process dies, every run says so at once, and none starts any more."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from antiphon.adapters.engines.vllm_engine import VllmEngine
+from antiphon.application.ports import EngineRequest, Prompt, Turn
+from antiphon.application.sampling import Sampling
+from antiphon.domain.errors import EngineDead
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(300),
+    # vLLM and torch warn a lot, and it is not ours to mend; our own warnings stay errors.
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.filterwarnings("error:::antiphon"),
+]
+
+
+@pytest_asyncio.fixture
+async def engine(models_folder: Path) -> AsyncIterator[VllmEngine]:
+    engine = VllmEngine(
+        str(models_folder / "chat"),
+        served_names=["tiny"],
+        engine_args=["--dtype", "float32", "--max-model-len", "8192", "--enforce-eager"],
+    )
+    await engine.start()
+    yield engine
+    await engine.aclose()
+
+
+def request(number: int) -> EngineRequest:
+    return EngineRequest(
+        request_id=f"run_{number}",
+        model="tiny",
+        prompt=Prompt(token_ids=[1, 2, 3]),
+        sampling=Sampling(ignore_eos=True),
+        turn=Turn(model="tiny", items=()),
+    )
+
+
+async def test_its_death_ends_all_runs_and_is_told_to_all_that_follow(engine: VllmEngine) -> None:
+    runs = [await engine.generate(request(number)) for number in range(2)]
+    for run in runs:
+        await anext(run)
+    [core] = multiprocessing.active_children()
+    assert core.pid is not None
+    os.kill(core.pid, signal.SIGKILL)
+
+    async with asyncio.timeout(10):
+        for run in runs:
+            with pytest.raises(EngineDead):
+                async for _ in run:
+                    pass
+    with pytest.raises(EngineDead):
+        await engine.check()
+    with pytest.raises(EngineDead):
+        await engine.generate(request(3))
