@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+
+import msgspec
 
 from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
 from antiphon.adapters.testing.event_log import numbers, rest, several_turns, text, whole
@@ -15,6 +18,7 @@ from antiphon.adapters.testing.response_store import (
     turns,
     unknown,
 )
+from antiphon.application.ports import StoredItem
 from antiphon.domain.errors import NotFound
 
 
@@ -139,6 +143,18 @@ async def test_the_oldest_responses_are_deleted_when_there_are_too_many() -> Non
     assert await is_gone(store, "b")
     assert await unknown(store.item(US, "msg_a_in"))
     assert (await store.get(US, "resp_running")).status == "in_progress"
+
+
+async def test_an_item_does_not_keep_the_whole_request_that_brought_it() -> None:
+    store = MemoryResponseStore()
+    body = b'[{"content":"hi"},"%b"]' % (b"x" * 1000)
+    holders = sys.getrefcount(body)
+    raw = msgspec.json.decode(body, type=list[msgspec.Raw])[0]
+    assert sys.getrefcount(body) > holders
+    await store.create(US, running("a", StoredItem(id="msg_a", raw=raw)))
+    del raw
+    assert sys.getrefcount(body) == holders
+    assert bytes((await store.item(US, "msg_a")).raw) == b'{"content":"hi"}'
 
 
 async def test_a_dropped_run_leaves_nothing_behind() -> None:

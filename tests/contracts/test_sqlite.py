@@ -151,6 +151,29 @@ async def test_what_one_connection_wrote_another_reads_at_once(
     await other.aclose()
 
 
+async def test_output_is_kept_once(store: SqliteResponseStore, path: Path) -> None:
+    await store.create(US, running("a"))
+    said = Message(id="msg_a", role="assistant", content=SECRET)
+    await store.finish(US, finished("a", output=(said,)))
+    elsewhere = connect(path)
+    rows = elsewhere.execute("SELECT body FROM responses UNION ALL SELECT body FROM items")
+    assert [SECRET.encode() in body for (body,) in rows].count(True) == 1
+    elsewhere.close()
+
+
+async def test_many_may_open_a_new_file_at_once(path: Path) -> None:
+    several = [SqliteFile(path) for _ in range(8)]
+    await asyncio.gather(*[file.start() for file in several])
+    counts = await asyncio.gather(
+        *[
+            file.read(lambda db: db.execute("SELECT count(*) FROM responses").fetchall())
+            for file in several
+        ]
+    )
+    assert counts == [[(0,)]] * 8
+    await asyncio.gather(*[file.aclose() for file in several])
+
+
 # --- what goes ------------------------------------------------------------------------------------
 
 
@@ -218,6 +241,22 @@ async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
     assert traces(path) == []
 
 
+async def test_the_wiping_is_tried_again_until_nobody_is_in_the_way(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    await keep_secrets(store, "a")
+    elsewhere = connect(path)
+    elsewhere.execute("BEGIN; SELECT count(*) FROM items").fetchall()
+    await store.delete(US, "resp_a")
+    await keep(store, "next")
+    assert traces(path) != []
+    elsewhere.execute("COMMIT")
+    async with asyncio.timeout(10):
+        while traces(path):
+            await store.unfinished()
+    elsewhere.close()
+
+
 # --- starting -------------------------------------------------------------------------------------
 
 
@@ -273,6 +312,19 @@ async def test_a_file_that_refuses_writes_is_refused(path: Path) -> None:
     spoilt.execute("DROP TABLE items")
     spoilt.close()
     await refuses(path, "no such table: items")
+
+
+async def test_a_file_that_forgets_what_was_written_is_refused(path: Path) -> None:
+    store = SqliteResponseStore(path)
+    await store.start()
+    await store.aclose()
+    spoilt = connect(path)
+    spoilt.execute(
+        "CREATE TRIGGER forget AFTER INSERT ON responses"
+        " BEGIN DELETE FROM responses WHERE number = new.number; END"
+    )
+    spoilt.close()
+    await refuses(path, "does not return what was written")
 
 
 async def test_the_proof_at_the_start_leaves_nothing(

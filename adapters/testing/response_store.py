@@ -1,0 +1,516 @@
+"""What every ResponseStore must do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from antiphon.application.ports import ResponseStore, StoredItem, StoredResponse
+from antiphon.domain import items as i
+from antiphon.domain.content import (
+    Logprob,
+    OutputText,
+    ReasoningText,
+    Refusal,
+    SummaryText,
+    TopLogprob,
+    UrlCitation,
+)
+from antiphon.domain.errors import NotFound, StoreError
+from antiphon.domain.response import (
+    TERMINAL,
+    Failure,
+    IncompleteDetails,
+    ReasoningConfig,
+    Response,
+    TextConfig,
+)
+from antiphon.domain.usage import TurnUsage, total
+
+US, THEM = "us", "them"
+RUNNING = ("queued", "in_progress")
+
+EVERY_FIELD: dict[str, Any] = {
+    "created_at": 1_790_000_000,
+    "completed_at": 1_790_000_001,
+    "background": True,
+    "error": Failure(code="server_error", message="Ünlucky \u2028 🍀"),
+    "incomplete_details": IncompleteDetails(reason="max_output_tokens"),
+    "instructions": 'Be "brief".\n',
+    "max_output_tokens": 16,
+    "max_tool_calls": 3,
+    "model": "m",
+    "reasoning": ReasoningConfig(effort="low"),
+    "temperature": 0.1,
+    "text": TextConfig(format={"type": "json_schema", "schema": {"b": 1e-7, "a": [None]}}),
+    "tool_choice": {"type": "function", "name": "f"},
+    "tools": (Raw(b'{"type":"function","name":"f","x":1.50}'), Raw(b'{"type":"new"}')),
+    "top_p": 1.0,
+    "usage": total([TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1)]),
+    "metadata": {"z": "1", "a": ""},
+    "request_id": "req_1",
+}
+
+EVERY_KIND_OF_OUTPUT: tuple[i.AnyItem, ...] = (
+    i.Reasoning(
+        id="rs_1",
+        summary=(SummaryText(text="s"),),
+        content=(ReasoningText(text="hm"),),
+        encrypted_content="gAAA",
+    ),
+    i.Message(
+        id="msg_1",
+        role="assistant",
+        status="completed",
+        phase="final_answer",
+        content=(
+            OutputText(
+                text="Hé\u2028llo",
+                annotations=(UrlCitation(start_index=0, end_index=1, url="u", title="t"),),
+                logprobs=(
+                    Logprob(
+                        token="H",
+                        logprob=-0.25,
+                        bytes=(72,),
+                        top_logprobs=(TopLogprob(token="h", logprob=-1e-9),),
+                    ),
+                ),
+            ),
+            Refusal(refusal="no"),
+        ),
+    ),
+    i.FunctionCall(id="fc_1", call_id="call_1", name="f", arguments='{"a": 1.0}'),
+    i.CustomToolCall(id="ctc_1", call_id="call_2", name="c", input="free\ttext", namespace="n"),
+    i.McpListTools(id="mcpl_1", server_label="s", tools=({"name": "x", "input_schema": {}},)),
+    i.McpCall(id="mcp_1", server_label="s", name="x", arguments="{}", error={"code": 1}),
+    i.McpApprovalRequest(id="mcpr_1", server_label="s", name="x", arguments="{}"),
+    i.WebSearchCall(id="ws_1", status="completed", action={"type": "search", "queries": ["q"]}),
+    i.CodeInterpreterCall(id="ci_1", container_id="cntr_1", code="1", outputs=({"logs": "1"},)),
+    i.ShellCall(id="sh_1", call_id="call_3", action={"commands": ["ls"], "timeout_ms": None}),
+    i.ToolSearchCall(id="tsc_1", arguments={"q": [1, 2.5]}),
+    i.Compaction(id="cmp_1", encrypted_content="gBBB"),
+)
+
+
+def item(name: str, *, raw: bytes | None = None) -> StoredItem:
+    """An item whose id starts with `msg_`."""
+    text = raw or b'{"type":"message","id":"msg_%b","role":"user","content":"hi"}' % name.encode()
+    return StoredItem(id=f"msg_{name}", raw=Raw(text))
+
+
+def running(
+    name: str, *input_items: StoredItem, after: str | None = None, **fields: Any
+) -> StoredResponse:
+    """A new response `resp_…`; without items its input is one, `msg_…_in`."""
+    response = Response(
+        **{
+            "id": f"resp_{name}",
+            "created_at": 0,
+            "model": "m",
+            "previous_response_id": None if after is None else f"resp_{after}",
+            **fields,
+        }
+    )
+    return StoredResponse(response=response, input=input_items or (item(f"{name}_in"),))
+
+
+def finished(name: str, *, after: str | None = None, **fields: Any) -> Response:
+    """The same response, finished; its output is one item, `msg_…_out`."""
+    answer = i.Message(id=f"msg_{name}_out", role="assistant", content="hello")
+    fields = {"status": "completed", "output": (answer,), **fields}
+    return running(name, after=after, **fields).response
+
+
+async def keep(
+    store: ResponseStore, name: str, *, after: str | None = None, tenant: str = US
+) -> None:
+    """Create and finish a response with one item in, one out."""
+    await store.create(tenant, running(name, after=after))
+    assert await store.finish(tenant, finished(name, after=after))
+
+
+def ids(items: Sequence[StoredItem]) -> list[str]:
+    return [one.id.removeprefix("msg_") for one in items]
+
+
+def turns(*names: str) -> list[str]:
+    return [f"{name}_{way}" for name in names for way in ("in", "out")]
+
+
+async def input_of(store: ResponseStore, name: str) -> list[str]:
+    return ids(await store.input_items(US, f"resp_{name}"))
+
+
+async def conversation_of(store: ResponseStore, name: str) -> list[str]:
+    return ids(await store.conversation(US, f"resp_{name}"))
+
+
+async def unknown(lookup: Awaitable[object]) -> bool:
+    try:
+        await lookup
+    except NotFound:
+        return True
+    return False
+
+
+async def is_gone(store: ResponseStore, name: str, *, tenant: str = US) -> bool:
+    """Whether every method says so."""
+    response_id = f"resp_{name}"
+    return all(
+        [
+            await unknown(store.get(tenant, response_id)),
+            await unknown(store.input_items(tenant, response_id)),
+            await unknown(store.conversation(tenant, response_id)),
+            await unknown(store.delete(tenant, response_id)),
+            not await store.finish(tenant, finished(name)),
+            response_id not in [response.id for _, response in await store.unfinished()],
+        ]
+    )
+
+
+def as_json(response: Response) -> bytes:
+    return msgspec.json.encode(response)
+
+
+@pytest.mark.asyncio
+class ResponseStoreContract:
+    """Subclass it where pytest collects tests.
+
+    class TestMyStore(ResponseStoreContract):
+        @pytest.fixture
+        async def store(self):
+            store = MyStore()
+            await store.start()
+            yield store
+            await store.aclose()
+    """
+
+    @pytest.fixture
+    async def store(self) -> ResponseStore:
+        raise NotImplementedError("override this fixture: return an empty store, started")
+
+    # --- one response -----------------------------------------------------------------------------
+
+    async def test_a_new_response_is_read_as_it_was_written(self, store: ResponseStore) -> None:
+        new = running("a", **EVERY_FIELD)
+        await store.create(US, new)
+        assert as_json(await store.get(US, "resp_a")) == as_json(new.response)
+
+    async def test_a_finished_response_is_read_as_it_was_written(
+        self, store: ResponseStore
+    ) -> None:
+        await store.create(US, running("a"))
+        done = finished("a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
+        assert await store.finish(US, done)
+        assert as_json(await store.get(US, "resp_a")) == as_json(done)
+
+    async def test_what_was_put_out_can_be_put_in_again(self, store: ResponseStore) -> None:
+        await store.create(US, running("a"))
+        await store.finish(US, finished("a", output=EVERY_KIND_OF_OUTPUT))
+        found = (await store.conversation(US, "resp_a"))[1:]
+        assert [one.id for one in found] == [one.id for one in EVERY_KIND_OF_OUTPUT]
+        assert [bytes(one.raw) for one in found] == [
+            msgspec.json.encode(one) for one in EVERY_KIND_OF_OUTPUT
+        ]
+
+    async def test_a_response_may_have_no_items_at_all(self, store: ResponseStore) -> None:
+        bare = StoredResponse(response=running("a").response)
+        await store.create(US, bare)
+        assert await store.finish(US, finished("a", output=()))
+        assert await store.conversation(US, "resp_a") == []
+        assert (await store.get(US, "resp_a")).output == ()
+
+    async def test_finishing_replaces_what_was_put_out_so_far(self, store: ResponseStore) -> None:
+        early = i.Message(id="msg_early", role="assistant", content="h", status="in_progress")
+        new = running("a", output=(early, *EVERY_KIND_OF_OUTPUT))
+        await store.create(US, new)
+        assert as_json(await store.get(US, "resp_a")) == as_json(new.response)
+        assert await store.finish(US, finished("a"))
+        assert await store.get(US, "resp_a") == finished("a")
+        assert await conversation_of(store, "a") == ["a_in", "a_out"]
+        assert await unknown(store.item(US, "msg_early"))
+
+    @pytest.mark.parametrize("status", RUNNING)
+    @pytest.mark.parametrize("end", sorted(TERMINAL))
+    async def test_a_response_is_finished_once(
+        self, store: ResponseStore, status: str, end: str
+    ) -> None:
+        await store.create(US, running("a", status=status))
+        first = finished("a", status=end)
+        assert await store.finish(US, first)
+        for later in sorted(TERMINAL):
+            assert not await store.finish(US, finished("a", status=later, output=()))
+        assert await store.get(US, "resp_a") == first
+        assert await conversation_of(store, "a") == turns("a")
+
+    async def test_what_was_never_created_cannot_be_finished(self, store: ResponseStore) -> None:
+        assert not await store.finish(US, finished("a"))
+        assert await is_gone(store, "a")
+
+    async def test_an_id_is_given_once(self, store: ResponseStore) -> None:
+        await store.create(US, running("a"))
+        with pytest.raises(StoreError):
+            await store.create(US, running("a", item("other")))
+        assert await input_of(store, "a") == ["a_in"]
+        assert await unknown(store.item(US, "msg_other"))
+
+    async def test_what_was_never_written_is_unknown(self, store: ResponseStore) -> None:
+        assert await is_gone(store, "a")
+        assert await unknown(store.item(US, "msg_a"))
+
+    # --- items ------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            b'{"id":"msg_x","role":"user","unknown":[1.50,1e2,-0.0],"content":"\\u00e9\\/"}',
+            b'{ "type" : "from_the_future",\n\t"huge": 123456789012345678901234567890 }',
+            '{"type":"message","content":"é 🍀 \u2028","a":1,"a":2}'.encode(),
+            b'{"type":"message","content":"%b"}' % (b"A" * 3_000_000),
+        ],
+        ids=["unknown fields", "unknown type", "not ASCII", "large"],
+    )
+    async def test_an_input_item_is_kept_byte_for_byte(
+        self, store: ResponseStore, raw: bytes
+    ) -> None:
+        await store.create(US, running("a", item("x", raw=raw)))
+        [listed] = await store.input_items(US, "resp_a")
+        assert bytes(listed.raw) == raw
+        assert bytes((await store.item(US, "msg_x")).raw) == raw
+
+    async def test_input_and_output_items_are_found_by_id(self, store: ResponseStore) -> None:
+        await keep(store, "a")
+        found = await store.item(US, "msg_a_out")
+        assert found.id == "msg_a_out"
+        assert bytes(found.raw) == msgspec.json.encode(finished("a").output[0])
+        assert (await store.item(US, "msg_a_in")) == item("a_in")
+
+    async def test_of_several_items_of_one_id_the_newest_is_found(
+        self, store: ResponseStore
+    ) -> None:
+        for name in ("z", "a", "m"):
+            again = item("again", raw=b'{"content":"%b"}' % name.encode())
+            await store.create(US, running(name, again))
+        assert bytes((await store.item(US, "msg_again")).raw) == b'{"content":"m"}'
+        await store.delete(US, "resp_m")
+        assert bytes((await store.item(US, "msg_again")).raw) == b'{"content":"a"}'
+
+    async def test_an_item_may_come_twice_in_one_input(self, store: ResponseStore) -> None:
+        await store.create(US, running("a", item("x"), item("x")))
+        assert await input_of(store, "a") == ["x", "x"]
+
+    # --- chains -----------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("length", [1, 3, 30])
+    async def test_a_chain_is_read_in_the_order_of_the_conversation(
+        self, store: ResponseStore, length: int
+    ) -> None:
+        names = [str(n) for n in range(length)]
+        for name, before in zip(names, [None, *names], strict=False):
+            await store.create(
+                US, running(name, item(f"{name}_1"), item(f"{name}_2"), after=before)
+            )
+            assert await store.finish(US, finished(name, after=before))
+        each = [[f"{name}_1", f"{name}_2", f"{name}_out"] for name in names]
+        whole = [name for one in each for name in one]
+        assert await conversation_of(store, names[-1]) == whole
+        assert await input_of(store, names[-1]) == whole[:-1]
+        assert await conversation_of(store, names[0]) == each[0]
+
+    async def test_many_items_keep_their_order(self, store: ResponseStore) -> None:
+        many = [item(f"{n}") for n in range(120)]
+        await store.create(US, running("a", *many))
+        assert await input_of(store, "a") == ids(many)
+
+    async def test_forks_share_what_is_before_them(self, store: ResponseStore) -> None:
+        await keep(store, "root")
+        await keep(store, "left", after="root")
+        await keep(store, "right", after="root")
+        await keep(store, "leaf", after="left")
+        assert await conversation_of(store, "leaf") == turns("root", "left", "leaf")
+        assert await conversation_of(store, "right") == turns("root", "right")
+
+    async def test_a_running_response_has_an_input_already(self, store: ResponseStore) -> None:
+        await keep(store, "a")
+        await store.create(US, running("b", after="a"))
+        assert await input_of(store, "b") == [*turns("a"), "b_in"]
+        assert await conversation_of(store, "b") == [*turns("a"), "b_in"]
+
+    async def test_a_parent_that_is_unknown_deleted_or_foreign_is_no_parent(
+        self, store: ResponseStore
+    ) -> None:
+        await keep(store, "foreign", tenant=THEM)
+        await keep(store, "deleted")
+        await keep(store, "holds_deleted", after="deleted")
+        await store.delete(US, "resp_deleted")
+        for parent in ("foreign", "deleted", "unknown"):
+            await keep(store, f"after_{parent}", after=parent)
+            assert await conversation_of(store, f"after_{parent}") == turns(f"after_{parent}")
+
+    # --- deleting ---------------------------------------------------------------------------------
+
+    async def test_a_deleted_response_is_unknown(self, store: ResponseStore) -> None:
+        await keep(store, "a")
+        await store.delete(US, "resp_a")
+        assert await is_gone(store, "a")
+        assert await unknown(store.item(US, "msg_a_in"))
+        assert await unknown(store.item(US, "msg_a_out"))
+
+    async def test_a_running_response_can_be_deleted_and_not_finished(
+        self, store: ResponseStore
+    ) -> None:
+        await store.create(US, running("a"))
+        await store.delete(US, "resp_a")
+        assert await is_gone(store, "a")
+        assert await unknown(store.item(US, "msg_a_out"))
+
+    @pytest.mark.parametrize("name", ["root", "middle", "leaf"])
+    async def test_who_continues_a_deleted_response_keeps_its_items(
+        self, store: ResponseStore, name: str
+    ) -> None:
+        chain = ["root", "middle", "leaf"]
+        for one, before in zip(chain, [None, *chain], strict=False):
+            await keep(store, one, after=before)
+        await store.delete(US, f"resp_{name}")
+        assert await is_gone(store, name)
+        for one in chain:
+            if one != name:
+                up_to_it = chain[: chain.index(one) + 1]
+                assert await conversation_of(store, one) == turns(*up_to_it)
+
+    async def test_items_go_with_the_last_response_that_continues_them(
+        self, store: ResponseStore
+    ) -> None:
+        for one, before in (("a", None), ("b", "a"), ("c", "b"), ("d", "b")):
+            await keep(store, one, after=before)
+        await store.delete(US, "resp_a")
+        await store.delete(US, "resp_b")
+        await store.delete(US, "resp_c")
+        assert await conversation_of(store, "d") == turns("a", "b", "d")
+        assert (await store.item(US, "msg_a_in")).id == "msg_a_in"
+        assert await unknown(store.item(US, "msg_c_in"))
+        await store.delete(US, "resp_d")
+        for name in turns("a", "b", "c", "d"):
+            assert await unknown(store.item(US, f"msg_{name}"))
+
+    async def test_what_is_before_a_deleted_response_stays(self, store: ResponseStore) -> None:
+        await keep(store, "a")
+        await keep(store, "b", after="a")
+        await store.delete(US, "resp_b")
+        assert await conversation_of(store, "a") == turns("a")
+        await keep(store, "c", after="a")
+        assert await conversation_of(store, "c") == turns("a", "c")
+
+    async def test_others_under_the_same_names_are_not_deleted(self, store: ResponseStore) -> None:
+        for tenant in (US, THEM):
+            await keep(store, "a", tenant=tenant)
+        await store.delete(THEM, "resp_a")
+        assert await conversation_of(store, "a") == turns("a")
+        assert (await store.item(US, "msg_a_in")).id == "msg_a_in"
+
+    # --- tenants ----------------------------------------------------------------------------------
+
+    async def test_what_another_tenant_has_is_unknown(self, store: ResponseStore) -> None:
+        await keep(store, "done")
+        await store.create(US, running("running"))
+        assert await unknown(store.get(THEM, "resp_done"))
+        assert await unknown(store.input_items(THEM, "resp_done"))
+        assert await unknown(store.conversation(THEM, "resp_done"))
+        assert await unknown(store.item(THEM, "msg_done_in"))
+        assert await unknown(store.item(THEM, "msg_done_out"))
+        assert await unknown(store.delete(THEM, "resp_done"))
+        assert not await store.finish(THEM, finished("running"))
+        assert (await store.get(US, "resp_done")).status == "completed"
+        assert (await store.get(US, "resp_running")).status == "in_progress"
+
+    async def test_tenants_may_use_the_same_ids(self, store: ResponseStore) -> None:
+        await store.create(US, running("a", item("x", raw=b'{"of":"us"}'), model="ours"))
+        await store.create(THEM, running("a", item("x", raw=b'{"of":"them"}'), model="theirs"))
+        assert (await store.get(US, "resp_a")).model == "ours"
+        assert (await store.get(THEM, "resp_a")).model == "theirs"
+        assert bytes((await store.item(US, "msg_x")).raw) == b'{"of":"us"}'
+
+    async def test_chains_of_the_same_ids_do_not_mix(self, store: ResponseStore) -> None:
+        await keep(store, "a", tenant=THEM)
+        await store.create(US, running("a", item("ours")))
+        for tenant in (US, THEM):
+            await keep(store, "b", after="a", tenant=tenant)
+        assert await conversation_of(store, "b") == ["ours", *turns("b")]
+        assert ids(await store.conversation(THEM, "resp_b")) == turns("a", "b")
+
+    @pytest.mark.parametrize("name", ["' OR 1=1 --", "%", "", "\x00", "é🍀", "*"])
+    async def test_an_id_is_taken_literally(self, store: ResponseStore, name: str) -> None:
+        await keep(store, "a")
+        for lookup in (store.get, store.input_items, store.conversation, store.item, store.delete):
+            call: Callable[[str, str], Awaitable[object]] = lookup
+            assert await unknown(call(US, name))
+            assert await unknown(call(name, "resp_a"))
+        assert await conversation_of(store, "a") == turns("a")
+
+    # --- what is running --------------------------------------------------------------------------
+
+    async def test_unfinished_responses_are_listed_oldest_first(self, store: ResponseStore) -> None:
+        assert await store.unfinished() == []
+        for tenant, name in ((US, "z"), (THEM, "a"), (US, "done"), (US, "deleted"), (US, "m")):
+            await store.create(tenant, running(name, status="queued"))
+        await store.finish(US, finished("done"))
+        await store.delete(US, "resp_deleted")
+        assert [(tenant, one.id) for tenant, one in await store.unfinished()] == [
+            (US, "resp_z"),
+            (THEM, "resp_a"),
+            (US, "resp_m"),
+        ]
+
+    async def test_an_unfinished_response_is_listed_whole(self, store: ResponseStore) -> None:
+        new = running("a", **EVERY_FIELD)
+        await store.create(US, new)
+        [(_, found)] = await store.unfinished()
+        assert as_json(found) == as_json(new.response)
+
+    # --- at the same time -------------------------------------------------------------------------
+
+    async def test_many_write_and_read_their_own_at_the_same_time(
+        self, store: ResponseStore
+    ) -> None:
+        await keep(store, "root")
+
+        async def client(name: str) -> None:
+            await store.create(US, running(name, after="root"))
+            assert (await store.get(US, f"resp_{name}")).status == "in_progress"
+            assert await store.finish(US, finished(name, after="root"))
+            assert (await store.get(US, f"resp_{name}")).status == "completed"
+            assert await conversation_of(store, name) == turns("root", name)
+
+        await asyncio.gather(*[client(str(n)) for n in range(50)])
+        assert await store.unfinished() == []
+
+    async def test_of_many_that_finish_a_response_one_succeeds(self, store: ResponseStore) -> None:
+        await store.create(US, running("a"))
+        ends = [finished("a", model=f"m{n}") for n in range(20)]
+        won = await asyncio.gather(*[store.finish(US, end) for end in ends])
+        assert won.count(True) == 1
+        assert await store.get(US, "resp_a") == ends[won.index(True)]
+
+    async def test_a_write_that_fails_takes_no_other_with_it(self, store: ResponseStore) -> None:
+        await store.create(US, running("taken"))
+        names = [str(n) for n in range(10)]
+        writes = [store.create(US, running(name)) for name in names]
+        writes.insert(5, store.create(US, running("taken", item("lost"))))
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes if outcome is not None] == [StoreError]
+        for name in names:
+            assert await input_of(store, name) == [f"{name}_in"]
+        assert await unknown(store.item(US, "msg_lost"))
+
+    async def test_a_caller_that_leaves_disturbs_nobody(self, store: ResponseStore) -> None:
+        leaving = asyncio.create_task(store.create(US, running("leaving")))
+        staying = asyncio.create_task(store.create(US, running("staying")))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await staying
+        assert await input_of(store, "staying") == ["staying_in"]
