@@ -19,6 +19,7 @@ from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.app import create_app
+from antiphon.entrypoints.http.protocol import BoundedProtocol
 from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")
@@ -93,6 +94,7 @@ async def serving(container: Container) -> AsyncIterator[Served]:
 async def _serve(settings: Settings) -> None:
     container = Container(settings=settings)
     async with serving(container) as served:
+        _on_signals(served.server)  # before the banner: who reads it may send one
         banner.ready(
             settings,
             models=list(served.models.by_name),
@@ -101,7 +103,6 @@ async def _serve(settings: Settings) -> None:
             format=settings.format,
             store=settings.store,
         )
-        _on_signals(served.server)
         await served.serving
 
 
@@ -150,7 +151,7 @@ def _listen(settings: Settings) -> socket.socket:
 def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http="httptools",
+        http=BoundedProtocol.within(settings.arrival_s),
         ws="none",
         lifespan="off",
         access_log=False,

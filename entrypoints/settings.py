@@ -194,6 +194,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_json_nodes: Annotated[
         int, _about(REQUESTS, "How many values a body may have in total.", ge=100)
     ] = 200_000
+    arrival_s: Annotated[
+        float,
+        _about(REQUESTS, "Seconds that a request may take to arrive, its body included.", gt=0),
+    ] = 60.0
     strict_unknown_fields: Annotated[
         bool,
         _about(REQUESTS, "Refuse a request that has a field which the server does not know."),

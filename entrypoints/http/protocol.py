@@ -1,0 +1,82 @@
+"""HTTP/1.1 with limits: uvicorn itself reads heads of any size, and waits for requests for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from antiphon.entrypoints.http.errors import error_json
+
+MAX_HEAD_BYTES = 64 * 1024
+REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large"}
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Ends a connection whose request has too long a head or takes over `arrival_s` to arrive."""
+
+    arrival_s = 60.0
+    _head_bytes = 0
+    _in_head = True
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        # One event is one small write: waiting for a full segment would only delay it.
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().connection_made(transport)
+        self._await_arrival()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, f"The request's head has more than {MAX_HEAD_BYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        if self._deadline is None:
+            self._await_arrival()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._arrived()
+        super().on_message_complete()
+
+    @classmethod
+    def within(cls, arrival_s: float) -> type[BoundedProtocol]:
+        """Return this protocol with another limit: uvicorn makes the instances itself."""
+        return type(cls.__name__, (cls,), {"arrival_s": arrival_s})
+
+    def _await_arrival(self) -> None:
+        message = f"The request did not arrive within {self.arrival_s:g} seconds."
+        self._deadline = self.loop.call_later(self.arrival_s, self._refuse, 408, message)
+
+    def _arrived(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._arrived()
+        if self.transport.is_closing():
+            return
+        body = error_json(status, message, None, None)
+        head = (
+            f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()

@@ -1,0 +1,96 @@
+"""Clients that send too much, too slowly or not at all have a defined end, and cost little."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from antiphon.entrypoints.http.protocol import MAX_HEAD_BYTES
+
+
+def connect(server: Any) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def answer_to(connection: socket.socket) -> bytes:
+    """Read until the server closes."""
+    received = b""
+    while part := connection.recv(65536):
+        received += part
+    return received
+
+
+def test_a_head_without_end_is_refused_before_it_costs_memory(server: Any) -> None:
+    with connect(server) as connection:
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx-long: ")
+        sent, answer = 0, b""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while sent < 50 * MAX_HEAD_BYTES:
+                sent += connection.send(b"a" * 65536)
+        with suppress(ConnectionResetError):
+            answer = answer_to(connection)
+    assert sent < 50 * MAX_HEAD_BYTES or answer.startswith(b"HTTP/1.1 431")
+    assert httpx.get(f"{server.api}/models").status_code == 200
+
+
+def test_a_head_that_is_a_little_too_long_is_told_so(server: Any) -> None:
+    with connect(server) as connection:
+        head = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx-long: " + b"a" * MAX_HEAD_BYTES
+        connection.sendall(head)
+        answer = answer_to(connection)
+    assert answer.startswith(b"HTTP/1.1 431")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"POST /v1/responses HTTP/1.1\r\nhost: x\r\n",
+        b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
+    ],
+)
+def test_a_request_that_never_arrives_is_ended(serve: Any, begun: bytes) -> None:
+    with serve(arrival_s=0.2) as server, connect(server) as connection:
+        connection.sendall(begun)
+        assert answer_to(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_a_slow_answer_is_not_a_slow_request(serve: Any) -> None:
+    with serve(arrival_s=0.2) as server:
+        asked = '@@script [[{"hang": 0.6}, {"say": "late"}]]'
+        body = {"model": "scripted-chat", "input": asked}
+        answer = httpx.post(f"{server.api}/responses", json=body)
+    assert answer.status_code == 200
+
+
+def test_rubbish_is_a_400(server: Any) -> None:
+    with connect(server) as connection:
+        connection.sendall(b"\x16\x03\x01 not http\r\n\r\n")
+        assert answer_to(connection).startswith(b"HTTP/1.1 400")
+
+
+async def test_a_reader_that_does_not_read_slows_nobody_else(server: Any) -> None:
+    asked = '@@script [[{"say": "word ", "repeat": 20000}]]'
+    body = {"model": "scripted-chat", "input": asked, "stream": True, "store": False}
+    raw = json.dumps(body).encode()
+    head = f"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
+    host, port = server.url.removeprefix("http://").split(":")
+    stalled = []
+    for _ in range(5):
+        _, writer = await asyncio.open_connection(host, int(port), limit=1)
+        writer.write(head.encode() + raw)
+        await writer.drain()
+        stalled.append(writer)
+    async with httpx.AsyncClient(base_url=server.api, timeout=10) as client:
+        answer = await client.post("/responses", json={"model": "scripted-chat", "input": "hi"})
+        assert answer.status_code == 200
+    for writer in stalled:
+        writer.close()
