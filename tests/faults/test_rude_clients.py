@@ -30,13 +30,11 @@ def answer_to(connection: socket.socket) -> bytes:
 def test_a_head_without_end_is_refused_before_it_costs_memory(server: Any) -> None:
     with connect(server) as connection:
         connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: x\r\nx-long: ")
-        sent, answer = 0, b""
+        sent, most = 0, 2000 * MAX_HEAD_BYTES  # far more than the sockets' own buffers hold
         with suppress(BrokenPipeError, ConnectionResetError):
-            while sent < 50 * MAX_HEAD_BYTES:
+            while sent < most:
                 sent += connection.send(b"a" * 65536)
-        with suppress(ConnectionResetError):
-            answer = answer_to(connection)
-    assert sent < 50 * MAX_HEAD_BYTES or answer.startswith(b"HTTP/1.1 431")
+    assert sent < most
     assert httpx.get(f"{server.api}/models").status_code == 200
 
 
