@@ -22,11 +22,11 @@ from antiphon.application.ports import (
     Turn,
 )
 from antiphon.application.sampling import Sampling
+from antiphon.application.stopping import StopStrings
 from antiphon.domain.conversation import droppable
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.errors import EngineError, RequestError
 from antiphon.domain.usage import TurnUsage
-
 
 TRUNCATED_ROOM = 4
 """With `truncation: auto`, at most one part in so many of the context is kept for the answer."""
@@ -74,7 +74,14 @@ class TokenModel(Model):
             turn=turn,
         )
         parser = self._format.parser(turn, prompt)
-        return TokenTurn(self._format, parser, prompt, await self._engine.generate(request))
+        steps = await self._engine.generate(request)
+        return TokenTurn(self._format, parser, prompt, steps, self._stopping(turn))
+
+    def _stopping(self, turn: Turn) -> StopStrings | None:
+        if self._format.reads_text or not turn.sampling.stop:
+            return None
+        included = turn.sampling.include_stop_str_in_output
+        return StopStrings(turn.sampling.stop, include=included)
 
     def _sampling(self, turn: Turn, prompt: Prompt) -> Sampling:
         room = self._engine.context_length - len(prompt.token_ids)
@@ -137,15 +144,23 @@ class TokenModel(Model):
 class TokenTurn(ModelTurn):
     """A run in the engine, read as deltas. Closing it aborts the run."""
 
-    def __init__(self, format: Format, parser: Parser, prompt: Prompt, steps: Steps) -> None:
+    def __init__(
+        self,
+        format: Format,
+        parser: Parser,
+        prompt: Prompt,
+        steps: Steps,
+        stopping: StopStrings | None = None,
+    ) -> None:
         self._format = format
         self._parser = parser
         self._prompt = prompt
         self._steps = steps
+        self._stopping = stopping
         self._output: list[int] = []
 
     async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
-        feed = self._parser.feed
+        feed = self._feed if self._stopping else self._parser.feed
         async with aclosing(self._steps) as steps:
             async for step in steps:
                 self._output += step.token_ids
@@ -166,6 +181,10 @@ class TokenTurn(ModelTurn):
             self._format.messages(self._output),
         )
 
+    def _feed(self, step: Step) -> list[Delta]:
+        assert self._stopping is not None
+        return self._stopping.feed(self._parser.feed(step))
+
     def _end(self, step: Step) -> list[Delta]:
         if step.finish not in ("stop", "length"):
             raise EngineError(f"The engine ended the run: {step.finish}.")
@@ -176,4 +195,6 @@ class TokenTurn(ModelTurn):
             output=len(self._output),
             reasoning=self._parser.reasoning_tokens,
         )
+        if self._stopping:
+            rest = [*self._stopping.feed(rest), *self._stopping.end()]
         return [*rest, TurnEnd(step.finish, usage)]

@@ -147,7 +147,7 @@ class Container(containers.DeclarativeContainer):
 
     store: providers.Provider[ResponseStore] = providers.Selector(
         providers.Callable(store_kind, settings),
-        memory=providers.Singleton(MemoryResponseStore),
+        memory=providers.Singleton(MemoryResponseStore, keep=settings.provided.keep_responses),
         sqlite=providers.Singleton(sqlite_store, settings),
         named=providers.Singleton(named_store, settings),
     )

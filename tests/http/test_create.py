@@ -292,7 +292,7 @@ def test_leaving_a_stream_aborts_the_run_in_the_engine(
         body = {"model": model, "input": asked, "stream": True}
         with httpx.stream("POST", f"{server.api}/responses", json=body) as answer:
             next(answer.iter_lines())
-            assert engine.running == 1
+            wait_until(lambda: engine.running == 1)
         wait_until(lambda: engine.aborted == 1)
         assert engine.running == 0
 
