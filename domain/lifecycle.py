@@ -11,15 +11,18 @@ open.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import IntEnum, auto
 
 from antiphon.domain import events as e
 from antiphon.domain import items as i
 from antiphon.domain.errors import OutOfOrder
 
 
-class State(Enum):
-    """Where a stream stands. From MESSAGE on, an item is open."""
+class State(IntEnum):
+    """Where a stream stands. From MESSAGE on, an item is open.
+
+    Numbers only because those hash in C: every event looks its state up.
+    """
 
     START = auto()
     CREATED = auto()
