@@ -1,0 +1,10 @@
+"""Chat templates: the format of models that come with a Jinja template, and of the scripted one."""
+
+from antiphon.adapters.formats.chat_template.format import (
+    ChatTemplateFormat,
+    from_hf_tokenizer,
+    load,
+)
+from antiphon.adapters.formats.chat_template.markup import scripted_chat, scripted_markup
+
+__all__ = ["ChatTemplateFormat", "from_hf_tokenizer", "load", "scripted_chat", "scripted_markup"]

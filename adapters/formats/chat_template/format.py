@@ -1,0 +1,134 @@
+"""The chat-template format: a family's row, a tokenizer and a renderer, joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from antiphon.adapters.formats.chat_template.constraint import constraint
+from antiphon.adapters.formats.chat_template.families import FAMILIES, Family, detect
+from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.renderer import Renderer, TemplateRenderer
+from antiphon.adapters.formats.chat_template.template import (
+    ChatTemplate,
+    load_template,
+    named_templates,
+    read_json,
+    special_tokens,
+)
+from antiphon.adapters.formats.chat_template.tokenizer import (
+    FolderTokenizer,
+    HfTokenizer,
+    Tokenizer,
+)
+from antiphon.application.ports import Format, Json, Parser, Prompt, Turn
+from antiphon.application.sampling import Constraint
+from antiphon.domain.errors import SettingsError
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+TAIL = 16
+"""Tokens at a prompt's end among which the marker that opens reasoning is looked for."""
+
+
+class ChatTemplateFormat(Format):
+    """A family of models that speak a chat template."""
+
+    skip_special_tokens = False
+    reads_text = True
+    efforts: Sequence[str] = EFFORTS
+
+    def __init__(
+        self,
+        family: Family,
+        tokenizer: Tokenizer,
+        *,
+        renderer: Renderer,
+        stop_token_ids: Sequence[int] = (),
+    ) -> None:
+        self.stop_token_ids: Sequence[int] = tuple(stop_token_ids)
+        self._family = family
+        self._tokenizer = tokenizer
+        self._renderer = renderer
+
+    async def render(self, turn: Turn) -> Prompt:
+        return await self._renderer.render(turn)
+
+    def parser(self, turn: Turn, prompt: Prompt) -> Parser:
+        return ChatTemplateParser(
+            self._family, self._tokenizer, turn=turn, reasons_first=self._is_open(prompt)
+        )
+
+    def constraint(self, turn: Turn) -> Constraint | None:
+        return constraint(self._family, turn, inside_reasoning=self._renderer.opens_reasoning(turn))
+
+    def messages(self, token_ids: Sequence[int]) -> list[Json]:
+        ids = list(token_ids)
+        text = self._tokenizer.decode(ids)
+        return [{"type": "raw_message_tokens", "message": text, "tokens": ids}]
+
+    def _is_open(self, prompt: Prompt) -> bool:
+        if self._family.think is None:
+            return False
+        tail = self._tokenizer.decode(prompt.token_ids[-TAIL:])
+        return tail.rstrip().endswith(self._family.think[0])
+
+
+def load(folder: Path, *, family: str = "auto") -> ChatTemplateFormat:
+    """Return the format of a model folder: its template, its tokenizer, its ends of turn.
+
+    Raises: SettingsError if a file is missing or broken, or the family is unknown.
+    """
+    if not folder.is_dir():
+        raise SettingsError(f"There is no model folder {str(folder)!r}.")
+    template = load_template(folder)
+    tokenizer = FolderTokenizer.load(folder / "tokenizer.json")
+    generation = read_json(folder / "generation_config.json")
+    eos = special_tokens(read_json(folder / "tokenizer_config.json")).get("eos_token", "")
+    return _format(template, tokenizer, family, ends=[*_ids(generation), tokenizer.token_id(eos)])
+
+
+def from_hf_tokenizer(
+    tokenizer: Any, template: str | None = None, *, family: str = "auto"
+) -> ChatTemplateFormat:
+    """Return the format of a transformers tokenizer, by its own template unless another is given.
+
+    Raises: SettingsError if there is no template, or the family is unknown.
+    """
+    sources = named_templates(template or getattr(tokenizer, "chat_template", None))
+    if not sources:
+        raise SettingsError("The tokenizer has no chat template.")
+    tokens = special_tokens(getattr(tokenizer, "special_tokens_map", {}))
+    return _format(
+        ChatTemplate(sources, tokens),
+        HfTokenizer(tokenizer),
+        family,
+        ends=[getattr(tokenizer, "eos_token_id", None)],
+    )
+
+
+def _format(
+    template: ChatTemplate, tokenizer: Tokenizer, family: str, *, ends: Sequence[int | None]
+) -> ChatTemplateFormat:
+    row = _family(family, template.source)
+    known = [*ends, *(tokenizer.token_id(end) for end in row.ends)]
+    return ChatTemplateFormat(
+        row,
+        tokenizer,
+        renderer=TemplateRenderer(template, tokenizer, row),
+        stop_token_ids=sorted({end for end in known if end is not None}),
+    )
+
+
+def _family(name: str, template: str) -> Family:
+    found = detect(template) if name == "auto" else name
+    if found not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise SettingsError(f"There is no chat format {name!r}; there are: auto, {known}.")
+    return FAMILIES[found]
+
+
+def _ids(generation: Mapping[str, Any]) -> list[int]:
+    eos = generation.get("eos_token_id")
+    found = eos if isinstance(eos, list) else [eos]
+    return [token for token in found if isinstance(token, int)]

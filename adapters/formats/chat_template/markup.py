@@ -1,0 +1,382 @@
+"""The scripted chat model's own language: how its prompts and its turns are written, and read back.
+
+    <|im_start|>ROLE⏎TEXT<|im_end|>⏎          roles: tools, system, developer, user, assistant
+    <|im_start|>tool⏎<tool_response>⏎TEXT⏎</tool_response><|im_end|>⏎
+    an assistant's turn:  <think>⏎TEXT⏎</think>⏎⏎TEXT⏎<tool_call>⏎{JSON}⏎</tool_call>
+
+Markers are tokens that no text becomes, so a user's text cannot pass for one. History is written by
+what writes the model's turns: the next prompt begins with this prompt and what was generated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from antiphon.adapters.formats.chat_template.families import FAMILIES
+from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat
+from antiphon.adapters.formats.chat_template.renderer import Renderer
+from antiphon.adapters.formats.chat_template.transcript import (
+    INPUT,
+    Called,
+    Entry,
+    Piece,
+    Returned,
+    Said,
+    Thought,
+    function_of,
+    offered,
+    transcript,
+    written,
+)
+from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
+from antiphon.application.ports import Json, Prompt, Turn
+from antiphon.domain.errors import RequestError
+from antiphon.domain.offers import flat_name
+from antiphon.domain.tools import ToolSpec
+
+IMAGE_TOKENS = 85
+
+MARKERS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<|image|>",
+    "<|refusal|>",
+    "<|/refusal|>",
+)
+TOKENIZER = WordTokenizer(MARKERS)
+(
+    START,
+    END,
+    THINK,
+    THOUGHT,
+    CALL,
+    CALLED,
+    RESPONSE,
+    RESPONDED,
+    IMAGE,
+    REFUSAL,
+    REFUSED,
+) = range(1, len(MARKERS) + 1)
+CLOSED_BY: Mapping[int, int] = {THINK: THOUGHT, CALL: CALLED, REFUSAL: REFUSED}
+NEWLINE, BLANK_LINE = (
+    TOKENIZER.encode("\n", special=False)[0],
+    TOKENIZER.encode("\n\n", special=False)[0],
+)
+NAME = '{"name": '
+
+
+def _encode(text: str) -> list[int]:
+    return TOKENIZER.encode(text, special=False)
+
+
+def _head(role: str) -> list[int]:
+    return [START, *_encode(role), NEWLINE]
+
+
+HEADS: Mapping[str, list[int]] = {
+    role: _head(role) for role in ("tools", "system", "developer", "user", "assistant", "tool")
+}
+TAIL = [END, NEWLINE]
+
+
+class Writing:
+    """An assistant's turn in the making: blocks and what joins them."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self._last = ""
+
+    def think(self, text: str) -> None:
+        self._block("think", [THINK, NEWLINE, *_encode(text), NEWLINE, THOUGHT])
+
+    def say(self, text: str) -> None:
+        self._block("text", _encode(text))
+
+    def refuse(self, text: str) -> None:
+        self._block("text", [REFUSAL, *_encode(text), REFUSED])
+
+    def call(self, name: str, arguments: str) -> None:
+        call = f'{NAME}{written(name)}, "arguments": {arguments}}}'
+        self._block("call", [CALL, NEWLINE, *_encode(call), NEWLINE, CALLED])
+
+    def raw(self, text: str) -> None:
+        self.ids += TOKENIZER.encode(text, special=True)
+        self._last = ""
+
+    def _block(self, kind: str, ids: list[int]) -> None:
+        if ids:
+            self.ids += _joint(self._last, kind)
+            self.ids += ids
+            self._last = kind
+
+
+def _joint(last: str, kind: str) -> list[int]:
+    """Return what joins two blocks of a turn; it belongs to neither."""
+    if not last:
+        return []
+    return [BLANK_LINE if last == "think" or last == kind == "text" else NEWLINE]
+
+
+class ScriptedRenderer(Renderer):
+    """Writes prompts for the scripted chat model."""
+
+    def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - it never does
+        return False
+
+    async def render(self, turn: Turn) -> Prompt:
+        prompt = _PromptWriting()
+        tools = offered(turn)
+        if tools:
+            prompt.ids += HEADS["tools"]
+            prompt.ids += _tools(msgspec.json.encode([function_of(tool) for tool in tools]))
+            prompt.ids += TAIL
+        if turn.instructions:
+            prompt.add(Said("system", [("text", turn.instructions)]))
+        for message in turn.previous_messages:
+            prompt.add(_previous(message))
+        for entry in transcript(turn.items):
+            prompt.add(entry)
+        prompt.close()
+        prompt.ids += HEADS["assistant"]
+        return Prompt(token_ids=prompt.ids, image_urls=prompt.image_urls)
+
+
+@lru_cache(maxsize=64)
+def _tools(told: bytes) -> tuple[int, ...]:
+    return tuple(_encode(told.decode()))
+
+
+def _previous(message: Json) -> Said:
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or role not in HEADS or not isinstance(content, str):
+        raise RequestError(
+            "A previous message needs a role and a text as content.",
+            param="previous_input_messages",
+        )
+    return Said(role, [("text", content)])
+
+
+class _PromptWriting:
+    """A prompt in the making; `_turn` is the assistant's, as long as it goes on."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.image_urls: list[str] = []
+        self._turn: Writing | None = None
+        self._spoke = False
+
+    def add(self, entry: Entry) -> None:
+        match entry:
+            case Thought(text):
+                self._going().think(text)
+            case Called(name, arguments, _):
+                self._going().call(name, arguments)
+            case Said("assistant", pieces):
+                if self._spoke:  # nothing stood between: another turn of the model
+                    self.close()
+                self._say(self._going(), pieces)
+                self._spoke = True
+                return
+            case Said(role, pieces):
+                self.close()
+                self.ids += HEADS[role]
+                self._write(pieces)
+                self.ids += TAIL
+            case Returned(_, _, pieces):
+                self.close()
+                self.ids += [*HEADS["tool"], RESPONSE, NEWLINE]
+                self._write(pieces)
+                self.ids += [NEWLINE, RESPONDED, *TAIL]
+        self._spoke = False
+
+    def close(self) -> None:
+        """End the assistant's turn, if one goes on."""
+        if self._turn is not None:
+            self.ids += HEADS["assistant"]
+            self.ids += self._turn.ids
+            self.ids += TAIL
+        self._turn = None
+
+    def _going(self) -> Writing:
+        self._turn = self._turn or Writing()
+        return self._turn
+
+    def _say(self, turn: Writing, pieces: Sequence[Piece]) -> None:
+        text = "".join(text for kind, text in pieces if kind == "text")
+        refusal = "".join(text for kind, text in pieces if kind == "refusal")
+        turn.say(text)
+        if refusal:
+            turn.refuse(refusal)
+
+    def _write(self, pieces: Sequence[Piece]) -> None:
+        for kind, text in pieces:
+            if kind == "image":
+                self.image_urls.append(text)
+                self.ids += [IMAGE] * IMAGE_TOKENS
+            else:
+                self.ids += _encode(text)
+
+
+class ScriptedMarkup:
+    """What the scripted engine needs of this language, to play a part in it."""
+
+    def read(self, token_ids: Sequence[int]) -> list[tuple[str, str]]:
+        """Return the prompt's messages as (role, text)."""
+        return [message for block in _blocks(token_ids) for message in _messages(block)]
+
+    def write(
+        self, parts: Sequence[Mapping[str, Any]], *, tools: Sequence[ToolSpec], thinking: bool
+    ) -> list[list[tuple[int, str]]]:
+        """Return the tokens of a model's turn: a list for each part, then one for its end."""
+        turn = Writing()
+        written_parts: list[list[tuple[int, str]]] = []
+        for part in parts:
+            start = len(turn.ids)
+            _play(part, turn, tools=tools, thinking=thinking)
+            written_parts.append([_token(token) for token in turn.ids[start:]])
+        ended = bool(turn.ids) and turn.ids[-1] == END
+        return [*written_parts, [] if ended else [_token(END)]]
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        return TOKENIZER.decode(token_ids)
+
+
+def scripted_chat() -> ChatTemplateFormat:
+    """Return the format of the scripted chat model."""
+    return ChatTemplateFormat(
+        FAMILIES["scripted"], TOKENIZER, renderer=ScriptedRenderer(), stop_token_ids=[END]
+    )
+
+
+def scripted_markup() -> ScriptedMarkup:
+    return ScriptedMarkup()
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _play(
+    part: Mapping[str, Any], turn: Writing, *, tools: Sequence[ToolSpec], thinking: bool
+) -> None:
+    match part:
+        case {"say": text}:
+            turn.say(text * part.get("repeat", 1))
+        case {"think": text} if thinking:
+            turn.think(text)
+        case {"call": name}:
+            turn.call(name, _arguments(part))
+        case {"custom": name}:
+            turn.call(name, written({INPUT: part.get("input", "")}))
+        case {"mcp": name}:
+            turn.call(_mcp_name(name, part.get("server"), tools), _arguments(part))
+        case {"refuse": text}:
+            turn.refuse(text)
+        case {"raw": text}:
+            turn.raw(text)
+
+
+def _arguments(part: Mapping[str, Any]) -> str:
+    arguments = part.get("args", {})
+    return arguments if isinstance(arguments, str) else written(arguments)
+
+
+def _mcp_name(name: str, server: str | None, tools: Sequence[ToolSpec]) -> str:
+    full = flat_name(server, name)
+    return full if any(tool.name == full for tool in tools) else name
+
+
+def _token(token_id: int) -> tuple[int, str]:
+    return token_id, "" if token_id == END else TOKENIZER.spell(token_id)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _blocks(token_ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+    """Yield role and content of each message that is complete."""
+    ids = list(token_ids)
+    start = 0
+    while START in ids[start : start + 1]:
+        try:
+            head = ids.index(NEWLINE, start)
+            end = ids.index(END, head)
+        except ValueError:
+            return
+        yield TOKENIZER.decode(ids[start + 1 : head]), ids[head + 1 : end]
+        start = end + len(TAIL)
+
+
+def _messages(block: tuple[str, list[int]]) -> Iterator[tuple[str, str]]:
+    role, ids = block
+    if role == "assistant":
+        yield from _assistant(ids)
+    elif role == "tool":
+        yield "tool", _text(ids[2:-2])
+    elif role != "tools":
+        yield role, _text(ids)
+
+
+def _text(ids: Sequence[int]) -> str:
+    return TOKENIZER.decode([token for token in ids if token != IMAGE])
+
+
+def _assistant(ids: list[int]) -> Iterator[tuple[str, str]]:
+    """Read a turn: its reasoning, then what it said, in one, then its calls."""
+    said: list[str] = []
+    calls: list[str] = []
+    start = 0
+    while start < len(ids):
+        opening = next((n for n in range(start, len(ids)) if ids[n] in CLOSED_BY), len(ids))
+        if opening > start:
+            said.append(_between(ids[start:opening], before=start > 0, after=opening < len(ids)))
+        if opening == len(ids):
+            break
+        closing = _index(ids, CLOSED_BY[ids[opening]], opening)
+        inside = ids[opening + 1 : closing]
+        if ids[opening] == THINK:
+            yield "reasoning", _text(inside[1:-1])
+        elif ids[opening] == CALL:
+            calls.append(_called(_text(inside[1:-1])))
+        else:
+            said.append(_text(inside))
+        start = closing + 1
+    text = "".join(said)
+    if text:
+        yield ("preamble" if calls else "assistant"), text
+    yield from (("call", name) for name in calls)
+
+
+def _between(ids: list[int], *, before: bool, after: bool) -> str:
+    """Return what was said, without what joins it to the blocks around it."""
+    joints = (NEWLINE, BLANK_LINE)
+    if before and ids[0] in joints:
+        ids = ids[1:]
+    if after and ids and ids[-1] in joints:
+        ids = ids[:-1]
+    return _text(ids)
+
+
+def _index(ids: list[int], token: int, start: int) -> int:
+    try:
+        return ids.index(token, start)
+    except ValueError:
+        return len(ids)
+
+
+def _called(call: str) -> str:
+    try:
+        name, _ = json.JSONDecoder().raw_decode(call, len(NAME))
+    except ValueError:
+        return call
+    return str(name)

@@ -1,0 +1,82 @@
+"""Reading what a model of a family writes, in whatever steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from antiphon.adapters.formats.chat_template.families import FAMILIES, Family
+from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
+from antiphon.application.ports import Step, Turn
+from antiphon.domain import deltas as d
+from antiphon.domain.tools import ToolSpec
+
+WEATHER = ToolSpec(
+    name="get_weather",
+    description="Tells the weather.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "units": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "places": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["city"],
+    },
+)
+PATCH = ToolSpec(name="apply_patch", kind="custom", description="Changes a file.")
+FIND = ToolSpec(name="crm__find", namespace="crm")
+TOOLS = (WEATHER, PATCH, FIND)
+
+Read = Callable[..., list[d.Delta]]
+
+
+@pytest.fixture
+def tools() -> tuple[ToolSpec, ...]:
+    return TOOLS
+
+
+def tokenizer_of(family: Family) -> WordTokenizer:
+    return WordTokenizer(
+        [*(family.think or ()), *family.calls, *family.dropped, *family.ends, "<unused>"]
+    )
+
+
+@pytest.fixture
+def parser_of() -> Callable[..., ChatTemplateParser]:
+    def build(family: str, *, reasons_first: bool = False, **turn: Any) -> ChatTemplateParser:
+        row = FAMILIES[family]
+        asked = Turn(model="m", items=(), **({"tools": TOOLS} | turn))
+        return ChatTemplateParser(row, tokenizer_of(row), turn=asked, reasons_first=reasons_first)
+
+    return build
+
+
+@pytest.fixture
+def read(parser_of: Callable[..., ChatTemplateParser]) -> Read:
+    """`read(family, text, cuts=[3, 8], …)`: the deltas, neighbours of a kind joined."""
+
+    def run(family: str, text: str, /, *, cuts: Sequence[int] = (), **turn: Any) -> list[d.Delta]:
+        parser = parser_of(family, **turn)
+        found: list[d.Delta] = []
+        for start, end in pairwise([0, *sorted(cuts), len(text)]):
+            found += parser.feed(Step(text=text[start:end]))
+        return joined([*found, *parser.end()])
+
+    return run
+
+
+def joined(deltas: Sequence[d.Delta]) -> list[d.Delta]:
+    whole: list[d.Delta] = []
+    for delta in deltas:
+        before = whole[-1] if whole else None
+        if hasattr(delta, "text") and type(before) is type(delta):
+            whole[-1] = type(delta)(getattr(before, "text") + delta.text)  # noqa: B009
+        else:
+            whole.append(delta)
+    return whole

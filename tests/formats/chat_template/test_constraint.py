@@ -1,0 +1,205 @@
+"""What binds the engine, and what xgrammar makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from antiphon.adapters.formats.chat_template.constraint import constraint
+from antiphon.adapters.formats.chat_template.families import FAMILIES
+from antiphon.application.ports import Turn
+from antiphon.application.sampling import Constraint
+from antiphon.domain.errors import RequestError
+from antiphon.domain.response import TextConfig
+from antiphon.domain.tools import Choice, ToolSpec
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER = ToolSpec(name="get_weather", parameters=SCHEMA, strict=True)
+PATCH = ToolSpec(name="patch", kind="custom")
+ZIP = ToolSpec(name="zip", kind="custom", grammar=("regex", "[0-9]{5}"))
+LARK = ToolSpec(name="lark", kind="custom", grammar=("lark", 'start: "a"'))
+REQUIRED = Choice(mode="required")
+JSON = TextConfig(format={"type": "json_schema", "name": "n", "schema": SCHEMA})
+
+
+def bound(family: str = "hermes", *, inside: bool = False, **turn: Any) -> Constraint | None:
+    asked = Turn(model="m", items=(), **turn)
+    return constraint(FAMILIES[family], asked, inside_reasoning=inside)
+
+
+def test_nothing_is_bound_that_nothing_asks_for() -> None:
+    assert bound() is None
+    assert bound(tools=[ToolSpec(name="f"), PATCH, LARK]) is None
+    assert bound(tools=[WEATHER], choice=Choice(mode="none")) is None
+
+
+def test_a_text_format_without_reasoning_is_just_its_schema() -> None:
+    assert bound("plain", text=JSON) == Constraint(kind="json_schema", value=SCHEMA)
+    assert bound("hermes", text=JSON, effort="none") == Constraint(kind="json_schema", value=SCHEMA)
+    anything = bound("plain", text=TextConfig(format={"type": "json_object"}))
+    assert anything == Constraint(kind="json_schema", value={"type": "object"})
+
+
+def test_a_family_without_calls_cannot_be_made_to_call() -> None:
+    with pytest.raises(RequestError) as raised:
+        bound("plain", tools=[WEATHER], choice=REQUIRED)
+    assert raised.value.param == "tool_choice"
+
+
+def test_calls_that_begin_like_any_text_are_bound_only_where_they_must_come() -> None:
+    assert bound("llama3_json", tools=[WEATHER]) is None
+    assert bound("llama3_json", tools=[WEATHER], choice=REQUIRED) is not None
+
+
+# --- in xgrammar ----------------------------------------------------------------------------------
+
+Accepts = Callable[[Constraint | None, str], bool]
+
+PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+DIFF = '<tool_call>\n{"name": "patch", "arguments": {"input": "a\\nb"}}\n</tool_call>'
+BAD = '<tool_call>\n{"name": "get_weather", "arguments": {"town": "Paris"}}\n</tool_call>'
+THOUGHT = "<think>\nA <tool_call> { maybe.\n</think>\n\n"
+
+
+@pytest.fixture(scope="module")
+def accepts() -> Accepts:
+    xgrammar = pytest.importorskip("xgrammar", reason="xgrammar comes with vLLM")
+    letters = [bytes([byte]) for byte in range(256)]
+    info = xgrammar.TokenizerInfo(
+        [*letters, b"<end>"], vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[256]
+    )
+    compiler = xgrammar.GrammarCompiler(info)
+
+    def run(asked: Constraint | None, text: str) -> bool:
+        assert asked is not None
+        if asked.kind == "json_schema":
+            grammar = compiler.compile_json_schema(json.dumps(asked.value))
+        else:
+            grammar = compiler.compile_structural_tag(json.dumps(asked.value))
+        matcher = xgrammar.GrammarMatcher(grammar)
+        return bool(matcher.accept_string(text) and matcher.accept_token(256))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("turn", "taken", "refused"),
+    [
+        (
+            {"tools": [WEATHER, PATCH], "choice": REQUIRED},
+            [PARIS, f"{PARIS}\n{DIFF}", THOUGHT + PARIS, f"<think></think>{DIFF}"],
+            ["", "Hi", BAD, f"Hi{PARIS}", THOUGHT, f"{THOUGHT}Hi", f"<think>{PARIS}"],
+        ),
+        (
+            {"tools": [WEATHER, PATCH], "choice": REQUIRED, "effort": "none"},
+            [PARIS],
+            [THOUGHT + PARIS, f"<think></think>{PARIS}"],
+        ),
+        (
+            {"tools": [WEATHER, PATCH], "choice": REQUIRED, "parallel_tool_calls": False},
+            [PARIS, THOUGHT + DIFF],
+            [f"{PARIS}\n{DIFF}"],
+        ),
+        (
+            {
+                "tools": [WEATHER, PATCH],
+                "choice": Choice(mode="required", names=frozenset({"patch"})),
+            },
+            [DIFF],
+            [PARIS],
+        ),
+        (
+            {"tools": [WEATHER, PATCH]},
+            ["Hi", f"Hi\n{PARIS}\nBye", THOUGHT + PARIS, f"{THOUGHT}Hi\n{PARIS}\n{DIFF}"],
+            [BAD, f"Hi {BAD}", THOUGHT + BAD, "<tool_call>Hi"],
+        ),
+        (
+            {"tools": [WEATHER, PATCH], "effort": "none", "parallel_tool_calls": False},
+            ["Hi", f"Hi {PARIS}"],
+            [f"Hi {PARIS}{PARIS}", THOUGHT, f"Hi {THOUGHT}"],
+        ),
+        (
+            {"tools": [PATCH, LARK], "choice": Choice(names=frozenset({"patch"}))},
+            ["Hi", DIFF],
+            [DIFF.replace('"patch"', '"lark"')],
+        ),
+        (
+            {"tools": [ZIP]},
+            ['<tool_call>\n{"name": "zip", "arguments": {"input": "01234"}}\n</tool_call>'],
+            ['<tool_call>\n{"name": "zip", "arguments": {"input": "0123"}}\n</tool_call>'],
+        ),
+        (
+            {"text": JSON},
+            ['{"city": "Oslo"}', THOUGHT + '{"city": "Oslo", "days": 3}', '{\n  "city": "x"\n}'],
+            ["Hi", '{"town": "x"}', THOUGHT, '{"city": "Oslo"} ', '{"city":' + " " * 50 + '"x"}'],
+        ),
+        ({"text": JSON, "effort": "none"}, ['{"city": "Oslo"}'], [THOUGHT + '{"city": "Oslo"}']),
+        (
+            {"text": JSON, "tools": [WEATHER]},
+            ['{"city": "Oslo"}', PARIS, THOUGHT + PARIS],
+            ["Hi", BAD, f'{PARIS}{{"city": "Oslo"}}'],
+        ),
+        ({"text": TextConfig(format={"type": "json_object"})}, ['{"a": [1]}', "{}"], ["[]", "1"]),
+    ],
+)
+def test_hermes_is_bound_as_asked(
+    accepts: Accepts, turn: dict[str, Any], taken: list[str], refused: list[str]
+) -> None:
+    asked = bound(**turn)
+    assert [text for text in taken if not accepts(asked, text)] == []
+    assert [text for text in refused if accepts(asked, text)] == []
+
+
+def test_reasoning_that_the_prompt_opened_must_be_closed(accepts: Accepts) -> None:
+    asked = bound("deepseek_r1", text=JSON, inside=True)
+    assert accepts(asked, 'Hm.\n</think>\n\n{"city": "Oslo"}')
+    assert not accepts(asked, '{"city": "Oslo"}')
+    assert not accepts(asked, '<think>Hm.</think>{"city": "Oslo"}Hi')
+
+
+B, S, E = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"  # noqa: RUF001
+CALLS, DONE = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
+ARGUMENTS = '{"city": "Oslo"}'
+
+
+@pytest.mark.parametrize(
+    ("family", "one", "joint"),
+    [
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n"
+            "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+            "\n",
+        ),
+        ("llama3_json", f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}', "; "),
+        ("mistral", f"[TOOL_CALLS]get_weather[ARGS]{ARGUMENTS}", ""),
+        ("mistral_array", f'{{"name": "get_weather", "arguments": {ARGUMENTS}}}', ", "),
+        ("deepseek_r1", f"{B}function{S}get_weather\n```json\n{ARGUMENTS}\n```{E}", "\n"),
+        ("deepseek_v3", f"{B}function{S}get_weather\n```json\n{ARGUMENTS}\n```{E}", "\n"),
+        ("deepseek_v31", f"{B}get_weather{S}{ARGUMENTS}{E}", ""),
+        ("pythonic", 'get_weather(city="Oslo", days=-3)', ", "),
+    ],
+)
+def test_every_family_is_bound_in_its_own_markup(
+    accepts: Accepts, family: str, one: str, joint: str
+) -> None:
+    form = FAMILIES[family].form
+    assert form
+    call = f"{form.open}{one}{form.close}"
+    calls = f"{form.open}{one}{joint}{one}{form.close}"
+    asked = bound(family, tools=[WEATHER, PATCH], choice=REQUIRED, effort="none")
+    assert accepts(asked, call)
+    assert accepts(asked, calls)
+    assert not accepts(asked, "Hi")
+    assert not accepts(asked, call.replace("city", "town"))
+    single = bound(family, tools=[WEATHER], choice=REQUIRED, parallel_tool_calls=False)
+    assert accepts(single, call)
+    assert not accepts(single, calls)

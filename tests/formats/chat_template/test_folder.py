@@ -1,0 +1,186 @@
+"""A model folder: its own template and tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from antiphon.adapters.formats.chat_template import from_hf_tokenizer, load
+from antiphon.application.ports import Step, Turn
+from antiphon.domain import deltas as d
+from antiphon.domain import items as i
+from antiphon.domain.errors import SettingsError
+from antiphon.domain.tools import Choice, ToolSpec
+
+TEMPLATE = """
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- for tool in tools or [] %}<tool_call>{{ tool | tojson }}{% endfor %}
+{{- '<|im_start|>assistant\\n' }}
+{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}
+{%- elif always_thinks %}{{ '<think>\\n' }}{% endif %}
+"""
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+PLAIN = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+
+
+def byte_tokenizer() -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in SPECIAL])
+    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in PLAIN])
+    return tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    settings = {"chat_template": TEMPLATE, "eos_token": "<|im_end|>", "bos_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [256]}))
+    return tmp_path
+
+
+def hello(**turn: Any) -> Turn:
+    return Turn(model="m", items=[i.Message(role="user", content="Hé!")], **turn)
+
+
+async def test_a_folder_renders_with_its_template_and_tokenizer(folder: Path) -> None:
+    model = load(folder)
+    prompt = await model.render(hello(instructions="Be brief."))
+    text = byte_tokenizer().decode(list(prompt.token_ids), skip_special_tokens=False)
+    assert text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nHé!<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert prompt.token_ids[0] == 257
+    assert model.messages(prompt.token_ids)[0]["message"] == text
+
+
+async def test_a_long_prompt_is_the_same_prompt(folder: Path) -> None:
+    model = load(folder)
+    item = i.Message(role="user", content="word " * 10_000)
+    prompt = await model.render(Turn(model="m", items=[item]))
+    assert len(prompt.token_ids) == 50_000 + len("user\n" + "\n" + "assistant\n") + 3
+
+
+def test_its_ends_of_turn_stop_the_engine(folder: Path) -> None:
+    assert load(folder).stop_token_ids == (256, 258)
+
+
+async def test_its_parser_is_of_the_family_that_the_template_shows(folder: Path) -> None:
+    model = load(folder)
+    turn = hello(tools=[ToolSpec(name="look")])
+    parser = model.parser(turn, await model.render(turn))
+    text = '<think>\nHm.\n</think>\n\n<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+    ids = byte_tokenizer().encode(text).ids
+    assert [*parser.feed(Step(text=text, token_ids=ids)), *parser.end()] == [
+        d.ReasoningDelta("Hm."),
+        d.ItemEnd(),
+        d.FunctionCallStart("look"),
+        d.ArgumentsDelta("{}"),
+        d.ItemEnd(),
+    ]
+    assert parser.reasoning_tokens == len("\nHm.\n")
+
+
+@pytest.mark.parametrize(
+    ("turn", "first"),
+    [
+        ({}, d.TextDelta("Hm.")),
+        ({"effort": "high"}, d.TextDelta("Hm.")),
+        ({"template_kwargs": {"always_thinks": True}}, d.ReasoningDelta("Hm.")),
+        ({"effort": "none", "template_kwargs": {"always_thinks": True}}, d.TextDelta("Hm.")),
+    ],
+)
+async def test_a_prompt_may_have_opened_the_reasoning(
+    folder: Path, turn: dict[str, Any], first: d.Delta
+) -> None:
+    model = load(folder)
+    asked = hello(**turn)
+    assert model.parser(asked, await model.render(asked)).feed(Step(text="Hm.")) == [first]
+
+
+def test_a_constraint_knows_whether_the_prompt_opens_the_reasoning(folder: Path) -> None:
+    model = load(folder)
+
+    def reasoning(**turn: Any) -> Any:
+        choice = Choice(mode="required")
+        bound = model.constraint(hello(tools=[ToolSpec(name="look")], choice=choice, **turn))
+        assert bound
+        first = bound.value["format"]
+        return first["elements"][0] if first["type"] == "sequence" else None
+
+    assert reasoning()["type"] == "optional"
+    opened = reasoning(template_kwargs={"always_thinks": True})
+    assert opened["elements"][0]["begin"] == ""
+    assert reasoning(effort="none", template_kwargs={"always_thinks": True}) is None
+
+
+def test_a_tokenizer_of_transformers_does_as_well(folder: Path) -> None:
+    class HfLike:
+        """What transformers' fast tokenizers have of it."""
+
+        chat_template = TEMPLATE
+        eos_token_id = 258
+        unk_token_id = None
+        special_tokens_map = {"eos_token": "<|im_end|>"}  # noqa: RUF012
+
+        def __init__(self) -> None:
+            self._inner = byte_tokenizer()
+
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            ids: list[int] = self._inner.encode(text, add_special_tokens=add_special_tokens).ids
+            return ids
+
+        def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+            text: str = self._inner.decode(ids, skip_special_tokens=skip_special_tokens)
+            return text
+
+        def convert_tokens_to_ids(self, text: str) -> int | None:
+            token: int | None = self._inner.token_to_id(text)
+            return token
+
+    ours, theirs = load(folder), from_hf_tokenizer(HfLike())
+    assert theirs.stop_token_ids == (256, 258)  # <|endoftext|> is an end of the family
+    prompt = Turn(model="m", items=[i.Message(role="user", content="Hé <|im_end|>")])
+    rendered = []
+    for each in (ours, theirs):
+        with pytest.raises(StopIteration) as stopped:
+            each.render(prompt).send(None)
+        rendered.append(list(stopped.value.value.token_ids))
+    assert rendered[0] == rendered[1]
+    plain = from_hf_tokenizer(HfLike(), "{{ messages[0].content }}", family="plain")
+    with pytest.raises(StopIteration) as stopped:
+        plain.render(hello()).send(None)
+    assert plain.messages(stopped.value.value.token_ids)[0]["message"] == "Hé!"
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_folder_that_lacks_a_file_stops_the_start(folder: Path, missing: str) -> None:
+    (folder / missing).unlink()
+    with pytest.raises(SettingsError, match="tokenizer|template"):
+        load(folder)
+
+
+def test_a_folder_that_is_none_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no model folder"):
+        load(tmp_path / "none")
+
+
+def test_a_broken_tokenizer_stops_the_start(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(SettingsError, match="not a tokenizer"):
+        load(folder)
+
+
+def test_an_unknown_family_stops_the_start(folder: Path) -> None:
+    with pytest.raises(SettingsError, match="hermes"):
+        load(folder, family="hermetic")

@@ -1,0 +1,350 @@
+"""What the parser makes of what models write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from antiphon.adapters.formats.chat_template.families import FAMILIES
+from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
+from antiphon.application.ports import Step
+from antiphon.domain import deltas as d
+from antiphon.domain.response import TextConfig
+from antiphon.domain.tools import Choice, ToolSpec
+
+Read = Callable[..., list[d.Delta]]
+Build = Callable[..., ChatTemplateParser]
+
+PARIS = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+CALLED_PARIS = [
+    d.FunctionCallStart("get_weather"),
+    d.ArgumentsDelta('{"city": "Paris"}'),
+    d.ItemEnd(),
+]
+
+
+def call(payload: str) -> str:
+    return f"<tool_call>\n{payload}\n</tool_call>"
+
+
+def test_whitespace_around_blocks_is_markup(read: Read) -> None:
+    text = (
+        f"<think>\nHm.\n\nWell.\n</think>\n\nLet me look.\n{call(PARIS)}\n{call(PARIS)}<|im_end|>"
+    )
+    assert read("hermes", text) == [
+        d.ReasoningDelta("Hm.\n\nWell."),
+        d.ItemEnd(),
+        d.TextDelta("Let me look."),
+        d.ItemEnd(),
+        *CALLED_PARIS,
+        *CALLED_PARIS,
+    ]
+
+
+def test_whitespace_of_a_message_is_kept(read: Read) -> None:
+    assert read("hermes", "  a\n\n\tb \n") == [d.TextDelta("  a\n\n\tb \n")]
+
+
+@pytest.mark.parametrize("text", ["", " \n", "<think>\n\n</think>\n\n", "\n<|im_end|>\n"])
+def test_whitespace_alone_is_no_message(read: Read, text: str) -> None:
+    assert read("hermes", text) == []
+
+
+def test_a_prompt_that_opened_the_reasoning_is_gone_on_from(read: Read) -> None:
+    assert read("deepseek_r1", "\nHm.\n</think>\n\nYes.", reasons_first=True) == [
+        d.ReasoningDelta("Hm."),
+        d.ItemEnd(),
+        d.TextDelta("Yes."),
+    ]
+
+
+def test_what_is_said_before_reasoning_is_a_message(read: Read) -> None:
+    assert read("think", "First.\n<think>Hm.</think>Then.") == [
+        d.TextDelta("First."),
+        d.ItemEnd(),
+        d.ReasoningDelta("Hm."),
+        d.ItemEnd(),
+        d.TextDelta("Then."),
+    ]
+
+
+def test_text_that_begins_like_a_marker_is_text(read: Read) -> None:
+    text = "if a <b and c < <tool_caller> then"
+    assert read("hermes", text, cuts=range(1, len(text))) == [d.TextDelta(text)]
+
+
+def test_reasoning_that_is_cut_is_all_there(read: Read) -> None:
+    assert read("think", "<think>\nIt could be <thi") == [d.ReasoningDelta("It could be <thi")]
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+def test_a_call_starts_before_its_arguments_are_complete(parser_of: Build) -> None:
+    parser = parser_of("hermes")
+    assert parser.feed(Step(text='<tool_call>\n{"name": "get_weather", "arguments": ')) == []
+    assert parser.feed(Step(text='{"ci')) == [
+        d.FunctionCallStart("get_weather"),
+        d.ArgumentsDelta('{"ci'),
+    ]
+    assert parser.feed(Step(text='ty": "}</tool_call>')) == [
+        d.ArgumentsDelta('ty": "}</tool_call>')
+    ]
+    assert parser.feed(Step(text='"} }\n')) == [d.ArgumentsDelta('"}'), d.ItemEnd()]
+    assert parser.feed(Step(text="</tool_call>")) == []
+    assert parser.end() == []
+
+
+def test_two_calls_in_one_step_are_two_calls(parser_of: Build) -> None:
+    parser = parser_of("hermes")
+    assert parser.feed(Step(text=call(PARIS) + call(PARIS))) == [*CALLED_PARIS, *CALLED_PARIS]
+
+
+def test_arguments_are_passed_on_letter_for_letter(read: Read) -> None:
+    arguments = r'{ "city":"Par\"is\\", "places" : ["}", "]"],"days":1e2 }'
+    deltas = read("hermes", call(f'{{"name": "get_weather", "arguments": {arguments}}}'))
+    assert deltas[1] == d.ArgumentsDelta(arguments)
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"name": "get_weather"}', "{}"),
+        ('{"name": "get_weather", "arguments": null}', "{}"),
+        (r'{"name": "get_weather", "arguments": "{\"city\": \"Oslo\"}"}', '{"city": "Oslo"}'),
+        ('{"arguments": {"city": "Oslo"}, "name": "get_weather"}', '{"city": "Oslo"}'),
+        ('{"type": "function", "name": "get_weather", "parameters": {}}', "{}"),
+        ('{"name": "get_weather", "arguments": {"city": "Oslo"}, "more": [1]}', '{"city": "Oslo"}'),
+        ('{"name": "get_weather", "arguments": {"city": "Oslo"}}}', '{"city": "Oslo"}'),
+        ('{"name": "get_weather", "arguments": {"city": "Oslo"}', '{"city": "Oslo"}'),
+        ('[{"name": "get_weather", "arguments": {"city": "Oslo"}}]', '{"city": "Oslo"}'),
+    ],
+)
+def test_a_call_may_be_spelled_in_many_ways(read: Read, written: str, arguments: str) -> None:
+    assert read("hermes", call(written)) == [
+        d.FunctionCallStart("get_weather"),
+        d.ArgumentsDelta(arguments),
+        d.ItemEnd(),
+    ]
+
+
+def test_a_custom_tool_gets_its_input_unescaped(read: Read) -> None:
+    text = call(r'{"name": "apply_patch", "arguments": {"input": "a\n\"b\" é \u00e9\ud83d\ude00"}}')
+    expected = [
+        d.CustomCallStart("apply_patch"),
+        d.ArgumentsDelta('a\n"b" é é😀'),
+        d.ItemEnd(),
+    ]
+    assert read("hermes", text) == expected
+    assert read("hermes", text, cuts=range(1, len(text))) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ('"raw"', "raw"),
+        ('{"text": "raw"}', '{"text": "raw"}'),
+        (r'{"input": "\ud83d \udc00 \x"}', "\ufffd \ufffd \\x"),
+        ('{"input": "a", "input": "b"}', "a"),
+    ],
+)
+def test_a_custom_tool_gets_what_there_is(read: Read, arguments: str, given: str) -> None:
+    text = call(f'{{"name": "apply_patch", "arguments": {arguments}}}')
+    assert read("hermes", text)[1] == d.ArgumentsDelta(given)
+
+
+def test_a_namespaced_call_has_the_name_that_the_client_knows(read: Read) -> None:
+    text = call('{"name": "crm__find", "arguments": {}}')
+    assert read("hermes", text)[0] == d.FunctionCallStart("find", None, "crm")
+
+
+def test_an_unknown_name_leaves_the_payload_as_text(read: Read) -> None:
+    payload = '{"name": "launch", "arguments": {"a": 1}}'
+    assert read("hermes", f"Now: {call(payload)} Done.") == [
+        d.TextDelta(f"Now: \n{payload}\n Done.")
+    ]
+
+
+@pytest.mark.parametrize("choice", [Choice(mode="none"), Choice(names=frozenset({"apply_patch"}))])
+def test_a_tool_that_may_not_be_called_is_not_called(read: Read, choice: Choice) -> None:
+    assert read("hermes", call(PARIS), choice=choice) == [d.TextDelta(PARIS + "\n")]
+
+
+@pytest.mark.parametrize(
+    "payload", ["nonsense", "{name: get_weather}", '{"name": 3}', '{"city": "Paris"}', "{", "[1, 2"]
+)
+def test_what_cannot_become_a_call_is_text(read: Read, payload: str) -> None:
+    assert read("hermes", f"<tool_call>{payload}</tool_call>") == [d.TextDelta(payload)]
+
+
+def test_after_something_malformed_a_call_is_a_call(read: Read) -> None:
+    deltas = read("hermes", f"<tool_call>oops</tool_call>\n{call(PARIS)}")
+    assert deltas == [d.TextDelta("oops"), d.ItemEnd(), *CALLED_PARIS]
+
+
+@pytest.mark.parametrize(
+    ("written", "deltas"),
+    [
+        ('<tool_call>\n{"name": "get_wea', [d.TextDelta('{"name": "get_wea')]),
+        ('<tool_call>\n{"name": "get_weather"', [d.FunctionCallStart("get_weather")]),
+        ('<tool_call>\n{"name": "get_weather", "argum', [d.FunctionCallStart("get_weather")]),
+        (
+            '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Pa',
+            [d.FunctionCallStart("get_weather"), d.ArgumentsDelta('{"city": "Pa')],
+        ),
+        (
+            '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "a\\',
+            [d.CustomCallStart("apply_patch"), d.ArgumentsDelta("a\\")],
+        ),
+        ("Hi <tool_c", [d.TextDelta("Hi <tool_c")]),
+        ("Hi <tool_call>", [d.TextDelta("Hi ")]),
+    ],
+)
+def test_a_cut_call_stays_open(read: Read, written: str, deltas: list[d.Delta]) -> None:
+    assert read("hermes", written) == deltas
+
+
+def test_without_parallel_calls_the_first_is_the_only_one(read: Read) -> None:
+    text = f"{call(PARIS)}\n{call(PARIS)}\nDone."
+    assert read("hermes", text, parallel_tool_calls=False) == [*CALLED_PARIS, d.TextDelta("Done.")]
+
+
+def test_a_call_ends_reasoning_that_was_not_closed(read: Read) -> None:
+    assert read("hermes", f"<think>\nI must ask.\n{call(PARIS)}") == [
+        d.ReasoningDelta("I must ask."),
+        d.ItemEnd(),
+        *CALLED_PARIS,
+    ]
+
+
+def test_reasoning_about_markup_is_reasoning(read: Read) -> None:
+    assert read("hermes", "<think>I write <tool_call> first.</think>Yes.") == [
+        d.ReasoningDelta("I write <tool_call> first."),
+        d.ItemEnd(),
+        d.TextDelta("Yes."),
+    ]
+
+
+def test_a_call_without_a_marker_only_begins_a_message(read: Read) -> None:
+    payload = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
+    assert read("llama3_json", f" {payload}") == CALLED_PARIS
+    assert read("llama3_json", f"So: {payload}") == [d.TextDelta(f"So: {payload}")]
+
+
+def test_a_call_without_a_marker_may_follow_another_and_an_end(read: Read) -> None:
+    payload = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
+    text = f"{payload}<|eom_id|>{payload}"
+    assert read("llama3_json", text) == [*CALLED_PARIS, *CALLED_PARIS]
+    assert read("llama3_json", text, cuts=range(1, len(text))) == [*CALLED_PARIS, *CALLED_PARIS]
+
+
+def test_calls_without_markers_may_touch(read: Read) -> None:
+    text = "[get_weather(city='Paris')][get_weather(city='Paris')]"
+    assert read("pythonic", text) == [*CALLED_PARIS, *CALLED_PARIS]
+    assert read("pythonic", text, cuts=range(1, len(text))) == [*CALLED_PARIS, *CALLED_PARIS]
+
+
+def test_json_that_is_no_call_is_a_message(read: Read) -> None:
+    assert read("llama3_json", '{"name": "Bob", "age": 3}') == [
+        d.TextDelta('{"name": "Bob", "age": 3}')
+    ]
+
+
+def test_types_of_xml_arguments_come_from_the_schema(read: Read) -> None:
+    def parameter(name: str, value: str) -> str:
+        return f"<parameter={name}>\n{value}\n</parameter>\n"
+
+    written = (
+        parameter("city", '12 "a"\n\n<b>')
+        + parameter("days", "3")
+        + parameter("units", "None")
+        + parameter("places", '["a", "b"]')
+        + parameter("other", "4")
+    )
+    text = f"<tool_call>\n<function=get_weather>\n{written}</function>\n</tool_call>"
+    expected = (
+        r'{"city": "12 \"a\"\n\n<b>", "days": 3, "units": null, "places": ["a", "b"], "other": "4"}'
+    )
+    assert read("qwen3_coder", text)[1] == d.ArgumentsDelta(expected)
+
+
+def test_python_that_is_more_than_literals_is_text(read: Read) -> None:
+    text = "[get_weather(city=open('x').read())]"
+    assert read("pythonic", text) == [d.TextDelta(text)]
+
+
+def test_a_mistral_call_may_bear_its_own_id(read: Read) -> None:
+    text = '[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "Paris"}'
+    assert read("mistral", text)[0] == d.FunctionCallStart("get_weather", "a1b2c3d4e")
+
+
+def test_a_refusal_is_a_refusal(read: Read) -> None:
+    assert read("scripted", "Sorry.\n\n<|refusal|>I will not.<|/refusal|>") == [
+        d.TextDelta("Sorry."),
+        d.RefusalDelta("I will not."),
+    ]
+
+
+def test_markers_inside_a_json_answer_are_its_text(read: Read) -> None:
+    answer = '{"a": "<think>b</think>", "c": "<tool_call>"}'
+    asked = TextConfig(format={"type": "json_object"})
+    text = f"<think>Hm.</think>\n\n{answer}<|im_end|>"
+    assert read("hermes", text, text=asked)[-1] == d.TextDelta(answer)
+
+
+# --- tokens of reasoning --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_reasoning_tokens_are_those_between_the_markers(parser_of: Build, size: int) -> None:
+    parser = parser_of("think")
+    text = "<think>Let me think twice.</think>Two words."
+    ids = parser._tokenizer.encode(text, special=True)
+    for start in range(0, len(ids), size):
+        step = ids[start : start + size]
+        parser.feed(Step(text=parser._tokenizer.decode(step), token_ids=step))
+    parser.end()
+    assert parser.reasoning_tokens == len(
+        parser._tokenizer.encode("Let me think twice.", special=False)
+    )
+
+
+def test_reasoning_tokens_are_encoded_where_the_markers_are_no_tokens() -> None:
+    class Letters:
+        def encode(self, text: str, *, special: bool) -> list[int]:
+            return [ord(letter) for letter in text]
+
+        def decode(self, token_ids: object) -> str:
+            return ""
+
+        def token_id(self, text: str) -> int | None:
+            return None
+
+    from antiphon.application.ports import Turn
+
+    parser = ChatTemplateParser(FAMILIES["think"], Letters(), turn=Turn(model="m", items=()))
+    for letter in "<think>\nabc de\n</think>\n\nxyz":
+        parser.feed(Step(text=letter))
+    parser.end()
+    assert parser.reasoning_tokens == len("abc de")
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def test_a_whole_turn_in_one_step_is_few_deltas(parser_of: Build) -> None:
+    parser = parser_of("hermes")
+    text = "a < b\n\nc <d> \n" * 1000
+    assert parser.feed(Step(text=text)) == [d.TextDelta(text.rstrip())]
+    assert parser.end() == [d.TextDelta(" \n")]
+
+
+def test_a_step_without_text_gives_nothing(parser_of: Build) -> None:
+    assert parser_of("hermes").feed(Step(token_ids=(5,))) == []
+
+
+def test_a_schema_that_makes_no_sense_does_not_break_reading(read: Read) -> None:
+    odd = ToolSpec(name="odd", parameters={"properties": {"a": {"type": 3, "anyOf": 4, "enum": 5}}})
+    text = "<function=odd>\n<parameter=a>\n1\n</parameter>\n</function>"
+    assert read("qwen3_coder", text, tools=[odd])[1] == d.ArgumentsDelta('{"a": "1"}')

@@ -1,0 +1,160 @@
+"""What holds for every text, however it is cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from antiphon.adapters.formats.chat_template.families import FAMILIES, Family
+from antiphon.domain import deltas as d
+
+Read = Callable[..., list[d.Delta]]
+
+PAYLOADS = [
+    '{"name": "get_weather", "arguments": {"city": "P\\"a}ris", "days": [1, {}]}}',
+    '{"name": "apply_patch", "arguments": {"input": "a\\n\\u00e9\\ud83d\\ude00 </tool_call>"}}',
+    '{"arguments": {"city": "Oslo"}, "name": "get_weather"}',
+    '{"name": "launch", "arguments": {}}',
+    "\n<function=get_weather>\n<parameter=city>\n\nOslo\n\n</parameter>\n<parameter=days>3",
+    "</parameter>\n</function>\n",
+    "function<｜tool▁sep｜>get_weather\n```json\n{}\n```",  # noqa: RUF001
+    'get_weather[ARGS]{"city": "x"}',
+    "[get_weather(city='O(s\\'lo', days=-1), apply_patch(input=\"x\")]",
+    '{"name": "get_weather"',
+    "get_weather",
+    "[",
+    "{",
+    '"',
+    "\\",
+    "}",
+    "]",
+    ";",
+    ",",
+    " ",
+    "\n",
+    "\n\n",
+    "word",
+    " Ünïcödé 😀",
+    "<",
+]
+
+
+def markers(family: Family) -> list[str]:
+    kinds = (family.think or (), family.refusal or (), family.calls, family.dropped, family.ends)
+    return [marker for kind in kinds for marker in kind]
+
+
+ARGUMENTS = {
+    "json": ['{"city": "O\\"s}lo"}', '{"input": "a\\n\\ud83d\\ude00"}', "null", '"q"'],
+    "qwen_xml": ["<parameter=city>\nO<b>\n\n</parameter>\n<parameter=days>\n3\n</parameter>", ""],
+    "pythonic": ["city='a\\'b', days=[1]", 'input="q"', ""],
+}
+
+
+def calls(family: Family) -> list[str]:
+    form = family.form
+    if form is None:
+        return []
+    names = ("get_weather", "apply_patch", "launch")
+    return [
+        form.open + form.begin.replace("{name}", name) + arguments + form.end + form.close
+        for name in names
+        for arguments in ARGUMENTS[form.arguments]
+    ]
+
+
+def texts(family: str) -> st.SearchStrategy[str]:
+    whole = markers(FAMILIES[family])
+    parts = [*PAYLOADS, *whole, *(marker[:-1] for marker in whole), *calls(FAMILIES[family])]
+    return st.lists(st.sampled_from(parts) | st.text(max_size=5), max_size=12).map("".join)
+
+
+family_and_text = st.sampled_from(sorted(FAMILIES)).flatmap(
+    lambda family: st.tuples(st.just(family), texts(family))
+)
+quick = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@quick
+@given(written=family_and_text, positions=st.lists(st.integers(0, 400), max_size=20))
+def test_steps_do_not_matter(
+    read: Read, written: tuple[str, str], positions: Sequence[int]
+) -> None:
+    family, text = written
+    whole = read(family, text)
+    assert read(family, text, cuts=[p for p in positions if p < len(text)]) == whole
+    assert read(family, text, cuts=range(1, len(text))) == whole
+
+
+@quick
+@given(text=st.text(max_size=200), family=st.sampled_from(sorted(FAMILIES)))
+def test_any_text_without_markers_is_a_message(read: Read, text: str, family: str) -> None:
+    known = markers(FAMILIES[family])
+    if any(marker in text for marker in known) or not text.strip():
+        return
+    deltas = read(family, text)
+    assert deltas == [d.TextDelta(text)]
+
+
+@quick
+@given(written=family_and_text)
+def test_no_text_is_lost(read: Read, written: tuple[str, str]) -> None:
+    """Without tools nothing is a call: all but markers and whitespace is somewhere."""
+    family, text = written
+    given_out = "".join(
+        delta.text
+        for delta in read(family, text, tools=())
+        if isinstance(delta, d.TextDelta | d.ReasoningDelta | d.RefusalDelta)
+    )
+    bare = text
+    row = FAMILIES[family]
+    for marker in sorted(markers(row), key=len, reverse=True):
+        bare = bare.replace(marker, "")
+        if marker in row.calls and row.think:
+            given_out = given_out.replace(marker, "")  # kept where it stood in reasoning
+    if any(marker in bare for marker in markers(row)):
+        return  # taking one out has made another
+    assert "".join(given_out.split()) == "".join(bare.split())
+
+
+@quick
+@given(
+    family=st.sampled_from(["hermes", "deepseek_r1", "mistral", "llama3_json"]),
+    arguments=st.dictionaries(
+        st.text(max_size=5),
+        st.text(max_size=9) | st.integers() | st.lists(st.text(max_size=5)),
+        max_size=4,
+    ),
+    patch=st.text(max_size=30),
+)
+def test_arguments_come_back(
+    read: Read, family: str, arguments: dict[str, object], patch: str
+) -> None:
+    form = FAMILIES[family].form
+    assert form
+    calls = form.separator.join(
+        form.begin.replace("{name}", name) + json.dumps(value) + form.end
+        for name, value in (("get_weather", arguments), ("apply_patch", {"input": patch}))
+    )
+    deltas = read(family, form.open + calls + form.close)
+    expected = [
+        d.FunctionCallStart("get_weather"),
+        d.ArgumentsDelta(json.dumps(arguments)),
+        d.ItemEnd(),
+        d.CustomCallStart("apply_patch"),
+        *([d.ArgumentsDelta(patch)] if patch else []),
+        d.ItemEnd(),
+    ]
+    assert deltas == expected
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_no_marker_stands_inside_another(family: str) -> None:
+    whole = markers(FAMILIES[family])
+    assert [(a, b) for a in whole for b in whole if a != b and b in a] == []

@@ -1,0 +1,141 @@
+"""Chat templates, run as Hugging Face runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.adapters.formats.chat_template.families import FAMILIES, detect
+from antiphon.adapters.formats.chat_template.template import ChatTemplate, load_template
+from antiphon.domain.errors import RequestError, SettingsError
+
+
+def render(source: str, *messages: dict[str, Any], tools: Any = (), **options: Any) -> str:
+    return ChatTemplate({"default": source}, {"bos_token": "<s>"}).render(messages, tools, options)
+
+
+def test_blocks_leave_no_whitespace() -> None:
+    source = (
+        "{% for m in messages %}\n    {% if true %}\n{{ m.content }}\n    {% endif %}\n{% endfor %}"
+    )
+    assert render(source, {"content": "a"}, {"content": "b"}) == "a\nb\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ bos_token }}{{ eos_token }}", "<s>"),
+        ("{{ {'a': '<é>'} | tojson }}", '{"a": "<é>"}'),
+        ("{{ [1, 2] | tojson(indent=1) }}", "[\n 1,\n 2\n]"),
+        ("{% for n in [1, 2, 3] %}{% if n == 2 %}{% break %}{% endif %}{{ n }}{% endfor %}", "1"),
+        ("{% generation %}a{% endgeneration %}b", "ab"),
+        ("{{ add_generation_prompt }} {{ tools is none }}", "True True"),
+        ("{{ enable_thinking is defined }}", "False"),
+        ("{{ strftime_now('%Y') | length }}", "4"),
+    ],
+)
+def test_templates_have_what_they_expect(source: str, text: str) -> None:
+    assert render(source) == text
+
+
+def test_options_do_not_replace_the_conversation() -> None:
+    assert render("{{ messages | length }}{{ x }}", {"content": ""}, messages=[], x=2) == "12"
+
+
+def test_a_template_that_refuses_is_the_clients_error() -> None:
+    with pytest.raises(RequestError, match="Roles must alternate") as raised:
+        render("{{ raise_exception('Roles must alternate') }}")
+    assert raised.value.param == "input"
+
+
+def test_a_template_that_fails_is_the_clients_error() -> None:
+    with pytest.raises(RequestError, match="cannot render"):
+        render("{{ messages[0].content + 1 }}", {"content": "a"})
+
+
+def test_a_template_cannot_reach_out() -> None:
+    with pytest.raises(RequestError, match="unsafe"):
+        render("{{ ''.__class__.__mro__ }}")
+
+
+def test_a_broken_template_stops_the_start() -> None:
+    with pytest.raises(SettingsError, match="does not compile"):
+        ChatTemplate({"default": "{% if %}"}, {})
+
+
+# --- where templates are --------------------------------------------------------------------------
+
+
+def write(folder: Path, name: str, content: Any) -> None:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def text_of(folder: Path, *, tools: Any = ()) -> str:
+    return load_template(folder).render([], tools, {})
+
+
+def test_the_tokenizers_settings_hold_the_template(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "tokenizer_config.json",
+        {"chat_template": "{{ bos_token }}{{ eos_token }}!", "bos_token": {"content": "<b>"}},
+    )
+    write(tmp_path, "special_tokens_map.json", {"bos_token": "<x>", "eos_token": "<e>"})
+    assert text_of(tmp_path) == "<b><e>!"
+
+
+def test_there_may_be_one_template_for_tools(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    write(tmp_path, "tokenizer_config.json", {"chat_template": named})
+    assert (text_of(tmp_path), text_of(tmp_path, tools=[{}])) == ("plain", "tools")
+
+
+def test_a_file_of_its_own_comes_before_the_settings(tmp_path: Path) -> None:
+    write(tmp_path, "tokenizer_config.json", {"chat_template": "settings"})
+    write(tmp_path, "chat_template.json", {"chat_template": "json"})
+    assert text_of(tmp_path) == "json"
+    write(tmp_path, "chat_template.jinja", "jinja")
+    write(tmp_path, "additional_chat_templates/tool_use.jinja", "tools")
+    assert (text_of(tmp_path), text_of(tmp_path, tools=[{}])) == ("jinja", "tools")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [({}, "no chat template"), ("{", "not JSON"), ("[]", "not JSON")]
+)
+def test_a_folder_without_a_template_stops_the_start(
+    tmp_path: Path, content: Any, why: str
+) -> None:
+    write(tmp_path, "tokenizer_config.json", content)
+    with pytest.raises(SettingsError, match=why):
+        load_template(tmp_path)
+
+
+# --- families -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "family"),
+    [
+        ("{{ messages }}", "plain"),
+        ("{{ '<think>' }}", "think"),
+        ("{{ content.split('</think>')[-1] }}", "think"),
+        ("<tools></tools><tool_call></tool_call>{{ '<think>' }}", "hermes"),
+        ("<tool_call>\n<function=example>\n<parameter=a>", "qwen3_coder"),
+        ('<|eot_id|> {"name": function name, "parameters": dictionary}', "llama3_json"),
+        ("<|python_tag|>", "llama3_json"),
+        ("[func_name1(params_name1=params_value1...)]<|eot_id|>", "pythonic"),
+        ("[TOOL_CALLS] [", "mistral_array"),
+        ("[TOOL_CALLS]{{ name }}[ARGS]", "mistral"),
+        ("<｜tool▁sep｜>{{ name }}\n```json\n", "deepseek_v3"),  # noqa: RUF001
+        ("<｜tool▁sep｜>```json {{ '</think>' }}", "deepseek_r1"),  # noqa: RUF001
+        ("{{ name }}<｜tool▁sep｜> </think>", "deepseek_v31"),  # noqa: RUF001
+    ],
+)
+def test_a_template_shows_its_family(template: str, family: str) -> None:
+    assert detect(template) == family
+    assert family in FAMILIES
