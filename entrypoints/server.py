@@ -158,6 +158,7 @@ def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
         log_config=None,
         log_level=settings.log_level,
         server_header=False,
+        proxy_headers=False,
         date_header=False,
         timeout_graceful_shutdown=settings.graceful_shutdown_s,
     )

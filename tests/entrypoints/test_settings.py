@@ -214,7 +214,6 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("max_depth", "1000", "a whole number from 8 to 200"),
         ("max_json_nodes", "3.5", "a whole number of at least 100"),
         ("arrival_s", "0", "a number above 0"),
-        ("arrival_s", "0", "a number above 0"),
         ("strict_unknown_fields", "maybe", "true or false"),
         ("keepalive_s", "nan", "a number of at least 0"),
         ("done_marker", "2", "true or false"),

@@ -244,9 +244,9 @@ class ScriptedMarkup:
         for part in parts:
             start = len(turn.ids)
             _play(part, turn, tools=tools, thinking=thinking)
-            written_parts.append([_token(token) for token in turn.ids[start:]])
+            written_parts.append(_spelled(turn.ids[start:]))
         ended = bool(turn.ids) and turn.ids[-1] == END
-        return [*written_parts, [] if ended else [_token(END)]]
+        return [*written_parts, [] if ended else _spelled([END])]
 
     def text(self, token_ids: Sequence[int]) -> str:
         return TOKENIZER.decode(token_ids)
@@ -296,8 +296,9 @@ def _mcp_name(name: str, server: str | None, tools: Sequence[ToolSpec]) -> str:
     return full if any(tool.name == full for tool in tools) else name
 
 
-def _token(token_id: int) -> tuple[int, str]:
-    return token_id, "" if token_id == END else TOKENIZER.spell(token_id)
+def _spelled(ids: Sequence[int]) -> list[tuple[int, str]]:
+    texts = TOKENIZER.spell(ids)
+    return [(token, "" if token == END else text) for token, text in zip(ids, texts, strict=True)]
 
 
 # --- reading --------------------------------------------------------------------------------------

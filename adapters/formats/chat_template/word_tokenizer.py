@@ -8,7 +8,8 @@ integers that every JSON reader keeps exact.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
@@ -18,6 +19,8 @@ LONGEST_PIECE = 6
 # remembering is short.
 _SPLIT = re.compile(r" ?(?:\w{1,60}|[^\w\s]{1,60})|\s{1,60}").findall
 _REMEMBERED = 200_000
+_REMEMBERED_TEXTS = 256
+_LONGEST_REMEMBERED = 4096  # characters
 
 
 class WordTokenizer(Tokenizer):
@@ -28,11 +31,14 @@ class WordTokenizer(Tokenizer):
         self._markers = {number: marker for marker, number in self._ids.items()}
         self._parts = re.compile(f"({'|'.join(map(re.escape, markers))})").split
         self._words = _Words()
+        self._remembered = lru_cache(_REMEMBERED_TEXTS)(self._words.encode)
         self._spellings = _Spellings(self._markers)
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         if not special:
-            return self._words.encode(text)
+            # Tests and agents say the same things again and again: instructions, scripts.
+            short = len(text) <= _LONGEST_REMEMBERED
+            return list(self._remembered(text)) if short else self._words.encode(text)
         return list(
             chain.from_iterable(
                 [self._ids[part]] if part in self._ids else self._words.encode(part)
@@ -41,11 +47,11 @@ class WordTokenizer(Tokenizer):
         )
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return "".join(map(self._spellings.__getitem__, token_ids))
+        return "".join(self.spell(token_ids))
 
-    def spell(self, token_id: int) -> str:
-        """Return the text of one token: a token never ends inside a character."""
-        return self._spellings[token_id]
+    def spell(self, token_ids: Sequence[int]) -> Iterable[str]:
+        """Return the text of each token: none ends inside a character."""
+        return map(self._spellings.__getitem__, token_ids)
 
     def token_id(self, text: str) -> int | None:
         return self._ids.get(text)
