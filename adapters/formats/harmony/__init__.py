@@ -1,0 +1,73 @@
+"""Harmony, the format of gpt-oss: channels, recipients and special tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from antiphon.adapters.formats.harmony import encoding as h
+from antiphon.adapters.formats.harmony import messages
+from antiphon.adapters.formats.harmony.constraint import constraint
+from antiphon.adapters.formats.harmony.markup import HarmonyMarkup
+from antiphon.adapters.formats.harmony.parser import HarmonyParser
+from antiphon.adapters.formats.harmony.recall import Recall
+from antiphon.adapters.formats.harmony.renderer import EFFORTS, Renderer
+from antiphon.application.ports import Format, Json, Prompt, Turn
+from antiphon.application.sampling import Constraint
+
+__all__ = ["HarmonyFormat", "HarmonyMarkup", "HarmonyParser", "load", "scripted_markup"]
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+class HarmonyFormat(Format):
+    """`today` is the date of the system message; `image_tokens` how many placeholders stand for an
+    image, or None for a model that reads text only.
+
+    The vocabulary is loaded with the first prompt: a server that speaks no Harmony never pays.
+    """
+
+    stop_token_ids: Sequence[int] = h.STOPS
+    skip_special_tokens = False
+    reads_text = False
+    efforts: Sequence[str] = tuple(EFFORTS)
+
+    def __init__(
+        self, *, today: Callable[[], str] = _today, image_tokens: int | None = None
+    ) -> None:
+        self._today = today
+        self._image_tokens = image_tokens
+        self._recall = Recall()
+        self._renderer: Renderer | None = None
+
+    async def render(self, turn: Turn) -> Prompt:
+        if self._renderer is None:
+            self._renderer = Renderer(
+                await asyncio.to_thread(h.load_encoding),
+                today=self._today,
+                image_tokens=self._image_tokens,
+                recall=self._recall,
+            )
+        return await self._renderer.render(turn)
+
+    def parser(self, turn: Turn, prompt: Prompt) -> HarmonyParser:  # noqa: ARG002
+        return HarmonyParser(h.load_encoding(), turn, recall=self._recall)
+
+    def constraint(self, turn: Turn) -> Constraint | None:
+        return constraint(turn)
+
+    def messages(self, token_ids: Sequence[int]) -> list[Json]:
+        return [messages.as_json(each) for each in messages.split(h.load_encoding(), token_ids)]
+
+
+def load(*, today: Callable[[], str] = _today, image_tokens: int | None = None) -> HarmonyFormat:
+    """Return the format, at once: nothing is loaded before the first prompt."""
+    return HarmonyFormat(today=today, image_tokens=image_tokens)
+
+
+def scripted_markup(format: HarmonyFormat) -> HarmonyMarkup:  # noqa: ARG001
+    """Return how the scripted engine reads this format's prompts and writes its turns."""
+    return HarmonyMarkup()

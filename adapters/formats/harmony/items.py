@@ -1,0 +1,250 @@
+"""Items as Harmony messages: one table, an item type to how it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, UnsetType
+
+from antiphon.adapters.formats.harmony.tools import written_name
+from antiphon.domain import content as c
+from antiphon.domain import items as i
+from antiphon.domain.content import Part
+from antiphon.domain.items import Item
+from antiphon.domain.tools import ToolSpec
+
+Body = str | Sequence[Part]
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """A message without a call: `kind` is a channel, `refusal`, or None for a speaker without."""
+
+    role: str
+    body: Body
+    kind: str | None = None
+
+
+class Called(Struct, frozen=True, kw_only=True):
+    """A call of the tool `name`, which hands over `text`; `kind` is function, custom or code."""
+
+    name: str
+    text: str
+    kind: str = "function"
+
+
+class Answered(Struct, frozen=True, kw_only=True):
+    """What a tool gave back."""
+
+    name: str
+    body: Body
+
+
+Written = Said | Called | Answered
+
+
+def write_items(items: Sequence[Item], tools: Sequence[ToolSpec]) -> Iterator[Written]:
+    """Return the conversation's messages, in order; items that say nothing give none."""
+    conversation = _Conversation(items, tools)
+    for item in items:
+        if write := _WRITERS.get(type(item)):
+            yield from write(conversation, item)
+
+
+class _Conversation:
+    """Writes each item; knows what a single item does not: its call, its denial, what follows."""
+
+    def __init__(self, items: Sequence[Item], tools: Sequence[ToolSpec]) -> None:
+        self._tools = tools
+        self._called = {
+            call_id: self._name(item) for item in items if (call_id := i.asks(item)) is not None
+        }
+        self._denied = {
+            item.approval_request_id: item.reason or ""
+            for item in items
+            if isinstance(item, i.McpApprovalResponse) and not item.approve
+        }
+        self._preambles = _preambles(items)
+
+    def message(self, item: i.Message) -> Iterator[Written]:
+        if item.role != "assistant":
+            yield Said(role=item.role, body=item.content)
+            return
+        # A client may have lost the phase; what precedes a call was not the answer.
+        phase = item.phase or ("commentary" if id(item) in self._preambles else "final_answer")
+        parts = (
+            (c.OutputText(text=item.content),) if isinstance(item.content, str) else item.content
+        )
+        said = tuple(part for part in parts if not isinstance(part, c.Refusal))
+        refused = tuple(part for part in parts if isinstance(part, c.Refusal))
+        if said:
+            kind = "commentary" if phase == "commentary" else "final"
+            yield Said(role="assistant", body=c.text_of(said), kind=kind)
+        if refused:
+            yield Said(role="assistant", body=c.text_of(refused), kind="refusal")
+
+    def reasoning(self, item: i.Reasoning) -> Iterator[Written]:
+        # Never both: a summary says the same again.
+        if text := "".join(part.text for part in item.content or item.summary or ()):
+            yield Said(role="assistant", body=text, kind="analysis")
+
+    def function_call(self, item: i.FunctionCall) -> Iterator[Written]:
+        yield Called(name=self._name(item), text=item.arguments)
+
+    def custom_call(self, item: i.CustomToolCall) -> Iterator[Written]:
+        yield Called(name=self._name(item), text=item.input, kind="custom")
+
+    def action(self, item: Any) -> Iterator[Written]:
+        fields = ("action", "actions", "operation")
+        asked: Any = next((value for field in fields if (value := getattr(item, field, None))), {})
+        yield Called(name=self._name(item), text=_json(asked))
+
+    def output(self, item: i.FunctionCallOutput | i.CustomToolCallOutput) -> Iterator[Written]:
+        yield Answered(name=self._answerer(item), body=item.output)
+
+    def json_output(self, item: i.ShellCallOutput | i.LocalShellCallOutput) -> Iterator[Written]:
+        output = item.output
+        body = output if isinstance(output, str) else _json(output)
+        yield Answered(name=self._answerer(item), body=body)
+
+    def screenshot(self, item: i.ComputerCallOutput) -> Iterator[Written]:
+        shot = c.InputImage(image_url=item.output.image_url, file_id=item.output.file_id)
+        yield Answered(name=self._answerer(item), body=(shot,))
+
+    def patch_output(self, item: i.ApplyPatchCallOutput) -> Iterator[Written]:
+        body = _json({"status": item.status, "output": item.output or ""})
+        yield Answered(name=self._answerer(item), body=body)
+
+    def mcp_call(self, item: i.McpCall) -> Iterator[Written]:
+        name = self._written_name(item.name, item.server_label)
+        yield Called(name=name, text=item.arguments)
+        if item.output is not None:
+            yield Answered(name=name, body=item.output)
+        elif item.error is not None:
+            error = item.error if isinstance(item.error, str) else _json(item.error)
+            yield Answered(name=name, body=error)
+
+    def approval_request(self, item: i.McpApprovalRequest) -> Iterator[Written]:
+        # An approved request is followed by its call; an open one is nothing yet.
+        if (reason := self._denied.get(str(item.id))) is None:
+            return
+        name = self._written_name(item.name, item.server_label)
+        yield Called(name=name, text=item.arguments)
+        denial = "The user did not allow this call."
+        yield Answered(name=name, body=f"{denial} Reason: {reason}" if reason else denial)
+
+    def web_search(self, item: i.WebSearchCall) -> Iterator[Written]:
+        action = dict(item.action or {})
+        sources = action.pop("sources", None)
+        name = _BROWSER_TOOLS.get(str(action.pop("type", "")), "browser.search")
+        yield Called(name=name, text=_json(action))
+        if sources:
+            yield Answered(name=name, body=_json(sources))
+
+    def file_search(self, item: i.FileSearchCall) -> Iterator[Written]:
+        yield Called(name="file_search", text=_json({"queries": item.queries}))
+        if item.results is not None:
+            yield Answered(name="file_search", body=_json(item.results))
+
+    def code(self, item: i.CodeInterpreterCall) -> Iterator[Written]:
+        yield Called(name="python", text=item.code or "", kind="code")
+        if item.outputs is not None:
+            logs = "\n".join(str(output.get("logs", "[image]")) for output in item.outputs)
+            yield Answered(name="python", body=logs)
+
+    def image(self, item: i.ImageGenerationCall) -> Iterator[Written]:
+        yield Called(name="image_generation", text=_json({"prompt": item.revised_prompt or ""}))
+        if item.result:
+            yield Answered(name="image_generation", body="[image]")
+
+    def tool_search(self, item: i.ToolSearchCall) -> Iterator[Written]:
+        yield Called(name="tool_search", text=_json(item.arguments))
+
+    def found_tools(self, item: i.ToolSearchOutput) -> Iterator[Written]:
+        names = [tool.get("name", tool.get("type")) for tool in item.tools]
+        yield Answered(name="tool_search", body=_json({"tools": names}))
+
+    def program(self, item: i.Program) -> Iterator[Written]:
+        yield Called(name="program", text=item.code, kind="code")
+
+    def program_output(self, item: i.ProgramOutput) -> Iterator[Written]:
+        yield Answered(name="program", body=item.result)
+
+    def _name(self, item: Item) -> str:
+        if isinstance(item, i.FunctionCall | i.CustomToolCall):
+            return self._written_name(item.name, item.namespace)
+        return _CLIENT_TOOLS.get(type(item), "tool")
+
+    def _answerer(self, item: Item) -> str:
+        called = self._called.get(i.answers(item) or "")
+        if called is None and isinstance(item, i.FunctionCallOutput) and item.name:
+            return self._written_name(item.name, item.namespace)
+        return called or "tool"
+
+    def _written_name(self, name: str, namespace: str | None | UnsetType) -> str:
+        return written_name(self._tools, name, namespace or None)
+
+
+def _preambles(items: Sequence[Item]) -> set[int]:
+    """Return the ids of the assistant messages whose turn goes on to a call."""
+    found: set[int] = set()
+    calls_next = False
+    for item in reversed(items):
+        if isinstance(item, i.Message) and item.role == "assistant":
+            if calls_next:
+                found.add(id(item))
+        elif not isinstance(item, i.Reasoning):
+            calls_next = isinstance(item, _CALLS)
+    return found
+
+
+_CALLS: tuple[type[Item], ...] = (
+    *i.ANSWERED_BY,
+    i.McpCall,
+    i.WebSearchCall,
+    i.FileSearchCall,
+    i.CodeInterpreterCall,
+)
+
+_CLIENT_TOOLS: Mapping[type[Item], str] = {
+    i.ComputerCall: "computer",
+    i.LocalShellCall: "local_shell",
+    i.ShellCall: "shell",
+    i.ApplyPatchCall: "apply_patch",
+}
+
+_BROWSER_TOOLS = {"open_page": "browser.open", "find_in_page": "browser.find"}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+_WRITERS: Mapping[type[Item], Callable[[_Conversation, Any], Iterator[Written]]] = {
+    i.Message: _Conversation.message,
+    i.Reasoning: _Conversation.reasoning,
+    i.FunctionCall: _Conversation.function_call,
+    i.FunctionCallOutput: _Conversation.output,
+    i.CustomToolCall: _Conversation.custom_call,
+    i.CustomToolCallOutput: _Conversation.output,
+    i.McpCall: _Conversation.mcp_call,
+    i.McpApprovalRequest: _Conversation.approval_request,
+    i.WebSearchCall: _Conversation.web_search,
+    i.FileSearchCall: _Conversation.file_search,
+    i.CodeInterpreterCall: _Conversation.code,
+    i.ImageGenerationCall: _Conversation.image,
+    i.ComputerCall: _Conversation.action,
+    i.ComputerCallOutput: _Conversation.screenshot,
+    i.LocalShellCall: _Conversation.action,
+    i.LocalShellCallOutput: _Conversation.json_output,
+    i.ShellCall: _Conversation.action,
+    i.ShellCallOutput: _Conversation.json_output,
+    i.ApplyPatchCall: _Conversation.action,
+    i.ApplyPatchCallOutput: _Conversation.patch_output,
+    i.ToolSearchCall: _Conversation.tool_search,
+    i.ToolSearchOutput: _Conversation.found_tools,
+    i.Program: _Conversation.program,
+    i.ProgramOutput: _Conversation.program_output,
+}
+"""The others say nothing to the model: lists of tools, references, what a summary replaced."""

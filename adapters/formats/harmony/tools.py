@@ -1,0 +1,192 @@
+"""What the model is told of its tools, and the names by which it calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, cast
+
+import msgspec
+
+from antiphon.adapters.formats.harmony import custom_input
+from antiphon.adapters.formats.harmony.encoding import Encoding, has_long_run
+from antiphon.application.ports import Turn
+from antiphon.domain.errors import RequestError
+from antiphon.domain.tools import ToolSpec
+
+Json = dict[str, Any]
+
+FUNCTIONS = "functions."
+HOSTED = ("browser", "python", "container")
+"""Harmony's own tools: their recipients stand outside the namespace of functions."""
+
+MOST_SCHEMA_NODES = 10_000
+"""Of all tools together; each `$ref` is written out where it stands, so few can become many."""
+
+LONGEST_RUN_OF_TOOLS = 2000
+
+
+def offered(turn: Turn) -> Sequence[ToolSpec]:
+    """Return the tools that the prompt names; those that `choice` excludes stay in it, so that
+    another choice leaves the prompt's beginning, and so its cache, as it was.
+    """
+    return () if turn.choice.mode == "none" else turn.tools
+
+
+def callable_tools(turn: Turn) -> Mapping[str, ToolSpec]:
+    """Return the tools that the model may call, by the name that it writes."""
+    return {tool.name: tool for tool in offered(turn) if turn.choice.allows(tool.name)}
+
+
+def local_name(tool: ToolSpec) -> str:
+    """Return the name without its namespace, as the client knows it.
+
+    >>> local_name(ToolSpec(name="crm__find", namespace="crm"))
+    'find'
+    """
+    return tool.name.removeprefix(f"{tool.namespace}__") if tool.namespace else tool.name
+
+
+def written_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) -> str:
+    """Return the name that the model writes for the tool that the client knows as `name`.
+
+    >>> written_name([], "find", "crm")
+    'crm__find'
+    """
+    for tool in tools:
+        if tool.namespace == namespace and name in (tool.name, local_name(tool)):
+            return tool.name
+    return f"{namespace}__{name}" if namespace else name
+
+
+def recipient_of(name: str) -> str:
+    """Return whom a call of `name` is addressed to.
+
+    >>> recipient_of("find"), recipient_of("browser.search")
+    ('functions.find', 'browser.search')
+    """
+    return name if name.partition(".")[0] in HOSTED else FUNCTIONS + name
+
+
+class ToolSections:
+    """Renders tools as the developer message's section, as TypeScript; remembers the latest."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self._section = lru_cache(maxsize=32)(self._render)
+
+    def tokens(self, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """Raises: RequestError for tools that cannot be written."""
+        try:
+            return self._section(msgspec.json.encode(tools))
+        # pydantic's or the library's own: nesting without end, mostly.
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"The tools cannot be rendered: {error}", param="tools") from error
+
+    def _render(self, encoded: bytes) -> tuple[int, ...]:
+        from openai_harmony import (  # type: ignore[import-untyped]
+            DeveloperContent,
+            ToolDescription,
+        )
+
+        # The library encodes by itself, so the cut of long runs (encoding.py) cannot help here.
+        if has_long_run(encoded.decode(), longest=LONGEST_RUN_OF_TOOLS):
+            raise RequestError("A tool's definition holds an unbroken run of text.", param="tools")
+        nodes = iter(range(MOST_SCHEMA_NODES))
+        descriptions = [
+            ToolDescription.new(tool.name, _description(tool), _parameters(tool, nodes))
+            for tool in msgspec.json.decode(encoded, type=list[ToolSpec])
+        ]
+        content = DeveloperContent.new().with_function_tools(descriptions)
+        return tuple(self._encoding.render_tools(content))
+
+
+def _parameters(tool: ToolSpec, nodes: Iterator[int]) -> Json | None:
+    if tool.kind == "custom":
+        return custom_input.PARAMETERS
+    return None if tool.parameters is None else plain_schema(tool.parameters, nodes)
+
+
+def _description(tool: ToolSpec) -> str:
+    if tool.grammar is None:
+        return tool.description
+    syntax, definition = tool.grammar
+    rule = f"`{custom_input.INPUT}` must match this {syntax} grammar:\n{definition}"
+    return f"{tool.description}\n\n{rule}" if tool.description else rule
+
+
+def plain_schema(schema: Json, nodes: Iterator[int]) -> Json:
+    """Return the schema in the words that the library's TypeScript writer knows.
+
+    Takes one of `nodes` for each that it writes; when they are used up it follows no more `$ref`.
+
+    It knows neither `$ref` nor `anyOf` and writes `any` for both, and drops the properties of
+    `["object", "null"]`.
+
+    >>> plain_schema({"anyOf": [{"type": "string"}, {"type": "null"}]}, iter(range(99)))
+    {'type': ['string', 'null']}
+    """
+    plain = _Plain(schema, nodes).write(schema, ())
+    if isinstance(plain.get("type"), list) and "properties" in plain:
+        plain = {**plain, "type": "object"}
+    return cast(Json, plain)
+
+
+class _Plain:
+    """Rewrites one schema. A type that holds itself ends in `{}`, as does one beyond measure."""
+
+    def __init__(self, root: Json, nodes: Iterator[int]) -> None:
+        self._root = root
+        self._nodes = nodes
+
+    def write(self, schema: Any, followed: tuple[str, ...]) -> Any:
+        is_beyond_measure = next(self._nodes, None) is None
+        if isinstance(schema, list):
+            return [self.write(each, followed) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        path = schema.get("$ref")
+        if isinstance(path, str):
+            if path in followed or is_beyond_measure:
+                return {}
+            siblings = {key: value for key, value in schema.items() if key != "$ref"}
+            return self.write({**self._at(path), **siblings}, (*followed, path))
+        plain = {
+            key: self._value(key, value, followed)
+            for key, value in schema.items()
+            if key not in ("$defs", "definitions")
+        }
+        if "const" in plain:
+            plain["enum"] = [plain.pop("const")]
+        if isinstance(alternatives := plain.pop("anyOf", None), list):
+            plain |= _one_of(alternatives)
+        return plain
+
+    def _value(self, key: str, value: Any, followed: tuple[str, ...]) -> Any:
+        if key in _NOT_SCHEMAS:
+            return value
+        if key == "properties" and isinstance(value, dict):
+            return {name: self.write(each, followed) for name, each in value.items()}
+        return self.write(value, followed)
+
+    def _at(self, path: str) -> Json:
+        target: Any = self._root
+        for step in path.removeprefix("#").strip("/").split("/"):
+            target = target.get(step) if isinstance(target, dict) else None
+        return target if isinstance(target, dict) else {}
+
+
+# Their values are data, in which "$ref" or "anyOf" would mean nothing.
+_NOT_SCHEMAS = frozenset({"default", "enum", "const", "examples", "required", "description"})
+
+
+def _one_of(alternatives: list[Any]) -> Json:
+    kinds = [
+        each["type"]
+        for each in alternatives
+        if isinstance(each, dict)
+        and isinstance(each.get("type"), str)
+        and each.keys() <= {"type", "title"}
+        and each["type"] not in ("object", "array")
+    ]
+    return {"type": kinds} if len(kinds) == len(alternatives) else {"oneOf": alternatives}

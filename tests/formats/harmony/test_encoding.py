@@ -1,0 +1,68 @@
+"""The vocabulary is the library's, and loading it is nobody's burden but Harmony's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.adapters.formats.harmony import encoding as h
+from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
+
+NAMES = {
+    h.START_OF_TEXT: "<|startoftext|>",
+    h.END_OF_TEXT: "<|endoftext|>",
+    h.RETURN: "<|return|>",
+    h.CONSTRAIN: "<|constrain|>",
+    h.CHANNEL: "<|channel|>",
+    h.START: "<|start|>",
+    h.END: "<|end|>",
+    h.MESSAGE: "<|message|>",
+    h.CALL: "<|call|>",
+    h.PLACEHOLDER: "<|reserved_200013|>",
+}
+
+
+@pytest.mark.parametrize(("token", "name"), NAMES.items(), ids=NAMES.values())
+def test_special_tokens_have_the_numbers_of_the_library(
+    encoding: Encoding, token: int, name: str
+) -> None:
+    assert encoding.encode_markup(name) == [token]
+
+
+def test_the_turns_of_an_assistant_stop_where_the_library_says(encoding: Encoding) -> None:
+    assert set(encoding._library.stop_tokens_for_assistant_actions()) <= set(h.STOPS)
+
+
+@given(st.text())
+def test_text_comes_back_as_it_was(text: str) -> None:
+    text = text.encode("utf-8", "replace").decode()
+    ids = load_encoding().encode(text)
+    assert load_encoding().text(ids) == text
+    assert all(token < h.FIRST_SPECIAL for token in ids)
+
+
+@given(st.lists(st.integers()))
+def test_any_numbers_spell_something(ids: list[int]) -> None:
+    assert isinstance(load_encoding().spell(ids), bytes)
+
+
+def test_half_a_character_can_be_encoded(encoding: Encoding) -> None:
+    assert encoding.text(encoding.encode("a\ud83d")) == "a\ufffd"
+
+
+def test_the_format_is_there_before_its_vocabulary() -> None:
+    """In a process of its own, as this one has long loaded it."""
+    program = (
+        "import sys\n"
+        "from antiphon.adapters.formats.harmony import load, scripted_markup\n"
+        "from antiphon.application.ports import Turn\n"
+        "format = load(); scripted_markup(format); format.constraint(Turn(model='m', items=()))\n"
+        "sys.exit('openai_harmony' in sys.modules)\n"
+    )
+    folder = Path(__file__).parent
+    assert subprocess.run([sys.executable, "-c", program], cwd=folder, check=False).returncode == 0

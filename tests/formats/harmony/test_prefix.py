@@ -1,0 +1,167 @@
+"""The next prompt continues this prompt and its output, token by token (prefix caching)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from antiphon.adapters.formats.harmony import HarmonyFormat, scripted_markup
+from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
+from antiphon.adapters.formats.harmony.recall import Recall, key_of
+from antiphon.application.ports import Prompt, Step, Turn
+from antiphon.domain import content as c
+from antiphon.domain import deltas as d
+from antiphon.domain import items as i
+
+from .conftest import TOOLS, a_turn, joined
+
+Render = Callable[[Turn], Prompt]
+HELLO = i.Message(role="user", content="Hello, what is the weather?")
+
+
+def items_of(deltas: list[d.Delta]) -> list[i.Item]:
+    """Fold deltas into items, as the sequencer does."""
+    items: list[i.Item] = []
+    call: d.Delta | None = None
+    for delta in joined(deltas):
+        match delta:
+            case d.ReasoningDelta(text):
+                items.append(i.Reasoning(content=(c.ReasoningText(text=text),)))
+            case d.TextDelta():
+                content = (c.OutputText(text=delta.text),)
+                phase: Any = delta.phase
+                items.append(i.Message(role="assistant", content=content, phase=phase))
+            case d.FunctionCallStart() | d.CustomCallStart():
+                call = delta
+            case d.ArgumentsDelta(text):
+                call_id = f"call_{len(items)}"
+                if isinstance(call, d.CustomCallStart):
+                    items.append(i.CustomToolCall(call_id=call_id, name=call.name, input=text))
+                elif isinstance(call, d.FunctionCallStart):
+                    items.append(
+                        i.FunctionCall(
+                            call_id=call_id,
+                            name=call.name,
+                            namespace=call.namespace,
+                            arguments=text,
+                        )
+                    )
+    return items
+
+
+def answers_to(items: list[i.Item]) -> list[i.Item]:
+    answers: list[i.Item] = []
+    for item in items:
+        if isinstance(item, i.FunctionCall):
+            answers.append(i.FunctionCallOutput(call_id=item.call_id, output="Sunny"))
+        if isinstance(item, i.CustomToolCall):
+            answers.append(i.CustomToolCallOutput(call_id=item.call_id, output="done"))
+    return answers
+
+
+def play(harmony: HarmonyFormat, render: Render, turn: Turn, generated: list[int]) -> Turn:
+    """Parse what was generated for the turn and return the turn after it."""
+    parser = harmony.parser(turn, render(turn))
+    items = items_of(parser.feed(Step(token_ids=generated)) + parser.end())
+    return a_turn(items=(*turn.items, *items, *answers_to(items)), cache_salt=turn.cache_salt)
+
+
+def test_a_scripted_turn_is_continued_exactly(harmony: HarmonyFormat, render: Render) -> None:
+    markup = scripted_markup(harmony)
+    turn = a_turn(items=(HELLO,))
+    parts = [
+        {"think": "Let me think.\n\nWell."},
+        {"say": "I'll look."},
+        {"call": "get_weather", "args": {"city": "Paris"}},
+    ]
+    for _ in range(3):
+        before = list(render(turn).token_ids)
+        written = markup.write(parts, tools=TOOLS, thinking=True)
+        generated = [token for part in written for token, _ in part]
+        turn = play(harmony, render, turn, generated)
+        after = list(render(turn).token_ids)
+        assert after[: len(before) + len(generated)] == before + generated
+
+
+WEATHER = "to=functions.get_weather"
+AS_THE_MODEL_LIKES = {
+    "recipient with the role": f' {WEATHER}<|channel|>commentary json<|message|>{{"a":1}}<|call|>',
+    "in analysis": f'<|channel|>analysis {WEATHER} code<|message|>{{"a": 1}}<|call|>',
+    "no arguments": f"<|channel|>commentary {WEATHER} json<|message|><|call|>",
+    "a custom tool, spaced": "<|channel|>commentary to=functions.note json<|message|>"
+    '{ "input" : "\\u0041" }<|call|>',
+    "after a thought": "<|channel|>analysis<|message|>hm<|end|><|start|>assistant "
+    "to=functions.crm__find<|channel|>commentary<|constrain|>json<|message|>{}<|call|>",
+}
+
+
+@pytest.mark.parametrize("written", AS_THE_MODEL_LIKES.values(), ids=AS_THE_MODEL_LIKES)
+def test_what_the_model_wrote_its_own_way_is_continued_exactly(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding, written: str
+) -> None:
+    turn = a_turn(items=(HELLO,))
+    before, generated = list(render(turn).token_ids), encoding.encode_markup(written)
+    after = list(render(play(harmony, render, turn, generated)).token_ids)
+    assert after[: len(before) + len(generated)] == before + generated
+
+
+def test_words_of_other_tokens_are_continued_exactly(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding
+) -> None:
+    turn = a_turn(items=(HELLO,))
+    letters = [token for letter in "thinking" for token in encoding.encode(letter)]
+    assert letters != encoding.encode("thinking")
+    generated = [
+        *encoding.encode_markup("<|channel|>analysis<|message|>"),
+        *letters,
+        *encoding.encode_markup("<|end|><|start|>assistant<|channel|>commentary "),
+        *encoding.encode_markup("to=functions.get_weather <|constrain|>json<|message|>{}<|call|>"),
+    ]
+    before = list(render(turn).token_ids)
+    after = list(render(play(harmony, render, turn, generated)).token_ids)
+    assert after[: len(before) + len(generated)] == before + generated
+
+
+def test_an_answer_is_ended_but_not_returned_in_the_next_prompt(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding
+) -> None:
+    turn = a_turn(items=(HELLO,))
+    generated = encoding.encode_markup("<|channel|>final<|message|>Sunny.<|return|>")
+    before = list(render(turn).token_ids)
+    after = list(render(play(harmony, render, turn, generated)).token_ids)
+    assert after[: len(before) + len(generated) - 1] == before + generated[:-1]
+    assert encoding.text(after[len(before) + len(generated) - 1 :]) == "<|end|><|start|>assistant"
+
+
+def test_how_one_tenant_wrote_is_not_recalled_for_another(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding
+) -> None:
+    generated = encoding.encode_markup(AS_THE_MODEL_LIKES["recipient with the role"])
+    theirs = play(harmony, render, a_turn(items=(HELLO,), cache_salt="a"), generated)
+    ours = a_turn(items=theirs.items, cache_salt="b")
+    assert " to=functions.get_weather<|channel|>" in encoding.text(render(theirs).token_ids)
+    assert " to=functions.get_weather<|channel|>" not in encoding.text(render(ours).token_ids)
+
+
+def test_malformed_messages_are_not_repeated_to_the_model(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding
+) -> None:
+    generated = encoding.encode_markup(
+        "<|channel|>commentary to=functions.get_weather and so<|message|>{}<|call|>"
+    )
+    after = play(harmony, render, a_turn(items=(HELLO,)), generated)
+    assert "get_weather and so" not in encoding.text(render(after).token_ids)
+
+
+def test_the_recall_forgets_the_oldest_beyond_its_limit() -> None:
+    recall = Recall(limit=10)
+    for name in "abc":
+        recall.keep(key_of(None, "final", "", name), [1, 2, 3, 4])
+    assert recall.find(key_of(None, "final", "", "a")) is None
+    assert list(recall.find(key_of(None, "final", "", "c")) or ()) == [1, 2, 3, 4]
+
+
+def test_the_vocabulary_is_loaded_once() -> None:
+    assert load_encoding() is load_encoding()
