@@ -180,8 +180,6 @@ class CreateResponseService:
 
     def _response(self, request: CreateResponse, offered: Offer, model: Model) -> Response:
         defaults = model.sampling_defaults
-        text = request.text
-        form = msgspec.to_builtins(text.format) if text and text.format else {"type": "text"}
         return Response(
             id=self._new_id("resp"),
             created_at=int(self._now()),
@@ -196,7 +194,7 @@ class CreateResponseService:
             reasoning=_reasoning(request, model),
             store=request.store is not False,
             temperature=_first(request.temperature, defaults.get("temperature"), 1.0),
-            text=TextConfig(format=form, verbosity=(text and text.verbosity) or "medium"),
+            text=_text(request),
             tool_choice=request.tool_choice or "auto",
             tools=offered.echo,
             top_logprobs=request.top_logprobs or 0,
@@ -225,8 +223,6 @@ class CreateResponseService:
         reasoning = request.reasoning
         every = reasoning is not None and reasoning.context == "all_turns"
         shown = c.shown(conversation, all_reasoning=every)
-        text = request.text
-        form = msgspec.to_builtins(text.format) if text and text.format else {"type": "text"}
         return Turn(
             model=request.model or "",
             items=[self._opened(item, tenant) for item in shown],
@@ -234,7 +230,7 @@ class CreateResponseService:
             tools=offered.specs,
             choice=offered.choice,
             parallel_tool_calls=request.parallel_tool_calls is not False,
-            text=TextConfig(format=form, verbosity=text.verbosity if text else None),
+            text=_text(request),
             effort=_effort(request, model),
             previous_messages=request.previous_input_messages or (),
             template_kwargs=request.chat_template_kwargs or {},
@@ -280,6 +276,14 @@ def _without_effect(request: CreateResponse) -> list[str]:
     if request.reasoning and (request.reasoning.summary or request.reasoning.generate_summary):
         given.append("reasoning.summary")
     return sorted(given)
+
+
+def _text(request: CreateResponse) -> TextConfig:
+    asked = request.text
+    if asked is None:
+        return TextConfig()
+    form = msgspec.to_builtins(asked.format) if asked.format else {"type": "text"}
+    return TextConfig(format=form, verbosity=asked.verbosity or "medium")
 
 
 def _reasoning(request: CreateResponse, model: Model) -> ReasoningConfig:
