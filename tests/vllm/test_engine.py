@@ -308,9 +308,7 @@ SCHEMA = {
 
 
 async def test_a_json_schema_holds_from_the_first_token_on(engine: VllmEngine) -> None:
-    constraint = Constraint(
-        kind="json_schema", value=SCHEMA, options={"disable_any_whitespace": True}
-    )
+    constraint = Constraint(kind="json_schema", value=SCHEMA)
     sampling = Sampling(temperature=1.0, seed=3, max_tokens=400, constraint=constraint)
     result = await run(engine, sampling)
     assert result.finish == "stop"

@@ -49,6 +49,7 @@ class TestWithVllm:
             (["--model", "other"], "--model"),
             (["--lora-modules", "nameonly"], "name=path"),
             (["--lora-modules", "{name"], "not JSON"),
+            (["--kv-transfer-config", "{"], "--kv-transfer-config"),
         ],
     )
     async def test_a_bad_option_is_named(
