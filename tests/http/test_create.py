@@ -291,7 +291,8 @@ def test_leaving_a_stream_aborts_the_run_in_the_engine(
         asked = script({"say": "x ", "repeat": 10_000, "tick": 0.01})
         body = {"model": model, "input": asked, "stream": True}
         with httpx.stream("POST", f"{server.api}/responses", json=body) as answer:
-            next(answer.iter_lines())
+            lines = answer.iter_lines()  # kept: httpx leaves when its iterator is collected
+            next(lines)
             wait_until(lambda: engine.running == 1)
         wait_until(lambda: engine.aborted == 1)
         assert engine.running == 0
