@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -33,10 +33,16 @@ TRUNCATED_ROOM = 4
 
 
 class TokenModel(Model):
-    """Renders a turn, runs it in the engine, parses what comes back."""
+    """Renders a turn, runs it in the engine, parses what comes back.
 
-    def __init__(self, format: Format, engine: Engine) -> None:
-        self._format = format
+    `make_format` is called once the engine has started: only then does an engine that fetched its
+    model itself have the tokenizer and the template.
+    """
+
+    _format: Format
+
+    def __init__(self, make_format: Callable[[], Format], engine: Engine) -> None:
+        self._make_format = make_format
         self._engine = engine
 
     @property
@@ -53,6 +59,7 @@ class TokenModel(Model):
 
     async def start(self) -> None:
         await self._engine.start()
+        self._format = self._make_format()
 
     async def aclose(self) -> None:
         await self._engine.aclose()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,14 @@ def scripted_models(settings: Settings) -> Sequence[Model]:
 def _scripted_chat(settings: Settings, names: Sequence[str]) -> Model:
     from antiphon.adapters.formats.chat_template import scripted_chat, scripted_markup
 
-    return TokenModel(scripted_chat(), _scripted_engine(settings, scripted_markup(), names))
+    return TokenModel(scripted_chat, _scripted_engine(settings, scripted_markup(), names))
 
 
 def _scripted_harmony(settings: Settings, names: Sequence[str]) -> Model:
     from antiphon.adapters.formats.harmony import HarmonyFormat, scripted_markup
 
     harmony = HarmonyFormat(image_tokens=SCRIPTED_IMAGE_TOKENS)
-    return TokenModel(harmony, _scripted_engine(settings, scripted_markup(harmony), names))
+    return TokenModel(lambda: harmony, _scripted_engine(settings, scripted_markup(harmony), names))
 
 
 def _scripted_engine(settings: Settings, markup: Any, names: Sequence[str]) -> Engine:
@@ -116,18 +116,22 @@ def vllm_models(settings: Settings) -> Sequence[Model]:
         served_names=settings.served_model_name or (settings.model,),
         engine_args=settings.engine_options,
     )
-    return [TokenModel(_model_format(settings), engine)]
+    return [TokenModel(_format_of(settings, lambda: engine.tokenizer), engine)]
 
 
-def _model_format(settings: Settings) -> Format:
-    from antiphon.adapters.formats.chat_template import load
+def _format_of(settings: Settings, tokenizer: Callable[[], Any]) -> Callable[[], Format]:
+    """Return what makes the model's format, by its own folder or by the engine's tokenizer."""
+    from antiphon.adapters.formats.chat_template import from_hf_tokenizer, load
     from antiphon.adapters.formats.harmony import HarmonyFormat
 
     folder = Path(settings.model or "")
     if settings.format == "harmony" or (settings.format == "auto" and _writes_harmony(folder)):
-        return HarmonyFormat()
+        return HarmonyFormat
     family = settings.format.removeprefix("chat:")
-    return load(folder, family=family)
+    if (folder / "tokenizer.json").is_file():
+        format_of_folder = load(folder, family=family)  # now: before the engine takes its minute
+        return lambda: format_of_folder
+    return lambda: from_hf_tokenizer(tokenizer(), family=family)
 
 
 def _writes_harmony(folder: Path) -> bool:
