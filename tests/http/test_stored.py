@@ -158,16 +158,16 @@ def test_fields_without_effect_are_named_in_a_header(http: httpx.Client) -> None
 
 
 def test_a_store_of_ones_own_is_named_by_its_class(serve: Callable[..., Any]) -> None:
-    with serve(store="antiphon.adapters.stores.memory:MemoryResponseStore") as server:
-        with httpx.Client(base_url=server.api) as http:
-            response = create(http)
-            assert http.get(f"/responses/{response['id']}").json() == response
+    name = "antiphon.adapters.stores.memory:MemoryResponseStore"
+    with serve(store=name) as server, httpx.Client(base_url=server.api) as http:
+        response = create(http)
+        assert http.get(f"/responses/{response['id']}").json() == response
 
 
 @pytest.mark.parametrize("name", ["no_such_module:Store", "antiphon.adapters.ids:NoStore"])
 def test_a_store_that_cannot_be_loaded_is_one_sentence(
     serve: Callable[..., Any], name: str
 ) -> None:
-    with pytest.raises(SettingsError, match=f"The store '{name}' cannot be loaded"):
-        with serve(store=name):
-            pass
+    refused = pytest.raises(SettingsError, match=f"The store '{name}' cannot be loaded")
+    with refused, serve(store=name):
+        pass
