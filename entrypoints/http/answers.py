@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -116,17 +115,27 @@ class WholeAnswer:
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
     """Return what `work` returns, or None if the client left before; then `work` is cancelled."""
-    working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        for task in (working, gone):
+    task = asyncio.current_task()
+    assert task is not None
+    working = True
+
+    def leave(gone: asyncio.Task[None]) -> None:
+        # A connection is also "disconnected" once its answer is complete.
+        if working and not gone.cancelled():
             task.cancel()
-            if not task.done():
-                with suppress(asyncio.CancelledError):
-                    await task
+
+    gone = asyncio.create_task(_gone(receive))
+    gone.add_done_callback(leave)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not gone.done():
+            raise  # somebody else cancels us: the server stops
+        task.uncancel()
+        return None
+    finally:
+        working = False
+        gone.cancel()
 
 
 async def send_json(send: Any, body: bytes, headers: Headers, *, status: int = 200) -> None:

@@ -40,6 +40,7 @@ from antiphon.domain.offers import flat_name
 from antiphon.domain.tools import ToolSpec
 
 IMAGE_TOKENS = 85
+LONGEST_REMEMBERED = 4096  # tokens
 
 MARKERS = (
     "<|im_start|>",
@@ -297,8 +298,16 @@ def _mcp_name(name: str, server: str | None, tools: Sequence[ToolSpec]) -> str:
 
 
 def _spelled(ids: Sequence[int]) -> list[tuple[int, str]]:
+    # Scripts repeat: so do the turns that they make the model write.
+    return list(_remembered(tuple(ids))) if len(ids) <= LONGEST_REMEMBERED else _spell(ids)
+
+
+def _spell(ids: Sequence[int]) -> list[tuple[int, str]]:
     texts = TOKENIZER.spell(ids)
     return [(token, "" if token == END else text) for token, text in zip(ids, texts, strict=True)]
+
+
+_remembered = lru_cache(128)(_spell)
 
 
 # --- reading --------------------------------------------------------------------------------------
