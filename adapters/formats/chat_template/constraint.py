@@ -44,9 +44,7 @@ def constraint(family: Family, turn: Turn, *, inside_reasoning: bool) -> Constra
         return _bind(family, turn, [_calls(family, turn, tools)], inside_reasoning)
     if schema is not None:
         calls = [_calls(family, turn, tools)] if tools and family.form else []
-        if calls or _may_reason(family, turn, inside_reasoning):
-            return _bind(family, turn, [*calls, _json(schema)], inside_reasoning)
-        return Constraint(kind="json_schema", value=schema)
+        return _bind(family, turn, [*calls, _json(schema)], inside_reasoning)
     if _binds_free_calls(family, turn, tools):
         return _bind(family, turn, [_text_with_calls(family, turn, tools)], inside_reasoning)
     return None
@@ -70,15 +68,11 @@ def _binds_free_calls(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> 
     return bound or turn.choice.names is not None
 
 
-def _may_reason(family: Family, turn: Turn, inside_reasoning: bool) -> bool:
-    return inside_reasoning or (family.think is not None and turn.effort != "none")
-
-
 def _bind(
     family: Family, turn: Turn, alternatives: list[Json], inside_reasoning: bool
 ) -> Constraint:
     bound = _or(alternatives)
-    if family.think and _may_reason(family, turn, inside_reasoning):
+    if family.think and (inside_reasoning or turn.effort != "none"):
         bound = _sequence(_reasoning(family.think, inside_reasoning), bound)
     return Constraint(kind="structural_tag", value={"type": "structural_tag", "format": bound})
 

@@ -41,11 +41,16 @@ def test_nothing_is_bound_that_nothing_asks_for() -> None:
     assert bound(tools=[WEATHER], choice=Choice(mode="none")) is None
 
 
-def test_a_text_format_without_reasoning_is_just_its_schema() -> None:
-    assert bound("plain", text=JSON) == Constraint(kind="json_schema", value=SCHEMA)
-    assert bound("hermes", text=JSON, effort="none") == Constraint(kind="json_schema", value=SCHEMA)
+def test_a_text_format_without_reasoning_is_its_schema_with_few_blanks() -> None:
+    plain = bound("plain", text=JSON)
+    assert plain is not None
+    assert plain == bound("hermes", text=JSON, effort="none")
+    assert plain.value["format"]["json_schema"] == SCHEMA
+    # Without a bound, a model that has lost its way writes blanks to its last token.
+    assert plain.value["format"]["max_whitespace_cnt"] > 0
     anything = bound("plain", text=TextConfig(format={"type": "json_object"}))
-    assert anything == Constraint(kind="json_schema", value={"type": "object"})
+    assert anything is not None
+    assert anything.value["format"]["json_schema"] == {"type": "object"}
 
 
 def test_a_family_without_calls_cannot_be_made_to_call() -> None:
