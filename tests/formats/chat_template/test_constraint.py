@@ -92,10 +92,7 @@ def accepts() -> Accepts:
 
     def run(asked: Constraint | None, text: str) -> bool:
         assert asked is not None
-        if asked.kind == "json_schema":
-            grammar = compiler.compile_json_schema(json.dumps(asked.value))
-        else:
-            grammar = compiler.compile_structural_tag(json.dumps(asked.value))
+        grammar = compiler.compile_structural_tag(json.dumps(asked.value))
         matcher = xgrammar.GrammarMatcher(grammar)
         return bool(matcher.accept_string(text) and matcher.accept_token(256))
 
