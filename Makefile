@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV = .venv
 VENV_VLLM = .venv-vllm
 ARGS ?=
+DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
+	antiphon.adapters.stores antiphon.adapters.engines.scripted
 
 .PHONY: serve test check golden docs bench test-vllm format
 
@@ -11,6 +13,7 @@ serve: $(VENV)/ready
 
 test: $(VENV)/ready
 	$(VENV)/bin/pytest -m "not vllm" $(ARGS)
+	$(VENV)/bin/pytest --quiet --doctest-modules --pyargs $(DOCTESTED)
 
 check: $(VENV)/ready
 	$(VENV)/bin/ruff check .

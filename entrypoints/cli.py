@@ -74,7 +74,7 @@ HELP = click.RichHelpConfiguration(text_markup="rich")
 SERVE_HELP = click.RichHelpConfiguration(
     text_markup="rich",
     show_arguments=True,
-    show_metavars_column=True,
+    options_table_column_types=["required", "opt_all", "metavar", "help"],
     option_groups={"antiphon serve": _option_groups()},
     footer_text=EXAMPLES,
 )

@@ -101,7 +101,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about(
             SERVED,
             "How the model writes: harmony (gpt-oss), or the chat template of a family of models, "
-            "chat:qwen3 for example. auto finds it from the model.",
+            "chat:hermes for example. auto finds it from the model.",
             allowed="auto, harmony or chat:FAMILY",
             pattern=r"^(auto|harmony|chat:[A-Za-z0-9_.-]+)$",
         ),
@@ -110,7 +110,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[Annotated[str, Meta(min_length=1)], ...],
         _about(
             SERVED,
-            "The name that clients ask for. Repeat it for more names; responses bear the first.",
+            "The name that clients ask for. Repeat it for more names.",
             shown_default="the model as it was given",
         ),
     ] = ()

@@ -12,9 +12,9 @@ from msgspec import Struct
 from antiphon.domain.errors import RequestError, UnsupportedMediaType
 from antiphon.entrypoints.http.requests import HttpRequest
 
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRINGS = re.compile(rb'"[^"]*"')
 _OPENING = b"[{"
-_ALL_BUT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
+_ALL_BUT_STRUCTURE = bytes(sorted(set(range(256)) - set(b'"[]{},')))
 
 
 class BodyLimits(Struct, frozen=True, kw_only=True):
@@ -44,13 +44,16 @@ def check_shape(body: bytes, limits: BodyLimits) -> None:
     opened = body.count(b"[") + body.count(b"{")
     if opened <= limits.max_depth and body.count(b",") <= limits.max_nodes:
         return
-    bare = _STRINGS.sub(b"", body)
+    # Megabytes are only touched by what runs in C: escapes first, since an escaped quote ends no
+    # string; then all that is no structure; then the strings, of which only quotes are left.
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
+    bare = _STRINGS.sub(b"", plain.translate(None, _ALL_BUT_STRUCTURE))
     if bare.count(b"[") + bare.count(b"{") + bare.count(b",") > limits.max_nodes:
         raise RequestError(
             f"The request body has more than {limits.max_nodes} values.", code="invalid_value"
         )
     depth = 0
-    for byte in bare.translate(None, _ALL_BUT_BRACKETS):
+    for byte in bare.replace(b",", b""):
         depth += 1 if byte in _OPENING else -1
         if depth > limits.max_depth:
             raise RequestError(

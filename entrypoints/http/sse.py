@@ -21,7 +21,7 @@ def frames(events: Sequence[Event]) -> bytes:
     """Return the frames of all events, joined: one send for whatever is ready.
 
     >>> from antiphon.domain.events import Error
-    >>> frames([Error(sequence_number=3, code=None, message="no")])[:26]
+    >>> frames([Error(sequence_number=3, code=None, message="no")])[:27]
     b'event: error\\ndata: {"type":'
     """
     return b"".join([_PREFIXES[type(event)] + _encode(event) + b"\n\n" for event in events])
