@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -272,10 +273,13 @@ class CreateResponseService:
 
 
 def _without_effect(request: CreateResponse) -> list[str]:
-    given = [name for name in WITHOUT_EFFECT if getattr(request, name) is not None]
-    if request.reasoning and (request.reasoning.summary or request.reasoning.generate_summary):
-        given.append("reasoning.summary")
-    return sorted(given)
+    return sorted(path for path in WITHOUT_EFFECT if _value_at(request, path))
+
+
+def _value_at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value
 
 
 def _text(request: CreateResponse) -> TextConfig:

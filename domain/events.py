@@ -224,6 +224,10 @@ class PartialImage(
 ):
     partial_image_index: int
     partial_image_b64: str
+    size: str | UnsetType = UNSET
+    quality: str | UnsetType = UNSET
+    background: str | UnsetType = UNSET
+    output_format: str | UnsetType = UNSET
 
 
 class _OfCommand(Event, frozen=True, kw_only=True, gc=False):

@@ -83,6 +83,7 @@ class CustomToolCall(Item, frozen=True, kw_only=True, tag="custom_tool_call"):
     input: str
     namespace: str | None | UnsetType = UNSET
     caller: Json | None | UnsetType = UNSET
+    async_: bool | None | UnsetType = field(name="async", default=UNSET)
 
 
 class CustomToolCallOutput(Item, frozen=True, kw_only=True, tag="custom_tool_call_output"):
@@ -114,6 +115,12 @@ class ImageGenerationCall(Item, frozen=True, kw_only=True, tag="image_generation
     status: str | None = None
     result: str | None = None
     revised_prompt: str | None | UnsetType = UNSET
+    action: str | None | UnsetType = UNSET
+    background: str | None | UnsetType = UNSET
+    output_format: str | None | UnsetType = UNSET
+    quality: str | None | UnsetType = UNSET
+    size: str | None | UnsetType = UNSET
+    svg_usage: Json | None | UnsetType = UNSET
     error: Any = UNSET
 
 

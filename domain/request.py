@@ -171,6 +171,12 @@ WITHOUT_EFFECT = frozenset(
         "mm_processor_kwargs",
         "media_io_kwargs",
         "watermarking",
+        "reasoning.generate_summary",
+        "reasoning.mode",
+        "reasoning.summary",
+        "stream_options.include_obfuscation",
+        "structured_outputs.disable_any_whitespace",
+        "text.verbosity",
     }
 )
-"""Fields that are accepted and do nothing here; answers name them in `x-antiphon-ignored`."""
+"""Paths that are accepted and do nothing here; answers name them in `x-antiphon-ignored`."""

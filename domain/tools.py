@@ -25,6 +25,7 @@ class FunctionTool(Tool, frozen=True, kw_only=True, tag="function"):
     defer_loading: bool | None | UnsetType = UNSET
     allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
     output_schema: Json | None | UnsetType = UNSET
+    async_: bool | None | UnsetType = field(name="async", default=UNSET)
 
 
 class CustomTool(Tool, frozen=True, kw_only=True, tag="custom"):
@@ -35,6 +36,7 @@ class CustomTool(Tool, frozen=True, kw_only=True, tag="custom"):
     format: Json = field(default_factory=lambda: {"type": "text"})
     defer_loading: bool | None | UnsetType = UNSET
     allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+    async_: bool | None | UnsetType = field(name="async", default=UNSET)
 
 
 class NamespaceTool(Tool, frozen=True, kw_only=True, tag="namespace"):
@@ -148,6 +150,10 @@ class ImageGeneration(Tool, frozen=True, kw_only=True, tag="image_generation"):
     partial_images: Annotated[int, Meta(ge=0, le=3)] | None | UnsetType = UNSET
     input_fidelity: str | None | UnsetType = UNSET
     input_image_mask: Json | None | UnsetType = UNSET
+    complexity: str | None | UnsetType = UNSET
+    frame_count: int | None | UnsetType = UNSET
+    frame_duration_ms: int | None | UnsetType = UNSET
+    svg: Json | None | UnsetType = UNSET
 
 
 class UnknownTool(Struct, frozen=True, kw_only=True):
