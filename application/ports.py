@@ -103,6 +103,9 @@ class Parser(Protocol):
 class Format(Protocol):
     """How one family of models writes: conversation → tokens, tokens → deltas."""
 
+    name: str
+    """As `--format` spells it: `harmony`, `chat:hermes`…"""
+
     stop_token_ids: Sequence[int]
     """Tokens that end the assistant's turn, besides the model's own."""
 
@@ -212,6 +215,10 @@ class Model(Protocol):
     @property
     def names(self) -> Sequence[str]:
         """The names that clients may ask for."""
+
+    @property
+    def writes(self) -> str:
+        """The name of its format, for people."""
 
     @property
     def efforts(self) -> Sequence[str]: ...

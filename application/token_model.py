@@ -50,6 +50,10 @@ class TokenModel(Model):
         return self._engine.models
 
     @property
+    def writes(self) -> str:
+        return self._format.name
+
+    @property
     def efforts(self) -> Sequence[str]:
         return self._format.efforts
 

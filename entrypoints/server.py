@@ -57,6 +57,8 @@ def run(settings: Settings) -> None:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    if settings.log_level == "info":  # uvicorn tells of its own start what the banner tells better
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_serve(settings))
 
@@ -100,7 +102,7 @@ async def _serve(settings: Settings) -> None:
             models=list(served.models.by_name),
             url=served.url,
             engine=settings.engine,
-            format=settings.format,
+            format=", ".join(model.writes for model in served.models.all),
             store=settings.store,
         )
         await served.serving
@@ -156,7 +158,6 @@ def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
         lifespan="off",
         access_log=False,
         log_config=None,
-        log_level=settings.log_level,
         server_header=False,
         proxy_headers=False,
         date_header=False,

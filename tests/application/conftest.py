@@ -67,6 +67,7 @@ class PlayedModel(Model):
     """A model whose next turns are set by the test."""
 
     names: Sequence[str] = ("m",)
+    writes = "played"
     efforts: Sequence[str] = ("low", "high")
     sampling_defaults: Mapping[str, Any] = {"temperature": 0.6}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.adapters.formats.chat_template.constraint import constraint
-from antiphon.adapters.formats.chat_template.families import FAMILIES, Family, detect
+from antiphon.adapters.formats.chat_template.families import FAMILIES, detect
 from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.renderer import Renderer, TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import (
@@ -40,14 +40,15 @@ class ChatTemplateFormat(Format):
 
     def __init__(
         self,
-        family: Family,
+        family: str,
         tokenizer: Tokenizer,
         *,
         renderer: Renderer,
         stop_token_ids: Sequence[int] = (),
     ) -> None:
         self.stop_token_ids: Sequence[int] = tuple(stop_token_ids)
-        self._family = family
+        self.name = f"chat:{family}"
+        self._family = FAMILIES[family]
         self._tokenizer = tokenizer
         self._renderer = renderer
 
@@ -110,22 +111,23 @@ def from_hf_tokenizer(
 def _format(
     template: ChatTemplate, tokenizer: Tokenizer, family: str, *, ends: Sequence[int | None]
 ) -> ChatTemplateFormat:
-    row = _family(family, template.source)
+    found = _found(family, template.source)
+    row = FAMILIES[found]
     known = [*ends, *(tokenizer.token_id(end) for end in row.ends)]
     return ChatTemplateFormat(
-        row,
+        found,
         tokenizer,
         renderer=TemplateRenderer(template, tokenizer, row),
         stop_token_ids=sorted({end for end in known if end is not None}),
     )
 
 
-def _family(name: str, template: str) -> Family:
+def _found(name: str, template: str) -> str:
     found = detect(template) if name == "auto" else name
     if found not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise SettingsError(f"There is no chat format {name!r}; there are: auto, {known}.")
-    return FAMILIES[found]
+    return found
 
 
 def _ids(generation: Mapping[str, Any]) -> list[int]:

@@ -30,6 +30,7 @@ class HarmonyFormat(Format):
     The vocabulary is loaded with the first prompt: a server that speaks no Harmony never pays.
     """
 
+    name = "harmony"
     stop_token_ids: Sequence[int] = h.STOPS
     skip_special_tokens = False
     reads_text = False
