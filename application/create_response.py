@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -38,7 +37,7 @@ from antiphon.domain.content import ReasoningText
 from antiphon.domain.decoding import decode_item, decode_tool
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.offers import Offer, offer
-from antiphon.domain.request import WITHOUT_EFFECT, CreateResponse
+from antiphon.domain.request import WITHOUT_EFFECT, WITHOUT_EFFECT_INSIDE, CreateResponse
 from antiphon.domain.response import ReasoningConfig, Response, TextConfig
 from antiphon.domain.sequencer import Sequencer
 
@@ -273,13 +272,11 @@ class CreateResponseService:
 
 
 def _without_effect(request: CreateResponse) -> list[str]:
-    return sorted(path for path in WITHOUT_EFFECT if _value_at(request, path))
-
-
-def _value_at(value: Any, path: str) -> Any:
-    for name in path.split("."):
-        value = getattr(value, name, None)
-    return value
+    found = [name for name in WITHOUT_EFFECT if getattr(request, name)]
+    for outer, names in WITHOUT_EFFECT_INSIDE.items():
+        inside = getattr(request, outer)
+        found += [f"{outer}.{name}" for name in names if inside and getattr(inside, name)]
+    return sorted(found)
 
 
 def _text(request: CreateResponse) -> TextConfig:

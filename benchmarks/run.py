@@ -42,7 +42,7 @@ LEAST_DELTAS = 0.95  # a token; a format needs some tokens for marks that no cli
 IDLE_REQUESTS = 40
 # A request without a stream costs about as much as 60 streamed tokens: more of them are needed for
 # the same number of clock ticks.
-PLAIN_REQUESTS_FACTOR = 2
+PLAIN_REQUESTS_FACTOR = 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ stay raw here; decoding.py reads them one by one, so that nothing a client sent 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
@@ -171,12 +172,14 @@ WITHOUT_EFFECT = frozenset(
         "mm_processor_kwargs",
         "media_io_kwargs",
         "watermarking",
-        "reasoning.generate_summary",
-        "reasoning.mode",
-        "reasoning.summary",
-        "stream_options.include_obfuscation",
-        "structured_outputs.disable_any_whitespace",
-        "text.verbosity",
     }
 )
-"""Paths that are accepted and do nothing here; answers name them in `x-antiphon-ignored`."""
+"""Fields that are accepted and do nothing here; answers name them in `x-antiphon-ignored`."""
+
+WITHOUT_EFFECT_INSIDE: Mapping[str, tuple[str, ...]] = {
+    "reasoning": ("generate_summary", "mode", "summary"),
+    "stream_options": ("include_obfuscation",),
+    "structured_outputs": ("disable_any_whitespace",),
+    "text": ("verbosity",),
+}
+"""As WITHOUT_EFFECT, for fields of fields."""

@@ -10,7 +10,7 @@ import re
 from msgspec import Struct
 
 from antiphon.domain.errors import RequestError, UnsupportedMediaType
-from antiphon.entrypoints.http.requests import HttpRequest
+from antiphon.entrypoints.http.requests import HttpRequest, header
 
 _STRINGS = re.compile(rb'"[^"]*"')
 _OPENING = b"[{"
@@ -26,8 +26,8 @@ class BodyLimits(Struct, frozen=True, kw_only=True):
 
 async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
     """Return the body of a JSON request. Raises: RequestError, UnsupportedMediaType."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
-    if kind != "application/json" and not kind.endswith("+json"):
+    kind = header(request, b"content-type").partition(";")[0].strip().lower()
+    if kind not in ("", "application/json") and not kind.endswith("+json"):
         raise UnsupportedMediaType(
             f"Send the request as 'application/json', not as {kind[:100]!r}."
         )

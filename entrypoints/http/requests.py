@@ -17,11 +17,19 @@ MAX_REQUEST_ID = 128
 MAX_IGNORED = 1000
 
 
+def header(request: HttpRequest, name: bytes) -> str:
+    """Return a header, or "". `request.headers` would first build a map of all of them."""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return value.decode("latin-1")
+    return ""
+
+
 def request_id(request: HttpRequest) -> str:
     """Return the request's id: the client's own, if it sent a plain one, else a fresh one."""
     state = request.scope["state"]
     if "request_id" not in state:
-        given = request.headers.get(REQUEST_ID_HEADER, "")
+        given = header(request, REQUEST_ID_HEADER.encode())
         plain = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
         state["request_id"] = given if plain else new_id("req")
     known: str = state["request_id"]

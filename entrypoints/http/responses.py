@@ -28,7 +28,7 @@ from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAns
 from antiphon.entrypoints.http.bodies import BodyLimits, read_body
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.openapi import CreateOperation
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, request_id
+from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header, request_id
 
 logger = logging.getLogger("antiphon.requests")
 
@@ -171,8 +171,8 @@ class Responses(Controller):
 
 
 def _trace(request: HttpRequest) -> dict[str, str]:
-    headers = request.headers
-    return {name: headers[name] for name in TRACE_HEADERS if name in headers}
+    found = {name: header(request, name.encode()) for name in TRACE_HEADERS}
+    return {name: value for name, value in found.items() if value}
 
 
 def _check_include(*given: list[str] | None) -> None:

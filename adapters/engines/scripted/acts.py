@@ -148,9 +148,10 @@ def steps(
     for start in range(0, len(tokens) or finish is not None, act.step_tokens):
         end = start + act.step_tokens
         batch = tokens[start:end]
+        token_ids, texts = zip(*batch, strict=True) if batch else ((), ())
         yield Step(
-            text="".join(shown[start:end] if shown is not None else [text for _, text in batch]),
-            token_ids=[token_id for token_id, _ in batch],
+            text="".join(texts if shown is None else shown[start:end]),
+            token_ids=token_ids,
             logprobs=None
             if alternatives is None
             else tuple([logprob(token_id, text, alternatives) for token_id, text in batch]),

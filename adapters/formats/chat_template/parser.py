@@ -110,6 +110,8 @@ class ChatTemplateParser(Parser):
         return self._out.take()
 
     def _count(self, token_ids: Sequence[int]) -> None:
+        if not self._inside and self._think_id not in token_ids:
+            return
         for token in token_ids:
             if self._inside:
                 if token in self._leave_ids:
