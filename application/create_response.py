@@ -11,8 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.models import Models
@@ -20,16 +19,14 @@ from antiphon.application.ports import (
     Batches,
     Clock,
     EventLog,
-    Model,
     NewId,
     ResponseStore,
     StoredItem,
     StoredResponse,
-    Turn,
 )
+from antiphon.application.requested import response_of, turn_of, without_effect
 from antiphon.application.run_response import Run, RunResponse
 from antiphon.application.runs import Runs
-from antiphon.application.sampling import sampling_of
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.checks import check_request
@@ -37,8 +34,8 @@ from antiphon.domain.content import ReasoningText
 from antiphon.domain.decoding import decode_item, decode_tool
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.offers import Offer, offer
-from antiphon.domain.request import WITHOUT_EFFECT, WITHOUT_EFFECT_INSIDE, CreateResponse
-from antiphon.domain.response import ReasoningConfig, Response, TextConfig
+from antiphon.domain.request import CreateResponse
+from antiphon.domain.response import Response
 from antiphon.domain.sequencer import Sequencer
 
 logger = logging.getLogger("antiphon.requests")
@@ -107,10 +104,15 @@ class CreateResponseService:
         history = await self._history(request, tenant)
         conversation = [*history, *(entry.item for entry in added)]
         c.check_pairs(conversation)
-        response = self._response(request, offered, model)
-        turn = self._turn(request, offered, conversation, model, tenant)
-        if trace_headers:
-            turn = replace(turn, trace_headers=trace_headers)
+        response = response_of(
+            request,
+            offered,
+            model,
+            response_id=self._new_id("resp"),
+            created_at=int(self._now()),
+        )
+        items = self._shown(request, conversation, tenant)
+        turn = turn_of(request, offered, model, items=items, trace_headers=trace_headers or {})
         begun = await model.begin(turn, request_id=f"{response.id}_0")
         try:
             run = Run(
@@ -125,7 +127,7 @@ class CreateResponseService:
             await begun.aclose()
             raise
         task = await self._runs.start(response.id, self._run_response(run))
-        ignored = (*offered.ignored, *_without_effect(request))
+        ignored = (*offered.ignored, *without_effect(request))
         return Created(
             id=response.id,
             background=response.background,
@@ -178,67 +180,13 @@ class CreateResponseService:
             )
         return [decode_item(item.raw, "previous_response_id") for item in stored]
 
-    def _response(self, request: CreateResponse, offered: Offer, model: Model) -> Response:
-        defaults = model.sampling_defaults
-        return Response(
-            id=self._new_id("resp"),
-            created_at=int(self._now()),
-            status="queued" if request.background else "in_progress",
-            background=bool(request.background),
-            instructions=request.instructions,
-            max_output_tokens=request.max_output_tokens,
-            max_tool_calls=request.max_tool_calls,
-            model=request.model or "",
-            parallel_tool_calls=request.parallel_tool_calls is not False,
-            previous_response_id=request.previous_response_id,
-            reasoning=_reasoning(request, model),
-            store=request.store is not False,
-            temperature=_first(request.temperature, defaults.get("temperature"), 1.0),
-            text=_text(request),
-            tool_choice=request.tool_choice or "auto",
-            tools=offered.echo,
-            top_logprobs=request.top_logprobs or 0,
-            top_p=_first(request.top_p, defaults.get("top_p"), 1.0),
-            presence_penalty=request.presence_penalty or 0.0,
-            frequency_penalty=request.frequency_penalty or 0.0,
-            truncation=request.truncation or "disabled",
-            user=request.user,
-            safety_identifier=request.safety_identifier,
-            prompt_cache_key=request.prompt_cache_key,
-            metadata=request.metadata or {},
-            prompt_cache_options=request.prompt_cache_options or UNSET,
-            prompt_cache_retention=request.prompt_cache_retention or UNSET,
-            request_id=request.request_id or UNSET,
-            kv_transfer_params=request.kv_transfer_params or UNSET,
-        )
-
-    def _turn(
-        self,
-        request: CreateResponse,
-        offered: Offer,
-        conversation: Sequence[i.AnyItem],
-        model: Model,
-        tenant: str,
-    ) -> Turn:
-        reasoning = request.reasoning
-        every = reasoning is not None and reasoning.context == "all_turns"
+    def _shown(
+        self, request: CreateResponse, conversation: Sequence[i.AnyItem], tenant: str
+    ) -> list[i.AnyItem]:
+        """Return what the model is shown of the conversation, sealed reasoning opened."""
+        every = request.reasoning is not None and request.reasoning.context == "all_turns"
         shown = c.shown(conversation, all_reasoning=every)
-        return Turn(
-            model=request.model or "",
-            items=[self._opened(item, tenant) for item in shown],
-            instructions=request.instructions,
-            tools=offered.specs,
-            choice=offered.choice,
-            parallel_tool_calls=request.parallel_tool_calls is not False,
-            text=_text(request),
-            effort=_effort(request, model),
-            previous_messages=request.previous_input_messages or (),
-            template_kwargs=request.chat_template_kwargs or {},
-            truncate=request.truncation == "auto",
-            sampling=sampling_of(request, watched=bool(request.stream or request.background)),
-            priority=request.priority or 0,
-            cache_salt=request.cache_salt,
-        )
+        return [self._opened(item, tenant) for item in shown]
 
     def _opened(self, item: i.AnyItem, tenant: str) -> i.AnyItem:
         """Return a reasoning item with its sealed text opened, where only that is there."""
@@ -269,48 +217,3 @@ class CreateResponseService:
         await self._log.create(run.id)
         await self._log.append(run.id, first)
         return await self._log.open(run.id)
-
-
-def _without_effect(request: CreateResponse) -> list[str]:
-    found = [name for name in WITHOUT_EFFECT if getattr(request, name)]
-    for outer, names in WITHOUT_EFFECT_INSIDE.items():
-        inside = getattr(request, outer)
-        found += [f"{outer}.{name}" for name in names if inside and getattr(inside, name)]
-    return sorted(found)
-
-
-def _text(request: CreateResponse) -> TextConfig:
-    asked = request.text
-    if asked is None:
-        return TextConfig()
-    form = msgspec.to_builtins(asked.format) if asked.format else {"type": "text"}
-    return TextConfig(format=form, verbosity=asked.verbosity or "medium")
-
-
-def _reasoning(request: CreateResponse, model: Model) -> ReasoningConfig:
-    asked = request.reasoning
-    if asked is None:
-        return ReasoningConfig()
-    return ReasoningConfig(
-        effort=_effort(request, model),
-        summary=asked.summary or asked.generate_summary,
-        context=asked.context or UNSET,
-        mode=asked.mode or UNSET,
-    )
-
-
-def _effort(request: CreateResponse, model: Model) -> str | None:
-    effort = request.reasoning.effort if request.reasoning else None
-    if effort is not None and effort not in model.efforts:
-        known = ", ".join(repr(each) for each in model.efforts)
-        raise RequestError(
-            f"Unsupported value: {effort!r} is not supported with the {request.model!r} model. "
-            f"Supported values are: {known}.",
-            param="reasoning.effort",
-            code="unsupported_value",
-        )
-    return effort
-
-
-def _first(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)

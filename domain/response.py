@@ -87,7 +87,6 @@ class Response(Struct, frozen=True, kw_only=True):
     prompt_cache_retention: str | UnsetType = UNSET
     input_transformations: tuple[Json, ...] | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
-    kv_transfer_params: Json | UnsetType = UNSET
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET
 
