@@ -82,7 +82,7 @@ def choice_of(value: str | Json | None, specs: Sequence[t.ToolSpec]) -> t.Choice
         return t.Choice(mode="required", names=frozenset({_named(value, specs)}))
     if kind == "allowed_tools":
         return _allowed(value, specs)
-    if kind in HOSTED_CHOICES:
+    if isinstance(kind, str) and kind in HOSTED_CHOICES:
         raise _bad_choice(f"the request offers no tool of type {kind!r} that could be forced")
     raise _bad_choice(f"unknown type {kind!r}")
 
@@ -108,22 +108,24 @@ def is_strict(schema: Json | None) -> bool:
 
 
 def _closed(schema: Any) -> bool:
+    """Say whether all objects in a schema are closed; a schema is any JSON that a client sent."""
+    if isinstance(schema, list):
+        return all(map(_closed, schema))
     if not isinstance(schema, dict):
         return True
-    if schema.get("type") == "object" or "properties" in schema:
-        properties = schema.get("properties")
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or properties is not None:
+        required = schema.get("required", [])
         if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
             return False
-        if set(schema.get("required") or ()) != set(properties):
+        if not isinstance(required, list) or not all(name in required for name in properties):
             return False
-        if not all(_closed(value) for value in properties.values()):
-            return False
-    inner = [
-        schema.get("items"),
-        *(schema.get("anyOf") or ()),
-        *(schema.get("$defs") or {}).values(),
-    ]
-    return all(_closed(value) for value in inner)
+    inner = [schema.get("items"), schema.get("anyOf"), *_values(schema.get("$defs"))]
+    return all(map(_closed, [*inner, *_values(properties)]))
+
+
+def _values(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else []
 
 
 def _function(tool: t.FunctionTool, path: str, namespace: str | None = None) -> t.ToolSpec:

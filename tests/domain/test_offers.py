@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from antiphon.domain.decoding import decode_tool
 from antiphon.domain.errors import RequestError
@@ -141,3 +143,26 @@ def test_a_grammar_needs_a_known_syntax_and_a_definition() -> None:
     assert refused({**tool, "format": {"type": "grammar", "syntax": "regex"}}) == (
         "tools[0].format.definition"
     )
+
+
+KEYS = st.sampled_from(
+    ["type", "name", "tools", "mode", "properties", "required", "items", "anyOf", "$defs", "format"]
+)
+WORDS = st.sampled_from(["function", "custom", "object", "allowed_tools", "get_time", "mcp"])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.dictionaries(KEYS, ANYTHING, max_size=4), st.dictionaries(KEYS, ANYTHING, max_size=4))
+def test_whatever_a_client_calls_a_schema_or_a_choice_has_an_answer(
+    parameters: dict[str, Any], choice: dict[str, Any]
+) -> None:
+    for tool in ({**WEATHER, "parameters": parameters}, {**TIME, "type": "custom", **choice}):
+        try:
+            offered(tool, choice=choice)
+        except RequestError as error:
+            assert error.message
