@@ -68,26 +68,28 @@ def check_pairs(conversation: Iterable[i.Item]) -> None:
 
     The order does not matter (api_surface 2, pairing rules).
     """
-    asked: dict[str, i.Item] = {}
-    answered: set[str] = set()
-    for item in conversation:
-        call_id = i.asks(item)
-        if call_id is not None:
-            asked[call_id] = item
-            if isinstance(item, i.LocalShellCall) and item.id:
-                asked[str(item.id)] = item
-        output_of = i.answers(item)
-        if output_of is not None:
-            answered.add(output_of)
-    for call_id in answered:
-        if call_id not in asked:
-            raise RequestError(
-                f"No tool call found for function call output with call_id {call_id}.",
-                param="input",
-            )
-    for call_id, call in asked.items():
-        if call_id not in answered and not _may_stay_open(call):
-            raise RequestError(f"No tool output found for function call {call_id}.", param="input")
+    items = list(conversation)
+    answered = {call_id for item in items if (call_id := i.answers(item)) is not None}
+    asked: set[str] = set()
+    for item in items:
+        names = _names(item)
+        asked.update(names)
+        if names and answered.isdisjoint(names) and not _may_stay_open(item):
+            raise RequestError(f"No tool output found for function call {names[0]}.", param="input")
+    for call_id in answered - asked:
+        raise RequestError(
+            f"No tool call found for function call output with call_id {call_id}.", param="input"
+        )
+
+
+def _names(item: i.Item) -> tuple[str, ...]:
+    """Return by what an output may name this call; nothing if it is no call of the client's."""
+    call_id = i.asks(item)
+    if call_id is None:
+        return ()
+    if isinstance(item, i.LocalShellCall) and item.id:
+        return call_id, str(item.id)  # its output has no call_id, and some clients send the id
+    return (call_id,)
 
 
 def shown(conversation: Sequence[i.AnyItem], *, all_reasoning: bool = False) -> list[i.AnyItem]:

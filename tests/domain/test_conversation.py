@@ -51,6 +51,14 @@ def test_a_call_that_was_cut_needs_no_output_and_is_not_shown() -> None:
     assert shown(conversation) == [conversation[0], conversation[2]]
 
 
+@pytest.mark.parametrize("name", ["call_s", "lsh_1"])
+def test_a_local_shell_call_is_answered_by_either_of_its_names(name: str) -> None:
+    shell = i.LocalShellCall(id="lsh_1", call_id="call_s", action={})
+    check_pairs([user("hi"), shell, i.LocalShellCallOutput(id=name, output="x")])
+    with pytest.raises(RequestError, match="No tool output found .* call_s"):
+        check_pairs([user("hi"), shell])
+
+
 def test_an_output_that_names_a_tool_answers_no_call() -> None:
     check_pairs([i.FunctionCallOutput(name="clock", output="12:00")])
 
