@@ -33,6 +33,8 @@ class Alignment:
         if logprobs is None:  # a step without: its text is spelled by no token that we know
             self._end += len(text.encode("utf-8", "replace"))
         for logprob in logprobs or ():
+            if not logprob.bytes:
+                continue  # an end of turn: it spells nothing, so it belongs to no text
             end = self._end + len(logprob.bytes)
             self._tokens.append((self._end, end, logprob))
             self._end = end

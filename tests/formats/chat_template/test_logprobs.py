@@ -86,3 +86,9 @@ def test_a_step_has_its_logprobs_at_once(parser_of: Build) -> None:
     token = logprob(b"Hello")
     step = Step(text="Hello", logprobs=(token,))
     assert parser.feed(step) == [d.TextDelta("Hello", (token,))]
+
+
+@pytest.mark.parametrize("size", [1, 2, 50])
+def test_a_token_that_spells_nothing_belongs_to_no_text(parser_of: Build, size: int) -> None:
+    deltas = visible(parser_of("hermes"), steps_of([b"One", b"", b" two", b""], size))
+    assert [lp.token for delta in deltas for lp in delta.logprobs] == ["One", " two"]
