@@ -123,9 +123,11 @@ def _format_of(settings: Settings, tokenizer: Callable[[], Any]) -> Callable[[],
     """Return what makes the model's format, by its own folder or by the engine's tokenizer."""
     from antiphon.adapters.formats.chat_template import from_hf_tokenizer, load
     from antiphon.adapters.formats.harmony import HarmonyFormat
+    from antiphon.adapters.formats.harmony.encoding import load_encoding
 
     folder = Path(settings.model or "")
     if settings.format == "harmony" or (settings.format == "auto" and _writes_harmony(folder)):
+        load_encoding()  # now: the first request should not wait for the vocabulary
         return HarmonyFormat
     family = settings.format.removeprefix("chat:")
     if (folder / "tokenizer.json").is_file():

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 
 import uvicorn
 from msgspec import Struct
@@ -23,7 +23,6 @@ from antiphon.entrypoints.http.protocol import BoundedProtocol
 from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")
-BACKLOG = 2048
 GC_THRESHOLDS = (50_000, 20, 100)
 
 
@@ -59,7 +58,10 @@ def run(settings: Settings) -> None:
     )
     if settings.log_level == "info":  # uvicorn tells of its own start what the banner tells better
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with (
+        asyncio.Runner(loop_factory=_new_loop) as runner,
+        suppress(asyncio.CancelledError),  # told to stop before it had started
+    ):
         runner.run(_serve(settings))
 
 
@@ -95,6 +97,9 @@ async def serving(container: Container) -> AsyncIterator[Served]:
 
 async def _serve(settings: Settings) -> None:
     container = Container(settings=settings)
+    starting = asyncio.current_task()
+    assert starting is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, starting.cancel)
     async with serving(container) as served:
         _on_signals(served.server)  # before the banner: who reads it may send one
         banner.ready(
@@ -139,8 +144,8 @@ def _listen(settings: Settings) -> socket.socket:
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        # Bound now, to fail early; listened on by uvicorn, so that nobody connects before we serve.
         listening.bind((settings.host, settings.port))
-        listening.listen(BACKLOG)
     except OSError as exc:
         listening.close()
         raise SettingsError(

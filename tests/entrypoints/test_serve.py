@@ -96,3 +96,31 @@ def test_a_settings_file_in_the_working_folder_is_read_and_named(tmp_path: Path)
     first, second = said.splitlines()
     assert first == f"Settings are read from {tmp_path / 'antiphon.toml'}"
     assert second.startswith("antiphon: Cannot listen on 192.0.2.1 port 0")
+
+
+SLOW_STORE = '''
+import asyncio, sys
+from antiphon.adapters.stores.memory import MemoryResponseStore
+
+class Slow(MemoryResponseStore):
+    async def start(self):
+        print("the store opens", file=sys.stderr, flush=True)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            print("the store was stopped", file=sys.stderr, flush=True)
+'''
+
+
+def test_a_server_that_is_told_to_stop_while_it_starts_stops_at_once(tmp_path: Path) -> None:
+    (tmp_path / "slow_store.py").write_text(SLOW_STORE)
+    process = started(tmp_path, "--port", "0", "--store", "slow_store:Slow")
+    try:
+        lines_until(process, "the store opens")
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert "the store was stopped" in rest
+    assert "Traceback" not in rest
