@@ -233,6 +233,9 @@ class Model(Protocol):
     async def check(self) -> None:
         """Raises: EngineDead when no request can be served."""
 
+    async def count(self, turn: Turn) -> int:
+        """Return the turn's input tokens, also when they are too many. Raises: RequestError."""
+
     async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
         """Render and admit a turn. Raises: RequestError, TooManyRequests, EngineDead."""
 

@@ -71,6 +71,13 @@ class TokenModel(Model):
     async def check(self) -> None:
         await self._engine.check()
 
+    async def count(self, turn: Turn) -> int:
+        if turn.truncate:
+            _, prompt = await self._fitting(turn)
+        else:
+            prompt = await self._format.render(turn)
+        return len(prompt.token_ids)
+
     async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
         turn, prompt = await self._fitting(turn)
         request = EngineRequest(

@@ -15,8 +15,17 @@ CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_
 
 def check_request(request: CreateResponse) -> None:
     """Raises: RequestError of the first rule that the request breaks."""
-    for check in RULES:
-        error = check(request)
+    _check(request, RULES)
+
+
+def check_conversation(request: CreateResponse) -> None:
+    """As check_request, where nothing is to be answered. Raises: RequestError."""
+    _check(request, RULES_OF_CONVERSATIONS)
+
+
+def _check(request: CreateResponse, rules: Sequence[Check]) -> None:
+    for rule in rules:
+        error = rule(request)
         if error is not None:
             raise error
 
@@ -115,15 +124,18 @@ def _schema_is_named_right(request: CreateResponse) -> RequestError | None:
     return None
 
 
-RULES: Sequence[Check] = (
-    _model_is_named,
+RULES_OF_CONVERSATIONS: Sequence[Check] = (
     _unsupported("prompt", "This server keeps no prompt templates; send 'input'."),
     _unsupported("conversation", "Continue with 'previous_response_id'."),
     _unsupported("context_management", "Use 'truncation': 'auto' to stay within the window."),
-    _something_to_answer,
     _exclusive("previous_response_id", "previous_input_messages"),
-    _background_is_stored,
     _one_constraint,
     _schema_is_named_right,
+)
+RULES: Sequence[Check] = (
+    _model_is_named,
+    *RULES_OF_CONVERSATIONS,
+    _something_to_answer,
+    _background_is_stored,
 )
 """In the order in which they are told to the client."""

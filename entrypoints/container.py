@@ -17,10 +17,12 @@ from dependency_injector import containers, providers
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
+from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import CreateResponseService
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.models import Models
 from antiphon.application.ports import Engine, Format, Model, ResponseStore
+from antiphon.application.prepare_turn import PrepareTurn
 from antiphon.application.run_response import RunResponse
 from antiphon.application.runs import Runs
 from antiphon.application.stored_responses import (
@@ -175,9 +177,10 @@ class Container(containers.DeclarativeContainer):
     run_response = providers.Singleton(
         RunResponse, log, store, log_outputs=settings.provided.log_outputs
     )
+    prepare_turn = providers.Singleton(PrepareTurn, models, store, unseal=sealer.provided.unseal)
     create_response = providers.Singleton(
         CreateResponseService,
-        models,
+        prepare_turn,
         store,
         log,
         runs,
@@ -185,12 +188,12 @@ class Container(containers.DeclarativeContainer):
         new_id=providers.Object(new_id),
         now=providers.Object(time.time),
         seal=sealer.provided.seal,
-        unseal=sealer.provided.unseal,
     )
     recover = providers.Singleton(RecoverResponses, store)
     services = providers.Singleton(
         Services,
         create=create_response,
+        count=providers.Singleton(CountTokens, prepare_turn),
         get=providers.Singleton(GetResponse, store),
         follow=providers.Singleton(FollowResponse, log, store),
         delete=providers.Singleton(DeleteResponse, store, log, runs),

@@ -51,6 +51,15 @@ class CreateOperation(Operation):
         }
 
 
+@dataclass
+class CountOperation(Operation):
+    """`POST /v1/responses/input_tokens`."""
+
+    def __post_init__(self) -> None:
+        self.request_body = RequestBody(content=_json("CreateResponse"), required=True)
+        self.responses = {"200": OpenAPIResponse(description="The count of input tokens.")}
+
+
 def openapi_config(version: str) -> OpenAPIConfig:
     return OpenAPIConfig(
         title="Antiphon",

@@ -12,6 +12,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
+from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateResponseService
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.ports import Batches
@@ -21,13 +22,13 @@ from antiphon.application.stored_responses import (
     GetResponse,
     ListInputItems,
 )
-from antiphon.domain.decoding import decode_request
+from antiphon.domain.decoding import Decoded, decode_request
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import INCLUDABLE
 from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer
 from antiphon.entrypoints.http.bodies import BodyLimits, read_body
 from antiphon.entrypoints.http.heartbeat import Heartbeat
-from antiphon.entrypoints.http.openapi import CreateOperation
+from antiphon.entrypoints.http.openapi import CountOperation, CreateOperation
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header, request_id
 
 logger = logging.getLogger("antiphon.requests")
@@ -55,6 +56,7 @@ class Services(Struct, frozen=True, kw_only=True):
     """What the handlers of this controller call."""
 
     create: CreateResponseService
+    count: CountTokens
     get: GetResponse
     follow: FollowResponse
     delete: DeleteResponse
@@ -74,12 +76,7 @@ class Responses(Controller):
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Answer with the whole response, or stream its events where `stream` is true."""
         body = await read_body(request, services.options.limits)
-        decoded = decode_request(body)
-        if decoded.unknown and services.options.strict_unknown_fields:
-            name = decoded.unknown[0]
-            raise RequestError(
-                f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter"
-            )
+        decoded = self._decode(body, services)
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), body.decode())
         created = await services.create(
@@ -92,6 +89,19 @@ class Responses(Controller):
         if created.background:
             return await self._accepted(created, headers, services)
         return WholeAnswer(created.events, headers, leave=created.leave)
+
+    @post(
+        "/input_tokens",
+        summary="Count input tokens",
+        operation_class=CountOperation,
+        status_code=200,
+    )
+    async def count(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
+        """Render what `create` would render, and count it."""
+        decoded = self._decode(await read_body(request, services.options.limits), services)
+        count = await services.count(decoded.request, tenant=TENANT)
+        answer = {"object": "response.input_tokens", "input_tokens": count}
+        return JsonAnswer(answer, answer_headers(request, decoded.unknown))
 
     @get("/{response_id:str}", summary="Retrieve a response, or stream its events")
     async def retrieve(
@@ -151,6 +161,15 @@ class Responses(Controller):
             },
             answer_headers(request),
         )
+
+    def _decode(self, body: bytes, services: Services) -> Decoded:
+        decoded = decode_request(body)
+        if decoded.unknown and services.options.strict_unknown_fields:
+            name = decoded.unknown[0]
+            raise RequestError(
+                f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter"
+            )
+        return decoded
 
     def _stream(
         self, events: Batches, headers: Mapping[str, str], services: Services, *, leave: Any

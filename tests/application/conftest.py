@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
+from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateResponseService
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.models import Models
 from antiphon.application.ports import Json, Model, ModelTurn, Turn
+from antiphon.application.prepare_turn import PrepareTurn
 from antiphon.application.run_response import RunResponse
 from antiphon.application.runs import Runs
 from antiphon.application.stored_responses import (
@@ -83,6 +85,9 @@ class PlayedModel(Model):
 
     async def check(self) -> None: ...
 
+    async def count(self, turn: Turn) -> int:
+        return len(turn.items)
+
     async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
         if self.refusal is not None:
             raise self.refusal
@@ -120,8 +125,10 @@ class House:
         self.store = FailingStore()
         self.log = MemoryEventLog()
         self.runs = Runs()
+        prepare_turn = PrepareTurn(Models([self.model]), self.store, unseal=unseal)
+        self.count_tokens = CountTokens(prepare_turn)
         self.create_response = CreateResponseService(
-            Models([self.model]),
+            prepare_turn,
             self.store,
             self.log,
             self.runs,
@@ -129,7 +136,6 @@ class House:
             new_id=lambda prefix: f"{prefix}_{next(numbers)}",
             now=lambda: 100.0,
             seal=lambda tenant, text: f"sealed:{tenant}:{text}",
-            unseal=unseal,
         )
         self.get = GetResponse(self.store)
         self.follow = FollowResponse(self.log, self.store)

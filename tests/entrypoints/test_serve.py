@@ -98,7 +98,7 @@ def test_a_settings_file_in_the_working_folder_is_read_and_named(tmp_path: Path)
     assert second.startswith("antiphon: Cannot listen on 192.0.2.1 port 0")
 
 
-SLOW_STORE = '''
+SLOW_STORE = """
 import asyncio, sys
 from antiphon.adapters.stores.memory import MemoryResponseStore
 
@@ -109,7 +109,7 @@ class Slow(MemoryResponseStore):
             await asyncio.sleep(60)
         finally:
             print("the store was stopped", file=sys.stderr, flush=True)
-'''
+"""
 
 
 def test_a_server_that_is_told_to_stop_while_it_starts_stops_at_once(tmp_path: Path) -> None:

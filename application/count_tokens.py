@@ -1,0 +1,20 @@
+"""Count the input tokens of a request, exactly: by the rendering that a run would use."""
+
+from __future__ import annotations
+
+from antiphon.application.prepare_turn import PrepareTurn
+from antiphon.domain.checks import check_conversation
+from antiphon.domain.request import CreateResponse
+
+
+class CountTokens:
+    """`POST /v1/responses/input_tokens` (api_surface 1.5); nothing is created."""
+
+    def __init__(self, prepare_turn: PrepareTurn) -> None:
+        self._prepare_turn = prepare_turn
+
+    async def __call__(self, request: CreateResponse, *, tenant: str) -> int:
+        """Return the count; without a model, the first one counts. Raises: RequestError."""
+        check_conversation(request)
+        prepared = await self._prepare_turn(request, tenant=tenant)
+        return await prepared.model.count(prepared.turn)
