@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.application.ports import EventLog, ModelTurn, ResponseStore
+from antiphon.application.runs import SERVER_STOPS
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError, EngineError, StoreError
 from antiphon.domain.events import Event
@@ -22,6 +23,10 @@ from antiphon.domain.response import Failure
 from antiphon.domain.sequencer import Sequencer
 
 logger = logging.getLogger("antiphon.runs")
+
+STOPPED = Failure(
+    code="server_error", message="The server was stopped before the response was complete."
+)
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -61,8 +66,8 @@ class RunResponse:
             reason = await self._turn(run, aclosing(aiter(run.turn)))
             if run.with_messages:
                 sequencer.show_messages(*run.turn.messages())
-        except asyncio.CancelledError:
-            return sequencer.cancel()
+        except asyncio.CancelledError as exc:
+            return sequencer.fail(STOPPED) if SERVER_STOPS in exc.args else sequencer.cancel()
         except EngineError as exc:
             logger.warning("response %s: %s", run.id, exc)
             return sequencer.fail(Failure(code="server_error", message=str(exc)))

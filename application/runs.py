@@ -7,6 +7,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 
+SERVER_STOPS = "the server stops"
+"""Why a run is cancelled that nobody left: it has not been cancelled, it has failed."""
+
+
 class Runs:
     """Holds each run's task until it is over: asyncio itself would let it be collected."""
 
@@ -39,12 +43,12 @@ class Runs:
         return True
 
     async def drain(self, limit_s: float) -> None:
-        """Wait for all runs, at most `limit_s`; what is left then is cancelled."""
+        """Wait for all runs, at most `limit_s`; what is left then fails, and says why."""
         if not self._tasks:
             return
         tasks = list(self._tasks.values())
         _, late = await asyncio.wait(tasks, timeout=limit_s)
         for task in late:
-            task.cancel()
+            task.cancel(SERVER_STOPS)
         if late:
             await asyncio.wait(late)

@@ -8,9 +8,10 @@ from typing import Literal
 from msgspec import Struct
 
 from antiphon.application.ports import EventLog, ResponseStore, StoredItem
+from antiphon.application.run_response import STOPPED
 from antiphon.application.runs import Runs
 from antiphon.domain.errors import RequestError
-from antiphon.domain.response import Failure, Response
+from antiphon.domain.response import Response
 
 Order = Literal["asc", "desc"]
 
@@ -99,8 +100,5 @@ class RecoverResponses:
         """Return how many responses were found unfinished."""
         unfinished = await self._store.unfinished()
         for tenant, response in unfinished:
-            failure = Failure(
-                code="server_error", message="The server stopped before the response was complete."
-            )
-            await self._store.finish(tenant, response.failed(failure))
+            await self._store.finish(tenant, response.failed(STOPPED))
         return len(unfinished)

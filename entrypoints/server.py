@@ -8,8 +8,9 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 
 import uvicorn
 from msgspec import Struct
@@ -24,6 +25,8 @@ from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")
 GC_THRESHOLDS = (50_000, 20, 100)
+SENDING_S = 5
+"""For clients to be sent the end of their streams, after the runs were ended."""
 
 
 class Served(Struct, frozen=True, kw_only=True):
@@ -38,13 +41,20 @@ class Served(Struct, frozen=True, kw_only=True):
 class _Server(uvicorn.Server):
     """Leaves signals to us: uvicorn repeats them when it is done, which would skip our closing."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, *, drain: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self._drain = drain
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, and give the runs their time: each stream gets its terminal event."""
+        draining = asyncio.ensure_future(self._drain())
+        await super().shutdown(sockets)
+        await draining
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -80,7 +90,8 @@ async def serving(container: Container) -> AsyncIterator[Served]:
             max_body_bytes=settings.max_body_bytes,
             error_stacks=settings.error_stacks,
         )
-        server = _Server(_uvicorn_config(app, settings))
+        drain = partial(container.runs().drain, settings.graceful_shutdown_s)
+        server = _Server(_uvicorn_config(app, settings), drain=drain)
         _calm_collector()
         started = asyncio.ensure_future(server.ready.wait())
         task = asyncio.create_task(server.serve(sockets=[listening]))
@@ -92,7 +103,6 @@ async def serving(container: Container) -> AsyncIterator[Served]:
         finally:
             server.should_exit = True
             await task
-            await container.runs().drain(limit_s=1.0)
 
 
 async def _serve(settings: Settings) -> None:
@@ -166,7 +176,7 @@ def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         date_header=False,
-        timeout_graceful_shutdown=settings.graceful_shutdown_s,
+        timeout_graceful_shutdown=settings.graceful_shutdown_s + SENDING_S,
     )
 
 

@@ -1,4 +1,7 @@
-"""HTTP/1.1 with limits: uvicorn itself reads heads of any size, and waits for requests for ever."""
+"""HTTP/1.1 with limits: uvicorn itself reads heads of any size, and waits for requests for ever.
+
+What is refused here never reaches the app, but has the same shape of error.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from antiphon.entrypoints.http.errors import error_json
 
 MAX_HEAD_BYTES = 64 * 1024
-REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large"}
+REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -59,6 +62,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def within(cls, arrival_s: float) -> type[BoundedProtocol]:
         """Return this protocol with another limit: uvicorn makes the instances itself."""
         return type(cls.__name__, (cls,), {"arrival_s": arrival_s})
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
 
     def _await_arrival(self) -> None:
         message = f"The request did not arrive within {self.arrival_s:g} seconds."

@@ -72,7 +72,9 @@ def test_a_slow_answer_is_not_a_slow_request(serve: Any) -> None:
 def test_rubbish_is_a_400(server: Any) -> None:
     with connect(server) as connection:
         connection.sendall(b"\x16\x03\x01 not http\r\n\r\n")
-        assert answer_to(connection).startswith(b"HTTP/1.1 400")
+        head, _, body = answer_to(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
 async def test_a_reader_that_does_not_read_slows_nobody_else(server: Any) -> None:
