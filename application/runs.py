@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-
 SERVER_STOPS = "the server stops"
 """Why a run is cancelled that nobody left: it has not been cancelled, it has failed."""
 
