@@ -17,7 +17,7 @@ from msgspec import Struct
 from antiphon.application.ports import EventLog, ModelTurn, ResponseStore
 from antiphon.application.runs import SERVER_STOPS
 from antiphon.domain import deltas as d
-from antiphon.domain.errors import AntiphonError, EngineError, StoreError
+from antiphon.domain.errors import AntiphonError, EngineError
 from antiphon.domain.events import Event
 from antiphon.domain.response import Failure
 from antiphon.domain.sequencer import Sequencer
@@ -100,7 +100,7 @@ class RunResponse:
         if run.stored:
             try:
                 await self._store.finish(run.tenant, response)
-            except StoreError:
+            except Exception:  # whatever a store raises: readers wait for an end
                 logger.exception("response %s could not be stored", run.id)
                 message = "The response could not be stored."
                 end = run.sequencer.revoke(end, Failure(code="server_error", message=message))

@@ -14,6 +14,7 @@ from msgspec.structs import force_setattr, replace
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.builders import BUILDERS, Builder, Seed
+from antiphon.domain.errors import OutOfOrder
 from antiphon.domain.items import AnyItem
 from antiphon.domain.lifecycle import State, advance
 from antiphon.domain.response import Failure, IncompleteDetails, Json, Response
@@ -92,20 +93,28 @@ class Sequencer:
         return self._number([*events, e.Incomplete(response=done)])
 
     def fail(self, failure: Failure) -> list[e.Event]:
-        events = self._close("incomplete")
-        done = self._end("failed", error=failure)
-        error = e.Error(code=failure.code, message=failure.message)
-        return self._number([*events, error, e.Failed(response=done)])
+        """End as failed; this works also after a defect of ours left an item half written."""
+        whole = len(self._output)
+        try:
+            closing = self._number(self._close("incomplete"))
+        except OutOfOrder:
+            del self._output[whole:]
+            closing, self._state = [], State.RUNNING
+        return [*closing, *self._fail(failure)]
 
     def revoke(self, end: Sequence[e.Event], failure: Failure) -> list[e.Event]:
         """Return `end` with its terminal event, which nobody saw yet, replaced by a failure."""
-        shown = end[:-1]
-        self._next_number -= 1
+        count = 2 if isinstance(end[-1], e.Failed) else 1  # its Error goes with it
+        self._next_number -= count
         self._state = State.RUNNING
         self.response = replace(
             self.response, completed_at=None, incomplete_details=None, error=None
         )
-        return [*shown, *self.fail(failure)]
+        return [*end[:-count], *self._fail(failure)]
+
+    def _fail(self, failure: Failure) -> list[e.Event]:
+        error = e.Error(code=failure.code, message=failure.message)
+        return self._number([error, e.Failed(response=self._end("failed", error=failure))])
 
     def show_messages(self, given: Sequence[Json], written: Sequence[Json]) -> None:
         """Show the format's own messages in the Response (`enable_response_messages`)."""
@@ -134,10 +143,12 @@ class Sequencer:
         return self.response
 
     def _number(self, events: Sequence[e.Event]) -> list[e.Event]:
-        # All events get their number here, and pass the lifecycle here. The one place that writes
-        # to an event: it is still ours alone.
+        # All events get their number here, and pass the lifecycle here, or none of them does. The
+        # one place that writes to an event: it is still ours alone.
+        state, number = self._state, self._next_number
         for event in events:
-            self._state = advance(self._state, event)
-            force_setattr(event, "sequence_number", self._next_number)
-            self._next_number += 1
+            state = advance(state, event)
+            force_setattr(event, "sequence_number", number)
+            number += 1
+        self._state, self._next_number = state, number
         return list(events)

@@ -102,6 +102,7 @@ class FailingStore(MemoryResponseStore):
     def __init__(self) -> None:
         super().__init__()
         self.failing: set[str] = set()
+        self.error: Exception = StoreError("the disk is full")
 
     async def create(self, *args: Any, **kwargs: Any) -> None:
         self._maybe("create")
@@ -113,7 +114,7 @@ class FailingStore(MemoryResponseStore):
 
     def _maybe(self, name: str) -> None:
         if name in self.failing:
-            raise StoreError("the disk is full")
+            raise self.error
 
 
 class House:

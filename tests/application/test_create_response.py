@@ -72,10 +72,16 @@ async def test_a_defect_of_ours_ends_as_failed_without_its_details(house: Any) -
     assert "secret" not in response.error.message
 
 
-async def test_a_store_that_cannot_keep_the_end_fails_the_response(house: Any) -> None:
-    house.store.failing = {"finish"}
+@pytest.mark.parametrize("error", [StoreError("the disk is full"), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize("end", [STOP, LENGTH, EngineError("the engine broke")])
+async def test_a_store_that_cannot_keep_the_end_fails_the_response(
+    house: Any, error: Exception, end: Any
+) -> None:
+    house.model.played = [[d.TextDelta("Once")], end if isinstance(end, Exception) else [end]]
+    house.store.failing, house.store.error = {"finish"}, error
     events = await events_of(await house.create(stream=True))
-    assert isinstance(events[-1], e.Failed)
+    assert [type(event) for event in events[-2:]] == [e.Error, e.Failed]
+    assert [type(event) for event in events].count(e.Error) == 1
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 

@@ -155,6 +155,17 @@ def test_a_revoked_end_takes_its_number_back() -> None:
     assert seq.response.completed_at is None
 
 
+def test_a_defect_in_an_item_still_ends_in_failed_with_dense_numbers() -> None:
+    seq = running()
+    seq.feed(d.TextDelta("x"))
+    assert seq._open is not None
+    seq._open.close("completed")  # as if a builder lost its way: its closing is no longer legal
+    end = seq.fail(Failure(code="server_error", message="a bug"))
+    assert types(end) == [e.Error, e.Failed]
+    assert [event.sequence_number for event in end] == [5, 6]
+    assert seq.response.output == ()
+
+
 def test_usage_is_the_sum_of_all_turns() -> None:
     seq = running()
     seq.feed(d.TurnEnd("stop", TurnUsage(input=10, cached=2, output=5, reasoning=1)))
