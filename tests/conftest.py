@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 import uvloop
+from dependency_injector import providers
 
+from antiphon.application.ports import ResponseStore
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.server import serving
 from antiphon.entrypoints.settings import Settings, load
@@ -38,9 +40,11 @@ def settings_for(data_dir: Path, **given: Any) -> Settings:
 
 
 @contextmanager
-def running(settings: Settings) -> Iterator[Running]:
+def running(settings: Settings, *, store: ResponseStore | None = None) -> Iterator[Running]:
     """Serve until the block is left; what goes wrong in the server's thread is raised here."""
     container = Container(settings=settings)
+    if store is not None:
+        container.store.override(providers.Object(store))
     ready = threading.Event()
     found: dict[str, Any] = {}
 
@@ -98,5 +102,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Callable[..., AbstractContextManager[Running]]:
-    """Start a server of the test's own: `with serve(keepalive_s=0.1) as server: …`."""
-    return lambda **given: running(settings_for(tmp_path, **given))
+    """Start a server of the test's own: `with serve(keepalive_s=0.1) as server: …`.
+
+    `instead` is a store to use in place of the one that the settings choose.
+    """
+
+    def start(*, instead: ResponseStore | None = None, **given: Any) -> Any:
+        return running(settings_for(tmp_path, **given), store=instead)
+
+    return start
