@@ -22,6 +22,7 @@ from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.protocol import BoundedProtocol
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.sole_use import sole_use
 
 logger = logging.getLogger("antiphon.server")
 GC_THRESHOLDS = (50_000, 20, 100)
@@ -134,10 +135,18 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
         stack.push_async_callback(model.aclose)
         with banner.starting(f"starting {settings.engine}: {', '.join(model.names)}"):
             await model.start()
+    await _recover(container, stack)
+    return models
+
+
+async def _recover(container: Container, stack: AsyncExitStack) -> None:
+    file = container.settings().sqlite_file
+    if file is not None and not stack.enter_context(sole_use(file)):
+        logger.warning("another server uses %s: what is unfinished there is left alone", file)
+        return
     recovered = await container.recover()()
     if recovered:
         logger.warning("%d responses were unfinished at the last stop: now failed", recovered)
-    return models
 
 
 def _calm_collector() -> None:
