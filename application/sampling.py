@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.domain.checks import constraint_of
+from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
 
 
@@ -101,6 +103,9 @@ def _constraint(request: CreateResponse) -> Constraint | None:
     if found is None:
         return None
     kind, value = found
+    if kind in ("json", "structural_tag") and isinstance(value, str):
+        # vLLM takes both as JSON text too; from here on they are what the text says.
+        value = read(msgspec.json.decode, value.encode(), f"structured_outputs.{kind}")
     options = {
         name: getattr(request.structured_outputs, name)
         for name in CONSTRAINT_OPTIONS

@@ -47,6 +47,7 @@ def test_earlier_messages_and_an_earlier_response_exclude_each_other(
         ({"choice": ["yes", "no"]}, ("yes", "no")),
         ({"regex": "[a-c]{2}"}, ("aa",)),
         ({"json": {"type": "object", "properties": {}, "required": []}}, ("{}",)),
+        ({"json": '{"type": "integer"}'}, ("0",)),
     ],
 )
 def test_a_constraint_binds_what_is_written(
@@ -84,6 +85,7 @@ def test_sampling_and_routing_fields_are_accepted(
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("structured_outputs", {"json": "{"}),
         ("cache_salt", ""),
         ("cache_salt", "a/b"),
         ("presence_penalty", 3),
