@@ -63,6 +63,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Return this protocol with another limit: uvicorn makes the instances itself."""
         return type(cls.__name__, (cls,), {"arrival_s": arrival_s})
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: clients probe for WebSockets, and the 405 that they get is an answer."""
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
 
