@@ -38,16 +38,23 @@ Seal = Callable[[str, str], str]
 class Created(Struct, frozen=True, kw_only=True):
     """A response that runs: its events, and how to leave it."""
 
-    id: str
-    background: bool
+    run: Run
     events: Batches
     ignored: Sequence[str]
     task: asyncio.Task[None]
 
+    @property
+    def id(self) -> str:
+        return self.run.id
+
+    @property
+    def background(self) -> bool:
+        return self.run.sequencer.response.background
+
     async def leave(self) -> None:
         """Stop reading; a foreground response ends with its reader (api_surface 6.1)."""
         await self.events.aclose()
-        if not self.background:
+        if not self.background and not self.run.is_over:
             self.task.cancel()
 
 
@@ -107,13 +114,7 @@ class CreateResponseService:
             raise
         task = await self._runs.start(response.id, self._run_response(run))
         ignored = (*prepared.offered.ignored, *without_effect(request))
-        return Created(
-            id=response.id,
-            background=response.background,
-            events=events,
-            ignored=ignored,
-            task=task,
-        )
+        return Created(run=run, events=events, ignored=ignored, task=task)
 
     def _sequencer(self, request: CreateResponse, response: Response, tenant: str) -> Sequencer:
         sealed = "reasoning.encrypted_content" in (request.include or ())

@@ -19,7 +19,7 @@ from antiphon.application.runs import SERVER_STOPS
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError, EngineError
 from antiphon.domain.events import Event
-from antiphon.domain.response import Failure
+from antiphon.domain.response import TERMINAL, Failure
 from antiphon.domain.sequencer import Sequencer
 
 logger = logging.getLogger("antiphon.runs")
@@ -43,6 +43,11 @@ class Run(Struct, frozen=True, kw_only=True):
         return self.sequencer.response.id
 
     @property
+    def is_over(self) -> bool:
+        """Whether its end is certain, and only has to be kept and told."""
+        return self.sequencer.response.status in TERMINAL
+
+    @property
     def stored(self) -> bool:
         return self.sequencer.response.store
 
@@ -57,7 +62,10 @@ class RunResponse:
 
     async def __call__(self, run: Run) -> None:
         end = await self._turns(run)
-        await _to_the_end(self._finish(run, end))
+        # Being cancelled must not leave a stored response without an end. Nobody but the reader
+        # who left misses that of another.
+        finish = self._finish(run, end)
+        await (_to_the_end(finish) if run.stored else finish)
 
     async def _turns(self, run: Run) -> list[Event]:
         """Run the turns and return the events that end the response."""
@@ -112,7 +120,6 @@ class RunResponse:
 
 
 async def _to_the_end(end: Coroutine[Any, Any, None]) -> None:
-    # A client that leaves now must not leave a response without an end: being cancelled waits.
     task = asyncio.ensure_future(end)
     while not task.done():
         with suppress(asyncio.CancelledError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from antiphon.adapters.engines.scripted.script import MISHAPS, Part
 from antiphon.application.ports import Step
 
 Token = tuple[int, str]
+_ID, _TEXT = itemgetter(0), itemgetter(1)
 
 
 class Act(Struct, frozen=True, kw_only=True):
@@ -148,10 +150,9 @@ def steps(
     for start in range(0, len(tokens) or finish is not None, act.step_tokens):
         end = start + act.step_tokens
         batch = tokens[start:end]
-        token_ids, texts = zip(*batch, strict=True) if batch else ((), ())
         yield Step(
-            text="".join(texts if shown is None else shown[start:end]),
-            token_ids=token_ids,
+            text="".join(map(_TEXT, batch) if shown is None else shown[start:end]),
+            token_ids=list(map(_ID, batch)),
             logprobs=None
             if alternatives is None
             else tuple([logprob(token_id, text, alternatives) for token_id, text in batch]),
