@@ -204,6 +204,7 @@ class Container(containers.DeclarativeContainer):
             HttpOptions,
             limits=providers.Singleton(
                 BodyLimits,
+                max_bytes=settings.provided.max_body_bytes,
                 max_depth=settings.provided.max_depth,
                 max_nodes=settings.provided.max_json_nodes,
             ),

@@ -88,7 +88,6 @@ async def serving(container: Container) -> AsyncIterator[Served]:
             container.services(),
             models,
             started_at=int(time.time()),
-            max_body_bytes=settings.max_body_bytes,
             error_stacks=settings.error_stacks,
         )
         drain = partial(container.runs().drain, settings.graceful_shutdown_s)

@@ -19,7 +19,6 @@ def create_app(
     models: Models,
     *,
     started_at: int,
-    max_body_bytes: int,
     error_stacks: bool = False,
 ) -> Litestar:
     """Return the app; everything it needs has been started before."""
@@ -31,7 +30,6 @@ def create_app(
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },
         exception_handlers=ErrorAnswers(stacks=error_stacks).handlers,
-        request_max_body_size=max_body_bytes,
         openapi_config=openapi_config(__version__),
         logging_config=None,
     )

@@ -6,10 +6,11 @@ What passes here costs a bounded amount to read, to keep and to send back.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from msgspec import Struct
 
-from antiphon.domain.errors import RequestError, UnsupportedMediaType
+from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
 from antiphon.entrypoints.http.requests import HttpRequest, header
 
 _STRINGS = re.compile(rb'"[^"]*"')
@@ -20,20 +21,47 @@ _ALL_BUT_STRUCTURE = bytes(sorted(set(range(256)) - set(b'"[]{},')))
 class BodyLimits(Struct, frozen=True, kw_only=True):
     """`max_nodes` bounds values: memory grows by some hundred bytes for each of them."""
 
+    max_bytes: int = 32 * 1024 * 1024
     max_depth: int = 64
     max_nodes: int = 200_000
 
 
 async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
-    """Return the body of a JSON request. Raises: RequestError, UnsupportedMediaType."""
+    """Return the body of a JSON request.
+
+    Raises: RequestError, UnsupportedMediaType, BodyTooLarge.
+    """
     kind = header(request, b"content-type").partition(";")[0].strip().lower()
     if kind not in ("", "application/json") and not kind.endswith("+json"):
         raise UnsupportedMediaType(
             f"Send the request as 'application/json', not as {kind[:100]!r}."
         )
-    body = await request.body()
+    body = await _received(request, limits.max_bytes)
     check_shape(body, limits)
     return body
+
+
+async def _received(request: HttpRequest, max_bytes: int) -> bytes:
+    # Not `request.body()`, which does the same at twice the cost, most of it for a map of headers.
+    length = header(request, b"content-length")
+    if length.isdecimal() and int(length) > max_bytes:
+        raise _too_large(max_bytes)  # before any of it is taken in
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message: Any = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise RequestError("The client left before its request had arrived.")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The request body has more than {max_bytes} bytes.")
 
 
 def check_shape(body: bytes, limits: BodyLimits) -> None:

@@ -61,6 +61,9 @@ def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
         url = f"{server.api}/responses"
         assert httpx.post(url, json={**BASE, "input": "x" * 9000}).status_code == 200
         refused(httpx.post(url, json={**BASE, "input": "x" * 20_000}), 413)
+        parts = (b"x" * 1000 for _ in range(50))  # sent without saying how long it will be
+        headers = {"content-type": "application/json"}
+        refused(httpx.post(url, content=parts, headers=headers), 413)
 
 
 def test_a_body_that_is_not_json_by_its_type_is_refused(http: httpx.Client) -> None:

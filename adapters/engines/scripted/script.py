@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from math import isfinite
 from typing import Any
@@ -67,6 +68,7 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
 _MARK = "@@script"
 _START = re.compile(_MARK + r"\s*(?=\[)")
 _DECODER = json.JSONDecoder()
+_LONGEST_REMEMBERED = 8192  # characters
 
 
 def next_turn(messages: Sequence[Message], *, tools_offered: bool) -> Turn | None:
@@ -101,6 +103,10 @@ def parse(text: str) -> list[Turn] | None:
     if start is None:
         return None
     written = text[start.end() :]
+    return _remembered(written) if len(written) <= _LONGEST_REMEMBERED else _turns(written)
+
+
+def _turns(written: str) -> list[Turn] | None:
     script = _array(written)
     if script is None:
         # Some command-line clients hand their prompt on in quotes.
@@ -109,6 +115,9 @@ def parse(text: str) -> list[Turn] | None:
         return None
     turns: list[Turn] = [element if isinstance(element, list) else [element] for element in script]
     return turns if all(_is_part(part) for turn in turns for part in turn) else None
+
+
+_remembered = lru_cache(128)(_turns)  # tests ask the same again and again; nobody changes a turn
 
 
 def _array(text: str) -> list[Any] | None:
