@@ -12,6 +12,7 @@ from typing import Any
 
 from antiphon.adapters.formats.chat_template.families import CallForm, Family
 from antiphon.adapters.formats.chat_template.transcript import parameters_of
+from antiphon.adapters.formats.tools import callable_tools
 from antiphon.application.ports import Turn
 from antiphon.application.sampling import Constraint
 from antiphon.domain.errors import RequestError
@@ -38,7 +39,7 @@ def constraint(family: Family, turn: Turn, *, inside_reasoning: bool) -> Constra
     `inside_reasoning`: the prompt has opened the reasoning already.
     Raises: RequestError where the family has no way to call.
     """
-    tools = [tool for tool in turn.tools if turn.choice.allows(tool.name)]
+    tools = list(callable_tools(turn).values())
     schema = _schema(turn)
     if turn.choice.mode == "required" and tools:
         return _bind(family, turn, [_calls(family, turn, tools)], inside_reasoning)

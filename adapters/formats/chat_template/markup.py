@@ -20,7 +20,6 @@ import msgspec
 from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat
 from antiphon.adapters.formats.chat_template.renderer import Renderer
 from antiphon.adapters.formats.chat_template.transcript import (
-    INPUT,
     Called,
     Entry,
     Piece,
@@ -28,11 +27,11 @@ from antiphon.adapters.formats.chat_template.transcript import (
     Said,
     Thought,
     function_of,
-    offered,
     transcript,
     written,
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
+from antiphon.adapters.formats.tools import offered, wrapped
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.offers import flat_name
@@ -277,7 +276,7 @@ def _play(
         case {"call": name}:
             turn.call(name, _arguments(part))
         case {"custom": name}:
-            turn.call(name, written({INPUT: part.get("input", "")}))
+            turn.call(name, wrapped(part.get("input", "")))
         case {"mcp": name}:
             turn.call(_mcp_name(name, part.get("server"), tools), _arguments(part))
         case {"refuse": text}:

@@ -25,7 +25,7 @@ from antiphon.adapters.formats.chat_template.families import Family, Region
 from antiphon.adapters.formats.chat_template.payloads import READERS, Calls
 from antiphon.adapters.formats.chat_template.tape import Finder, Reading, Tape
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
-from antiphon.adapters.formats.chat_template.transcript import local_name
+from antiphon.adapters.formats.tools import callable_tools, local_name
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.tools import ToolSpec
@@ -243,7 +243,7 @@ class _OfferedCalls(Calls):
     """The calls of a turn, as far as it allows them."""
 
     def __init__(self, turn: Turn, out: _Deltas, *, begins: Callable[[], None]) -> None:
-        self.tools = {tool.name: tool for tool in turn.tools if turn.choice.allows(tool.name)}
+        self.tools = callable_tools(turn)
         self._parallel = turn.parallel_tool_calls
         self._out = out
         self._begins = begins

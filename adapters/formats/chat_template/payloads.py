@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from antiphon.adapters.formats.chat_template.families import Region
 from antiphon.adapters.formats.chat_template.tape import Finder, Reading, Tape, Write
-from antiphon.adapters.formats.chat_template.transcript import INPUT
+from antiphon.adapters.formats.tools import INPUT
 from antiphon.domain.tools import ToolSpec
 
 LONGEST_NAME = 128

@@ -20,10 +20,10 @@ from antiphon.adapters.formats.chat_template.transcript import (
     Said,
     Thought,
     function_of,
-    offered,
     text_of,
     transcript,
 )
+from antiphon.adapters.formats.tools import offered
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import Message

@@ -12,17 +12,14 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.ports import Turn
+from antiphon.adapters.formats.tools import description_of, input_parameters, wrapped
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import NAMESPACE_MARK, flat_name
+from antiphon.domain.offers import flat_name
 from antiphon.domain.tools import ToolSpec
 
 Json = dict[str, Any]
-INPUT = "input"
-"""The one property of a custom tool's arguments, where it is offered as a function."""
-
 Piece = tuple[Literal["text", "image", "refusal"], str]
 """A part of what was said; an image is its URL."""
 
@@ -111,37 +108,13 @@ def reasoning_text(item: i.Reasoning) -> str:
     return raw or "\n\n".join(part.text for part in item.summary or ())
 
 
-def local_name(tool: ToolSpec) -> str:
-    """Return the name without its namespace, as the client knows it.
-
-    >>> local_name(ToolSpec(name="crm__find", namespace="crm"))
-    'find'
-    """
-    return (
-        tool.name.removeprefix(f"{tool.namespace}{NAMESPACE_MARK}") if tool.namespace else tool.name
-    )
-
-
-def offered(turn: Turn) -> Sequence[ToolSpec]:
-    """Return the tools that the prompt names. Those that `choice` excludes stay in it, so that
-    another choice leaves the prompt's beginning, and its cache, as it was.
-    """
-    return () if turn.choice.mode == "none" else turn.tools
-
-
 def parameters_of(tool: ToolSpec) -> Json:
     """Return the schema of the arguments as the model writes them."""
     if tool.kind == "function":
         return tool.parameters or {"type": "object", "properties": {}}
-    text: Json = {"type": "string"}
     if tool.grammar and tool.grammar[0] == "regex":
-        text["pattern"] = tool.grammar[1]
-    return {
-        "type": "object",
-        "properties": {INPUT: text},
-        "required": [INPUT],
-        "additionalProperties": False,
-    }
+        return input_parameters(pattern=tool.grammar[1])
+    return input_parameters()
 
 
 def function_of(tool: ToolSpec) -> Json:
@@ -150,18 +123,10 @@ def function_of(tool: ToolSpec) -> Json:
         "type": "function",
         "function": {
             "name": tool.name,
-            "description": _description(tool),
+            "description": description_of(tool),
             "parameters": parameters_of(tool),
         },
     }
-
-
-def _description(tool: ToolSpec) -> str:
-    if tool.grammar is None:
-        return tool.description
-    syntax, definition = tool.grammar
-    rule = f"`{INPUT}` must match this {syntax} grammar:\n{definition}"
-    return f"{tool.description}\n\n{rule}" if tool.description else rule
 
 
 def written(arguments: Any) -> str:
@@ -201,7 +166,7 @@ def _named(item: Any) -> str:
 
 CALLS: Mapping[type[i.Item], Callable[[Any], tuple[str, str]]] = {
     i.FunctionCall: lambda item: (_named(item), item.arguments),
-    i.CustomToolCall: lambda item: (_named(item), written({INPUT: item.input})),
+    i.CustomToolCall: lambda item: (_named(item), wrapped(item.input)),
     i.McpCall: lambda item: (item.name, item.arguments),
     i.WebSearchCall: lambda item: ("web_search", written(item.action or {})),
     i.FileSearchCall: lambda item: ("file_search", written({"queries": item.queries})),

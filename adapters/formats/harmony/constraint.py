@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from antiphon.adapters.formats.harmony import custom_input
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.header import ASSISTANT
-from antiphon.adapters.formats.harmony.tools import callable_tools, offered, recipient_of
+from antiphon.adapters.formats.harmony.tools import recipient_of
+from antiphon.adapters.formats.tools import callable_tools, input_parameters, offered
 from antiphon.application.ports import Turn
 from antiphon.application.sampling import Constraint
 from antiphon.domain.errors import RequestError
@@ -125,7 +125,7 @@ def _calls(tool: ToolSpec, *, required: bool) -> list[Grammar]:
 
 def _parameters(tool: ToolSpec, *, required: bool) -> Any:
     if tool.kind == "custom":
-        return custom_input.PARAMETERS
+        return input_parameters()
     # A tool that is not strict may have a schema that no grammar can express. Where it is only
     # one of many ways to go on, that must not fail the request.
     if tool.parameters is None or not (tool.strict or required):

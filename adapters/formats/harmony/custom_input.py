@@ -1,22 +1,12 @@
 """Take a custom tool's free text out of the JSON it is wrapped in, as it arrives.
 
-Harmony has functions only, so a custom tool is offered as one with a single string, `input`. What
-is not `{"input": "…"}` is taken as the free text itself: the model wrote it without the wrapping.
+What is not `{"input": "…"}` is taken as the free text itself: the model wrote it without the
+wrapping (formats/tools.py).
 """
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
-
-INPUT = "input"
-PARAMETERS: dict[str, Any] = {
-    "type": "object",
-    "properties": {INPUT: {"type": "string"}},
-    "required": [INPUT],
-    "additionalProperties": False,
-}
 
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
@@ -27,15 +17,6 @@ _OPENING_SO_FAR = re.compile(
 )
 _PLAIN = re.compile(r'[^"\\]+')
 _HEX = re.compile(r"[0-9A-Fa-f]{4}")
-
-
-def wrap(text: str) -> str:
-    """Return the arguments of a call whose free text is `text`.
-
-    >>> wrap('say "hi"')
-    '{"input": "say \\\\"hi\\\\""}'
-    """
-    return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
 class Unwrapper:

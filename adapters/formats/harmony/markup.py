@@ -7,12 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.adapters.formats.harmony import custom_input
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.messages import RawMessage, split
 from antiphon.adapters.formats.harmony.tools import FUNCTIONS, recipient_of, written_name
+from antiphon.adapters.formats.tools import wrapped
 from antiphon.domain.tools import ToolSpec
 
 Part = Mapping[str, Any]
@@ -100,7 +100,7 @@ class HarmonyMarkup:
             case {"call": name}:
                 return self._called(str(name), _arguments(part))
             case {"custom": name}:
-                return self._called(str(name), custom_input.wrap(str(part.get("input", ""))))
+                return self._called(str(name), wrapped(str(part.get("input", ""))))
             case {"mcp": name}:
                 server = part.get("server")
                 written = written_name(tools, str(name), str(server) if server else None)

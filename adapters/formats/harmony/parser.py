@@ -39,7 +39,8 @@ from antiphon.adapters.formats.harmony.header import (
     read_header,
 )
 from antiphon.adapters.formats.harmony.recall import Recall, key_of
-from antiphon.adapters.formats.harmony.tools import FUNCTIONS, callable_tools, local_name
+from antiphon.adapters.formats.harmony.tools import FUNCTIONS
+from antiphon.adapters.formats.tools import callable_tools, local_name
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob

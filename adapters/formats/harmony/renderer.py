@@ -22,7 +22,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.adapters.formats.harmony import custom_input
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.adapters.formats.harmony.header import ASSISTANT
@@ -35,7 +34,8 @@ from antiphon.adapters.formats.harmony.items import (
     write_items,
 )
 from antiphon.adapters.formats.harmony.recall import Recall, key_of
-from antiphon.adapters.formats.harmony.tools import HOSTED, ToolSections, offered, recipient_of
+from antiphon.adapters.formats.harmony.tools import HOSTED, ToolSections, recipient_of
+from antiphon.adapters.formats.tools import offered, wrapped
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain import content as c
 from antiphon.domain.errors import RequestError
@@ -188,7 +188,7 @@ class Renderer:
         if (remembered := self._recall.find(key)) is not None:
             return self._by_assistant("commentary", remembered, h.CALL)
         to = f"{_channel_of(call.name)} to={recipient_of(call.name)} "
-        text = custom_input.wrap(call.text) if call.kind == "custom" else call.text
+        text = wrapped(call.text) if call.kind == "custom" else call.text
         header: list[Piece] = [*self._fixed(to), h.CONSTRAIN, *self._fixed("json")]
         if call.kind == "code":
             header = [*self._fixed(to + "code")]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
 
-from antiphon.adapters.formats.harmony import custom_input
 from antiphon.adapters.formats.harmony.encoding import Encoding, has_long_run
-from antiphon.application.ports import Turn
+from antiphon.adapters.formats.tools import description_of, input_parameters, local_name
 from antiphon.domain.errors import RequestError
+from antiphon.domain.offers import flat_name
 from antiphon.domain.tools import ToolSpec
 
 Json = dict[str, Any]
@@ -26,27 +26,6 @@ MOST_SCHEMA_NODES = 10_000
 LONGEST_RUN_OF_TOOLS = 2000
 
 
-def offered(turn: Turn) -> Sequence[ToolSpec]:
-    """Return the tools that the prompt names; those that `choice` excludes stay in it, so that
-    another choice leaves the prompt's beginning, and so its cache, as it was.
-    """
-    return () if turn.choice.mode == "none" else turn.tools
-
-
-def callable_tools(turn: Turn) -> Mapping[str, ToolSpec]:
-    """Return the tools that the model may call, by the name that it writes."""
-    return {tool.name: tool for tool in offered(turn) if turn.choice.allows(tool.name)}
-
-
-def local_name(tool: ToolSpec) -> str:
-    """Return the name without its namespace, as the client knows it.
-
-    >>> local_name(ToolSpec(name="crm__find", namespace="crm"))
-    'find'
-    """
-    return tool.name.removeprefix(f"{tool.namespace}__") if tool.namespace else tool.name
-
-
 def written_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) -> str:
     """Return the name that the model writes for the tool that the client knows as `name`.
 
@@ -56,7 +35,7 @@ def written_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) ->
     for tool in tools:
         if tool.namespace == namespace and name in (tool.name, local_name(tool)):
             return tool.name
-    return f"{namespace}__{name}" if namespace else name
+    return flat_name(namespace, name)
 
 
 def recipient_of(name: str) -> str:
@@ -94,7 +73,7 @@ class ToolSections:
             raise RequestError("A tool's definition holds an unbroken run of text.", param="tools")
         nodes = iter(range(MOST_SCHEMA_NODES))
         descriptions = [
-            ToolDescription.new(tool.name, _description(tool), _parameters(tool, nodes))
+            ToolDescription.new(tool.name, description_of(tool), _parameters(tool, nodes))
             for tool in msgspec.json.decode(encoded, type=list[ToolSpec])
         ]
         content = DeveloperContent.new().with_function_tools(descriptions)
@@ -103,16 +82,8 @@ class ToolSections:
 
 def _parameters(tool: ToolSpec, nodes: Iterator[int]) -> Json | None:
     if tool.kind == "custom":
-        return custom_input.PARAMETERS
+        return input_parameters()
     return None if tool.parameters is None else plain_schema(tool.parameters, nodes)
-
-
-def _description(tool: ToolSpec) -> str:
-    if tool.grammar is None:
-        return tool.description
-    syntax, definition = tool.grammar
-    rule = f"`{custom_input.INPUT}` must match this {syntax} grammar:\n{definition}"
-    return f"{tool.description}\n\n{rule}" if tool.description else rule
 
 
 def plain_schema(schema: Json, nodes: Iterator[int]) -> Json:
