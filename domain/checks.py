@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from antiphon.domain.errors import RequestError
+from antiphon.domain.errors import RequestError, missing_parameter
 from antiphon.domain.request import CreateResponse, JsonSchemaFormat
 
 Check = Callable[[CreateResponse], RequestError | None]
@@ -32,28 +32,29 @@ def _check(request: CreateResponse, rules: Sequence[Check]) -> None:
 
 def constraint_of(request: CreateResponse) -> tuple[str, Any] | None:
     """Return the one constraint of `structured_outputs`, as (kind, value)."""
+    given = _constraints(request)
+    return given[0] if given else None
+
+
+def _constraints(request: CreateResponse) -> list[tuple[str, Any]]:
     given = request.structured_outputs
     if given is None:
-        return None
-    kinds = [kind for kind in CONSTRAINTS if getattr(given, kind) not in (None, False)]
-    return (kinds[0], getattr(given, kinds[0])) if kinds else None
+        return []
+    values = ((kind, getattr(given, kind)) for kind in CONSTRAINTS)
+    return [(kind, value) for kind, value in values if value not in (None, False)]
 
 
 def _model_is_named(request: CreateResponse) -> RequestError | None:
     if request.model:
         return None
-    return RequestError(
-        "Missing required parameter: 'model'.", param="model", code="missing_required_parameter"
-    )
+    return missing_parameter("model")
 
 
 def _something_to_answer(request: CreateResponse) -> RequestError | None:
     sources = (request.input, request.previous_response_id, request.previous_input_messages)
     if any(source is not None for source in sources):
         return None
-    return RequestError(
-        "Missing required parameter: 'input'.", param="input", code="missing_required_parameter"
-    )
+    return missing_parameter("input")
 
 
 def _exclusive(first: str, second: str) -> Check:
@@ -91,11 +92,9 @@ def _background_is_stored(request: CreateResponse) -> RequestError | None:
 
 
 def _one_constraint(request: CreateResponse) -> RequestError | None:
-    given = request.structured_outputs
-    if given is None:
+    if request.structured_outputs is None:
         return None
-    kinds = [kind for kind in CONSTRAINTS if getattr(given, kind) not in (None, False)]
-    if len(kinds) != 1:
+    if len(_constraints(request)) != 1:
         return RequestError(
             f"'structured_outputs' needs exactly one of {', '.join(CONSTRAINTS)}.",
             param="structured_outputs",

@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct
 
 from antiphon.domain import items as i
 from antiphon.domain.decoding import decode_item
-from antiphon.domain.errors import RequestError
+from antiphon.domain.errors import RequestError, missing_parameter
 
 NewId = Callable[[str], str]
 
@@ -49,11 +49,7 @@ def check_input(added: Sequence[Entry]) -> None:
     for position, each in enumerate(added):
         item, path = each.item, f"input[{position}]"
         if isinstance(item, i.FunctionCallOutput) and not item.call_id and not item.name:
-            raise RequestError(
-                f"Missing required parameter: '{path}.call_id'.",
-                param=f"{path}.call_id",
-                code="missing_required_parameter",
-            )
+            raise missing_parameter(f"{path}.call_id")
         if isinstance(item, i.CompactionTrigger | i.AdditionalTools | i.ConfigurationUpdate):
             kind = type(item).__struct_config__.tag
             raise RequestError(

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from antiphon.domain.errors import RequestError
+from antiphon.domain.errors import RequestError, missing_parameter
 from antiphon.domain.items import ITEM_TYPES, AnyItem, ItemReference, Message
 from antiphon.domain.request import CHAT_COMPLETIONS_FIELDS, FIELDS, CreateResponse
 from antiphon.domain.tools import TOOL_TYPES, AnyTool, UnknownTool
@@ -96,11 +96,7 @@ def decode_item(raw: Raw | bytes, path: str) -> AnyItem:
     if kind is None and head.id is not None:
         return ItemReference(id=head.id)
     if kind is None:
-        raise RequestError(
-            f"Missing required parameter: '{path}.type'.",
-            param=f"{path}.type",
-            code="missing_required_parameter",
-        )
+        raise missing_parameter(f"{path}.type")
     if kind not in _decode_item:
         raise RequestError(
             f"Invalid value: {_short(kind)}. It is not a known type of input item.",
@@ -115,11 +111,7 @@ def decode_tool(raw: Raw | bytes, path: str) -> AnyTool | UnknownTool:
     """Read one tool; an unknown type is kept as it came. Raises: RequestError."""
     kind = read(_decode_head, raw, path).type
     if kind is None:
-        raise RequestError(
-            f"Missing required parameter: '{path}.type'.",
-            param=f"{path}.type",
-            code="missing_required_parameter",
-        )
+        raise missing_parameter(f"{path}.type")
     if kind not in _decode_tool:
         return UnknownTool(raw=read(msgspec.json.decode, raw, path))
     tool: AnyTool = read(_decode_tool[kind].decode, raw, path)
@@ -172,12 +164,7 @@ def _request_error(message: str, path: str) -> RequestError:
     param = (path + where.removeprefix("$")).removeprefix(".").replace("[...]", "")
     missing = MISSING.match(detail)
     if missing:
-        param = f"{param}.{missing['name']}".removeprefix(".")
-        return RequestError(
-            f"Missing required parameter: {param!r}.",
-            param=param,
-            code="missing_required_parameter",
-        )
+        return missing_parameter(f"{param}.{missing['name']}".removeprefix("."))
     code = next((code for pattern, code in CODES if pattern.match(detail)), "invalid_value")
     what = f"Invalid {param!r}" if param else "Invalid request body"
     return RequestError(f"{what}: {_short(detail)}.", param=param or None, code=code)

@@ -36,6 +36,13 @@ class RequestError(AntiphonError):
         self.code = code
 
 
+def missing_parameter(param: str) -> RequestError:
+    """Return the error of a field that is not there; `param` is its path."""
+    return RequestError(
+        f"Missing required parameter: {param!r}.", param=param, code="missing_required_parameter"
+    )
+
+
 class NotFound(RequestError):
     """No such object, or not this tenant's: both answer alike."""
 

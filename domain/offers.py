@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.domain import tools as t
-from antiphon.domain.errors import RequestError
+from antiphon.domain.errors import RequestError, missing_parameter
 
 Json = dict[str, Any]
 NAMESPACE_MARK = "__"
@@ -167,11 +167,7 @@ def _grammar(form: Json, path: str) -> tuple[str, str] | None:
             code="invalid_value",
         )
     if not isinstance(definition, str):
-        raise RequestError(
-            f"Missing required parameter: '{path}.definition'.",
-            param=f"{path}.definition",
-            code="missing_required_parameter",
-        )
+        raise missing_parameter(f"{path}.definition")
     return syntax, definition
 
 
