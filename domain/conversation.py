@@ -8,7 +8,7 @@ whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -18,6 +18,9 @@ from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import RequestError, missing_parameter
 
 NewId = Callable[[str], str]
+
+INSTRUCTORS = ("system", "developer")
+"""Roles whose messages tell the model what to do."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -129,6 +132,18 @@ def droppable(conversation: Sequence[i.Item]) -> list[frozenset[int]]:
     return groups
 
 
+def leading_instructions(
+    conversation: Sequence[i.Item],
+) -> tuple[list[i.Message], Sequence[i.Item]]:
+    """Return the system and developer messages that the conversation begins with, and the rest."""
+    leading: list[i.Message] = []
+    for item in conversation:
+        if not _instructs(item):
+            break
+        leading.append(item)
+    return leading, conversation[len(leading) :]
+
+
 def resource(given: Entry, new_id: NewId) -> tuple[str, Raw]:
     """Return the item's id and its JSON as lists show it (api_surface 1.4).
 
@@ -179,8 +194,8 @@ def _finishes_a_turn(item: i.Item) -> bool:
     return item.role == "user" or (item.role == "assistant" and item.phase == "final_answer")
 
 
-def _instructs(item: i.Item) -> bool:
-    return isinstance(item, i.Message) and item.role in ("system", "developer")
+def _instructs(item: i.Item) -> TypeGuard[i.Message]:
+    return isinstance(item, i.Message) and item.role in INSTRUCTORS
 
 
 def _last(conversation: Sequence[i.Item], fits: Callable[[i.Item], bool], *, default: int) -> int:

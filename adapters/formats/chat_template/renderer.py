@@ -20,18 +20,17 @@ from antiphon.adapters.formats.chat_template.transcript import (
     Said,
     Thought,
     function_of,
+    pieces,
     text_of,
     transcript,
 )
 from antiphon.adapters.formats.tools import offered
 from antiphon.application.ports import Prompt, Turn
+from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
-from antiphon.domain.items import Message
 
 LONG_PROMPT = 20_000
 """Characters from which on encoding is given a thread, so that other requests go on."""
-
-SYSTEM_ROLES = ("system", "developer")
 
 
 class Renderer(Protocol):
@@ -112,31 +111,13 @@ def chat_messages(
     templates know only one, and only in front. What the assistant wrote in one go (reasoning, a
     message, calls) is one message.
     """
-    lead, rest = _leading(turn)
+    leading, items = leading_instructions(turn.items)
+    texts = [text_of(pieces(message.content)) for message in leading]
     messages = _Messages(turn.previous_messages, call_id_length, no_content)
-    messages.lead(lead)
-    for entry in transcript(turn.items[rest:]):
+    messages.lead("\n\n".join([turn.instructions, *texts] if turn.instructions else texts))
+    for entry in transcript(items):
         messages.add(entry)
     return messages.written
-
-
-def _leading(turn: Turn) -> tuple[str, int]:
-    texts = [turn.instructions] if turn.instructions else []
-    count = 0
-    for entry in transcript(_system_items(turn)):
-        assert isinstance(entry, Said)
-        texts.append(text_of(entry.pieces))
-        count += 1
-    return "\n\n".join(texts), count
-
-
-def _system_items(turn: Turn) -> list[Message]:
-    found: list[Message] = []
-    for item in turn.items:
-        if not isinstance(item, Message) or item.role not in SYSTEM_ROLES:
-            break
-        found.append(item)
-    return found
 
 
 class _Messages:
@@ -169,7 +150,7 @@ class _Messages:
                 self._call(entry)
             case Said(role, pieces):
                 self._turn = None
-                role = "system" if role in SYSTEM_ROLES else role
+                role = "system" if role in INSTRUCTORS else role
                 self.written.append({"role": role, "content": text_of(pieces)})
             case Returned(name, call_id, pieces):
                 self._turn = None

@@ -38,8 +38,8 @@ from antiphon.adapters.formats.harmony.tools import HOSTED, ToolSections, recipi
 from antiphon.adapters.formats.tools import offered, wrapped
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain import content as c
+from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
-from antiphon.domain.items import Item, Message
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 KNOWLEDGE_CUTOFF = "2024-06"
@@ -113,9 +113,10 @@ class Renderer:
         return ids
 
     def _entries(self, turn: Turn, image_urls: list[str]) -> Iterator[Entry]:
-        opening, items = _opening_instructions(turn.items)
+        leading, items = leading_instructions(turn.items)
         yield self._plain("system", [self._fixed(self._system_text(turn))])
-        instructions = [text for text in (turn.instructions, *opening) if text]
+        texts = (_only_text(message.content) for message in leading)
+        instructions = [text for text in (turn.instructions, *texts) if text]
         if developer := self._developer(turn, instructions):
             yield self._plain("developer", developer)
         for message in turn.previous_messages:
@@ -213,7 +214,7 @@ class Renderer:
                 "Not a Harmony message: it needs a role and content.",
                 param="previous_input_messages",
             ) from None
-        if role in ("system", "developer"):
+        if role in INSTRUCTORS:
             return
         author = str(header.get("name") or role)
         recipient, channel = header.get("recipient"), header.get("channel")
@@ -273,16 +274,6 @@ def _without_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:
     return [
         entry for n, entry in enumerate(entries) if n > last_answer or entry.channel != "analysis"
     ]
-
-
-def _opening_instructions(items: Sequence[Item]) -> tuple[list[str], Sequence[Item]]:
-    """Return the texts of the system and developer messages that open the input, and the rest."""
-    texts: list[str] = []
-    for position, item in enumerate(items):
-        if not isinstance(item, Message) or item.role not in ("system", "developer"):
-            return texts, items[position:]
-        texts.append(_only_text(item.content))
-    return texts, ()
 
 
 def _only_text(body: Body) -> str:
