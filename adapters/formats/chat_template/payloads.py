@@ -44,6 +44,21 @@ def _ignore(text: str) -> None:
     """Take text that is markup."""
 
 
+def _others(
+    tape: Tape, another: Callable[[], Reading[bool]], *, listed: bool = False
+) -> Reading[None]:
+    """Read the calls that follow the first; what is no call (nor the end of a list) stays."""
+    while True:
+        tape.pin()
+        yield from tape.space()
+        if listed and (yield from tape.literal("]")):
+            break
+        if not (yield from another()):
+            tape.back()
+            break
+    tape.release()
+
+
 # --- JSON -----------------------------------------------------------------------------------------
 
 STRING = Finder('"\\')
@@ -86,8 +101,8 @@ def json_value(tape: Tape, write: Write, end: str, depth: int = 0) -> Reading[No
             return
 
 
-def _raw_string(tape: Tape, write: Write) -> Reading[None]:
-    while (mark := (yield from tape.until(STRING, write))) == "\\":
+def _raw_string(tape: Tape, write: Write, quotes: Finder = STRING) -> Reading[None]:
+    while (mark := (yield from tape.until(quotes, write))) == "\\":
         write(mark + (yield from tape.next()))
     write(mark)
 
@@ -186,17 +201,13 @@ def json_calls(tape: Tape, calls: Calls, region: Region) -> Reading[bool]:
     yield from tape.space()
     if not (yield from _json_call(tape, calls, region.end)):
         return False
-    while True:
-        tape.pin()
+
+    def another() -> Reading[bool]:
+        separator = yield from tape.next()
         yield from tape.space()
-        if listed and (yield from tape.literal("]")):
-            break
-        char = yield from tape.next()
-        yield from tape.space()
-        if char not in (",", ";") or not (yield from _json_call(tape, calls, region.end)):
-            tape.back()
-            break
-    tape.release()
+        return separator in (",", ";") and (yield from _json_call(tape, calls, region.end))
+
+    yield from _others(tape, another, listed=listed)
     if region.end:
         yield from _surplus_brackets(tape)
     return True
@@ -379,13 +390,11 @@ def xml_calls(tape: Tape, calls: Calls, _: Region) -> Reading[bool]:
     """Read on from `<function=`: `name>`, then `<parameter=key>` value `</parameter>`, …"""
     if not (yield from _xml_call(tape, calls)):
         return False
-    while not tape.over:
-        tape.pin()
-        yield from tape.space()
-        if not (yield from tape.literal("<function=")) or not (yield from _xml_call(tape, calls)):
-            tape.back()
-            break
-    tape.release()
+
+    def another() -> Reading[bool]:
+        return (yield from tape.literal("<function=")) and (yield from _xml_call(tape, calls))
+
+    yield from _others(tape, another)
     return True
 
 
@@ -501,15 +510,11 @@ def pythonic_calls(tape: Tape, calls: Calls, _: Region) -> Reading[bool]:
     listed = yield from tape.literal("[")
     if not (yield from _python_call(tape, calls)):
         return False
-    while True:
-        tape.pin()
-        yield from tape.space()
-        if listed and (yield from tape.literal("]")):
-            break
-        if not (yield from tape.literal(",")) or not (yield from _python_call(tape, calls)):
-            tape.back()
-            break
-    tape.release()
+
+    def another() -> Reading[bool]:
+        return (yield from tape.literal(",")) and (yield from _python_call(tape, calls))
+
+    yield from _others(tape, another, listed=listed)
     return True
 
 
@@ -527,7 +532,7 @@ def _python_call(tape: Tape, calls: Calls) -> Reading[bool]:
             return False
         pieces.append(mark)
         if mark in PYTHON_QUOTES:
-            yield from _python_string(tape, pieces.append, PYTHON_QUOTES[mark])
+            yield from _raw_string(tape, pieces.append, PYTHON_QUOTES[mark])
         else:
             depth += 1 if mark in "([{" else -1
     arguments = python_arguments("".join(pieces))
@@ -537,12 +542,6 @@ def _python_call(tape: Tape, calls: Calls) -> Reading[bool]:
     calls.write(whole(tool, arguments))
     calls.end()
     return True
-
-
-def _python_string(tape: Tape, write: Write, quotes: Finder) -> Reading[None]:
-    while (mark := (yield from tape.until(quotes, write))) == "\\":
-        write(mark + (yield from tape.next()))
-    write(mark)
 
 
 def python_arguments(source: str) -> str | None:
