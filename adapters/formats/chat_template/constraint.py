@@ -12,6 +12,7 @@ from typing import Any
 
 from antiphon.adapters.formats.chat_template.families import CallForm, Family
 from antiphon.adapters.formats.chat_template.transcript import parameters_of
+from antiphon.adapters.formats.structural_tag import constraint_to, one_of, sequence
 from antiphon.adapters.formats.tools import callable_tools
 from antiphon.application.ports import Turn
 from antiphon.application.sampling import Constraint
@@ -72,15 +73,15 @@ def _binds_free_calls(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> 
 def _bind(
     family: Family, turn: Turn, alternatives: list[Json], inside_reasoning: bool
 ) -> Constraint:
-    bound = _or(alternatives)
+    bound = one_of(alternatives)
     if family.think and (inside_reasoning or turn.effort != "none"):
-        bound = _sequence(_reasoning(family.think, inside_reasoning), bound)
-    return Constraint(kind="structural_tag", value={"type": "structural_tag", "format": bound})
+        bound = sequence(_reasoning(family.think, inside_reasoning), bound)
+    return constraint_to(bound)
 
 
 def _reasoning(think: tuple[str, str], inside: bool) -> Json:
     begin, end = think
-    block = _sequence(
+    block = sequence(
         {"type": "tag", "begin": "" if inside else begin, "content": _ANY_TEXT, "end": end},
         {"type": "regex", "pattern": r"\n{0,2}"},
     )
@@ -157,11 +158,3 @@ def _python_arguments(schema: Json) -> str:
 def _json(schema: Json, *, style: str = "json") -> Json:
     bound: Json = {"type": "json_schema", "json_schema": schema, "style": style}
     return bound | ({"max_whitespace_cnt": MOST_WHITESPACE} if style == "json" else {})
-
-
-def _or(alternatives: list[Json]) -> Json:
-    return alternatives[0] if len(alternatives) == 1 else {"type": "or", "elements": alternatives}
-
-
-def _sequence(*elements: Json) -> Json:
-    return {"type": "sequence", "elements": list(elements)}

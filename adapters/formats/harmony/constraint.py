@@ -13,12 +13,12 @@ binding beyond one call: `<|call|>` is a stop token, with which gpt-oss ends its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.tools import recipient_of
+from antiphon.adapters.formats.structural_tag import constraint_to, one_of, sequence
 from antiphon.adapters.formats.tools import callable_tools, input_parameters, offered
 from antiphon.application.ports import Turn
 from antiphon.application.sampling import Constraint
@@ -67,11 +67,11 @@ def constraint(turn: Turn) -> Constraint | None:
     preamble = ["commentary"] if tools and (required or answer is None) else []
     before = [] if turn.effort == "none" else ["analysis", *preamble]
     blocks = [_block(channel) for channel in before]
-    written = _one_of(endings)
+    written = one_of(endings)
     if blocks:
-        written = _sequence({"type": "star", "content": _one_of(blocks)}, written)
-    grammar = _one_of([_never(), written])
-    return Constraint(kind="structural_tag", value={"type": "structural_tag", "format": grammar})
+        written = sequence({"type": "star", "content": one_of(blocks)}, written)
+    grammar = one_of([_never(), written])
+    return constraint_to(grammar)
 
 
 def _schema_of_text(turn: Turn) -> Grammar | None:
@@ -90,7 +90,7 @@ def _binds(tool: ToolSpec) -> bool:
 
 def _block(channel: str) -> Grammar:
     """A whole message, and the beginning of the next."""
-    return _sequence(
+    return sequence(
         _token(h.CHANNEL),
         _text(channel),
         _token(h.MESSAGE),
@@ -104,22 +104,22 @@ def _block(channel: str) -> Grammar:
 def _finals(answer: Grammar | None) -> list[Grammar]:
     head = [_token(h.CHANNEL), _text("final")]
     if answer is None:
-        return [_sequence(*head, _token(h.MESSAGE), _anything())]
-    plain = _sequence(_token(h.MESSAGE))
-    return [_sequence(*head, _one_of([plain, *_json_types()]), answer)]
+        return [sequence(*head, _token(h.MESSAGE), _anything())]
+    plain = sequence(_token(h.MESSAGE))
+    return [sequence(*head, one_of([plain, *_json_types()]), answer)]
 
 
 def _calls(tool: ToolSpec, *, required: bool) -> list[Grammar]:
     """Both places of the recipient are allowed: the model was trained on both."""
     to = f" to={recipient_of(tool.name)}"
-    body = _sequence(_one_of(_json_types()), _json(_parameters(tool, required=required)))
+    body = sequence(one_of(_json_types()), _json(_parameters(tool, required=required)))
     if tool.grammar is not None and tool.grammar[0] == "regex":
         # Written without the JSON around it, to which the pattern would not apply.
         pattern = {"type": "regex", "pattern": tool.grammar[1]}
-        body = _sequence(_text(" code"), _token(h.MESSAGE), pattern)
+        body = sequence(_text(" code"), _token(h.MESSAGE), pattern)
     return [
-        _sequence(_token(h.CHANNEL), _text("commentary" + to), body),
-        _sequence(_text(to), _token(h.CHANNEL), _text("commentary"), body),
+        sequence(_token(h.CHANNEL), _text("commentary" + to), body),
+        sequence(_text(to), _token(h.CHANNEL), _text("commentary"), body),
     ]
 
 
@@ -136,9 +136,9 @@ def _parameters(tool: ToolSpec, *, required: bool) -> Any:
 def _json_types() -> list[Grammar]:
     json_type = [_text("json"), _token(h.MESSAGE)]
     return [
-        _sequence(_text(" "), _token(h.CONSTRAIN), *json_type),
-        _sequence(_token(h.CONSTRAIN), *json_type),
-        _sequence(_text(" json"), _token(h.MESSAGE)),
+        sequence(_text(" "), _token(h.CONSTRAIN), *json_type),
+        sequence(_token(h.CONSTRAIN), *json_type),
+        sequence(_text(" json"), _token(h.MESSAGE)),
     ]
 
 
@@ -152,7 +152,7 @@ def _never() -> Grammar:
     """
     nothing = {"type": "regex", "pattern": r"[^\s\S]"}
     tokens = (h.CHANNEL, h.CONSTRAIN, h.MESSAGE, h.END, h.START)
-    return _sequence(nothing, *(_token(token) for token in tokens), _anything())
+    return sequence(nothing, *(_token(token) for token in tokens), _anything())
 
 
 def _token(token: int) -> Grammar:
@@ -173,12 +173,3 @@ def _json(schema: Any) -> Grammar:
 
 def _anything() -> Grammar:
     return {"type": "any_tokens", "exclude_tokens": _MARKUP}
-
-
-def _sequence(*elements: Grammar) -> Grammar:
-    return {"type": "sequence", "elements": list(elements)}
-
-
-def _one_of(elements: Sequence[Grammar] | Iterable[Grammar]) -> Grammar:
-    elements = list(elements)
-    return elements[0] if len(elements) == 1 else {"type": "or", "elements": elements}

@@ -1,0 +1,23 @@
+"""Words of xgrammar's structural tags (0.2) that the formats build their constraints from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.application.sampling import Constraint
+
+Tag = dict[str, Any]
+
+
+def sequence(*elements: Tag) -> Tag:
+    return {"type": "sequence", "elements": list(elements)}
+
+
+def one_of(elements: Sequence[Tag]) -> Tag:
+    return elements[0] if len(elements) == 1 else {"type": "or", "elements": list(elements)}
+
+
+def constraint_to(tag: Tag) -> Constraint:
+    """Return the constraint by which the whole output matches `tag`."""
+    return Constraint(kind="structural_tag", value={"type": "structural_tag", "format": tag})
