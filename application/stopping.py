@@ -52,19 +52,25 @@ class StopStrings:
             at, stop = min(found)
             whole = _first(whole, at + len(stop) if self._include else at)
             return [*passed, whole] if whole.text else passed
-        keep = self._possible_start(whole.text)
+        keep = beginning_of_stop(whole.text, self._stops)
         before = _first(whole, len(whole.text) - keep)
         if keep:
             self._held = _rest(whole, before)
         return [*passed, before] if before.text else passed
 
-    def _possible_start(self, text: str) -> int:
-        """Return the length of the longest end of `text` that begins a stop string."""
-        longest = max(len(stop) for stop in self._stops) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
-                return length
-        return 0
+
+def beginning_of_stop(text: str, stops: Sequence[str]) -> int:
+    """Return how much of the end of `text`, which holds no stop string, may begin one.
+
+    >>> beginning_of_stop("and ST", ["STOP"]), beginning_of_stop("and so", ["STOP"])
+    (2, 0)
+    """
+    longest = max(map(len, stops), default=1) - 1
+    for length in range(min(longest, len(text)), 0, -1):
+        end = text[-length:]
+        if any(stop.startswith(end) for stop in stops):
+            return length
+    return 0
 
 
 def _continues(held: Written, delta: Written) -> bool:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from antiphon.adapters.engines.scripted.logprobs import logprob
 from antiphon.adapters.engines.scripted.script import MISHAPS, Part
 from antiphon.application.ports import Step
+from antiphon.application.stopping import beginning_of_stop
 
 Token = tuple[int, str]
 _ID, _TEXT = itemgetter(0), itemgetter(1)
@@ -117,21 +118,12 @@ def hold_back(
         read += len(text)
         if found and read >= end:
             return [*given, visible[sent:]], True
-        ready = read - _pending(whole[max(0, read - reach) : read], stops)
+        ready = read - beginning_of_stop(whole[max(0, read - reach) : read], stops)
         given.append(whole[sent:ready])
         sent = ready
     if given:
         given[-1] += whole[sent:]
     return given, False
-
-
-def _pending(tail: str, stops: Sequence[str]) -> int:
-    """Return how much of the end of a text may be the beginning of a stop string."""
-    for length in range(len(tail), 0, -1):
-        end = tail[-length:]
-        if any(len(stop) > length and stop.startswith(end) for stop in stops):
-            return length
-    return 0
 
 
 def steps(
