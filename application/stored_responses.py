@@ -11,7 +11,7 @@ from antiphon.application.ports import EventLog, ResponseStore, StoredItem
 from antiphon.application.run_response import STOPPED
 from antiphon.application.runs import Runs
 from antiphon.domain.errors import RequestError
-from antiphon.domain.response import Response
+from antiphon.domain.response import TERMINAL, Response
 
 Order = Literal["asc", "desc"]
 
@@ -51,7 +51,7 @@ class CancelResponse:
         response = await self._store.get(tenant, response_id)
         if not response.background:
             raise RequestError("Cannot cancel a synchronous response.")
-        if response.status in ("queued", "in_progress"):
+        if response.status not in TERMINAL:
             await self._runs.cancel(response_id)
             response = await self._store.get(tenant, response_id)
         if response.status != "cancelled":

@@ -16,9 +16,9 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+from antiphon.entrypoints.http import openapi
 from antiphon.entrypoints.settings import Settings
 
-OPENAPI_PATH = "/schema"
 REMINDER_S = 15.0
 _WILDCARDS = ("0.0.0.0", "::", "")  # listened on, but no address to connect to
 
@@ -69,7 +69,7 @@ def ready(
         "format": format,
         "store": where,
         "url": f"{url}/v1",
-        "openapi": url + OPENAPI_PATH,
+        "openapi": url + openapi.PATH,
     }
     show = _for_people if console.is_terminal else _for_logs
     show(console, facts, curl_line(url, models[0]), python_lines(url, models[0]))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
@@ -21,7 +22,6 @@ class MessageBuilder:
         self._index = seed.output_index
         self._phase = delta.phase if isinstance(delta, d.TextDelta) else None
         phase: Any = self._phase or UNSET  # one of the spec's two; formats are trusted with it
-        self._shown_phase = phase
         self._parts: list[OutputText | Refusal] = []
         self._kind: type[OutputText | Refusal] | None = None
         self._text: list[str] = []
@@ -32,7 +32,7 @@ class MessageBuilder:
             status="in_progress",
             role="assistant",
             content=(),
-            phase=self._shown_phase,
+            phase=phase,
         )
         self._id = str(self.item.id)
 
@@ -58,13 +58,7 @@ class MessageBuilder:
 
     def close(self, status: str) -> Sequence[e.Event]:
         events = self._close_part()
-        self.item = Message(
-            id=self._id,
-            status=status,
-            role="assistant",
-            content=tuple(self._parts),
-            phase=self._shown_phase,
-        )
+        self.item = replace(self.item, status=status, content=tuple(self._parts))
         return (*events, e.ItemDone(output_index=self._index, item=self.item))
 
     def _text_delta(self, delta: d.TextDelta) -> e.Event:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
@@ -44,8 +45,8 @@ class ReasoningBuilder:
     def close(self, status: str) -> Sequence[e.Event]:
         events = self._close_part(status)
         thought = "".join(part.text for part in self._content)
-        self.item = Reasoning(
-            id=self._id,
+        self.item = replace(
+            self.item,
             status=status,
             summary=tuple(self._summary),
             content=tuple(self._content),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from litestar import Controller, delete, get, post
 from litestar.di import NamedDependency
@@ -37,7 +37,7 @@ TENANT = "default"
 """Until there are keys, all requests are one tenant's."""
 
 TRACE_HEADERS = ("traceparent", "tracestate")
-INCLUDE_VALUES = frozenset(INCLUDABLE.__args__)  # type: ignore[attr-defined]
+INCLUDE_VALUES = frozenset(get_args(INCLUDABLE))
 
 Include = Annotated[list[str] | None, QueryParameter(name="include[]", required=False)]
 IncludePlain = Annotated[list[str] | None, QueryParameter(name="include", required=False)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from antiphon.adapters.formats.chat_template.constraint import constraint
 from antiphon.adapters.formats.chat_template.families import FAMILIES, detect
@@ -25,8 +25,8 @@ from antiphon.adapters.formats.chat_template.tokenizer import (
 from antiphon.application.ports import Format, Json, Parser, Prompt, Turn
 from antiphon.application.sampling import Constraint
 from antiphon.domain.errors import SettingsError
+from antiphon.domain.request import Effort
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 TAIL = 16
 """Tokens at a prompt's end among which the marker that opens reasoning is looked for."""
 
@@ -36,7 +36,7 @@ class ChatTemplateFormat(Format):
 
     skip_special_tokens = False
     reads_text = True
-    efforts: Sequence[str] = EFFORTS
+    efforts: Sequence[str] = get_args(Effort)
 
     def __init__(
         self,
