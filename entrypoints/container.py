@@ -84,16 +84,16 @@ def scripted_models(settings: Settings) -> Sequence[Model]:
 
 
 def _scripted_chat(settings: Settings, names: Sequence[str]) -> Model:
-    from antiphon.adapters.formats.chat_template import scripted_chat, scripted_markup
+    from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_chat
 
-    return TokenModel(scripted_chat, _scripted_engine(settings, scripted_markup(), names))
+    return TokenModel(scripted_chat, _scripted_engine(settings, ScriptedMarkup(), names))
 
 
 def _scripted_harmony(settings: Settings, names: Sequence[str]) -> Model:
-    from antiphon.adapters.formats.harmony import HarmonyFormat, scripted_markup
+    from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup
 
     harmony = HarmonyFormat(image_tokens=SCRIPTED_IMAGE_TOKENS)
-    return TokenModel(lambda: harmony, _scripted_engine(settings, scripted_markup(harmony), names))
+    return TokenModel(lambda: harmony, _scripted_engine(settings, HarmonyMarkup(), names))
 
 
 def _scripted_engine(settings: Settings, markup: Any, names: Sequence[str]) -> Engine:

@@ -5,6 +5,6 @@ from antiphon.adapters.formats.chat_template.format import (
     from_hf_tokenizer,
     load,
 )
-from antiphon.adapters.formats.chat_template.markup import scripted_chat, scripted_markup
+from antiphon.adapters.formats.chat_template.markup import ScriptedMarkup, scripted_chat
 
-__all__ = ["ChatTemplateFormat", "from_hf_tokenizer", "load", "scripted_chat", "scripted_markup"]
+__all__ = ["ChatTemplateFormat", "ScriptedMarkup", "from_hf_tokenizer", "load", "scripted_chat"]

@@ -258,10 +258,6 @@ def scripted_chat() -> ChatTemplateFormat:
     )
 
 
-def scripted_markup() -> ScriptedMarkup:
-    return ScriptedMarkup()
-
-
 # --- writing --------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from antiphon.adapters.formats.harmony.renderer import EFFORTS, Renderer
 from antiphon.application.ports import Format, Json, Prompt, Turn
 from antiphon.application.sampling import Constraint
 
-__all__ = ["HarmonyFormat", "HarmonyMarkup", "HarmonyParser", "load", "scripted_markup"]
+__all__ = ["HarmonyFormat", "HarmonyMarkup", "HarmonyParser"]
 
 
 def _today() -> str:
@@ -62,13 +62,3 @@ class HarmonyFormat(Format):
 
     def messages(self, token_ids: Sequence[int]) -> list[Json]:
         return [messages.as_json(each) for each in messages.split(h.load_encoding(), token_ids)]
-
-
-def load(*, today: Callable[[], str] = _today, image_tokens: int | None = None) -> HarmonyFormat:
-    """Return the format, at once: nothing is loaded before the first prompt."""
-    return HarmonyFormat(today=today, image_tokens=image_tokens)
-
-
-def scripted_markup(format: HarmonyFormat) -> HarmonyMarkup:  # noqa: ARG001
-    """Return how the scripted engine reads this format's prompts and writes its turns."""
-    return HarmonyMarkup()

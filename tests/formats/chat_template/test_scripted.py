@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.adapters.formats.chat_template import scripted_chat, scripted_markup
+from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_chat
 from antiphon.application.ports import Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import deltas as d
@@ -19,7 +19,7 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import Choice, ToolSpec
 
 FORMAT = scripted_chat()
-MARKUP = scripted_markup()
+MARKUP = ScriptedMarkup()
 TOOLS = [
     ToolSpec(name="get_weather", parameters={"type": "object"}),
     ToolSpec(name="apply_patch", kind="custom"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyParser, load
+from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyParser
 from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.application.ports import Prompt, Step, Turn
 from antiphon.domain import deltas as d
@@ -29,7 +29,7 @@ def encoding() -> Encoding:
 
 @pytest.fixture
 def harmony() -> HarmonyFormat:
-    return load(today=lambda: "2026-11-20")
+    return HarmonyFormat(today=lambda: "2026-11-20")
 
 
 @pytest.fixture

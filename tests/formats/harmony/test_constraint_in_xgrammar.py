@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.formats.harmony import HarmonyParser, load
+from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyParser
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Step
@@ -40,7 +40,7 @@ def compiler(encoding: Encoding) -> Any:
 def matcher(compiler: Any, case: dict[str, Any]) -> Any:
     import xgrammar
 
-    constraint = load().constraint(a_turn(**case["turn"]))
+    constraint = HarmonyFormat().constraint(a_turn(**case["turn"]))
     assert constraint is not None
     compiled = compiler.compile_structural_tag(json.dumps(constraint.value))
     return xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(h.STOPS))

@@ -59,9 +59,9 @@ def test_the_format_is_there_before_its_vocabulary() -> None:
     """In a process of its own, as this one has long loaded it."""
     program = (
         "import sys\n"
-        "from antiphon.adapters.formats.harmony import load, scripted_markup\n"
+        "from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup\n"
         "from antiphon.application.ports import Turn\n"
-        "format = load(); scripted_markup(format); format.constraint(Turn(model='m', items=()))\n"
+        "format = HarmonyFormat(); HarmonyMarkup(); format.constraint(Turn(model='m', items=()))\n"
         "sys.exit('openai_harmony' in sys.modules)\n"
     )
     folder = Path(__file__).parent

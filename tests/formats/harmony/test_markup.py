@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from antiphon.adapters.formats.harmony import (
-    HarmonyFormat,
     HarmonyMarkup,
     HarmonyParser,
-    scripted_markup,
 )
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding
@@ -26,8 +24,8 @@ END = d.ItemEnd()
 
 
 @pytest.fixture
-def markup(harmony: HarmonyFormat) -> HarmonyMarkup:
-    return scripted_markup(harmony)
+def markup() -> HarmonyMarkup:
+    return HarmonyMarkup()
 
 
 def ids_of(written: list[list[tuple[int, str]]]) -> list[int]:

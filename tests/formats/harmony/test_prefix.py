@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.formats.harmony import HarmonyFormat, scripted_markup
+from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup
 from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.adapters.formats.harmony.recall import Recall, key_of
 from antiphon.application.ports import Prompt, Step, Turn
@@ -69,7 +69,7 @@ def play(harmony: HarmonyFormat, render: Render, turn: Turn, generated: list[int
 
 
 def test_a_scripted_turn_is_continued_exactly(harmony: HarmonyFormat, render: Render) -> None:
-    markup = scripted_markup(harmony)
+    markup = HarmonyMarkup()
     turn = a_turn(items=(HELLO,))
     parts = [
         {"think": "Let me think.\n\nWell."},

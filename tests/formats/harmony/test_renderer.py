@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon.adapters.formats.harmony import HarmonyFormat, load
+from antiphon.adapters.formats.harmony import HarmonyFormat
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Prompt, Turn
@@ -351,7 +351,7 @@ def test_images_are_refused_by_a_model_that_reads_text(render: Render) -> None:
 
 
 def test_images_become_placeholders_in_their_order() -> None:
-    with_images = load(today=lambda: "2026-11-20", image_tokens=4)
+    with_images = HarmonyFormat(today=lambda: "2026-11-20", image_tokens=4)
     items = (
         i.Message(
             role="user",
