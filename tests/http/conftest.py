@@ -23,6 +23,14 @@ def http(server: Any) -> Iterator[httpx.Client]:
         yield client
 
 
+def create(http: httpx.Client, **body: Any) -> dict[str, Any]:
+    """Create a response that is accepted, and return it."""
+    answer = http.post("/responses", json=body)
+    assert answer.status_code == 200, answer.text
+    result: dict[str, Any] = answer.json()
+    return result
+
+
 def script(*turns: Any) -> str:
     """A message that makes the scripted models play these turns."""
     return f"@@script {json.dumps(list(turns))}"

@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from .conftest import create
+
 WEATHER = {
     "type": "function",
     "name": "get_weather",
@@ -21,13 +23,6 @@ WEATHER = {
         "additionalProperties": False,
     },
 }
-
-
-def create(http: httpx.Client, **body: Any) -> dict[str, Any]:
-    answer = http.post("/responses", json=body)
-    assert answer.status_code == 200, answer.text
-    result: dict[str, Any] = answer.json()
-    return result
 
 
 def text_of(response: dict[str, Any]) -> str:

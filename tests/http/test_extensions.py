@@ -8,12 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-
-def create(http: httpx.Client, **body: Any) -> dict[str, Any]:
-    answer = http.post("/responses", json=body)
-    assert answer.status_code == 200, answer.text
-    result: dict[str, Any] = answer.json()
-    return result
+from .conftest import create
 
 
 def text_of(response: dict[str, Any]) -> str:

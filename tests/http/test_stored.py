@@ -11,12 +11,11 @@ import pytest
 
 from antiphon.domain.errors import SettingsError
 
+from .conftest import create as create_response
+
 
 def create(http: httpx.Client, **body: Any) -> dict[str, Any]:
-    answer = http.post("/responses", json={"model": "scripted-chat", "input": "hi", **body})
-    assert answer.status_code == 200, answer.text
-    result: dict[str, Any] = answer.json()
-    return result
+    return create_response(http, **{"model": "scripted-chat", "input": "hi", **body})
 
 
 def test_what_was_created_is_what_is_retrieved(http: httpx.Client) -> None:
