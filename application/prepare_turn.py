@@ -5,24 +5,21 @@ Creating a response and counting its tokens take the same way up to here, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
 from antiphon.application.ports import Model, ResponseStore, Turn
 from antiphon.application.requested import turn_of
+from antiphon.application.show_items import ShowItems
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
-from antiphon.domain.content import ReasoningText
 from antiphon.domain.decoding import decode_item, decode_tool
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.offers import Offer, offer
 from antiphon.domain.request import CreateResponse
-
-Unseal = Callable[[str, str], str | None]
-"""(tenant, sealed) -> the text, or None if it was not sealed by us for this tenant."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
@@ -37,10 +34,17 @@ class Prepared(Struct, frozen=True, kw_only=True):
 class PrepareTurn:
     """What can be wrong with a request or its history is raised here, with the field's name."""
 
-    def __init__(self, models: Models, store: ResponseStore, *, unseal: Unseal) -> None:
+    def __init__(
+        self,
+        models: Models,
+        store: ResponseStore,
+        load_history: LoadHistory,
+        show_items: ShowItems,
+    ) -> None:
         self._models = models
         self._store = store
-        self._unseal = unseal
+        self._load_history = load_history
+        self._show_items = show_items
 
     async def __call__(
         self,
@@ -53,10 +57,10 @@ class PrepareTurn:
         model = self._models.named(request.model) if request.model else self._models.all[0]
         offered = self._offer(request)
         added = await self._added(request, tenant)
-        history = await self._history(request, tenant)
+        history = await self._load_history(request, tenant=tenant)
         conversation = [*history, *(entry.item for entry in added)]
         c.check_pairs(conversation)
-        items = self._shown(request, conversation, tenant)
+        items = await self._show_items(request, conversation, tenant=tenant)
         turn = turn_of(request, offered, model, items=items, trace_headers=trace_headers or {})
         return Prepared(model=model, offered=offered, added=added, turn=turn)
 
@@ -82,41 +86,3 @@ class PrepareTurn:
                 f"Item with id {entry.item.id[:100]!r} not found.", param="input"
             ) from None
         return c.Entry(item=decode_item(stored.raw, "input"), raw=stored.raw)
-
-    async def _history(self, request: CreateResponse, tenant: str) -> list[i.AnyItem]:
-        previous = request.previous_response_id
-        if previous is None:
-            return []
-        try:
-            parent = await self._store.get(tenant, previous)
-            stored = await self._store.conversation(tenant, previous)
-        except NotFound:
-            raise RequestError(
-                f"Previous response with id {previous[:100]!r} not found.",
-                param="previous_response_id",
-                code="previous_response_not_found",
-            ) from None
-        if parent.status in ("queued", "in_progress", "failed"):
-            raise RequestError(
-                f"Previous response {previous!r} is {parent.status} and cannot be continued.",
-                param="previous_response_id",
-                code="invalid_value",
-            )
-        return [decode_item(item.raw, "previous_response_id") for item in stored]
-
-    def _shown(
-        self, request: CreateResponse, conversation: Sequence[i.AnyItem], tenant: str
-    ) -> list[i.AnyItem]:
-        """Return what the model is shown of the conversation, sealed reasoning opened."""
-        every = request.reasoning is not None and request.reasoning.context == "all_turns"
-        shown = c.shown(conversation, all_reasoning=every)
-        return [self._opened(item, tenant) for item in shown]
-
-    def _opened(self, item: i.AnyItem, tenant: str) -> i.AnyItem:
-        """Return a reasoning item with its sealed text opened, where only that is there."""
-        if not isinstance(item, i.Reasoning) or item.content or not item.encrypted_content:
-            return item
-        text = self._unseal(tenant, item.encrypted_content)
-        if text is None:
-            return item  # foreign or expired: what is readable of it is still shown
-        return replace(item, content=(ReasoningText(text=text),))

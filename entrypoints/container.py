@@ -20,11 +20,13 @@ from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import CreateResponseService
 from antiphon.application.follow_response import FollowResponse
+from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
 from antiphon.application.ports import Engine, Format, Model, ResponseStore
 from antiphon.application.prepare_turn import PrepareTurn
 from antiphon.application.run_response import RunResponse
 from antiphon.application.runs import Runs
+from antiphon.application.show_items import ShowItems
 from antiphon.application.stored_responses import (
     CancelResponse,
     DeleteResponse,
@@ -177,7 +179,9 @@ class Container(containers.DeclarativeContainer):
     run_response = providers.Singleton(
         RunResponse, log, store, log_outputs=settings.provided.log_outputs
     )
-    prepare_turn = providers.Singleton(PrepareTurn, models, store, unseal=sealer.provided.unseal)
+    load_history = providers.Singleton(LoadHistory, store)
+    show_items = providers.Singleton(ShowItems, unseal=sealer.provided.unseal)
+    prepare_turn = providers.Singleton(PrepareTurn, models, store, load_history, show_items)
     create_response = providers.Singleton(
         CreateResponseService,
         prepare_turn,

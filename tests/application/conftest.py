@@ -14,11 +14,13 @@ from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateResponseService
 from antiphon.application.follow_response import FollowResponse
+from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
 from antiphon.application.ports import Json, Model, ModelTurn, Turn
 from antiphon.application.prepare_turn import PrepareTurn
 from antiphon.application.run_response import RunResponse
 from antiphon.application.runs import Runs
+from antiphon.application.show_items import ShowItems
 from antiphon.application.stored_responses import (
     CancelResponse,
     DeleteResponse,
@@ -126,7 +128,12 @@ class House:
         self.store = FailingStore()
         self.log = MemoryEventLog()
         self.runs = Runs()
-        prepare_turn = PrepareTurn(Models([self.model]), self.store, unseal=unseal)
+        prepare_turn = PrepareTurn(
+            Models([self.model]),
+            self.store,
+            LoadHistory(self.store),
+            ShowItems(unseal=unseal),
+        )
         self.count_tokens = CountTokens(prepare_turn)
         self.create_response = CreateResponseService(
             prepare_turn,

@@ -1,0 +1,38 @@
+"""The items that a request continues: those of an earlier response (api_surface 7.2)."""
+
+from __future__ import annotations
+
+from antiphon.application.ports import ResponseStore
+from antiphon.domain import items as i
+from antiphon.domain.decoding import decode_item
+from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.request import CreateResponse
+
+
+class LoadHistory:
+    """What stands before a request's own input, in order, and as it was kept."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(self, request: CreateResponse, *, tenant: str) -> list[i.AnyItem]:
+        """Return the items; none where nothing is continued. Raises: RequestError, StoreError."""
+        previous = request.previous_response_id
+        if previous is None:
+            return []
+        try:
+            parent = await self._store.get(tenant, previous)
+            stored = await self._store.conversation(tenant, previous)
+        except NotFound:
+            raise RequestError(
+                f"Previous response with id {previous[:100]!r} not found.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            ) from None
+        if parent.status in ("queued", "in_progress", "failed"):
+            raise RequestError(
+                f"Previous response {previous!r} is {parent.status} and cannot be continued.",
+                param="previous_response_id",
+                code="invalid_value",
+            )
+        return [decode_item(item.raw, "previous_response_id") for item in stored]
