@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Generator
 from types import coroutine
 
@@ -20,7 +21,7 @@ class Pace:
 
     def __init__(self, tokens_per_s: float | None = None) -> None:
         self._beat_s = 1 / tokens_per_s if tokens_per_s else 0.0
-        self._last_beat = 0.0
+        self._last_beat = -math.inf  # a clock that began with the machine may still be young
         self._awaiting_beat: list[asyncio.Future[None]] = []
         self._asleep: set[asyncio.Future[None]] = set()
 
