@@ -8,10 +8,11 @@ client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from antiphon.application.plan_turns import plan_of
 from antiphon.application.ports import (
     Batches,
     Clock,
@@ -21,24 +22,24 @@ from antiphon.application.ports import (
     StoredItem,
     StoredResponse,
 )
-from antiphon.application.prepare_turn import PrepareTurn
+from antiphon.application.prepare_turn import Prepared, PrepareTurn
 from antiphon.application.requested import response_of, without_effect
 from antiphon.application.run_response import Run, RunResponse
 from antiphon.application.runs import Runs
+from antiphon.application.show_items import ShowItems
+from antiphon.application.turns import Seal, Turns
 from antiphon.domain import conversation as c
 from antiphon.domain.checks import check_request
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
 from antiphon.domain.sequencer import Sequencer
 
-Seal = Callable[[str, str], str]
-"""(tenant, text) -> an opaque, authenticated string."""
-
 
 class Created(Struct, frozen=True, kw_only=True):
     """A response that runs: its events, and how to leave it."""
 
     run: Run
+    prepared: Prepared
     events: Batches
     ignored: Sequence[str]
     task: asyncio.Task[None]
@@ -64,6 +65,7 @@ class CreateResponseService:
     def __init__(
         self,
         prepare_turn: PrepareTurn,
+        show_items: ShowItems,
         store: ResponseStore,
         log: EventLog,
         runs: Runs,
@@ -74,6 +76,7 @@ class CreateResponseService:
         seal: Seal,
     ) -> None:
         self._prepare_turn = prepare_turn
+        self._show_items = show_items
         self._store = store
         self._log = log
         self._runs = runs
@@ -99,22 +102,24 @@ class CreateResponseService:
             response_id=self._new_id("resp"),
             created_at=int(self._now()),
         )
-        begun = await prepared.model.begin(prepared.turn, request_id=f"{response.id}_0")
+        plan = await plan_of(request, prepared, tenant=tenant)
+        turns = Turns(plan, self._show_items, self._seal, response_id=response.id)
+        await turns.begin()
         try:
             run = Run(
                 tenant=tenant,
                 sequencer=self._sequencer(request, response, tenant),
-                turn=begun,
+                turns=turns,
                 hide_reasoning=request.include_reasoning is False,
                 with_messages=bool(request.enable_response_messages),
             )
             events = await self._open(run, prepared.added)
         except BaseException:
-            await begun.aclose()
+            await turns.aclose()
             raise
         task = await self._runs.start(response.id, self._run_response(run))
         ignored = (*prepared.offered.ignored, *without_effect(request))
-        return Created(run=run, events=events, ignored=ignored, task=task)
+        return Created(run=run, prepared=prepared, events=events, ignored=ignored, task=task)
 
     def _sequencer(self, request: CreateResponse, response: Response, tenant: str) -> Sequencer:
         sealed = "reasoning.encrypted_content" in (request.include or ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.application.ports import ResponseStore
-from antiphon.domain import items as i
+from antiphon.domain.conversation import Entry
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.request import CreateResponse
@@ -15,7 +15,7 @@ class LoadHistory:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
-    async def __call__(self, request: CreateResponse, *, tenant: str) -> list[i.AnyItem]:
+    async def __call__(self, request: CreateResponse, *, tenant: str) -> list[Entry]:
         """Return the items; none where nothing is continued. Raises: RequestError, StoreError."""
         previous = request.previous_response_id
         if previous is None:
@@ -35,4 +35,7 @@ class LoadHistory:
                 param="previous_response_id",
                 code="invalid_value",
             )
-        return [decode_item(item.raw, "previous_response_id") for item in stored]
+        return [
+            Entry(item=decode_item(item.raw, "previous_response_id"), raw=item.raw)
+            for item in stored
+        ]

@@ -224,6 +224,10 @@ class Model(Protocol):
     def efforts(self) -> Sequence[str]: ...
 
     @property
+    def context_length(self) -> int:
+        """Tokens that prompt and output may have together."""
+
+    @property
     def sampling_defaults(self) -> Mapping[str, Any]: ...
 
     async def start(self) -> None: ...

@@ -23,10 +23,14 @@ from antiphon.domain.request import CreateResponse
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """A turn that may be begun; `added` are the items that the request itself brought."""
+    """A turn that may be begun.
+
+    `added` are the items that the request itself brought, `history` those that it continues.
+    """
 
     model: Model
     offered: Offer
+    history: Sequence[c.Entry]
     added: Sequence[c.Entry]
     turn: Turn
 
@@ -58,11 +62,12 @@ class PrepareTurn:
         offered = self._offer(request)
         added = await self._added(request, tenant)
         history = await self._load_history(request, tenant=tenant)
-        conversation = [*history, *(entry.item for entry in added)]
+        conversation = [entry.item for entry in (*history, *added)]
         c.check_pairs(conversation)
-        items = await self._show_items(request, conversation, tenant=tenant)
+        every = request.reasoning is not None and request.reasoning.context == "all_turns"
+        items = await self._show_items(conversation, tenant=tenant, all_reasoning=every)
         turn = turn_of(request, offered, model, items=items, trace_headers=trace_headers or {})
-        return Prepared(model=model, offered=offered, added=added, turn=turn)
+        return Prepared(model=model, offered=offered, history=history, added=added, turn=turn)
 
     def _offer(self, request: CreateResponse) -> Offer:
         tools = [

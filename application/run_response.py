@@ -14,8 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.application.ports import EventLog, ModelTurn, ResponseStore
+from antiphon.application.ports import EventLog, ResponseStore
 from antiphon.application.runs import SERVER_STOPS
+from antiphon.application.turns import Turns
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError, EngineError
 from antiphon.domain.events import Event
@@ -34,7 +35,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     tenant: str
     sequencer: Sequencer
-    turn: ModelTurn
+    turns: Turns
     hide_reasoning: bool = False
     with_messages: bool = False
 
@@ -69,11 +70,15 @@ class RunResponse:
 
     async def _turns(self, run: Run) -> list[Event]:
         """Run the turns and return the events that end the response."""
-        sequencer = run.sequencer
+        sequencer, reason = run.sequencer, "stop"
         try:
-            reason = await self._turn(run, aclosing(aiter(run.turn)))
-            if run.with_messages:
-                sequencer.show_messages(*run.turn.messages())
+            async with aclosing(run.turns.each(sequencer.output)) as turns:
+                async for turn in turns:
+                    reason = await self._turn(run, aclosing(aiter(turn)))
+                    if run.with_messages:
+                        sequencer.show_messages(*turn.messages())
+                    if reason != "stop":
+                        break
         except asyncio.CancelledError as exc:
             return sequencer.fail(STOPPED) if SERVER_STOPS in exc.args else sequencer.cancel()
         except EngineError as exc:
@@ -86,8 +91,6 @@ class RunResponse:
 
     async def _turn(self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]) -> str:
         """Log a turn's events, one append an engine step. Returns why the turn ended."""
-        # A turn in which the client is to run a tool ends the response: it has the calls, and no
-        # tool is the server's to run (domain/offers.py refuses those).
         feed, append, response_id = run.sequencer.feed, self._log.append, run.id
         hidden = (d.ReasoningDelta, d.SummaryDelta) if run.hide_reasoning else ()
         reason = "stop"

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
+from antiphon.domain.compaction import opened, unreadable
 from antiphon.domain.content import ReasoningText
-from antiphon.domain.request import CreateResponse
 
 Unseal = Callable[[str, str], str | None]
 """(tenant, sealed) -> the text, or None if it was not sealed by us for this tenant."""
@@ -22,18 +22,28 @@ class ShowItems:
         self._unseal = unseal
 
     async def __call__(
-        self, request: CreateResponse, conversation: Sequence[i.AnyItem], *, tenant: str
+        self, conversation: Sequence[i.AnyItem], *, tenant: str, all_reasoning: bool = False
     ) -> list[i.AnyItem]:
-        """Raises: RequestError for what cannot be shown."""
-        every = request.reasoning is not None and request.reasoning.context == "all_turns"
-        shown = c.shown(conversation, all_reasoning=every)
-        return [self._opened(item, tenant) for item in shown]
+        """Return what is shown; `all_reasoning`: that of turns that are over too.
 
-    def _opened(self, item: i.AnyItem, tenant: str) -> i.AnyItem:
-        """Return a reasoning item with its sealed text opened, where only that is there."""
-        if not isinstance(item, i.Reasoning) or item.content or not item.encrypted_content:
-            return item
-        text = self._unseal(tenant, item.encrypted_content)
+        Raises: RequestError for what cannot be shown.
+        """
+        shown = c.shown(conversation, all_reasoning=all_reasoning)
+        return [each for item in shown for each in self._opened(item, tenant)]
+
+    def _opened(self, item: i.AnyItem, tenant: str) -> list[i.AnyItem]:
+        match item:
+            case i.Reasoning(encrypted_content=str(sealed)) if not item.content and sealed:
+                return [self._with_thought(item, sealed, tenant)]
+            case i.Compaction(encrypted_content=sealed):
+                text = self._unseal(tenant, sealed)
+                if text is None:
+                    raise unreadable()
+                return opened(text)
+        return [item]
+
+    def _with_thought(self, item: i.Reasoning, sealed: str, tenant: str) -> i.Reasoning:
+        text = self._unseal(tenant, sealed)
         if text is None:
             return item  # foreign or expired: what is readable of it is still shown
         return replace(item, content=(ReasoningText(text=text),))

@@ -58,6 +58,10 @@ class TokenModel(Model):
         return self._format.efforts
 
     @property
+    def context_length(self) -> int:
+        return self._engine.context_length
+
+    @property
     def sampling_defaults(self) -> Mapping[str, Any]:
         return self._engine.sampling_defaults
 

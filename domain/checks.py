@@ -126,7 +126,6 @@ def _schema_is_named_right(request: CreateResponse) -> RequestError | None:
 RULES_OF_CONVERSATIONS: Sequence[Check] = (
     _unsupported("prompt", "This server keeps no prompt templates; send 'input'."),
     _unsupported("conversation", "Continue with 'previous_response_id'."),
-    _unsupported("context_management", "Use 'truncation': 'auto' to stay within the window."),
     _exclusive("previous_response_id", "previous_input_messages"),
     _one_constraint,
     _schema_is_named_right,

@@ -53,7 +53,13 @@ def check_input(added: Sequence[Entry]) -> None:
         item, path = each.item, f"input[{position}]"
         if isinstance(item, i.FunctionCallOutput) and not item.call_id and not item.name:
             raise missing_parameter(f"{path}.call_id")
-        if isinstance(item, i.CompactionTrigger | i.AdditionalTools | i.ConfigurationUpdate):
+        if isinstance(item, i.CompactionTrigger) and position < len(added) - 1:
+            raise RequestError(
+                "A 'compaction_trigger' must be the last item of the input.",
+                param=path,
+                code="invalid_value",
+            )
+        if isinstance(item, i.AdditionalTools | i.ConfigurationUpdate):
             kind = type(item).__struct_config__.tag
             raise RequestError(
                 f"Input items of type {kind!r} are not supported by this server.",
@@ -106,6 +112,7 @@ def shown(conversation: Sequence[i.AnyItem], *, all_reasoning: bool = False) -> 
         for position, item in enumerate(kept)
         if not (isinstance(item, i.Reasoning) and position < current)
         and not (_was_cut(item) and i.asks(item) not in answered)
+        and not isinstance(item, i.CompactionTrigger)
     ]
 
 

@@ -100,7 +100,11 @@ class ItemEnd(Delta, frozen=True, gc=False):
 
 
 class TurnEnd(Delta, frozen=True, gc=False):
-    """The engine run is over: `reason` is `stop` or `length`."""
+    """The engine run is over: `reason` is `stop` or `length`.
+
+    `besides` are the tokens of further runs that this turn needed.
+    """
 
     reason: str
     usage: TurnUsage
+    besides: tuple[TurnUsage, ...] = ()

@@ -65,6 +65,13 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
 
 
+class ContextManagement(Struct, frozen=True, kw_only=True):
+    """When to compact: at `compact_threshold` tokens of input, or where the server thinks fit."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Meta(ge=1000)] | None = None
+
+
 class StructuredOutputs(Struct, frozen=True, kw_only=True):
     """vLLM's constraint of the output: exactly one kind (checked in checks.py)."""
 
@@ -103,7 +110,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     text: TextParams | None = None
     reasoning: ReasoningParams | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    context_management: Annotated[tuple[Json, ...], Meta(min_length=1)] | None = None
+    context_management: Annotated[tuple[ContextManagement, ...], Meta(min_length=1)] | None = None
     metadata: Annotated[dict[Key, MetadataValue], Meta(max_length=16)] | None = None
     service_tier: (
         Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
@@ -177,7 +184,7 @@ WITHOUT_EFFECT = frozenset(
 """Fields that are accepted and do nothing here; answers name them in `x-antiphon-ignored`."""
 
 WITHOUT_EFFECT_INSIDE: Mapping[str, tuple[str, ...]] = {
-    "reasoning": ("generate_summary", "mode", "summary"),
+    "reasoning": ("mode",),
     "stream_options": ("include_obfuscation",),
     "structured_outputs": ("disable_any_whitespace",),
     "text": ("verbosity",),

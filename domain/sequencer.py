@@ -70,7 +70,7 @@ class Sequencer:
         if isinstance(delta, d.ItemEnd):
             return self._number(self._close("completed"))
         if isinstance(delta, d.TurnEnd):
-            self._turns.append(delta.usage)
+            self._turns += (delta.usage, *delta.besides)
             return self._number(
                 self._close("completed" if delta.reason == "stop" else "incomplete")
             )

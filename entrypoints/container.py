@@ -17,6 +17,7 @@ from dependency_injector import containers, providers
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
+from antiphon.application.compact_conversation import CompactConversation
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import CreateResponseService
 from antiphon.application.follow_response import FollowResponse
@@ -185,6 +186,7 @@ class Container(containers.DeclarativeContainer):
     create_response = providers.Singleton(
         CreateResponseService,
         prepare_turn,
+        show_items,
         store,
         log,
         runs,
@@ -198,6 +200,9 @@ class Container(containers.DeclarativeContainer):
         Services,
         create=create_response,
         count=providers.Singleton(CountTokens, prepare_turn),
+        compact=providers.Singleton(
+            CompactConversation, create_response, new_id=providers.Object(new_id)
+        ),
         get=providers.Singleton(GetResponse, store),
         follow=providers.Singleton(FollowResponse, log, store),
         delete=providers.Singleton(DeleteResponse, store, log, runs),

@@ -83,12 +83,23 @@ class StreamAnswer:
 
 
 class WholeAnswer:
-    """The last state of a run as JSON; a failed run is an HTTP error (api_surface 8.3)."""
+    """The last state of a run as JSON; a failed run is an HTTP error (api_surface 8.3).
 
-    def __init__(self, batches: Batches, headers: Headers, *, leave: Leave) -> None:
+    `shape` makes what is shown of the response.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        headers: Headers,
+        *,
+        leave: Leave,
+        shape: Callable[[Response], Any] = lambda response: response,
+    ) -> None:
         self._batches = batches
         self._headers = headers
         self._leave = leave
+        self._shape = shape
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -103,7 +114,7 @@ class WholeAnswer:
             headers = {**self._headers, "x-should-retry": "false"}
             await send_json(send, body, headers, status=500)
             return
-        await send_json(send, _encode(response), self._headers)
+        await send_json(send, _encode(self._shape(response)), self._headers)
 
     async def _last(self) -> Response:
         last: Event | None = None

@@ -17,6 +17,7 @@ from litestar.openapi.spec import (
     Schema,
 )
 
+from antiphon.application.compact_conversation import CompactedWindow
 from antiphon.domain.events import EVENT_TYPES
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
@@ -30,7 +31,9 @@ class _Components(Components):
 
     def to_schema(self) -> dict[str, Any]:
         written = super().to_schema()
-        _, ours = msgspec.json.schema_components([CreateResponse, Response], ref_template=_REF)
+        _, ours = msgspec.json.schema_components(
+            [CreateResponse, Response, CompactedWindow], ref_template=_REF
+        )
         written["schemas"] = {**ours, **written.get("schemas", {})}
         return written
 
@@ -58,6 +61,19 @@ class CountOperation(Operation):
     def __post_init__(self) -> None:
         self.request_body = RequestBody(content=_json("CreateResponse"), required=True)
         self.responses = {"200": OpenAPIResponse(description="The count of input tokens.")}
+
+
+@dataclass
+class CompactOperation(Operation):
+    """`POST /v1/responses/compact`."""
+
+    def __post_init__(self) -> None:
+        self.request_body = RequestBody(content=_json("CreateResponse"), required=True)
+        self.responses = {
+            "200": OpenAPIResponse(
+                description="The items to go on from.", content=_json("CompactedWindow")
+            )
+        }
 
 
 def openapi_config(version: str) -> OpenAPIConfig:

@@ -12,6 +12,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
+from antiphon.application.compact_conversation import CompactConversation
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateResponseService
 from antiphon.application.follow_response import FollowResponse
@@ -28,7 +29,7 @@ from antiphon.domain.request import INCLUDABLE
 from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer
 from antiphon.entrypoints.http.bodies import BodyLimits, read_body
 from antiphon.entrypoints.http.heartbeat import Heartbeat
-from antiphon.entrypoints.http.openapi import CountOperation, CreateOperation
+from antiphon.entrypoints.http.openapi import CompactOperation, CountOperation, CreateOperation
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header, request_id
 
 logger = logging.getLogger("antiphon.requests")
@@ -57,6 +58,7 @@ class Services(Struct, frozen=True, kw_only=True):
 
     create: CreateResponseService
     count: CountTokens
+    compact: CompactConversation
     get: GetResponse
     follow: FollowResponse
     delete: DeleteResponse
@@ -102,6 +104,22 @@ class Responses(Controller):
         count = await services.count(decoded.request, tenant=TENANT)
         answer = {"object": "response.input_tokens", "input_tokens": count}
         return JsonAnswer(answer, answer_headers(request, decoded.unknown))
+
+    @post(
+        "/compact",
+        summary="Compact a conversation",
+        operation_class=CompactOperation,
+        status_code=200,
+    )
+    async def compact(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
+        """Answer with the items that a client goes on from in place of the conversation."""
+        decoded = self._decode(await read_body(request, services.options.limits), services)
+        compacting = await services.compact(
+            decoded.request, tenant=TENANT, trace_headers=_trace(request)
+        )
+        created = compacting.created
+        headers = answer_headers(request, (*created.ignored, *decoded.unknown))
+        return WholeAnswer(created.events, headers, leave=created.leave, shape=compacting.window)
 
     @get("/{response_id:str}", summary="Retrieve a response, or stream its events")
     async def retrieve(

@@ -73,6 +73,7 @@ class PlayedModel(Model):
     names: Sequence[str] = ("m",)
     writes = "played"
     efforts: Sequence[str] = ("low", "high")
+    context_length = 1000
     sampling_defaults: Mapping[str, Any] = {"temperature": 0.6}
 
     def __init__(self) -> None:
@@ -128,15 +129,14 @@ class House:
         self.store = FailingStore()
         self.log = MemoryEventLog()
         self.runs = Runs()
+        show_items = ShowItems(unseal=unseal)
         prepare_turn = PrepareTurn(
-            Models([self.model]),
-            self.store,
-            LoadHistory(self.store),
-            ShowItems(unseal=unseal),
+            Models([self.model]), self.store, LoadHistory(self.store), show_items
         )
         self.count_tokens = CountTokens(prepare_turn)
         self.create_response = CreateResponseService(
             prepare_turn,
+            show_items,
             self.store,
             self.log,
             self.runs,

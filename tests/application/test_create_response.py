@@ -245,9 +245,9 @@ async def test_nobody_watching_means_one_step(house: Any) -> None:
 
 async def test_fields_without_effect_are_reported(house: Any) -> None:
     created = await house.create(
-        moderation={"model": "x"}, tools=[{"type": "acme:search"}], reasoning={"summary": "auto"}
+        moderation={"model": "x"}, tools=[{"type": "acme:search"}], reasoning={"mode": "pro"}
     )
-    assert list(created.ignored) == ["tools[0]", "moderation", "reasoning.summary"]
+    assert list(created.ignored) == ["tools[0]", "moderation", "reasoning.mode"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""Which turns a request's response needs: decided before the first of them is admitted."""
+
+from __future__ import annotations
+
+from antiphon.application.ports import Model
+from antiphon.application.prepare_turn import Prepared
+from antiphon.application.turns import Plan
+from antiphon.domain.compaction import kept
+from antiphon.domain.errors import RequestError
+from antiphon.domain.items import CompactionTrigger
+from antiphon.domain.request import CreateResponse
+
+COMPACTED_AT = 0.8
+"""Part of the context from which on a conversation is compacted, where the request says none."""
+
+
+async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -> Plan:
+    """Return the plan. Raises: RequestError."""
+    triggered = bool(prepared.added) and isinstance(prepared.added[-1].item, CompactionTrigger)
+    if triggered and not prepared.turn.items:
+        raise RequestError("There is no conversation to compact.", param="input")
+    return Plan(
+        tenant=tenant,
+        model=prepared.model,
+        turn=prepared.turn,
+        compacts=triggered or await _is_too_long(request, prepared),
+        answers=not triggered,
+        summary=_summary(request),
+    )
+
+
+async def _is_too_long(request: CreateResponse, prepared: Prepared) -> bool:
+    turn = prepared.turn
+    if not request.context_management or len(kept(turn.items)) == len(turn.items):
+        return False  # not asked for, or nothing would be gained
+    asked = request.context_management[0].compact_threshold
+    return await prepared.model.count(turn) > (asked or _limit(prepared.model))
+
+
+def _limit(model: Model) -> int:
+    return int(model.context_length * COMPACTED_AT)
+
+
+def _summary(request: CreateResponse) -> str | None:
+    asked = request.reasoning
+    if asked is None or request.include_reasoning is False:
+        return None
+    return asked.summary or asked.generate_summary
