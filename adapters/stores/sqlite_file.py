@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -128,7 +130,7 @@ def _open(path: Path, busy_ms: int) -> tuple[apsw.Connection, apsw.Connection]:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives the WAL the same mode
     writing = _connect(path, busy_ms)
     try:
-        _use_wal(writing)
+        _use_wal(writing, busy_ms)
         _migrate(writing)
         reading = _connect(path, busy_ms)
         reading.pragma("query_only", True)
@@ -146,8 +148,19 @@ def _connect(path: Path, busy_ms: int) -> apsw.Connection:
     return connection
 
 
-def _use_wal(connection: apsw.Connection) -> None:
-    if connection.pragma("journal_mode", "WAL") != "wal":
+def _use_wal(connection: apsw.Connection, busy_ms: int) -> None:
+    # Two that change a new file's mode at once get BUSY at once: SQLite does not wait there, since
+    # both would.
+    deadline = time.monotonic() + busy_ms / 1000
+    while True:
+        try:
+            mode = connection.pragma("journal_mode", "WAL")
+            break
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.001, 0.02))
+    if mode != "wal":
         raise SettingsError(
             f"The store {connection.filename!r} is on a file system that cannot share it (no WAL)."
         )
