@@ -18,7 +18,7 @@ from antiphon.application.ports import EventLog, ResponseStore
 from antiphon.application.runs import SERVER_STOPS
 from antiphon.application.turns import Turns
 from antiphon.domain import deltas as d
-from antiphon.domain.errors import AntiphonError, EngineError
+from antiphon.domain.errors import AntiphonError, EngineError, RequestError
 from antiphon.domain.events import Event
 from antiphon.domain.response import TERMINAL, Failure
 from antiphon.domain.sequencer import Sequencer
@@ -84,6 +84,9 @@ class RunResponse:
         except EngineError as exc:
             logger.warning("response %s: %s", run.id, exc)
             return sequencer.fail(Failure(code="server_error", message=str(exc)))
+        except RequestError as exc:  # of a later turn: the first has been admitted
+            logger.warning("response %s: %s", run.id, exc)
+            return sequencer.fail(Failure(code="invalid_prompt", message=exc.message))
         except Exception as exc:
             logger.exception("response %s failed", run.id)
             return sequencer.fail(_failure(exc))

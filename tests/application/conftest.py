@@ -78,6 +78,7 @@ class PlayedModel(Model):
 
     def __init__(self) -> None:
         self.played: Played = [[d.TextDelta("Hello")], [STOP]]
+        self.later: list[Played | Exception] = []
         self.refusal: Exception | None = None
         self.turns: list[Turn] = []
         self.begun: list[PlayedTurn] = []
@@ -94,8 +95,13 @@ class PlayedModel(Model):
     async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
         if self.refusal is not None:
             raise self.refusal
+        played: Played | Exception = self.played
+        if self.begun and self.later:
+            played = self.later.pop(0)
+        if isinstance(played, Exception):
+            raise played
         self.turns.append(turn)
-        self.begun.append(PlayedTurn(self.played))
+        self.begun.append(PlayedTurn(played))
         return self.begun[-1]
 
 
