@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
 from antiphon.domain import deltas as d
@@ -136,7 +137,8 @@ class Sequencer:
         return events
 
     def _end(self, status: str, **changes: object) -> Response:
-        usage = total(self._turns) if self._turns else None
+        shown = self.response.input_messages is not UNSET
+        usage = total(self._turns, list_turns=shown) if self._turns else None
         self.response = replace(
             self.response, status=status, output=tuple(self._output), usage=usage, **changes
         )

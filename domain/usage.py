@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -32,7 +32,11 @@ class OutputTokensDetails(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What the client sees; the per-turn lists are vLLM's extension (api_surface 11)."""
+    """What the client sees.
+
+    The per-turn lists are vLLM's extension (api_surface 11), for those who ask: strict clients
+    accept nothing but numbers among the details (docs/decisions/0022).
+    """
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -41,27 +45,31 @@ class Usage(Struct, frozen=True, kw_only=True):
     total_tokens: int
 
 
-def total(turns: Sequence[TurnUsage]) -> Usage:
-    """Sum the turns of a response.
+def total(turns: Sequence[TurnUsage], *, list_turns: bool = False) -> Usage:
+    """Sum the turns of a response; `list_turns` also tells what each of them took.
 
     >>> total([TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1)]).total_tokens
     12
     """
+
+    def each(counts: Iterable[int]) -> tuple[int, ...] | UnsetType:
+        return tuple(counts) if list_turns else UNSET
+
     inputs = sum(t.input for t in turns)
     outputs = sum(t.output for t in turns)
     return Usage(
         input_tokens=inputs,
         input_tokens_details=InputTokensDetails(
             cached_tokens=sum(t.cached for t in turns),
-            input_tokens_per_turn=tuple(t.input for t in turns),
-            cached_tokens_per_turn=tuple(t.cached for t in turns),
+            input_tokens_per_turn=each(t.input for t in turns),
+            cached_tokens_per_turn=each(t.cached for t in turns),
         ),
         output_tokens=outputs,
         output_tokens_details=OutputTokensDetails(
             reasoning_tokens=sum(t.reasoning for t in turns),
             tool_output_tokens=sum(t.tool_output for t in turns),
-            output_tokens_per_turn=tuple(t.output for t in turns),
-            tool_output_tokens_per_turn=tuple(t.tool_output for t in turns),
+            output_tokens_per_turn=each(t.output for t in turns),
+            tool_output_tokens_per_turn=each(t.tool_output for t in turns),
         ),
         total_tokens=inputs + outputs,
     )

@@ -170,6 +170,7 @@ def test_usage_is_the_sum_of_all_turns() -> None:
     seq = running()
     seq.feed(d.TurnEnd("stop", TurnUsage(input=10, cached=2, output=5, reasoning=1)))
     seq.feed(d.TurnEnd("stop", TurnUsage(input=20, cached=15, output=7, reasoning=0)))
+    seq.show_messages([], [])
     seq.complete()
     usage = seq.response.usage
     assert usage is not None

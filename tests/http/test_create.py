@@ -257,8 +257,14 @@ def test_the_formats_own_messages_are_shown(http: httpx.Client, model: str, scri
     assert tokens == response["usage"]["output_tokens"]
 
 
-def test_usage_is_told_per_turn(http: httpx.Client, model: str) -> None:
+def test_the_details_of_usage_are_numbers_alone(http: httpx.Client, model: str) -> None:
     usage = create(http, model=model, input="hi")["usage"]
+    details = [*usage["input_tokens_details"].values(), *usage["output_tokens_details"].values()]
+    assert [type(count) for count in details] == [int] * 4
+
+
+def test_usage_is_told_per_turn_with_the_messages(http: httpx.Client, model: str) -> None:
+    usage = create(http, model=model, input="hi", enable_response_messages=True)["usage"]
     assert usage["input_tokens_details"]["input_tokens_per_turn"] == [usage["input_tokens"]]
     assert usage["output_tokens_details"]["output_tokens_per_turn"] == [usage["output_tokens"]]
 
