@@ -98,7 +98,9 @@ def test_what_is_still_to_be_answered_survives_word_for_word(http: Any, model: s
 def test_past_the_threshold_the_answer_follows_a_compaction(http: Any, model: str) -> None:
     asked = {"type": "compaction", "compact_threshold": 1000}
     long = [user("word " * 1500), {"role": "assistant", "content": "Read."}, user("Go on.")]
-    response = create(http, model=model, input=long, context_management=[asked])
+    response = create(
+        http, model=model, input=long, context_management=[asked], enable_response_messages=True
+    )
     assert [item["type"] for item in response["output"] if item["type"] != "reasoning"] == [
         "compaction",
         "message",

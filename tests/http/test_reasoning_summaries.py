@@ -67,7 +67,13 @@ def test_a_summary_is_streamed_inside_its_item(
 def test_the_tokens_of_a_summary_are_counted(http: Any, model: str, script: Any) -> None:
     asked = script([THOUGHT, {"say": "Hello!"}])
     plain = create(http, model=model, input=asked)["usage"]
-    summed = create(http, model=model, input=asked, reasoning={"summary": "auto"})["usage"]
+    summed = create(
+        http,
+        model=model,
+        input=asked,
+        reasoning={"summary": "auto"},
+        enable_response_messages=True,
+    )["usage"]
     assert summed["input_tokens_details"]["input_tokens_per_turn"][0] == plain["input_tokens"]
     assert summed["output_tokens"] > plain["output_tokens"]
 
@@ -79,6 +85,7 @@ def test_a_hidden_thought_is_not_summarised(http: Any, model: str, script: Any) 
         input=script([THOUGHT, {"say": "Hello!"}]),
         reasoning={"summary": "auto"},
         include_reasoning=False,
+        enable_response_messages=True,
     )
     assert [item["type"] for item in response["output"]] == ["message"]
     assert len(response["usage"]["input_tokens_details"]["input_tokens_per_turn"]) == 1
