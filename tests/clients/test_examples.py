@@ -17,6 +17,7 @@ PRINTED = {
     "tool_call.py": "the model calls get_weather",
     "structured.py": "city=",
     "resume.py": "True response.completed",
+    "compact.py": "['message', 'compaction']",
     "scripted.py": "['reasoning', 'message'] Hello there!",
 }
 
