@@ -101,6 +101,7 @@ class CreateResponseService:
             prepared.model,
             response_id=self._new_id("resp"),
             created_at=int(self._now()),
+            removed=prepared.removed,
         )
         plan = await plan_of(request, prepared, tenant=tenant)
         turns = Turns(plan, self._show_items, self._seal, response_id=response.id)

@@ -20,12 +20,14 @@ from antiphon.domain.decoding import decode_item, decode_tool
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.offers import Offer, offer
 from antiphon.domain.request import CreateResponse
+from antiphon.domain.response import InputTransformation
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
     """A turn that may be begun.
 
-    `added` are the items that the request itself brought, `history` those that it continues.
+    `added` are the items that the request itself brought, `history` those that it continues;
+    `removed` those that the model is not shown because nobody can read them.
     """
 
     model: Model
@@ -33,6 +35,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     history: Sequence[c.Entry]
     added: Sequence[c.Entry]
     turn: Turn
+    removed: Sequence[InputTransformation] = ()
 
 
 class PrepareTurn:
@@ -62,12 +65,28 @@ class PrepareTurn:
         offered = self._offer(request)
         added = await self._added(request, tenant)
         history = await self._load_history(request, tenant=tenant)
-        conversation = [entry.item for entry in (*history, *added)]
+        new = [entry.item for entry in added]
+        c.check_ids((entry.item for entry in history), new)
+        conversation = [*(entry.item for entry in history), *new]
         c.check_pairs(conversation)
         every = request.reasoning is not None and request.reasoning.context == "all_turns"
-        items = await self._show_items(conversation, tenant=tenant, all_reasoning=every)
-        turn = turn_of(request, offered, model, items=items, trace_headers=trace_headers or {})
-        return Prepared(model=model, offered=offered, history=history, added=added, turn=turn)
+        shown = await self._show_items(conversation, tenant=tenant, all_reasoning=every)
+        turn = turn_of(
+            request,
+            offered,
+            model,
+            items=shown.items,
+            in_force=c.in_force(conversation),
+            trace_headers=trace_headers or {},
+        )
+        return Prepared(
+            model=model,
+            offered=offered,
+            history=history,
+            added=added,
+            turn=turn,
+            removed=shown.removed,
+        )
 
     def _offer(self, request: CreateResponse) -> Offer:
         tools = [

@@ -9,15 +9,29 @@ from msgspec import UNSET
 
 from antiphon.application.ports import Model, Turn
 from antiphon.application.sampling import sampling_of
+from antiphon.domain.conversation import InForce
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import Item
 from antiphon.domain.offers import Offer
-from antiphon.domain.request import WITHOUT_EFFECT, WITHOUT_EFFECT_INSIDE, CreateResponse
-from antiphon.domain.response import ReasoningConfig, Response, TextConfig
+from antiphon.domain.request import (
+    WITHOUT_EFFECT,
+    WITHOUT_EFFECT_INSIDE,
+    AnyFormat,
+    CreateResponse,
+    PlainFormat,
+    TextParams,
+)
+from antiphon.domain.response import InputTransformation, ReasoningConfig, Response, TextConfig
 
 
 def response_of(
-    request: CreateResponse, offered: Offer, model: Model, *, response_id: str, created_at: int
+    request: CreateResponse,
+    offered: Offer,
+    model: Model,
+    *,
+    response_id: str,
+    created_at: int,
+    removed: Sequence[InputTransformation] = (),
 ) -> Response:
     """Return the Response as it begins: what it echoes, with the values that are in effect.
 
@@ -52,6 +66,7 @@ def response_of(
         metadata=request.metadata or {},
         prompt_cache_options=request.prompt_cache_options or UNSET,
         prompt_cache_retention=request.prompt_cache_retention or UNSET,
+        input_transformations=tuple(removed) or UNSET,
         request_id=request.request_id or UNSET,
     )
 
@@ -62,9 +77,11 @@ def turn_of(
     model: Model,
     *,
     items: Sequence[Item],
+    in_force: InForce,
     trace_headers: Mapping[str, str],
 ) -> Turn:
-    """Return the turn that the model is asked for, over these items.
+    """Return the turn that the model is asked for, over these items; what is `in_force` comes
+    before what the request says.
 
     Raises: RequestError for what this model does not support.
     """
@@ -75,8 +92,8 @@ def turn_of(
         tools=offered.specs,
         choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        text=_text(request),
-        effort=_effort(request, model),
+        text=_text(request, in_force.format),
+        effort=_supported(in_force.effort, request, model, "input") or _effort(request, model),
         previous_messages=request.previous_input_messages or (),
         template_kwargs=request.chat_template_kwargs or {},
         truncate=request.truncation == "auto",
@@ -96,12 +113,10 @@ def without_effect(request: CreateResponse) -> list[str]:
     return sorted(found)
 
 
-def _text(request: CreateResponse) -> TextConfig:
-    asked = request.text
-    if asked is None:
-        return TextConfig()
-    form = msgspec.to_builtins(asked.format) if asked.format else {"type": "text"}
-    return TextConfig(format=form, verbosity=asked.verbosity or "medium")
+def _text(request: CreateResponse, in_force: AnyFormat | None = None) -> TextConfig:
+    asked = request.text or TextParams()
+    form = in_force or asked.format or PlainFormat()
+    return TextConfig(format=msgspec.to_builtins(form), verbosity=asked.verbosity or "medium")
 
 
 def _reasoning(request: CreateResponse, model: Model) -> ReasoningConfig:
@@ -118,12 +133,16 @@ def _reasoning(request: CreateResponse, model: Model) -> ReasoningConfig:
 
 def _effort(request: CreateResponse, model: Model) -> str | None:
     effort = request.reasoning.effort if request.reasoning else None
+    return _supported(effort, request, model, "reasoning.effort")
+
+
+def _supported(effort: str | None, request: CreateResponse, model: Model, param: str) -> str | None:
     if effort is not None and effort not in model.efforts:
         known = ", ".join(repr(each) for each in model.efforts)
         raise RequestError(
             f"Unsupported value: {effort!r} is not supported with the {request.model!r} model. "
             f"Supported values are: {known}.",
-            param="reasoning.effort",
+            param=param,
             code="unsupported_value",
         )
     return effort

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.compaction import opened, unreadable
 from antiphon.domain.content import ReasoningText
+from antiphon.domain.response import InputTransformation
 
 Unseal = Callable[[str, str], str | None]
 """(tenant, sealed) -> the text, or None if it was not sealed by us for this tenant."""
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """`removed` tells of reasoning that was to be shown and that nobody here can read."""
+
+    items: Sequence[i.AnyItem]
+    removed: Sequence[InputTransformation] = ()
 
 
 class ShowItems:
@@ -23,18 +32,24 @@ class ShowItems:
 
     async def __call__(
         self, conversation: Sequence[i.AnyItem], *, tenant: str, all_reasoning: bool = False
-    ) -> list[i.AnyItem]:
+    ) -> Shown:
         """Return what is shown; `all_reasoning`: that of turns that are over too.
 
         Raises: RequestError for what cannot be shown.
         """
-        shown = c.shown(conversation, all_reasoning=all_reasoning)
-        return [each for item in shown for each in self._opened(item, tenant)]
+        items: list[i.AnyItem] = []
+        removed: list[InputTransformation] = []
+        for item in c.shown(conversation, all_reasoning=all_reasoning):
+            opened_ones = self._opened(item, tenant)
+            if isinstance(item, i.Reasoning) and not opened_ones:
+                removed.append(_told(item))
+            items += opened_ones
+        return Shown(items=items, removed=removed)
 
     def _opened(self, item: i.AnyItem, tenant: str) -> list[i.AnyItem]:
         match item:
-            case i.Reasoning(encrypted_content=str(sealed)) if not item.content and sealed:
-                return [self._with_thought(item, sealed, tenant)]
+            case i.Reasoning(content=content) if not content:
+                return self._with_thought(item, tenant)
             case i.Compaction(encrypted_content=sealed):
                 text = self._unseal(tenant, sealed)
                 if text is None:
@@ -42,8 +57,15 @@ class ShowItems:
                 return opened(text)
         return [item]
 
-    def _with_thought(self, item: i.Reasoning, sealed: str, tenant: str) -> i.Reasoning:
-        text = self._unseal(tenant, sealed)
-        if text is None:
-            return item  # foreign or expired: what is readable of it is still shown
-        return replace(item, content=(ReasoningText(text=text),))
+    def _with_thought(self, item: i.Reasoning, tenant: str) -> list[i.AnyItem]:
+        sealed = item.encrypted_content
+        text = self._unseal(tenant, sealed) if sealed else None
+        if text is not None:
+            return [replace(item, content=(ReasoningText(text=text),))]
+        # Foreign, expired or empty: what is readable of it is still shown.
+        return [item] if item.summary else []
+
+
+def _told(removed: i.Reasoning) -> InputTransformation:
+    reason = "organization_mismatch" if removed.encrypted_content else "prefix_mismatch"
+    return InputTransformation(id=removed.id or None, reason=reason)

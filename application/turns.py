@@ -64,8 +64,8 @@ class Turns:
         plan = self._plan
         yield self._first
         if plan.compacts and plan.answers:
-            items = await self._show_items(output, tenant=plan.tenant)
-            yield await self._answer(replace(plan.turn, items=items))
+            shown = await self._show_items(output, tenant=plan.tenant)
+            yield await self._answer(replace(plan.turn, items=shown.items))
 
     async def _compact(self, turn: Turn) -> ModelTurn:
         admitted = await self._admit(compaction_of(turn))

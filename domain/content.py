@@ -93,9 +93,13 @@ class InputVideo(Part, frozen=True, kw_only=True, tag="input_video"):
 
 
 class OutputText(Part, frozen=True, kw_only=True, tag="output_text"):
+    """We write AnyAnnotation and Logprob. What a client sends back is not read again, so it may be
+    of any kind: no rule looks at it, and new kinds of annotation appear every few months.
+    """
+
     text: str
-    annotations: tuple[AnyAnnotation, ...] | None = ()
-    logprobs: tuple[Logprob, ...] | None = ()
+    annotations: tuple[Any, ...] | None = ()
+    logprobs: tuple[Any, ...] | None = ()
 
 
 class Refusal(Part, frozen=True, kw_only=True, tag="refusal"):

@@ -16,11 +16,15 @@ from msgspec import UNSET, Raw, Struct
 from antiphon.domain import items as i
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import RequestError, missing_parameter
+from antiphon.domain.request import AnyFormat, Effort
 
 NewId = Callable[[str], str]
 
 INSTRUCTORS = ("system", "developer")
 """Roles whose messages tell the model what to do."""
+
+UNFINISHED = ("incomplete", "in_progress")
+"""What a call is that nobody finished writing."""
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -59,13 +63,28 @@ def check_input(added: Sequence[Entry]) -> None:
                 param=path,
                 code="invalid_value",
             )
-        if isinstance(item, i.AdditionalTools | i.ConfigurationUpdate):
+        if isinstance(item, i.AdditionalTools):
             kind = type(item).__struct_config__.tag
             raise RequestError(
                 f"Input items of type {kind!r} are not supported by this server.",
                 param=f"{path}.type",
                 code="unsupported_value",
             )
+
+
+def check_ids(history: Iterable[i.Item], added: Iterable[i.Item]) -> None:
+    """No item comes twice. Raises: RequestError."""
+    seen = {item.id for item in history}
+    for item in added:
+        if not item.id or isinstance(item, i.LocalShellCallOutput):  # which bears its call's id
+            continue
+        if item.id in seen:
+            raise RequestError(
+                f"Duplicate item found with id {str(item.id)[:100]}. Send each item once; what "
+                "'previous_response_id' holds already need not be sent again.",
+                param="input",
+            )
+        seen.add(item.id)
 
 
 def check_pairs(conversation: Iterable[i.Item]) -> None:
@@ -114,6 +133,24 @@ def shown(conversation: Sequence[i.AnyItem], *, all_reasoning: bool = False) -> 
         and not (_was_cut(item) and i.asks(item) not in answered)
         and not isinstance(item, i.CompactionTrigger)
     ]
+
+
+class InForce(Struct, frozen=True, kw_only=True):
+    """What `configuration_update` items set; None where none did (api_surface 2)."""
+
+    effort: Effort | None = None
+    format: AnyFormat | None = None
+
+
+def in_force(conversation: Iterable[i.Item]) -> InForce:
+    """Return what the newest updates say, each field by itself."""
+    effort: Effort | None = None
+    form: AnyFormat | None = None
+    for item in conversation:
+        if isinstance(item, i.ConfigurationUpdate):
+            effort = (item.reasoning.effort if item.reasoning else None) or effort
+            form = (item.text.format if item.text else None) or form
+    return InForce(effort=effort, format=form)
 
 
 def droppable(conversation: Sequence[i.Item]) -> list[frozenset[int]]:
@@ -179,7 +216,7 @@ _PART_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 def _parts(role: str, content: Any) -> list[dict[str, Any]]:
     kind = "output_text" if role == "assistant" else "input_text"
-    parts = [{"type": kind, "text": content}] if isinstance(content, str) else content
+    parts = [{"type": kind, "text": content}] if isinstance(content, str) else content or ()
     return [
         dict(_PART_DEFAULTS.get(part["type"], {}))
         | {k: v for k, v in part.items() if v is not None}
@@ -192,7 +229,8 @@ def _may_stay_open(call: i.Item) -> bool:
 
 
 def _was_cut(item: i.Item) -> bool:
-    return type(item) in i.ANSWERED_BY and getattr(item, "status", None) == "incomplete"
+    # Whoever left in the middle of a stream replays its last call as it had come so far.
+    return type(item) in i.ANSWERED_BY and getattr(item, "status", None) in UNFINISHED
 
 
 def _finishes_a_turn(item: i.Item) -> bool:

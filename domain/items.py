@@ -20,6 +20,7 @@ from antiphon.domain.content import (
     SummaryText,
     text_of,
 )
+from antiphon.domain.request import AnyFormat, Effort
 
 CallId = Annotated[str, Meta(min_length=1, max_length=64)]
 OptionalId = str | None | UnsetType
@@ -38,7 +39,7 @@ class Message(Item, frozen=True, kw_only=True, tag="message"):
 
     status: str | None | UnsetType = UNSET
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | tuple[MessagePart, ...]
+    content: str | tuple[MessagePart, ...] | None
     phase: Literal["commentary", "final_answer"] | None | UnsetType = UNSET
 
 
@@ -100,7 +101,7 @@ class WebSearchCall(Item, frozen=True, kw_only=True, tag="web_search_call"):
 
 class FileSearchCall(Item, frozen=True, kw_only=True, tag="file_search_call"):
     status: str | None = None
-    queries: tuple[str, ...] = ()
+    queries: tuple[str, ...] | None = ()
     results: tuple[Json, ...] | None = None
 
 
@@ -129,7 +130,7 @@ class ComputerCall(Item, frozen=True, kw_only=True, tag="computer_call"):
     call_id: CallId
     action: Json | None | UnsetType = UNSET
     actions: tuple[Json, ...] | None | UnsetType = UNSET
-    pending_safety_checks: tuple[Json, ...] = ()
+    pending_safety_checks: tuple[Json, ...] | None = ()
 
 
 class ComputerCallOutput(Item, frozen=True, kw_only=True, tag="computer_call_output"):
@@ -176,7 +177,7 @@ class ApplyPatchCall(Item, frozen=True, kw_only=True, tag="apply_patch_call"):
 
 
 class ApplyPatchCallOutput(Item, frozen=True, kw_only=True, tag="apply_patch_call_output"):
-    status: str
+    status: str | None = None
     call_id: CallId
     output: str | None | UnsetType = UNSET
     caller: Json | None | UnsetType = UNSET
@@ -231,9 +232,19 @@ class AdditionalTools(Item, frozen=True, kw_only=True, tag="additional_tools"):
     tools: tuple[Json, ...]
 
 
+class ReasoningUpdate(Struct, frozen=True, kw_only=True):
+    effort: Effort | None = None
+
+
+class TextUpdate(Struct, frozen=True, kw_only=True):
+    format: AnyFormat | None = None
+
+
 class ConfigurationUpdate(Item, frozen=True, kw_only=True, tag="configuration_update"):
-    reasoning: Json | None | UnsetType = UNSET
-    text: Json | None | UnsetType = UNSET
+    """What it sets is in force for all that follows, until another one sets it again."""
+
+    reasoning: ReasoningUpdate | None | UnsetType = UNSET
+    text: TextUpdate | None | UnsetType = UNSET
 
 
 class Compaction(Item, frozen=True, kw_only=True, tag="compaction"):
@@ -259,7 +270,7 @@ class Program(Item, frozen=True, kw_only=True, tag="program"):
 
 
 class ProgramOutput(Item, frozen=True, kw_only=True, tag="program_output"):
-    status: str
+    status: str | None = None
     call_id: CallId
     result: str
 

@@ -48,8 +48,11 @@ class JsonSchemaFormat(TextFormat, frozen=True, kw_only=True, tag="json_schema")
     strict: bool | None = None
 
 
+AnyFormat = PlainFormat | JsonObjectFormat | JsonSchemaFormat
+
+
 class TextParams(Struct, frozen=True, kw_only=True):
-    format: PlainFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    format: AnyFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
@@ -28,6 +28,15 @@ class IncompleteDetails(Struct, frozen=True, kw_only=True):
 
 class ConversationRef(Struct, frozen=True, kw_only=True):
     id: str
+
+
+class InputTransformation(Struct, frozen=True, kw_only=True):
+    """An item of the input that the model is not shown, and why (api_surface 1.2)."""
+
+    type: str = "reasoning"
+    id: str | None = None
+    action: str = "removed"
+    reason: Literal["organization_mismatch", "prefix_mismatch"]
 
 
 class TextConfig(Struct, frozen=True, kw_only=True):
@@ -85,7 +94,7 @@ class Response(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     prompt_cache_options: Json | UnsetType = UNSET
     prompt_cache_retention: str | UnsetType = UNSET
-    input_transformations: tuple[Json, ...] | UnsetType = UNSET
+    input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET

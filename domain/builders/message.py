@@ -110,7 +110,7 @@ class MessageBuilder:
             logprobs = tuple(self._logprobs)
             part = OutputText(
                 text=text,
-                annotations=tuple(self._annotations),  # type: ignore[arg-type]
+                annotations=tuple(self._annotations),
                 logprobs=logprobs,
             )
             done = e.TextDone(text=text, logprobs=logprobs, **place)

@@ -211,8 +211,9 @@ async def test_reasoning_is_sealed_when_asked_and_opened_when_it_comes_back(hous
 
 async def test_foreign_sealed_reasoning_is_no_error(house: Any) -> None:
     foreign = {"type": "reasoning", "summary": [], "encrypted_content": "nonsense"}
-    await house.whole(input=[{"role": "user", "content": "x"}, foreign])
-    assert house.model.turns[-1].items[1].encrypted_content == "nonsense"
+    response = await house.whole(input=[{"role": "user", "content": "x"}, foreign])
+    assert len(house.model.turns[-1].items) == 1
+    assert [each.reason for each in response.input_transformations] == ["organization_mismatch"]
 
 
 async def test_hidden_reasoning_is_not_in_the_output(house: Any) -> None:

@@ -169,7 +169,7 @@ CALLS: Mapping[type[i.Item], Callable[[Any], tuple[str, str]]] = {
     i.CustomToolCall: lambda item: (_named(item), wrapped(item.input)),
     i.McpCall: lambda item: (item.name, item.arguments),
     i.WebSearchCall: lambda item: ("web_search", written(item.action or {})),
-    i.FileSearchCall: lambda item: ("file_search", written({"queries": item.queries})),
+    i.FileSearchCall: lambda item: ("file_search", written({"queries": item.queries or ()})),
     i.CodeInterpreterCall: lambda item: ("code_interpreter", written({"code": item.code or ""})),
     i.ImageGenerationCall: lambda item: (
         "image_generation",
@@ -204,7 +204,7 @@ OUTPUTS: Mapping[type[i.Item], Callable[[Any], Sequence[Piece]]] = {
     ),
     i.LocalShellCallOutput: lambda item: pieces(item.output),
     i.ShellCallOutput: lambda item: _json(item.output),
-    i.ApplyPatchCallOutput: lambda item: pieces(item.output or item.status),
+    i.ApplyPatchCallOutput: lambda item: pieces(item.output or item.status or "completed"),
     i.ToolSearchOutput: lambda item: _json(item.tools),
     i.ProgramOutput: lambda item: pieces(item.result),
 }

@@ -69,18 +69,18 @@ class _Conversation:
 
     def message(self, item: i.Message) -> Iterator[Written]:
         if item.role != "assistant":
-            yield Said(role=item.role, body=item.content)
+            yield Said(role=item.role, body=item.content or "")
             return
         # A client may have lost the phase; what precedes a call was not the answer.
         phase = item.phase or ("commentary" if id(item) in self._preambles else "final_answer")
-        parts = (
-            (c.OutputText(text=item.content),) if isinstance(item.content, str) else item.content
-        )
-        said = tuple(part for part in parts if not isinstance(part, c.Refusal))
+        parts = item.content or ()
+        if isinstance(parts, str):
+            parts = (c.OutputText(text=parts),)
+        said = c.text_of(tuple(part for part in parts if not isinstance(part, c.Refusal)))
         refused = tuple(part for part in parts if isinstance(part, c.Refusal))
         if said:
             kind = "commentary" if phase == "commentary" else "final"
-            yield Said(role="assistant", body=c.text_of(said), kind=kind)
+            yield Said(role="assistant", body=said, kind=kind)
         if refused:
             yield Said(role="assistant", body=c.text_of(refused), kind="refusal")
 
@@ -113,7 +113,7 @@ class _Conversation:
         yield Answered(name=self._answerer(item), body=(shot,))
 
     def patch_output(self, item: i.ApplyPatchCallOutput) -> Iterator[Written]:
-        body = _json({"status": item.status, "output": item.output or ""})
+        body = _json({"status": item.status or "completed", "output": item.output or ""})
         yield Answered(name=self._answerer(item), body=body)
 
     def mcp_call(self, item: i.McpCall) -> Iterator[Written]:
@@ -143,7 +143,7 @@ class _Conversation:
             yield Answered(name=name, body=_json(sources))
 
     def file_search(self, item: i.FileSearchCall) -> Iterator[Written]:
-        yield Called(name="file_search", text=_json({"queries": item.queries}))
+        yield Called(name="file_search", text=_json({"queries": item.queries or ()}))
         if item.results is not None:
             yield Answered(name="file_search", body=_json(item.results))
 

@@ -115,7 +115,7 @@ class Renderer:
     def _entries(self, turn: Turn, image_urls: list[str]) -> Iterator[Entry]:
         leading, items = leading_instructions(turn.items)
         yield self._plain("system", [self._fixed(self._system_text(turn))])
-        texts = (_only_text(message.content) for message in leading)
+        texts = (_only_text(message.content or "") for message in leading)
         instructions = [text for text in (turn.instructions, *texts) if text]
         if developer := self._developer(turn, instructions):
             yield self._plain("developer", developer)
