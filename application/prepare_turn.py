@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
+from antiphon.application.pauses import in_turn
 from antiphon.application.ports import Model, ResponseStore, Turn
 from antiphon.application.requested import turn_of
 from antiphon.application.show_items import ShowItems
@@ -96,7 +97,7 @@ class PrepareTurn:
         return offer(tools, request.tool_choice)
 
     async def _added(self, request: CreateResponse, tenant: str) -> list[c.Entry]:
-        added = c.entries(request.input)
+        added = await in_turn(_size(request.input), c.entries, request.input)
         c.check_input(added)
         return [await self._resolved(entry, tenant) for entry in added]
 
@@ -110,3 +111,10 @@ class PrepareTurn:
                 f"Item with id {entry.item.id[:100]!r} not found.", param="input"
             ) from None
         return c.Entry(item=decode_item(stored.raw, "input"), raw=stored.raw)
+
+
+def _size(given: str | Sequence[Raw] | None) -> int:
+    # A text is one item, however long.
+    if given is None or isinstance(given, str):
+        return 0
+    return sum(len(memoryview(raw)) for raw in given)

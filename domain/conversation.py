@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from antiphon.domain import items as i
+from antiphon.domain.content import InputImage, InputText, OutputText, Part
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import RequestError, missing_parameter
 from antiphon.domain.request import AnyFormat, Effort
@@ -36,7 +37,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 def entry(item: i.AnyItem) -> Entry:
     """Return an entry for an item that we made ourselves."""
-    return Entry(item=item, raw=Raw(msgspec.json.encode(item)))
+    return Entry(item=item, raw=Raw(_encode(item)))
 
 
 def entries(given: str | Sequence[Raw] | None) -> list[Entry]:
@@ -195,32 +196,44 @@ def resource(given: Entry, new_id: NewId) -> tuple[str, Raw]:
     parts.
     """
     item = given.item
-    fields: dict[str, Any] = msgspec.json.decode(given.raw)
-    item_id = fields.get("id") or new_id(i.ID_PREFIXES[type(item)])
+    fields = _decode_fields(given.raw)
+    item_id = item.id or new_id(i.ID_PREFIXES[type(item)])
     kind = str(type(item).__struct_config__.tag)
-    full = {"type": kind, "id": item_id} | {
+    full: dict[str, Any] = {"type": kind, "id": item_id} | {
         k: v for k, v in fields.items() if k not in ("id", "type")
     }
-    if "status" in type(item).__struct_fields__ and not full.get("status"):
+    if not getattr(item, "status", "has none"):
         full["status"] = "completed"
     if isinstance(item, i.Message):
-        full["content"] = _parts(item.role, full.get("content"))
-    return item_id, Raw(msgspec.json.encode(full))
+        full["content"] = _parts(item, fields["content"])
+    return item_id, Raw(_encode(full))
 
 
-_PART_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "output_text": {"annotations": [], "logprobs": []},
-    "input_image": {"detail": "auto"},
+# Texts stay as they came: only what is around them is read and written again.
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_parts = msgspec.json.Decoder(tuple[dict[str, Raw], ...]).decode
+_encode = msgspec.json.Encoder().encode
+_NULL = Raw(b"null")
+
+_PART_DEFAULTS: Mapping[type[Part], Mapping[str, Any]] = {
+    OutputText: {"annotations": [], "logprobs": []},
+    InputImage: {"detail": "auto"},
 }
 
 
-def _parts(role: str, content: Any) -> list[dict[str, Any]]:
-    kind = "output_text" if role == "assistant" else "input_text"
-    parts = [{"type": kind, "text": content}] if isinstance(content, str) else content or ()
+def _parts(message: i.Message, content: Raw) -> list[Mapping[str, Any]]:
+    if isinstance(message.content, str):
+        kind = OutputText if message.role == "assistant" else InputText
+        tag = kind.__struct_config__.tag
+        return [{"type": tag, "text": content, **_PART_DEFAULTS.get(kind, {})}]
+    read = message.content or ()
+    came = _decode_parts(content) if read else ()
     return [
-        dict(_PART_DEFAULTS.get(part["type"], {}))
-        | {k: v for k, v in part.items() if v is not None}
-        for part in parts
+        {
+            **_PART_DEFAULTS.get(type(part), {}),
+            **{name: value for name, value in fields.items() if value != _NULL},
+        }
+        for part, fields in zip(read, came, strict=True)
     ]
 
 

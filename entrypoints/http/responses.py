@@ -16,6 +16,7 @@ from antiphon.application.compact_conversation import CompactConversation
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateResponseService
 from antiphon.application.follow_response import FollowResponse
+from antiphon.application.pauses import in_turn
 from antiphon.application.ports import Batches
 from antiphon.application.stored_responses import (
     CancelResponse,
@@ -78,7 +79,7 @@ class Responses(Controller):
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Answer with the whole response, or stream its events where `stream` is true."""
         body = await read_body(request, services.options.limits)
-        decoded = self._decode(body, services)
+        decoded = await in_turn(len(body), self._decode, body, services)
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), body.decode())
         created = await services.create(
@@ -100,7 +101,8 @@ class Responses(Controller):
     )
     async def count(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Render what `create` would render, and count it."""
-        decoded = self._decode(await read_body(request, services.options.limits), services)
+        body = await read_body(request, services.options.limits)
+        decoded = await in_turn(len(body), self._decode, body, services)
         count = await services.count(decoded.request, tenant=TENANT)
         answer = {"object": "response.input_tokens", "input_tokens": count}
         return JsonAnswer(answer, answer_headers(request, decoded.unknown))
