@@ -2,17 +2,19 @@
 PYTHON ?= python3
 VENV = .venv
 VENV_VLLM = .venv-vllm
+VENV_CLIENTS = .venv-clients
+NODE = tests/clients/node_modules
 ARGS ?=
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.stores antiphon.adapters.engines.scripted
 
-.PHONY: serve test check golden docs bench test-vllm format
+.PHONY: serve test check golden docs bench test-clients test-vllm format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
 
 test: $(VENV)/ready
-	$(VENV)/bin/pytest -m "not vllm" $(ARGS)
+	$(VENV)/bin/pytest -m "not vllm and not clients" $(ARGS)
 	$(VENV)/bin/pytest --quiet --doctest-modules --pyargs $(DOCTESTED)
 
 check: $(VENV)/ready
@@ -28,6 +30,10 @@ golden: $(VENV)/ready
 	$(VENV)/bin/pytest tests/golden --update-golden
 	git diff --stat tests/golden
 
+# What a client warns of is its makers' concern.
+test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready
+	$(VENV_CLIENTS)/bin/pytest tests/clients -m clients -W ignore -rs $(ARGS)
+
 test-vllm: $(VENV_VLLM)/ready
 	$(VENV_VLLM)/bin/pytest tests/vllm tests/formats -m vllm -W ignore::ResourceWarning $(ARGS)
 
@@ -41,6 +47,18 @@ $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+$(VENV_CLIENTS)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV_CLIENTS)
+	$(VENV_CLIENTS)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_CLIENTS)/bin/python -m pip install --quiet --editable '.[clients]'
+	touch $@
+
+# Without npm on the machine, the tests of clients for Node are skipped and say so.
+$(NODE)/ready: tests/clients/package.json
+	mkdir -p $(NODE)
+	if command -v npm; then npm install --prefix tests/clients --no-package-lock --no-audit; fi
 	touch $@
 
 # The build for CPUs. It asks for torchvision and its like, but the published ones are made for

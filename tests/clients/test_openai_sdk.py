@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
+
+from .conftest import script
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 WEATHER: Any = {
@@ -29,21 +31,6 @@ WEATHER: Any = {
 class Place(BaseModel):
     city: str
     population: int | None
-
-
-@pytest.fixture(params=["scripted-chat", "scripted-harmony"])
-def model(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def client(server: Any) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.api, api_key="none", max_retries=0, timeout=15) as sdk:
-        yield sdk
-
-
-def script(*turns: Any) -> str:
-    return f"Follow this. @@script {json.dumps(list(turns))}"
 
 
 def test_create_fits_the_declared_type(client: OpenAI, model: str) -> None:
@@ -114,6 +101,100 @@ def test_output_is_accepted_as_the_next_input_with_all_its_nulls(
     history.append({"type": "function_call_output", "call_id": call.call_id, "output": output})
     second = client.responses.create(model=model, input=history, tools=[WEATHER], store=False)
     assert second.output_text == "ok"
+
+
+def test_parallel_calls_are_answered_together(client: OpenAI, model: str) -> None:
+    calls = [{"call": "get_weather", "args": {"city": city}} for city in ("Oslo", "Rome")]
+    first = client.responses.create(
+        model=model, input=script(calls, {"say": "both"}), tools=[WEATHER]
+    )
+    asked = [item for item in first.output if item.type == "function_call"]
+    assert [json.loads(call.arguments)["city"] for call in asked] == ["Oslo", "Rome"]
+    second = client.responses.create(
+        model=model,
+        previous_response_id=first.id,
+        tools=[WEATHER],
+        input=[
+            {"type": "function_call_output", "call_id": call.call_id, "output": "20C"}
+            for call in asked
+        ],
+    )
+    assert second.output_text == "both"
+
+
+def test_a_custom_tool_takes_free_text(client: OpenAI, model: str) -> None:
+    tool: Any = {"type": "custom", "name": "code", "description": "Runs code."}
+    turns = {"custom": "code", "input": "print(1)\n"}, {"say": "ran"}
+    first = client.responses.create(model=model, input=script(*turns), tools=[tool])
+    call = first.output[-1]
+    assert call.type == "custom_tool_call"
+    assert call.input == "print(1)\n"
+    output: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "1"}
+    second = client.responses.create(
+        model=model, previous_response_id=first.id, tools=[tool], input=[output]
+    )
+    assert second.output_text == "ran"
+
+
+def test_a_dropped_background_stream_is_resumed_without_a_gap(client: OpenAI, model: str) -> None:
+    words = " ".join(f"w{n}" for n in range(40))
+    asked = script({"say": words, "tick": 0.01})
+    stream = client.responses.create(model=model, input=asked, background=True, stream=True)
+    seen: list[Any] = [next(stream) for _ in range(8)]
+    stream.close()
+    started = seen[0].response.id
+    seen += client.responses.retrieve(started, stream=True, starting_after=7)
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    deltas = [event.delta for event in seen if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == words
+    with client.responses.stream(response_id=started, starting_after=7) as helper:
+        assert next(iter(helper)).sequence_number == 8
+        assert helper.get_final_response().output_text == words
+
+
+def test_a_background_response_is_cancelled_once_and_for_all(client: OpenAI, model: str) -> None:
+    started = client.responses.create(model=model, input=script({"hang": 15}), background=True)
+    assert started.status in ("queued", "in_progress")
+    assert client.responses.cancel(started.id).status == "cancelled"
+    assert client.responses.cancel(started.id).status == "cancelled"
+    assert client.responses.retrieve(started.id).status == "cancelled"
+
+
+def test_a_closed_stream_leaves_the_server_well(client: OpenAI, model: str) -> None:
+    asked = script({"say": "y ", "repeat": 500, "tick": 0.02})
+    with client.responses.create(model=model, input=asked, stream=True) as stream:
+        next(stream)
+    assert client.responses.create(model=model, input="well?").output_text == "Echo: well?"
+
+
+async def test_many_requests_at_once_get_their_own_answers(server: Any, model: str) -> None:
+    async with AsyncOpenAI(base_url=server.api, api_key="none", max_retries=0) as sdk:
+        asked = (sdk.responses.create(model=model, input=f"number {n}") for n in range(16))
+        answers = await asyncio.gather(*asked)
+    assert [each.output_text for each in answers] == [f"Echo: number {n}" for n in range(16)]
+
+
+def test_a_cut_stream_says_why(client: OpenAI, model: str) -> None:
+    asked = script({"say": "word ", "repeat": 200})
+    with client.responses.stream(model=model, input=asked, max_output_tokens=16) as stream:
+        last = list(stream)[-1]
+    assert last.type == "response.incomplete"
+    assert last.response.incomplete_details.reason == "max_output_tokens"
+
+
+def test_a_compacted_conversation_goes_on(client: OpenAI, model: str) -> None:
+    first = client.responses.create(model=model, input="Remember me.")
+    compacted = client.responses.compact(model=model, previous_response_id=first.id)
+    assert "compaction" in [item.type for item in compacted.output]
+    kept: list[Any] = [item.to_dict(mode="json", warnings=False) for item in compacted.output]
+    kept.append({"role": "user", "content": script({"say": "on we go"})})
+    assert client.responses.create(model=model, input=kept).output_text == "on we go"
+
+
+def test_models_are_listed_and_tokens_counted(client: OpenAI, model: str) -> None:
+    assert model in [each.id for each in client.models.list()]
+    counted = client.responses.input_tokens.count(model=model, input="hello " * 20)
+    assert counted.input_tokens > 20
 
 
 def test_errors_are_of_the_classes_that_clients_catch(client: OpenAI, model: str) -> None:

@@ -1,0 +1,23 @@
+"""The clients for Node: each file of node/ is a suite of its own, run by node's test runner."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .conftest import INSTALLED, Run
+
+SUITES = sorted((Path(__file__).parent / "node").glob("*.test.mjs"))
+
+
+@pytest.mark.clients
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name.split(".")[0])
+def test_the_suite_passes(run_node: Run, suite: Path) -> None:
+    if not (INSTALLED / "openai").exists():
+        pytest.skip("the clients for Node are not installed: make test-clients does it")
+    node = shutil.which("node")
+    assert node
+    print(run_node(node, "--test", "--test-reporter=spec", suite))
