@@ -67,5 +67,7 @@ class ShowItems:
 
 
 def _told(removed: i.Reasoning) -> InputTransformation:
-    reason = "organization_mismatch" if removed.encrypted_content else "prefix_mismatch"
-    return InputTransformation(id=removed.id or None, reason=reason)
+    return InputTransformation(
+        id=removed.id or None,
+        reason="organization_mismatch" if removed.encrypted_content else "prefix_mismatch",
+    )

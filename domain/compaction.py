@@ -77,7 +77,7 @@ def opened(text: str) -> list[i.AnyItem]:
     instructing = [item for item in items if _is_by(item, *INSTRUCTORS)]
     rest = [item for item in items if not _is_by(item, *INSTRUCTORS)]
     if rest and isinstance(rest[0], i.Message):
-        content = rest[0].content
+        content = rest[0].content or ()
         parts = (InputText(text=content),) if isinstance(content, str) else content
         told = replace(rest[0], content=(summary, InputText(text="\n\n"), *parts))
         return [*instructing, told, *rest[1:]]
