@@ -10,6 +10,8 @@ AntiphonError
 │   └── EngineDead            the engine failed for every run                 503
 ├── StoreError                the store failed                                500
 ├── SettingsError             the server cannot start as it was told to       exit 2
+├── UnreadableGrammar         a custom tool's definition, on the way to a RequestError that names it
+├── UnenforceableGrammar      one that is only told to the model; listed as without effect
 └── OutOfOrder                an event that the lifecycle forbids: a bug of ours
 
 The HTTP status of each is looked up in entrypoints/http/errors.py.
@@ -73,6 +75,28 @@ class StoreError(AntiphonError):
 
 class SettingsError(AntiphonError):
     """The server cannot start with these settings; the message says what to change."""
+
+
+class UnreadableGrammar(AntiphonError):
+    """A definition is no grammar; `at` is the index of the character at fault."""
+
+    def __init__(self, message: str, at: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.at = at
+
+    def place(self, definition: str) -> str:
+        """Return where in the definition the fault is, as people count.
+
+        >>> UnreadableGrammar("unexpected ')'", 4).place("ab\\nc)")
+        'line 2, column 2'
+        """
+        before = definition[: self.at]
+        return f"line {before.count(chr(10)) + 1}, column {self.at - before.rfind(chr(10))}"
+
+
+class UnenforceableGrammar(AntiphonError):
+    """A grammar that uses what no constraint of ours can express."""
 
 
 class OutOfOrder(AntiphonError):
