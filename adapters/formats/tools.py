@@ -49,11 +49,11 @@ def description_of(tool: ToolSpec) -> str:
     return f"{tool.description}\n\n{rule}" if tool.description else rule
 
 
-def input_parameters(**bounds: str) -> Json:
-    """Return the schema of a custom tool's arguments; `bounds` are further rules of the string."""
+def input_parameters() -> Json:
+    """Return the schema of a custom tool's arguments."""
     return {
         "type": "object",
-        "properties": {INPUT: {"type": "string", **bounds}},
+        "properties": {INPUT: {"type": "string"}},
         "required": [INPUT],
         "additionalProperties": False,
     }

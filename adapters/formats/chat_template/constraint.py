@@ -12,7 +12,8 @@ from typing import Any
 
 from antiphon.adapters.formats.chat_template.families import CallForm, Family
 from antiphon.adapters.formats.chat_template.transcript import parameters_of
-from antiphon.adapters.formats.structural_tag import constraint_to, one_of, sequence
+from antiphon.adapters.formats.ebnf import binds, input_grammar
+from antiphon.adapters.formats.structural_tag import constraint_to, matching, one_of, sequence
 from antiphon.adapters.formats.tools import callable_tools
 from antiphon.application.ports import Turn
 from antiphon.application.sampling import Constraint
@@ -66,8 +67,7 @@ def _binds_free_calls(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> 
     """Whether calls that the model may make are bound: a marker must say that one begins."""
     if not tools or family.form is None or not family.form.trigger:
         return False
-    bound = any(tool.strict or (tool.grammar and tool.grammar[0] == "regex") for tool in tools)
-    return bound or turn.choice.names is not None
+    return any(map(binds, tools)) or turn.choice.names is not None
 
 
 def _bind(
@@ -136,8 +136,11 @@ def _call(form: CallForm, tool: ToolSpec) -> Json:
 
 
 def _arguments(form: CallForm, tool: ToolSpec) -> Json:
+    ebnf = input_grammar(tool, form.arguments)
+    if ebnf is not None:
+        return matching(ebnf)
     if form.arguments == "pythonic":
-        return {"type": "grammar", "grammar": _python_arguments(parameters_of(tool))}
+        return matching(_python_arguments(parameters_of(tool)))
     return _json(parameters_of(tool), style=form.arguments)
 
 

@@ -110,11 +110,9 @@ def reasoning_text(item: i.Reasoning) -> str:
 
 def parameters_of(tool: ToolSpec) -> Json:
     """Return the schema of the arguments as the model writes them."""
-    if tool.kind == "function":
-        return tool.parameters or {"type": "object", "properties": {}}
-    if tool.grammar and tool.grammar[0] == "regex":
-        return input_parameters(pattern=tool.grammar[1])
-    return input_parameters()
+    if tool.kind == "custom":
+        return input_parameters()
+    return tool.parameters or {"type": "object", "properties": {}}
 
 
 def function_of(tool: ToolSpec) -> Json:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from antiphon.adapters.formats.ebnf import binds, input_grammar
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.tools import recipient_of
-from antiphon.adapters.formats.structural_tag import constraint_to, one_of, sequence
+from antiphon.adapters.formats.structural_tag import constraint_to, matching, one_of, sequence
 from antiphon.adapters.formats.tools import callable_tools, input_parameters, offered
 from antiphon.application.ports import Turn
 from antiphon.application.sampling import Constraint
@@ -57,7 +58,7 @@ def constraint(turn: Turn) -> Constraint | None:
         )
     answer = _schema_of_text(turn)
     restricted = len(tools) < len(offered(turn))
-    binding = any(_binds(tool) for tool in tools)
+    binding = any(map(binds, tools))
     if not (required or restricted or binding or answer is not None or turn.effort == "none"):
         return None
     endings = [ending for tool in tools for ending in _calls(tool, required=required)]
@@ -84,10 +85,6 @@ def _schema_of_text(turn: Turn) -> Grammar | None:
     return None
 
 
-def _binds(tool: ToolSpec) -> bool:
-    return tool.strict or (tool.grammar is not None and tool.grammar[0] == "regex")
-
-
 def _block(channel: str) -> Grammar:
     """A whole message, and the beginning of the next."""
     return sequence(
@@ -112,25 +109,24 @@ def _finals(answer: Grammar | None) -> list[Grammar]:
 def _calls(tool: ToolSpec, *, required: bool) -> list[Grammar]:
     """Both places of the recipient are allowed: the model was trained on both."""
     to = f" to={recipient_of(tool.name)}"
-    body = sequence(one_of(_json_types()), _json(_parameters(tool, required=required)))
-    if tool.grammar is not None and tool.grammar[0] == "regex":
-        # Written without the JSON around it, to which the pattern would not apply.
-        pattern = {"type": "regex", "pattern": tool.grammar[1]}
-        body = sequence(_text(" code"), _token(h.MESSAGE), pattern)
+    body = sequence(one_of(_json_types()), _arguments(tool, required=required))
     return [
         sequence(_token(h.CHANNEL), _text("commentary" + to), body),
         sequence(_text(to), _token(h.CHANNEL), _text("commentary"), body),
     ]
 
 
-def _parameters(tool: ToolSpec, *, required: bool) -> Any:
+def _arguments(tool: ToolSpec, *, required: bool) -> Grammar:
+    ebnf = input_grammar(tool)
+    if ebnf is not None:
+        return matching(ebnf)
     if tool.kind == "custom":
-        return input_parameters()
+        return _json(input_parameters())
     # A tool that is not strict may have a schema that no grammar can express. Where it is only
     # one of many ways to go on, that must not fail the request.
     if tool.parameters is None or not (tool.strict or required):
-        return {"type": "object"}
-    return tool.parameters
+        return _json({"type": "object"})
+    return _json(tool.parameters)
 
 
 def _json_types() -> list[Grammar]:

@@ -25,7 +25,7 @@ SCHEMA = {
 WEATHER = ToolSpec(name="get_weather", parameters=SCHEMA, strict=True)
 PATCH = ToolSpec(name="patch", kind="custom")
 ZIP = ToolSpec(name="zip", kind="custom", grammar=("regex", "[0-9]{5}"))
-LARK = ToolSpec(name="lark", kind="custom", grammar=("lark", 'start: "a"'))
+BEYOND = ToolSpec(name="beyond", kind="custom", grammar=("lark", 'start: %json {"type": "null"}'))
 REQUIRED = Choice(mode="required")
 JSON = TextConfig(format={"type": "json_schema", "name": "n", "schema": SCHEMA})
 
@@ -37,7 +37,7 @@ def bound(family: str = "hermes", *, inside: bool = False, **turn: Any) -> Const
 
 def test_nothing_is_bound_that_nothing_asks_for() -> None:
     assert bound() is None
-    assert bound(tools=[ToolSpec(name="f"), PATCH, LARK]) is None
+    assert bound(tools=[ToolSpec(name="f"), PATCH, BEYOND]) is None
     assert bound(tools=[WEATHER], choice=Choice(mode="none")) is None
 
 
@@ -137,9 +137,9 @@ def accepts() -> Accepts:
             [f"Hi {PARIS}{PARIS}", THOUGHT, f"Hi {THOUGHT}"],
         ),
         (
-            {"tools": [PATCH, LARK], "choice": Choice(names=frozenset({"patch"}))},
+            {"tools": [PATCH, BEYOND], "choice": Choice(names=frozenset({"patch"}))},
             ["Hi", DIFF],
-            [DIFF.replace('"patch"', '"lark"')],
+            [DIFF.replace('"patch"', '"beyond"')],
         ),
         (
             {"tools": [ZIP]},
@@ -166,6 +166,43 @@ def test_hermes_is_bound_as_asked(
     asked = bound(**turn)
     assert [text for text in taken if not accepts(asked, text)] == []
     assert [text for text in refused if accepts(asked, text)] == []
+
+
+LINES = ToolSpec(name="lines", kind="custom", grammar=("lark", 'start: (/"[a-c]+"/ "\\n")+'))
+TEXTS = [('"a"\n', True), ('"ab"\n"c"\n', True), ('"d"\n', False), ('"a"', False), ("", False)]
+
+
+@needs_xgrammar
+@pytest.mark.parametrize("mode", ["auto", "required"])
+@pytest.mark.parametrize(
+    ("family", "call"),
+    [
+        ("hermes", '<tool_call>\n{"name": "lines", "arguments": {"input": %s}}\n</tool_call>'),
+        ("mistral", '[TOOL_CALLS]lines[ARGS]{"input":%s}'),
+        ("mistral_array", '[TOOL_CALLS] [{"name": "lines", "arguments": {"input": %s}}]'),
+        ("llama3_json", '{"name": "lines", "parameters": {\n "input": %s\n}}'),
+        ("pythonic", "[lines(input=%s)]"),
+    ],
+)
+def test_a_custom_tool_is_called_with_its_grammar(
+    accepts: Accepts, family: str, call: str, mode: Any
+) -> None:
+    asked = bound(family, tools=[LINES, WEATHER], choice=Choice(mode=mode), effort="none")
+    form = FAMILIES[family].form
+    assert form
+    if mode == "auto" and not form.trigger:
+        assert asked is None
+        return
+    for text, is_sentence in TEXTS:
+        assert accepts(asked, call % json.dumps(text)) is is_sentence, text
+
+
+@needs_xgrammar
+def test_a_custom_tool_is_called_with_its_grammar_verbatim(accepts: Accepts) -> None:
+    asked = bound("qwen3_coder", tools=[LINES], choice=REQUIRED, effort="none")
+    head, end = "<tool_call>\n<function=lines>\n<parameter=input>\n", "\n</parameter>\n</function>"
+    for text, is_sentence in TEXTS:
+        assert accepts(asked, f"{head}{text}{end}\n</tool_call>") is is_sentence, text
 
 
 @needs_xgrammar

@@ -55,6 +55,7 @@ WEATHER = a_tool("get_weather")
 STRICT = a_tool("strict", strict=True)
 NOTE = a_tool("note", kind="custom")
 CODE = a_tool("code", kind="custom", grammar=("regex", "[a-c]{2,4}!"))
+LINES = a_tool("lines", kind="custom", grammar=("lark", 'start: (/"[a-c\\\\]+"/ "\\n")+'))
 
 CASES: dict[str, dict[str, Any]] = {
     "a required call": {
@@ -103,11 +104,6 @@ CASES: dict[str, dict[str, Any]] = {
         "allowed": [FINAL + "Hi", call("strict", ARGUMENTS), call("get_weather", '{"x": 1}')],
         "refused": [call("strict", WRONG), call("other", "{}"), call("get_weather", "nonsense")],
     },
-    "a pattern for free text": {
-        "turn": {"tools": (CODE,)},
-        "allowed": ["<|channel|>commentary to=functions.code code<|message|>abc!", FINAL + "Hi"],
-        "refused": ["<|channel|>commentary to=functions.code code<|message|>abd!"],
-    },
     "a schema for the answer": {
         "turn": {"tools": (), "text": ANSWER},
         "allowed": [
@@ -137,3 +133,26 @@ CASES: dict[str, dict[str, Any]] = {
         "refused": [THOUGHT + FINAL + "Hi", "Hi", FINAL + "Hi<|end|>"],
     },
 }
+
+GRAMMAR_CASES: dict[str, dict[str, Any]] = {
+    "a pattern for a custom tool": {
+        "turn": {"tools": (CODE,)},
+        "allowed": [call("code", '{"input": "abc!"}'), THOUGHT + FINAL + "Hi"],
+        "refused": [call("code", '{"input": "abd!"}'), call("code", "abc!")],
+    },
+    "a grammar for a custom tool": {
+        "turn": {"tools": (LINES, WEATHER), "choice": a_choice("required", "lines")},
+        "allowed": [
+            call("lines", r'{"input": "\"a\"\n"}'),
+            THOUGHT + call("lines", r'{"input": "\"ab\\\"\n\"c\"\n"}'),
+        ],
+        "refused": [
+            call("lines", r'{"input": "\"a\""}'),
+            call("lines", r'{"input": "\"a"\n"}'),
+            call("lines", r'{"input": "\"d\"\n"}'),
+            call("get_weather", ARGUMENTS),
+            FINAL + "Hi",
+        ],
+    },
+}
+"""What no matcher of ours understands."""

@@ -19,7 +19,7 @@ from antiphon.application.ports import Turn
 from antiphon.domain.errors import RequestError
 
 from .conftest import a_turn
-from .constraint_cases import ARGUMENTS, CASES, CITY, FINAL, a_choice, a_tool
+from .constraint_cases import ARGUMENTS, CASES, CITY, FINAL, GRAMMAR_CASES, a_choice, a_tool
 
 Unit = int | str
 """A special token, or one character."""
@@ -112,8 +112,8 @@ FREE = {
     "no tools": {"tools": ()},
     "high effort": {"effort": "high"},
     "a choice of none": {"choice": a_choice("none")},
-    "a grammar in lark, which no structural tag can hold": {
-        "tools": (a_tool("patch", kind="custom", grammar=("lark", "start: X")),)
+    "a grammar that no structural tag can hold": {
+        "tools": (a_tool("patch", kind="custom", grammar=("regex", "(?=x)x")),)
     },
 }
 
@@ -138,7 +138,8 @@ def test_every_tag_names_the_tokens_in_the_same_order(harmony: HarmonyFormat) ->
             found[int(token)] = None
         return list(found)
 
-    constraints = [harmony.constraint(a_turn(**case["turn"])) for case in CASES.values()]
+    cases = [*CASES.values(), *GRAMMAR_CASES.values()]
+    constraints = [harmony.constraint(a_turn(**case["turn"])) for case in cases]
     orders = {tuple(order(each.value)) for each in constraints if each is not None}
     assert orders == {(h.CHANNEL, h.CONSTRAIN, h.MESSAGE, h.END, h.START)}
 

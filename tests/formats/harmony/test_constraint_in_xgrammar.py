@@ -16,7 +16,7 @@ from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
 
 from .conftest import a_turn
-from .constraint_cases import CASES
+from .constraint_cases import CASES, GRAMMAR_CASES
 
 pytestmark = [
     pytest.mark.vllm,
@@ -25,6 +25,8 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),
     pytest.mark.filterwarnings("error:::antiphon"),
 ]
+
+ALL = {**CASES, **GRAMMAR_CASES}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def allowed_next(matcher: Any) -> Iterator[int]:
                 yield word * 32 + bit
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("case", ALL.values(), ids=ALL)
 def test_a_constraint_allows_this_and_not_that(
     compiler: Any, encoding: Encoding, case: dict[str, Any]
 ) -> None:
