@@ -1,19 +1,25 @@
-"""Small texts that a regular expression or a Lark grammar accepts: best effort, never raising.
+"""Small texts that a grammar or a schema's pattern accepts: best effort, never raising.
 
-Both are read into nothing: an expression is walked as Python's own parser gives it, a grammar as a
-list of tokens, and each step returns the shortest text that it knows. None means: no text known.
+A grammar is walked as the domain reads it, a pattern, which may look around, as Python's own parser
+gives it; each step returns the shortest text that it knows. None means: no text known.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from antiphon.domain import grammars
+from antiphon.domain.errors import UnenforceableGrammar, UnreadableGrammar
+from antiphon.domain.grammars import nodes as n
+
 _LONGEST = 100_000
 """Characters of what is written for a client's expression."""
+
+_LONGEST_SENTENCE = 10_000
+"""Characters of each rule of a grammar."""
 
 
 def smallest_input(grammar: tuple[str, str] | None) -> str:
@@ -27,7 +33,10 @@ def smallest_input(grammar: tuple[str, str] | None) -> str:
     if grammar is None:
         return "x"
     syntax, definition = grammar
-    text = smallest_match(definition, whole=True) if syntax == "regex" else _Lark(definition).text()
+    text = _sentence(syntax, definition)
+    if text is None and syntax == "regex":
+        # Look-around and the like: more than binds an engine can still be written.
+        text = smallest_match(definition, whole=True)
     return "x" if text is None else text
 
 
@@ -132,95 +141,38 @@ def _is_member(char: str, op: str, value: Any) -> bool:
     return False
 
 
-# --- Lark -----------------------------------------------------------------------------------------
-
-_RULE = re.compile(r"^[?!]*(\w+)(?:\.-?\d+)?[ \t]*:", re.MULTILINE)
-_IMPORT = re.compile(r"^%import[ \t]+[\w.]*?(\w+)(?:[ \t]*->[ \t]*(\w+))?[ \t]*$", re.MULTILINE)
-_NOT_RULES = re.compile(r"^[ \t]*(?://.*|%.*)$", re.MULTILINE)
-_TOKEN = re.compile(
-    r"""(?P<string>"(?:\\.|[^"\\])*")i?|/(?P<regex>(?:\\.|[^/\\])+)/[a-z]*"""
-    r"""|->\s*\w+|~\s*(?P<times>\d+)(?:\s*\.\.\s*\d+)?|(?P<name>\w+)|(?P<mark>\.\.|[()\[\]|?*+])"""
-)
-_IMPORTED: Mapping[str, str] = {
-    "LF": "\n",
-    "NEWLINE": "\n",
-    "CR": "\r",
-    "WS": " ",
-    "WS_INLINE": " ",
-    "ESCAPED_STRING": '""',
-    "SIGNED_FLOAT": "0.0",
-    "FLOAT": "0.0",
-    "DECIMAL": "0.0",
-    **dict.fromkeys(("DIGIT", "HEXDIGIT", "INT", "SIGNED_INT", "NUMBER", "SIGNED_NUMBER"), "0"),
-    **dict.fromkeys(("LETTER", "LCASE_LETTER", "WORD", "CNAME"), "a"),
-    "UCASE_LETTER": "A",
-}
+# --- grammars -------------------------------------------------------------------------------------
 
 
-class _Lark:
-    """A grammar's rules, and the shortest text of each as far as it is known."""
+def _sentence(syntax: str, definition: str) -> str | None:
+    try:
+        read = grammars.read(syntax, definition)
+        return n.settled(read, _smallest).get(read.start) if read else None
+    except (UnreadableGrammar, UnenforceableGrammar):
+        return None
 
-    def __init__(self, definition: str) -> None:
-        self._texts: dict[str, str | None] = {
-            alias or name: _IMPORTED.get(name) for name, alias in _IMPORT.findall(definition)
-        }
-        _, *pieces = _RULE.split(_NOT_RULES.sub("", definition))
-        self._rules = {
-            name: list(_TOKEN.finditer(body))
-            for name, body in zip(pieces[::2], pieces[1::2], strict=True)
-        }
 
-    def text(self) -> str | None:
-        # A rule's text is known once those it needs are: each round makes at least one known.
-        for _ in range(min(len(self._rules), 200)):
-            before = dict(self._texts)
-            for name, tokens in self._rules.items():
-                text, _ = self._choice(tokens, 0)
-                self._texts[name] = text
-            if self._texts == before:
-                break
-        return self._texts.get("start")
+def _smallest(node: n.Node, known: Mapping[str, str]) -> str | None:
+    """Return the smallest text of a node, as far as those of the rules in it are known."""
+    match node:
+        case n.Text(text):
+            return text
+        case n.Characters(ranges):
+            return _first(lambda char: any(a <= ord(char) <= b for a, b in ranges)) or (
+                chr(ranges[0][0]) if ranges else None
+            )
+        case n.Chain(parts):
+            return _joined([_smallest(part, known) for part in parts])
+        case n.AnyOf(options):
+            texts = [_smallest(option, known) for option in options]
+            return min((text for text in texts if text is not None), key=len, default=None)
+        case n.Repeat(part, least):
+            return _joined([_smallest(part, known)] * least)
+        case n.Rule(name):
+            return known.get(name)
 
-    def _choice(self, tokens: Sequence[re.Match[str]], at: int) -> tuple[str | None, int]:
-        """Return the shortest alternative from `at` on, and where its closing bracket is."""
-        options: list[str | None] = []
-        text, at = self._sequence(tokens, at)
-        options.append(text)
-        while at < len(tokens) and tokens[at]["mark"] == "|":
-            text, at = self._sequence(tokens, at + 1)
-            options.append(text)
-        return min((option for option in options if option is not None), key=len, default=None), at
 
-    def _sequence(self, tokens: Sequence[re.Match[str]], at: int) -> tuple[str | None, int]:
-        parts: list[str | None] = []
-        while at < len(tokens) and tokens[at]["mark"] not in (")", "]", "|"):
-            token = tokens[at]
-            at += 1
-            if token["mark"] in ("?", "*"):
-                parts[-1:] = [""]
-            elif token["mark"] == "..":
-                at += 1  # of a range, its first character will do
-            elif token["times"] is not None:
-                last = parts.pop() if parts else ""
-                parts.append(None if last is None else last * min(int(token["times"]), 1000))
-            elif token["mark"] in ("(", "["):
-                text, at = self._choice(tokens, at)
-                parts.append("" if token["mark"] == "[" else text)
-                at += 1
-            elif token["mark"] is None:
-                parts.append(self._leaf(token))
-        known = [part for part in parts if part is not None]
-        text = "".join(known) if len(known) == len(parts) else None
-        return (None if text is not None and len(text) > _LONGEST else text), at
-
-    def _leaf(self, token: re.Match[str]) -> str | None:
-        if token["string"] is not None:
-            try:
-                return str(json.loads(token["string"]))
-            except ValueError:
-                return None
-        if token["regex"] is not None:
-            return smallest_match(token["regex"], whole=True)
-        if token["name"] is not None:
-            return self._texts.get(token["name"])
-        return ""  # an alias
+def _joined(texts: Sequence[str | None]) -> str | None:
+    known = [text for text in texts if text is not None]
+    is_known = len(known) == len(texts) and sum(map(len, known)) <= _LONGEST_SENTENCE
+    return "".join(known) if is_known else None
