@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from antiphon.domain import grammars
 from antiphon.domain import tools as t
-from antiphon.domain.errors import RequestError, missing_parameter
+from antiphon.domain.errors import RequestError, UnreadableGrammar, missing_parameter
 
 Json = dict[str, Any]
 NAMESPACE_MARK = "__"
@@ -56,6 +57,7 @@ def offer(tools: Sequence[t.AnyTool | t.UnknownTool], tool_choice: str | Json | 
         specs.extend(told)
         if not told:
             ignored.append(path)
+        ignored.extend(_told_only(tool, path))
     _refuse_duplicates(specs)
     return Offer(
         specs=tuple(specs),
@@ -168,7 +170,26 @@ def _grammar(form: Json, path: str) -> tuple[str, str] | None:
         )
     if not isinstance(definition, str):
         raise missing_parameter(f"{path}.definition")
+    try:
+        grammars.read(syntax, definition)
+    except UnreadableGrammar as fault:
+        raise RequestError(
+            f"Invalid {syntax} grammar: {fault.message}, at {fault.place(definition)}.",
+            param=f"{path}.definition",
+            code="invalid_value",
+        ) from None
     return syntax, definition
+
+
+def _told_only(tool: t.AnyTool | t.UnknownTool, path: str) -> Iterator[str]:
+    """Yield the paths of grammars that the model is told of but no engine can enforce."""
+    if isinstance(tool, t.NamespaceTool):
+        for position, inner in enumerate(tool.tools):
+            yield from _told_only(inner, f"{path}.tools[{position}]")
+    if isinstance(tool, t.CustomTool):
+        grammar = _grammar(tool.format, f"{path}.format")
+        if grammar is not None and grammars.read(*grammar) is None:
+            yield f"{path}.format"
 
 
 def _namespace(tool: t.NamespaceTool, path: str) -> tuple[t.ToolSpec, ...]:

@@ -145,6 +145,31 @@ def test_a_grammar_needs_a_known_syntax_and_a_definition() -> None:
     )
 
 
+def test_a_grammar_that_nobody_can_read_is_refused_with_its_place() -> None:
+    wrong = {"type": "grammar", "syntax": "lark", "definition": 'start: "a" x'}
+    sql = {"type": "custom", "name": "sql", "format": wrong}
+    with pytest.raises(RequestError) as raised:
+        offered({"type": "namespace", "name": "db", "description": "", "tools": [sql]})
+    assert raised.value.param == "tools[0].tools[0].format.definition"
+    assert raised.value.code == "invalid_value"
+    assert "'x' is used but not defined, at line 1, column 12" in raised.value.message
+
+
+def test_a_grammar_that_no_engine_enforces_is_told_and_without_effect() -> None:
+    ahead = {"type": "grammar", "syntax": "regex", "definition": "(?=a)a"}
+    tool = {"type": "custom", "name": "a", "format": ahead}
+    plain = {"type": "custom", "name": "b", "format": {**ahead, "definition": "a"}}
+    offer = offered(
+        plain, tool, {"type": "namespace", "name": "n", "description": "", "tools": [tool]}
+    )
+    assert [spec.grammar for spec in offer.specs] == [
+        ("regex", "a"),
+        ("regex", "(?=a)a"),
+        ("regex", "(?=a)a"),
+    ]
+    assert offer.ignored == ("tools[1].format", "tools[2].tools[0].format")
+
+
 KEYS = st.sampled_from(
     ["type", "name", "tools", "mode", "properties", "required", "items", "anyOf", "$defs", "format"]
 )
