@@ -5,6 +5,7 @@ AntiphonError
 │   ├── NotFound              no such response, item or model                 404
 │   ├── BodyTooLarge                                                          413
 │   ├── UnsupportedMediaType                                                  415
+│   ├── QueueFull             the client has too many requests waiting        429
 │   └── TooManyRequests       the engine takes no more work now               503
 ├── EngineError               the engine failed in this run                   500
 │   └── EngineDead            the engine failed for every run                 503
@@ -55,6 +56,10 @@ class BodyTooLarge(RequestError):
 
 class UnsupportedMediaType(RequestError):
     """The request body is not declared as JSON."""
+
+
+class QueueFull(RequestError):
+    """The client has as many requests waiting on its connection as it may have."""
 
 
 class TooManyRequests(RequestError):

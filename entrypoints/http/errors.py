@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from litestar import Response
 from litestar.exceptions import HTTPException, ValidationException
+from msgspec import UNSET, UnsetType
 
 from antiphon.domain import errors as er
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers
@@ -22,6 +23,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.NotFound: 404,
     er.BodyTooLarge: 413,
     er.UnsupportedMediaType: 415,
+    er.QueueFull: 429,
     er.TooManyRequests: 503,
     er.RequestError: 400,
     er.EngineDead: 503,
@@ -42,17 +44,28 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     param: str | None = None
     code: str | None = None
+    headers: dict[str, str] | UnsetType = UNSET
+
+
+def error_body(status: int, message: str, param: str | None, code: str | None) -> ErrorBody:
+    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return ErrorBody(message=message, type=kind, param=param, code=code)
 
 
 def error_json(status: int, message: str, param: str | None, code: str | None) -> bytes:
     """Return the body of an error; all four keys are always there."""
-    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    body = ErrorBody(message=message, type=kind, param=param, code=code)
-    return msgspec.json.encode({"error": body})
+    return msgspec.json.encode({"error": error_body(status, message, param, code)})
 
 
-def status_of(error: er.AntiphonError) -> int:
-    return next(status for kind, status in STATUS.items() if isinstance(error, kind))
+def told(exc: Exception) -> tuple[int, str, str | None, str | None]:
+    """Return what a client is told of an error: status, message, param and code."""
+    if not isinstance(exc, er.AntiphonError):
+        return 500, "The server had an error.", None, "server_error"
+    status = next(status for kind, status in STATUS.items() if isinstance(exc, kind))
+    if isinstance(exc, er.RequestError):
+        return status, exc.message, exc.param, exc.code
+    # An engine that is gone will not answer a retry any better on this connection.
+    return status, str(exc), None, "server_error"
 
 
 class ErrorAnswers:
@@ -71,11 +84,7 @@ class ErrorAnswers:
 
     def ours(self, request: HttpRequest, exc: er.AntiphonError) -> Response[bytes]:
         self._log(request, exc)
-        status = status_of(exc)
-        if isinstance(exc, er.RequestError):
-            return self._answer(request, status, exc.message, exc.param, exc.code)
-        # An engine that is gone will not answer a retry any better on this connection.
-        return self._answer(request, status, str(exc), None, "server_error")
+        return self._answer(request, *told(exc))
 
     def of_framework(self, request: HttpRequest, exc: HTTPException) -> Response[bytes]:
         self._log(request, exc)
@@ -90,7 +99,7 @@ class ErrorAnswers:
 
     def unexpected(self, request: HttpRequest, exc: Exception) -> Response[bytes]:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=exc)
-        return self._answer(request, 500, "The server had an error.", None, "server_error")
+        return self._answer(request, *told(exc))
 
     def _answer(
         self,
