@@ -15,6 +15,11 @@ Remembered = Mapping[str, Sequence[StoredItem]]
 """By the id of a response: all that a response which continues it is given first."""
 
 
+def item_in(remembered: Remembered, item_id: str) -> StoredItem | None:
+    every = (item for items in remembered.values() for item in items)
+    return next((item for item in every if item.id == item_id), None)
+
+
 class _Latest(Struct, frozen=True):
     response_id: str
     items: Sequence[StoredItem]
@@ -35,7 +40,7 @@ class Continuations:
     def keep(self, lane: Lane, response_id: str, items: Sequence[StoredItem]) -> None:
         """Remember a lane's latest response, in place of the one before it."""
         self.forget(lane)
-        size = sum(len(item.raw) for item in items)
+        size = sum(len(memoryview(item.raw)) for item in items)
         self._latest[lane] = _Latest(response_id, items, size)
         while sum(each.size for each in self._latest.values()) > self._max_bytes:
             self.forget(next(iter(self._latest)))

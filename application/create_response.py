@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from antiphon.application.continuations import Remembered
 from antiphon.application.plan_turns import plan_of
 from antiphon.application.ports import (
     Batches,
@@ -36,11 +37,15 @@ from antiphon.domain.sequencer import Sequencer
 
 
 class Created(Struct, frozen=True, kw_only=True):
-    """A response that runs: its events, and how to leave it."""
+    """A response that runs: its events, and how to leave it.
+
+    `given` is all that the model was given, where the caller is to remember it.
+    """
 
     run: Run
     prepared: Prepared
     events: Batches
+    given: Sequence[StoredItem] = ()
     ignored: Sequence[str]
     task: asyncio.Task[None]
 
@@ -51,6 +56,15 @@ class Created(Struct, frozen=True, kw_only=True):
     @property
     def background(self) -> bool:
         return self.run.sequencer.response.background
+
+    @property
+    def stored(self) -> bool:
+        return self.run.stored
+
+    def conversation(self) -> list[StoredItem]:
+        """Return `given` and the output: what the store would have kept."""
+        output = self.run.sequencer.response.output
+        return [*self.given, *(_stored(c.entry(item)) for item in output)]
 
     async def leave(self) -> None:
         """Stop reading; a foreground response ends with its reader (api_surface 6.1)."""
@@ -91,10 +105,16 @@ class CreateResponseService:
         *,
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
+        remembered: Remembered | None = None,
     ) -> Created:
-        """Start a run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
+        """Start a run. `remembered` is what the caller keeps of unstored responses, if anything.
+
+        Raises: RequestError, TooManyRequests, EngineDead, StoreError.
+        """
         check_request(request)
-        prepared = await self._prepare_turn(request, tenant=tenant, trace_headers=trace_headers)
+        prepared = await self._prepare_turn(
+            request, tenant=tenant, trace_headers=trace_headers, remembered=remembered
+        )
         response = response_of(
             request,
             prepared.offered,
@@ -114,13 +134,28 @@ class CreateResponseService:
                 hide_reasoning=request.include_reasoning is False,
                 with_messages=bool(request.enable_response_messages),
             )
-            events = await self._open(run, prepared.added)
+            remembers = remembered is not None and not run.stored
+            added = self._as_kept(prepared) if run.stored or remembers else []
+            # The store knows no parent of what continues a response that was never stored.
+            is_orphan = request.previous_response_id in (remembered or {})
+            kept = self._given(prepared, added) if is_orphan else added
+            events = await self._open(run, kept)
         except BaseException:
             await turns.aclose()
             raise
         task = await self._runs.start(response.id, self._run_response(run))
         ignored = (*prepared.offered.ignored, *without_effect(request))
-        return Created(run=run, prepared=prepared, events=events, ignored=ignored, task=task)
+        given = self._given(prepared, added) if remembers else ()
+        return Created(
+            run=run, prepared=prepared, events=events, given=given, ignored=ignored, task=task
+        )
+
+    def _as_kept(self, prepared: Prepared) -> list[StoredItem]:
+        items = [c.resource(entry, self._new_id) for entry in prepared.added]
+        return [StoredItem(id=item_id, raw=raw) for item_id, raw in items]
+
+    def _given(self, prepared: Prepared, added: Sequence[StoredItem]) -> list[StoredItem]:
+        return [*map(_stored, prepared.history), *added]
 
     def _sequencer(self, request: CreateResponse, response: Response, tenant: str) -> Sequencer:
         sealed = "reasoning.encrypted_content" in (request.include or ())
@@ -131,14 +166,16 @@ class CreateResponseService:
             seal=(lambda text: self._seal(tenant, text)) if sealed else None,
         )
 
-    async def _open(self, run: Run, added: Sequence[c.Entry]) -> Batches:
+    async def _open(self, run: Run, kept: Sequence[StoredItem]) -> Batches:
         """Save the response, begin its log and return a reader of it."""
         first = [*run.sequencer.start(), *run.sequencer.begin()]
         response = run.sequencer.response
         if run.stored:
-            items = [c.resource(entry, self._new_id) for entry in added]
-            stored = [StoredItem(id=item_id, raw=raw) for item_id, raw in items]
-            await self._store.create(run.tenant, StoredResponse(response=response, input=stored))
+            await self._store.create(run.tenant, StoredResponse(response=response, input=kept))
         await self._log.create(run.id)
         await self._log.append(run.id, first)
         return await self._log.open(run.id)
+
+
+def _stored(entry: c.Entry) -> StoredItem:
+    return StoredItem(id=entry.item.id or "", raw=entry.raw)

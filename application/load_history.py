@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from antiphon.application.ports import ResponseStore
+from collections.abc import Sequence
+
+from antiphon.application.continuations import Remembered
+from antiphon.application.ports import ResponseStore, StoredItem
 from antiphon.domain.conversation import Entry
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import NotFound, RequestError
@@ -15,11 +18,18 @@ class LoadHistory:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
-    async def __call__(self, request: CreateResponse, *, tenant: str) -> list[Entry]:
-        """Return the items; none where nothing is continued. Raises: RequestError, StoreError."""
+    async def __call__(
+        self, request: CreateResponse, *, tenant: str, remembered: Remembered
+    ) -> list[Entry]:
+        """Return what is continued: `remembered` by the connection, or else in the store.
+
+        None where nothing is continued. Raises: RequestError, StoreError.
+        """
         previous = request.previous_response_id
         if previous is None:
             return []
+        if previous in remembered:
+            return _read(remembered[previous])
         try:
             parent = await self._store.get(tenant, previous)
             stored = await self._store.conversation(tenant, previous)
@@ -35,7 +45,10 @@ class LoadHistory:
                 param="previous_response_id",
                 code="invalid_value",
             )
-        return [
-            Entry(item=decode_item(item.raw, "previous_response_id"), raw=item.raw)
-            for item in stored
-        ]
+        return _read(stored)
+
+
+def _read(kept: Sequence[StoredItem]) -> list[Entry]:
+    return [
+        Entry(item=decode_item(item.raw, "previous_response_id"), raw=item.raw) for item in kept
+    ]

@@ -16,6 +16,8 @@ COMPACTED_AT = 0.8
 
 async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -> Plan:
     """Return the plan. Raises: RequestError."""
+    if request.only_warms_up:
+        return Plan(tenant=tenant, model=prepared.model, turn=prepared.turn, warms_up=True)
     triggered = bool(prepared.added) and isinstance(prepared.added[-1].item, CompactionTrigger)
     if triggered and not prepared.turn.items:
         raise RequestError("There is no conversation to compact.", param="input")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Raw, Struct
 
+from antiphon.application.continuations import Remembered, item_in
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
 from antiphon.application.pauses import in_turn
@@ -60,12 +61,14 @@ class PrepareTurn:
         *,
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
+        remembered: Remembered | None = None,
     ) -> Prepared:
         """Return the turn. Raises: RequestError, StoreError."""
+        remembered = remembered or {}
         model = self._models.named(request.model) if request.model else self._models.all[0]
         offered = self._offer(request)
-        added = await self._added(request, tenant)
-        history = await self._load_history(request, tenant=tenant)
+        added = await self._added(request, tenant, remembered)
+        history = await self._load_history(request, tenant=tenant, remembered=remembered)
         new = [entry.item for entry in added]
         c.check_ids((entry.item for entry in history), new)
         conversation = [*(entry.item for entry in history), *new]
@@ -96,16 +99,20 @@ class PrepareTurn:
         ]
         return offer(tools, request.tool_choice)
 
-    async def _added(self, request: CreateResponse, tenant: str) -> list[c.Entry]:
+    async def _added(
+        self, request: CreateResponse, tenant: str, remembered: Remembered
+    ) -> list[c.Entry]:
         added = await in_turn(_size(request.input), c.entries, request.input)
         c.check_input(added)
-        return [await self._resolved(entry, tenant) for entry in added]
+        return [await self._resolved(entry, tenant, remembered) for entry in added]
 
-    async def _resolved(self, entry: c.Entry, tenant: str) -> c.Entry:
+    async def _resolved(self, entry: c.Entry, tenant: str, remembered: Remembered) -> c.Entry:
         if not isinstance(entry.item, i.ItemReference):
             return entry
         try:
-            stored = await self._store.item(tenant, entry.item.id)
+            stored = item_in(remembered, entry.item.id) or await self._store.item(
+                tenant, entry.item.id
+            )
         except NotFound:
             raise RequestError(
                 f"Item with id {entry.item.id[:100]!r} not found.", param="input"

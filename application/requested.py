@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
-from antiphon.application.ports import Model, Turn
+from antiphon.application.ports import Json, Model, Turn
 from antiphon.application.sampling import sampling_of
 from antiphon.domain.conversation import InForce
 from antiphon.domain.errors import RequestError
@@ -64,7 +65,7 @@ def response_of(
         safety_identifier=request.safety_identifier,
         prompt_cache_key=request.prompt_cache_key,
         metadata=request.metadata or {},
-        prompt_cache_options=request.prompt_cache_options or UNSET,
+        prompt_cache_options=_cache_options(request),
         prompt_cache_retention=request.prompt_cache_retention or UNSET,
         input_transformations=tuple(removed) or UNSET,
         request_id=request.request_id or UNSET,
@@ -111,6 +112,13 @@ def without_effect(request: CreateResponse) -> list[str]:
         inside = getattr(request, outer)
         found += [f"{outer}.{name}" for name in names if inside and getattr(inside, name)]
     return sorted(found)
+
+
+def _cache_options(request: CreateResponse) -> Json | UnsetType:
+    if request.prompt_cache_options is None:
+        return UNSET
+    options: Json = msgspec.to_builtins(replace(request.prompt_cache_options, prewarm=None))
+    return options
 
 
 def _text(request: CreateResponse, in_force: AnyFormat | None = None) -> TextConfig:

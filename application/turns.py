@@ -17,6 +17,7 @@ from antiphon.application.compacting import CompactingTurn, compaction_of
 from antiphon.application.ports import Model, ModelTurn, Turn
 from antiphon.application.show_items import ShowItems
 from antiphon.application.summaries import SummarisedTurn
+from antiphon.application.warm_up import WarmUp, shortest
 from antiphon.domain.items import AnyItem
 
 Seal = Callable[[str, str], str]
@@ -27,6 +28,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What the turns of one response are made from.
 
     `compacts`: the conversation is compacted first; `answers`: then, or at once, it is answered.
+    `warms_up`: nothing is answered, only the prompt is cached.
     `summary`: how long summaries of reasoning are to be; None for none.
     """
 
@@ -35,6 +37,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     turn: Turn
     compacts: bool = False
     answers: bool = True
+    warms_up: bool = False
     summary: str | None = None
 
 
@@ -72,6 +75,8 @@ class Turns:
         return CompactingTurn(admitted, turn.items, partial(self._seal, self._plan.tenant))
 
     async def _answer(self, turn: Turn) -> ModelTurn:
+        if self._plan.warms_up:
+            return WarmUp(await self._admit(shortest(turn)))
         admitted = await self._admit(turn)
         if self._plan.summary is None:
             return admitted

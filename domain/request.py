@@ -75,6 +75,15 @@ class ContextManagement(Struct, frozen=True, kw_only=True):
     compact_threshold: Annotated[int, Meta(ge=1000)] | None = None
 
 
+class PromptCacheOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`prewarm` fills the prompt cache and generates nothing."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Literal["30m", "12h"] | None = None
+    prewarm: bool | None = None
+    comparison_response_id: str | None = None
+
+
 class StructuredOutputs(Struct, frozen=True, kw_only=True):
     """vLLM's constraint of the output: exactly one kind (checked in checks.py)."""
 
@@ -119,7 +128,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
         Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
     ) = None
     prompt_cache_key: Key | None = None
-    prompt_cache_options: Json | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: str | None = None
@@ -127,6 +136,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     moderation: Json | None = None
     access_programs: Json | None = None
     image: Json | None = None
+    generate: bool | None = None  # of WebSocket mode (api_surface 9)
     # vLLM's extensions (api_surface 11)
     request_id: str | None = None
     session_id: str | None = None
@@ -157,6 +167,12 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     ec_transfer_params: Json | None = None
     vllm_xargs: Json | None = None
     watermarking: bool | None = None
+
+    @property
+    def only_warms_up(self) -> bool:
+        """Whether the prompt is only to be cached, and nothing to be generated (api_surface 9)."""
+        options = self.prompt_cache_options
+        return self.generate is False or (options is not None and options.prewarm is True)
 
 
 FIELDS = frozenset(CreateResponse.__struct_fields__)

@@ -1,0 +1,37 @@
+"""Warm up: a turn that leaves its prompt in the engine's cache and nothing else (api_surface 9)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from antiphon.application.ports import Json, ModelTurn, Turn
+from antiphon.domain.deltas import Delta, TurnEnd
+
+
+def shortest(turn: Turn) -> Turn:
+    """Return the turn with the fewest tokens to generate: an engine caches no prompt for none."""
+    return replace(turn, sampling=replace(turn.sampling, max_tokens=1))
+
+
+class WarmUp(ModelTurn):
+    """A turn of which nobody sees what the model wrote: its end is all that is left."""
+
+    def __init__(self, turn: ModelTurn) -> None:
+        self._turn = turn
+
+    async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
+        async with aclosing(aiter(self._turn)) as batches:
+            async for deltas in batches:
+                if deltas and isinstance(deltas[-1], TurnEnd):
+                    usage = replace(deltas[-1].usage, output=0, reasoning=0)
+                    yield [TurnEnd("stop", usage)]
+
+    async def aclose(self) -> None:
+        await self._turn.aclose()
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        given, _ = self._turn.messages()
+        return given, []
