@@ -6,6 +6,7 @@ nowhere else. Tests build a container of their own and override providers.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from antiphon.application.compact_conversation import CompactConversation
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import CreateResponseService
 from antiphon.application.follow_response import FollowResponse
+from antiphon.application.lanes import LaneLimits
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
 from antiphon.application.ports import Engine, Format, Model, ResponseStore
@@ -195,6 +197,7 @@ class Container(containers.DeclarativeContainer):
         now=providers.Object(time.time),
         seal=sealer.provided.seal,
     )
+    stopping = providers.Singleton(asyncio.Event)
     recover = providers.Singleton(RecoverResponses, store)
     services = providers.Singleton(
         Services,
@@ -209,6 +212,7 @@ class Container(containers.DeclarativeContainer):
         cancel=providers.Singleton(CancelResponse, store, runs),
         input_items=providers.Singleton(ListInputItems, store),
         heartbeat=providers.Singleton(Heartbeat, settings.provided.keepalive_s),
+        stopping=stopping,
         options=providers.Singleton(
             HttpOptions,
             limits=providers.Singleton(
@@ -220,5 +224,8 @@ class Container(containers.DeclarativeContainer):
             done_marker=settings.provided.done_marker,
             strict_unknown_fields=settings.provided.strict_unknown_fields,
             log_requests=settings.provided.log_requests,
+            error_stacks=settings.provided.error_stacks,
+            websocket_s=settings.provided.websocket_s,
+            lanes=providers.Singleton(LaneLimits),
         ),
     )

@@ -20,12 +20,14 @@ from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.app import create_app
-from antiphon.entrypoints.http.protocol import BoundedProtocol
+from antiphon.entrypoints.http.protocol import BoundedProtocol, WebSocketProtocol
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.sole_use import sole_use
 
 logger = logging.getLogger("antiphon.server")
 GC_THRESHOLDS = (50_000, 20, 100)
+PINGS_UNANSWERED = 3
+"""For as many intervals of its pings a WebSocket client may be silent before it counts as gone."""
 SENDING_S = 5
 """For clients to be sent the end of their streams, after the runs were ended."""
 
@@ -42,9 +44,16 @@ class Served(Struct, frozen=True, kw_only=True):
 class _Server(uvicorn.Server):
     """Leaves signals to us: uvicorn repeats them when it is done, which would skip our closing."""
 
-    def __init__(self, config: uvicorn.Config, *, drain: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        stopping: asyncio.Event,
+        drain: Callable[[], Awaitable[None]],
+    ) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self._stopping = stopping
         self._drain = drain
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -53,6 +62,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, and give the runs their time: each stream gets its terminal event."""
+        self._stopping.set()
         draining = asyncio.ensure_future(self._drain())
         await super().shutdown(sockets)
         await draining
@@ -91,7 +101,8 @@ async def serving(container: Container) -> AsyncIterator[Served]:
             error_stacks=settings.error_stacks,
         )
         drain = partial(container.runs().drain, settings.graceful_shutdown_s)
-        server = _Server(_uvicorn_config(app, settings), drain=drain)
+        config = _uvicorn_config(app, settings)
+        server = _Server(config, stopping=container.stopping(), drain=drain)
         _calm_collector()
         started = asyncio.ensure_future(server.ready.wait())
         task = asyncio.create_task(server.serve(sockets=[listening]))
@@ -177,7 +188,11 @@ def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         http=BoundedProtocol.within(settings.arrival_s),
-        ws="none",
+        ws=WebSocketProtocol,
+        ws_max_size=settings.max_body_bytes,
+        ws_per_message_deflate=False,  # an event is too small to win by it
+        ws_ping_interval=settings.keepalive_s,
+        ws_ping_timeout=PINGS_UNANSWERED * settings.keepalive_s,
         lifespan="off",
         access_log=False,
         log_config=None,

@@ -207,8 +207,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float,
         _about(
             STREAMS,
-            "Seconds of silence after which a stream gets a comment line, so that no proxy "
-            "closes it. 0 sends none.",
+            "Seconds of silence after which a stream gets a comment line, and between the pings "
+            "of a WebSocket, so that no proxy closes it. 0 sends none.",
             ge=0,
         ),
     ] = 15.0
@@ -220,6 +220,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "none, and its clients need none.",
         ),
     ] = False
+
+    websocket_s: Annotated[
+        float,
+        _about(
+            STREAMS,
+            "Seconds that a WebSocket connection may last; what runs then still ends.",
+            gt=0,
+        ),
+    ] = 3600.0
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],

@@ -12,6 +12,7 @@ from antiphon.entrypoints.http.health import Health
 from antiphon.entrypoints.http.models import ModelList
 from antiphon.entrypoints.http.openapi import openapi_config
 from antiphon.entrypoints.http.responses import Responses, Services
+from antiphon.entrypoints.http.websocket import converse
 
 
 def create_app(
@@ -23,7 +24,7 @@ def create_app(
 ) -> Litestar:
     """Return the app; everything it needs has been started before."""
     return Litestar(
-        route_handlers=[Responses, ModelList, Health],
+        route_handlers=[Responses, converse, ModelList, Health],
         dependencies={
             "services": Provide(lambda: services, sync_to_thread=False, use_cache=True),
             "models": Provide(lambda: models, sync_to_thread=False, use_cache=True),

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.application.pauses import in_turn
+from antiphon.domain.decoding import Decoded, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
 from antiphon.entrypoints.http.requests import HttpRequest, header
 
@@ -43,6 +44,19 @@ async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
     body = await _received(request, limits.max_bytes)
     await in_turn(len(body), check_shape, body, limits)
     return body
+
+
+def decode_body(body: bytes, *, strict: bool, envelope: frozenset[str] = frozenset()) -> Decoded:
+    """Read a request to create; `envelope` are fields that the transport adds to it.
+
+    Raises: RequestError, also for an unknown field if `strict`.
+    """
+    decoded = decode_request(body)
+    unknown = tuple(name for name in decoded.unknown if name not in envelope)
+    if unknown and strict:
+        name = unknown[0]
+        raise RequestError(f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter")
+    return Decoded(request=decoded.request, unknown=unknown)
 
 
 async def _received(request: HttpRequest, max_bytes: int) -> bytes:

@@ -1,4 +1,5 @@
-"""HTTP/1.1 with limits: uvicorn itself reads heads of any size, and waits for requests for ever.
+"""HTTP/1.1 and WebSockets with limits: uvicorn itself reads heads of any size, and waits for
+requests for ever.
 
 What is refused here never reaches the app, but has the same shape of error.
 """
@@ -10,10 +11,14 @@ import socket
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from antiphon.entrypoints.http.errors import error_json
 
 MAX_HEAD_BYTES = 64 * 1024
+FAREWELL_S = 1
+"""For a client to read why its connection is closed."""
+WEBSOCKET_PATH = b"/v1/responses"
 REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 
 
@@ -63,8 +68,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """Return this protocol with another limit: uvicorn makes the instances itself."""
         return type(cls.__name__, (cls,), {"arrival_s": arrival_s})
 
+    def _should_upgrade(self) -> bool:
+        # Whatever else asks for an upgrade is answered as if it had not, which HTTP allows.
+        path = self.url.partition(b"?")[0].rstrip(b"/")
+        asked = path == WEBSOCKET_PATH and self.scope["method"] == "GET"
+        return asked and super()._should_upgrade()
+
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: clients probe for WebSockets, and the 405 that they get is an answer."""
+        """Say nothing: clients probe for upgrades, and what they get is an answer."""
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
@@ -80,12 +91,43 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         self._arrived()
-        if self.transport.is_closing():
-            return
-        body = error_json(status, message, None, None)
-        head = (
-            f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
+        _refuse(self.transport, status, message)
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """An upgrade that is refused says so, and the app closes what was accepted."""
+
+    def shutdown(self) -> None:
+        # The app was told that the server stops: what runs has its end first, then it closes.
+        if not self.handshake_complete or self.close_sent:
+            super().shutdown()
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self._lose_soon()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.handshake_initiated and self.conn.handshake_exc is not None:
+            message = f"This is no WebSocket handshake: {self.conn.handshake_exc}."
+            _refuse(self.transport, 400, message)
+
+    def handle_parser_exception(self) -> None:
+        super().handle_parser_exception()
+        self._lose_soon()
+
+    def _lose_soon(self) -> None:
+        # A transport that is closed still waits for its client to read what was sent before.
+        self.loop.call_later(FAREWELL_S, self.transport.abort)
+
+
+def _refuse(transport: asyncio.Transport, status: int, message: str) -> None:
+    if transport.is_closing():
+        return
+    body = error_json(status, message, None, None)
+    head = (
+        f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    transport.write(head.encode() + body)
+    transport.close()

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from litestar import Request
+from litestar.connection import ASGIConnection
 
 from antiphon.adapters.ids import new_id
 
 HttpRequest = Request[Any, Any, Any]
+Connection = ASGIConnection[Any, Any, Any, Any]
 
 REQUEST_ID_HEADER = "x-request-id"
 IGNORED_HEADER = "x-antiphon-ignored"
 MAX_REQUEST_ID = 128
 MAX_IGNORED = 1000
+TRACE_HEADERS = ("traceparent", "tracestate")
 
 
-def header(request: HttpRequest, name: bytes) -> str:
+def header(request: Connection, name: bytes) -> str:
     """Return a header, or "". `request.headers` would first build a map of all of them."""
     for key, value in request.scope["headers"]:
         if key == name:
@@ -25,7 +28,7 @@ def header(request: HttpRequest, name: bytes) -> str:
     return ""
 
 
-def request_id(request: HttpRequest) -> str:
+def request_id(request: Connection) -> str:
     """Return the request's id: the client's own, if it sent a plain one, else a fresh one."""
     state = request.scope["state"]
     if "request_id" not in state:
@@ -36,7 +39,13 @@ def request_id(request: HttpRequest) -> str:
     return known
 
 
-def answer_headers(request: HttpRequest, ignored: Sequence[str] = ()) -> dict[str, str]:
+def trace_headers(request: Connection) -> dict[str, str]:
+    """Return the headers by which the client's traces go on in the engine."""
+    found = {name: header(request, name.encode()) for name in TRACE_HEADERS}
+    return {name: value for name, value in found.items() if value}
+
+
+def answer_headers(request: Connection, ignored: Sequence[str] = ()) -> dict[str, str]:
     """Return the headers of an answer; `ignored` are fields that had no effect (decision 9)."""
     headers = {REQUEST_ID_HEADER: request_id(request)}
     if ignored:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -16,6 +17,7 @@ from antiphon.application.compact_conversation import CompactConversation
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateResponseService
 from antiphon.application.follow_response import FollowResponse
+from antiphon.application.lanes import LaneLimits
 from antiphon.application.pauses import in_turn
 from antiphon.application.ports import Batches
 from antiphon.application.stored_responses import (
@@ -24,21 +26,25 @@ from antiphon.application.stored_responses import (
     GetResponse,
     ListInputItems,
 )
-from antiphon.domain.decoding import Decoded, decode_request
+from antiphon.domain.decoding import Decoded
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import INCLUDABLE
 from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer
-from antiphon.entrypoints.http.bodies import BodyLimits, read_body
+from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, read_body
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.openapi import CompactOperation, CountOperation, CreateOperation
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header, request_id
+from antiphon.entrypoints.http.requests import (
+    HttpRequest,
+    answer_headers,
+    request_id,
+    trace_headers,
+)
 
 logger = logging.getLogger("antiphon.requests")
 
 TENANT = "default"
 """Until there are keys, all requests are one tenant's."""
 
-TRACE_HEADERS = ("traceparent", "tracestate")
 INCLUDE_VALUES = frozenset(get_args(INCLUDABLE))
 
 Include = Annotated[list[str] | None, QueryParameter(name="include[]", required=False)]
@@ -52,6 +58,9 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     done_marker: bool = False
     strict_unknown_fields: bool = False
     log_requests: bool = False
+    error_stacks: bool = False
+    websocket_s: float = 3600.0
+    lanes: LaneLimits = LaneLimits()
 
 
 class Services(Struct, frozen=True, kw_only=True):
@@ -66,6 +75,7 @@ class Services(Struct, frozen=True, kw_only=True):
     cancel: CancelResponse
     input_items: ListInputItems
     heartbeat: Heartbeat
+    stopping: asyncio.Event
     options: HttpOptions
 
 
@@ -83,7 +93,7 @@ class Responses(Controller):
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), body.decode())
         created = await services.create(
-            decoded.request, tenant=TENANT, trace_headers=_trace(request)
+            decoded.request, tenant=TENANT, trace_headers=trace_headers(request)
         )
         ignored = (*created.ignored, *decoded.unknown)
         headers = answer_headers(request, ignored)
@@ -117,7 +127,7 @@ class Responses(Controller):
         """Answer with the items that a client goes on from in place of the conversation."""
         decoded = self._decode(await read_body(request, services.options.limits), services)
         compacting = await services.compact(
-            decoded.request, tenant=TENANT, trace_headers=_trace(request)
+            decoded.request, tenant=TENANT, trace_headers=trace_headers(request)
         )
         created = compacting.created
         headers = answer_headers(request, (*created.ignored, *decoded.unknown))
@@ -183,13 +193,7 @@ class Responses(Controller):
         )
 
     def _decode(self, body: bytes, services: Services) -> Decoded:
-        decoded = decode_request(body)
-        if decoded.unknown and services.options.strict_unknown_fields:
-            name = decoded.unknown[0]
-            raise RequestError(
-                f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter"
-            )
-        return decoded
+        return decode_body(body, strict=services.options.strict_unknown_fields)
 
     def _stream(
         self, events: Batches, headers: Mapping[str, str], services: Services, *, leave: Any
@@ -207,11 +211,6 @@ class Responses(Controller):
     ) -> JsonAnswer:
         await created.leave()
         return JsonAnswer(await services.get(TENANT, created.id), headers)
-
-
-def _trace(request: HttpRequest) -> dict[str, str]:
-    found = {name: header(request, name.encode()) for name in TRACE_HEADERS}
-    return {name: value for name, value in found.items() if value}
 
 
 def _check_include(*given: list[str] | None) -> None:

@@ -18,6 +18,7 @@ PRINTED = {
     "structured.py": "city=",
     "resume.py": "True response.completed",
     "compact.py": "['message', 'compaction']",
+    "websocket.py": "Echo: And again.",
     "scripted.py": "['reasoning', 'message'] Hello there!",
 }
 

@@ -215,6 +215,36 @@ def test_pages_of_input_items_are_walked(client: OpenAI, model: str) -> None:
     assert [item.content[0].text for item in listed] == [f"n{n}" for n in range(5)]  # type: ignore[union-attr]
 
 
+def test_turns_go_over_one_connection(client: OpenAI, model: str) -> None:
+    asked = script({"call": "get_weather", "args": {"city": "P"}}, {"say": "Sunny."})
+    fields: dict[str, Any] = {"model": model, "tools": [WEATHER], "store": False}
+    with client.responses.connect() as connection:
+        connection.response.create(input=asked, **fields)
+        first = last_response(connection)
+        assert first.output[-1].type == "function_call"
+        output: Any = {
+            "type": "function_call_output",
+            "call_id": first.output[-1].call_id,
+            "output": "sunny",
+        }
+        connection.response.create(input=[output], previous_response_id=first.id, **fields)
+        assert last_response(connection).output_text == "Sunny."
+        connection.response.create(model=model, input="x", previous_response_id="resp_none")
+        refused = connection.recv()
+        assert refused.type == "error"
+        assert refused.error.code == "previous_response_not_found"
+
+
+def last_response(connection: Any) -> Response:
+    """Read one response to its end; its events must fit their types."""
+    for event in connection:
+        EVENT.validate_python(event.to_dict(mode="json"), strict=False)
+        if event.type == "response.completed":
+            found: Response = event.response
+            return found
+    raise AssertionError("the connection was closed")
+
+
 def test_a_deleted_response_is_gone(client: OpenAI, model: str) -> None:
     response = client.responses.create(model=model, input="x")
     client.responses.delete(response.id)

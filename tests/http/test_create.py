@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from .conftest import create
+from .conftest import create, wait_until
 
 WEATHER = {
     "type": "function",
@@ -352,13 +351,6 @@ def test_a_silent_stream_gets_comments(serve: Callable[..., Any], script: Any) -
         answer = httpx.post(f"{server.api}/responses", json=body)
     assert answer.text.count(": keepalive\n\n") >= 2
     assert "late" in answer.text
-
-
-def wait_until(holds: Callable[[], bool], limit_s: float = 5.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("done_marker", [False, True])

@@ -1,0 +1,320 @@
+"""`GET /v1/responses` with an upgrade: many responses on one connection (api_surface 9).
+
+Each `response.create` is the request that HTTP would take, goes to the same service, and its lane
+reads the same log. What HTTP would answer as an error is an `error` frame here; nothing but the
+client, the time limit and the end of the server closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from litestar import WebSocket, websocket
+from litestar.di import NamedDependency
+from litestar.exceptions import WebSocketDisconnect
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.application.continuations import Continuations
+from antiphon.application.create_response import Created
+from antiphon.application.lanes import Lane, Lanes, lane_of
+from antiphon.application.pauses import in_turn
+from antiphon.application.steering import Steering
+from antiphon.domain import errors as er
+from antiphon.domain import events as e
+from antiphon.domain.decoding import read
+from antiphon.domain.request import CreateResponse
+from antiphon.entrypoints.http.bodies import BodyLimits, check_shape, decode_body
+from antiphon.entrypoints.http.errors import RETRY_AFTER_S, ErrorBody, error_body, told
+from antiphon.entrypoints.http.requests import answer_headers, request_id, trace_headers
+from antiphon.entrypoints.http.responses import TENANT, Services
+
+logger = logging.getLogger("antiphon.websocket")
+
+Socket = WebSocket[Any, Any, Any]
+
+ENVELOPE = frozenset({"type", "stream_id"})
+"""Fields of a `response.create` that no HTTP request has."""
+
+MEMORY_IN_BODIES = 4
+"""A connection remembers as many bytes of unstored responses as so many of the longest bodies."""
+
+TIME_IS_UP, RESTARTS = 1000, 1012
+"""Close codes; clients that can connect again do so after the second."""
+
+MESSAGES = ("response.create", "response.steer")
+
+
+class ClientGone(Exception):
+    """Nothing more can be sent."""
+
+
+class Head(Struct, frozen=True):
+    """What tells messages apart; checked by hand, so that each error can have its own code."""
+
+    type: Any = None
+    stream_id: Any = None
+
+
+class ErrorFrame(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="type"
+):
+    """`status` where a message was refused, `sequence_number` where a run failed."""
+
+    status: int | None = None
+    stream_id: str | None = None
+    sequence_number: int | None = None
+    error: ErrorBody
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_head = msgspec.json.Decoder(Head).decode
+
+
+@websocket("/v1/responses")
+async def converse(socket: Socket, services: NamedDependency[Services]) -> None:
+    """Answer the client's messages until one side has enough."""
+    await Conversing(socket, services)()
+
+
+class Conversing:
+    """One connection, from its first message to its close. Call it once."""
+
+    def __init__(self, socket: Socket, services: Services) -> None:
+        self._socket = socket
+        self._services = services
+        self._options = services.options
+        self._traced = trace_headers(socket)
+        self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
+        self._continuations = Continuations(
+            max_bytes=MEMORY_IN_BODIES * self._options.limits.max_bytes
+        )
+        self._steering = Steering()
+        self._answering: set[asyncio.Task[None]] = set()
+        self._ending: er.RequestError | None = None
+
+    async def __call__(self) -> None:
+        await self._socket.accept(headers=answer_headers(self._socket))
+        reading = asyncio.create_task(self._read())
+        closing = asyncio.create_task(self._close())
+        try:
+            await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._lanes.clear()
+            await _cancelled(reading, closing, *self._answering)
+
+    # --- what comes in ----------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Take messages until the client has left."""
+        while True:
+            message: Any = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            await self._take(message)
+
+    async def _take(self, message: Mapping[str, Any]) -> None:
+        lane: Lane = None
+        try:
+            body = _received(message)
+            head = await in_turn(len(body), _head, body, self._options.limits)
+            lane = lane_of(head.stream_id)
+            await self._act(head.type, lane, body)
+        except ClientGone:
+            raise
+        except Exception as exc:
+            await self._refuse(exc, lane)
+
+    async def _act(self, kind: Any, lane: Lane, body: bytes) -> None:
+        match kind:
+            case "response.create":
+                await self._create(lane, body)
+            case "response.steer":
+                await self._send(_text_of(self._steering.answer(body)))
+            case _:
+                raise _unknown(kind)
+
+    async def _create(self, lane: Lane, body: bytes) -> None:
+        strict = self._options.strict_unknown_fields
+        decoded = await in_turn(len(body), decode_body, body, strict=strict, envelope=ENVELOPE)
+        request = decoded.request
+        if self._options.log_requests:
+            logger.info("request on %s: %s", request_id(self._socket), body.decode())
+        if request.background:
+            raise er.RequestError(
+                "Unsupported parameter: 'background' cannot be used on a WebSocket connection.",
+                param="background",
+                code="unsupported_parameter",
+            )
+        if self._ending is not None:
+            raise self._ending
+        self._lanes.add(lane, replace(request, stream=True), size=len(body))
+        self._start()
+
+    # --- what goes out ----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Answer what may be answered now."""
+        while (next_one := self._lanes.take()) is not None:
+            task = asyncio.create_task(self._answer(*next_one))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, lane: Lane, request: CreateResponse) -> None:
+        try:
+            await self._respond(lane, request)
+        except ClientGone:
+            return
+        except Exception as exc:
+            self._continuations.evict(lane, request.previous_response_id)
+            await self._refuse(exc, lane)
+        finally:
+            self._lanes.leave(lane)
+            self._start()
+
+    async def _respond(self, lane: Lane, request: CreateResponse) -> None:
+        created = await self._services.create(
+            request,
+            tenant=TENANT,
+            trace_headers=self._traced,
+            remembered=self._continuations.remembered,
+        )
+        self._steering.begin(created.id, lane)
+        try:
+            async for events in created.events:
+                if isinstance(events[-1], e.Completed | e.Incomplete | e.Failed):
+                    self._over(lane, request, created, events[-1])  # first: the client may go on
+                for event in events:
+                    await self._send(frame(event, lane))
+        finally:
+            self._steering.end(created.id)
+            await created.leave()
+
+    def _over(
+        self,
+        lane: Lane,
+        request: CreateResponse,
+        created: Created,
+        end: e.Completed | e.Incomplete | e.Failed,
+    ) -> None:
+        self._steering.end(created.id)
+        if isinstance(end, e.Failed):
+            self._continuations.evict(lane, request.previous_response_id)
+        elif created.stored:
+            self._continuations.forget(lane)
+        else:
+            self._continuations.keep(lane, created.id, created.conversation())
+
+    async def _refuse(self, exc: Exception, lane: Lane) -> None:
+        if self._options.error_stacks or not isinstance(exc, er.AntiphonError):
+            logger.error("a message on %s was refused", request_id(self._socket), exc_info=exc)
+        await self._send(refusal(exc, lane))
+
+    async def _send(self, text: str) -> None:
+        # Waits while the client does not read: what it was not sent yet stays in the log.
+        try:
+            await self._socket.send({"type": "websocket.send", "text": text, "bytes": None})
+        except (OSError, RuntimeError, WebSocketDisconnect):  # left, or told to leave
+            raise ClientGone from None
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _close(self) -> None:
+        """Close when the time is up or the server stops: what runs ends first, what waits never
+        begins.
+        """
+        try:
+            async with asyncio.timeout(self._options.websocket_s):
+                await self._services.stopping.wait()
+            self._ending, code = _stops(), RESTARTS
+        except TimeoutError:
+            self._ending, code = _time_is_up(self._options.websocket_s), TIME_IS_UP
+        for lane in self._lanes.clear():
+            await self._refuse(self._ending, lane)
+        while self._answering:
+            await asyncio.wait(self._answering)
+        if code == TIME_IS_UP:  # a client that asks for nothing more would not know why
+            await self._refuse(self._ending, None)
+        await self._socket.close(code, self._ending.message)
+
+
+def frame(event: e.Event, lane: Lane) -> str:
+    """Return an event as the lane's client sees it.
+
+    >>> frame(e.WebSearchSearching(item_id="ws_1", output_index=0), "a")[-16:]
+    '"stream_id":"a"}'
+    """
+    if isinstance(event, e.Error):
+        error = error_body(500, event.message, event.param, event.code)
+        number = event.sequence_number
+        return _text_of(ErrorFrame(stream_id=lane, sequence_number=number, error=error))
+    encoded = _encode(event)
+    if lane is not None:  # names need no escapes
+        encoded = b'%b,"stream_id":"%b"}' % (encoded[:-1], lane.encode())
+    return encoded.decode()
+
+
+def refusal(exc: Exception, lane: Lane) -> str:
+    """Return the frame of an error that HTTP would answer with a status code."""
+    status, message, param, code = told(exc)
+    error = error_body(status, message, param, code)
+    # Where a code is optional over HTTP, a frame must have one.
+    error = replace(error, code=code or error.type)
+    if status == 503:
+        error = replace(error, headers={"retry-after": str(RETRY_AFTER_S)})
+    return _text_of(ErrorFrame(status=status, stream_id=lane, error=error))
+
+
+def _text_of(message: Struct) -> str:
+    return _encode(message).decode()
+
+
+def _received(message: Mapping[str, Any]) -> bytes:
+    text: str | None = message.get("text")
+    if text is None:
+        raise er.RequestError(
+            "Send text frames, with one JSON object each; this one was binary.",
+            code="invalid_value",
+        )
+    return text.encode()
+
+
+def _head(body: bytes, limits: BodyLimits) -> Head:
+    check_shape(body, limits)
+    head: Head = read(_decode_head, body, "", what="The message")
+    return head
+
+
+def _unknown(kind: Any) -> er.RequestError:
+    if kind is None:
+        return er.missing_parameter("type")
+    return er.RequestError(
+        f"Invalid value: {str(kind)[:100]!r}. Supported values are: {', '.join(MESSAGES)}.",
+        param="type",
+        code="invalid_value",
+    )
+
+
+def _stops() -> er.RequestError:
+    return er.TooManyRequests("The server is stopping. Connect again.", code="server_error")
+
+
+def _time_is_up(limit_s: float) -> er.RequestError:
+    return er.RequestError(
+        f"Responses websocket connection limit reached ({limit_s / 60:g} minutes). Create a new "
+        "websocket connection to continue.",
+        code="websocket_connection_limit_reached",
+    )
+
+
+async def _cancelled(*tasks: asyncio.Task[None]) -> None:
+    """Cancel the tasks and wait for their ends; what a task failed of is logged."""
+    for task in tasks:
+        task.cancel()
+    for end in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(end, Exception) and not isinstance(end, ClientGone):
+            logger.error("a connection failed", exc_info=end)
