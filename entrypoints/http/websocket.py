@@ -29,8 +29,19 @@ from antiphon.domain import events as e
 from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.bodies import BodyLimits, check_shape, decode_body
-from antiphon.entrypoints.http.errors import RETRY_AFTER_S, ErrorBody, error_body, told
-from antiphon.entrypoints.http.requests import answer_headers, request_id, trace_headers
+from antiphon.entrypoints.http.errors import (
+    RETRY_AFTER_S,
+    ErrorBody,
+    error_body,
+    error_json,
+    told,
+)
+from antiphon.entrypoints.http.requests import (
+    answer_headers,
+    header,
+    request_id,
+    trace_headers,
+)
 from antiphon.entrypoints.http.responses import TENANT, Services
 
 logger = logging.getLogger("antiphon.websocket")
@@ -78,7 +89,10 @@ _decode_head = msgspec.json.Decoder(Head).decode
 @websocket("/v1/responses")
 async def converse(socket: Socket, services: NamedDependency[Services]) -> None:
     """Answer the client's messages until one side has enough."""
-    await Conversing(socket, services)()
+    if _is_of_another_site(socket):
+        await _refuse_handshake(socket)
+    else:
+        await Conversing(socket, services)()
 
 
 class Conversing:
@@ -309,6 +323,28 @@ def _time_is_up(limit_s: float) -> er.RequestError:
         "websocket connection to continue.",
         code="websocket_connection_limit_reached",
     )
+
+
+def _is_of_another_site(socket: Socket) -> bool:
+    """Say whether a web page of another host asks.
+
+    Browsers keep pages from reading other hosts' HTTP answers, but not their WebSockets.
+    """
+    origin = header(socket, b"origin")
+    return bool(origin) and origin.partition("://")[2] != header(socket, b"host")
+
+
+async def _refuse_handshake(socket: Socket) -> None:
+    message = "Web pages of another host than this server's may not connect ('Origin')."
+    headers = {"content-type": "application/json", **answer_headers(socket)}
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    refused: Any = {"type": "websocket.http.response.start", "status": 403, "headers": raw}
+    body: Any = {
+        "type": "websocket.http.response.body",
+        "body": error_json(403, message, None, None),
+    }
+    await socket.send(refused)
+    await socket.send(body)
 
 
 async def _cancelled(*tasks: asyncio.Task[None]) -> None:

@@ -539,6 +539,23 @@ def test_any_query_and_any_header_of_a_client_is_accepted(server: Any) -> None:
         assert Client(connection).turn()["status"] == "completed"
 
 
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://[", "file://"])
+def test_a_web_page_of_another_host_may_not_connect(server: Any, origin: str) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        connect(url_of(server), additional_headers={"Origin": origin}, proxy=None)
+    answer = refused.value.response
+    assert answer.status_code == 403
+    assert "Origin" in json.loads(answer.body)["error"]["message"]
+    assert answer.headers["x-request-id"]
+
+
+def test_a_web_page_of_this_host_may_connect(server: Any) -> None:
+    with connect(
+        url_of(server), additional_headers={"Origin": server.url}, proxy=None
+    ) as connection:
+        assert Client(connection).turn()["status"] == "completed"
+
+
 def test_an_unknown_path_refuses_the_handshake(server: Any) -> None:
     with pytest.raises(InvalidStatus) as refused:
         connect(f"{url_of(server)}/resp_1", proxy=None)
