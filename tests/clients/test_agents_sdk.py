@@ -118,3 +118,22 @@ async def test_an_agent_is_a_tool_of_another(agent: Any, script: Script) -> None
     result = await sdk.Runner.run(agent("Outer", tools=[inner]), script(*turns))
     assert result.final_output == "outer"
     assert "Echo: Plainly." in [getattr(item, "output", None) for item in result.new_items]
+
+
+async def test_a_session_is_compacted(agent: Any, script: Script, server: Any) -> None:
+    from agents.memory import OpenAIResponsesCompactionSession
+    from openai import AsyncOpenAI
+
+    kept = sdk.SQLiteSession("compacted")
+    async with AsyncOpenAI(base_url=server.api, api_key="none", max_retries=0) as client:
+        session = OpenAIResponsesCompactionSession(
+            session_id="compacted",
+            underlying_session=kept,
+            client=client,
+            model="gpt-4.1-scripted",  # the session refuses names that are not OpenAI's
+            should_trigger_compaction=lambda seen: len(seen["compaction_candidate_items"]) >= 2,
+        )
+        for said in ("one", "two", "three"):
+            result = await sdk.Runner.run(agent(), script({"say": said}), session=session)
+            assert result.final_output == said
+    assert "compaction" in [item.get("type") for item in await kept.get_items()]
