@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,7 @@ name = "Antiphon"
 base_url = "{url}"
 wire_api = "responses"
 """
+Codex = Callable[..., str]
 
 
 @pytest.fixture
@@ -48,10 +50,31 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def codex(run_node: Run, workspace: Path, home: Path) -> Codex:
+    """Run Codex on a prompt."""
+
+    def run(prompt: str, *, url: str, model: str) -> str:
+        (home / "config.toml").write_text(CODEX.format(url=url))
+        return run_node(
+            INSTALLED / ".bin" / "codex",
+            *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+            *("--model", model, prompt),
+            cwd=workspace,
+            HOME=str(home),
+            CODEX_HOME=str(home),
+        )
+
+    return run
+
+
+def texts_in(folder: Path) -> dict[str, str]:
+    return {file.name: file.read_text() for file in folder.glob("*.txt")}
+
+
 def test_codex_runs_commands_and_applies_patches(
-    run_node: Run, server: object, model: str, script: Script, workspace: Path, home: Path
+    codex: Codex, server: Any, model: str, script: Script, workspace: Path
 ) -> None:
-    (home / "config.toml").write_text(CODEX.format(url=server.api))  # type: ignore[attr-defined]
     turns = (
         [
             {"think": "Look first."},
@@ -60,25 +83,31 @@ def test_codex_runs_commands_and_applies_patches(
         {"call": "exec_command", "args": {"cmd": f"apply_patch <<'EOF'\n{PATCH}EOF\n"}},
         {"say": "The greeting is French now."},
     )
-    printed = run_node(
-        INSTALLED / ".bin" / "codex",
-        *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-        *("--model", model, script(*turns)),
-        cwd=workspace,
-        HOME=str(home),
-        CODEX_HOME=str(home),
-    )
+    printed = codex(script(*turns), url=server.api, model=model)
     assert "The greeting is French now." in printed
-    written = {file.name: file.read_text() for file in workspace.glob("*.txt")}
-    assert written == {"greeting.txt": "bonjour\n", "read.txt": "hello\n", "added.txt": "new\n"}
+    assert texts_in(workspace) == {
+        "greeting.txt": "bonjour\n",
+        "read.txt": "hello\n",
+        "added.txt": "new\n",
+    }
+
+
+def test_codex_gives_a_model_that_it_knows_the_tools_of_that_model(
+    codex: Codex, serve: Any, script: Script, workspace: Path
+) -> None:
+    patch = {"custom": "apply_patch", "input": PATCH}
+    with serve(served_model_name=("gpt-5.5",)) as server:
+        printed = codex(script(patch, {"say": "Patched."}), url=server.api, model="gpt-5.5")
+    assert "Patched." in printed
+    assert texts_in(workspace) == {"greeting.txt": "bonjour\n", "added.txt": "new\n"}
 
 
 def test_opencode_runs_commands_and_writes_files(
-    run_node: Run, server: object, model: str, script: Script, workspace: Path, home: Path
+    run_node: Run, server: Any, model: str, script: Script, workspace: Path, home: Path
 ) -> None:
     provider = {
         "npm": "@ai-sdk/openai",
-        "options": {"baseURL": server.api, "apiKey": "none"},  # type: ignore[attr-defined]
+        "options": {"baseURL": server.api, "apiKey": "none"},
         "models": {model: {}},
     }
     settings = {
@@ -112,5 +141,5 @@ def test_opencode_runs_commands_and_writes_files(
         OPENCODE_DISABLE_MODELS_FETCH="1",
     )
     assert "Written." in printed
-    written = {file.name: file.read_text() for file in workspace.glob("*.txt")}
+    written = texts_in(workspace)
     assert written == {"greeting.txt": "hello\n", "read.txt": "hello\n", "added.txt": "new\n"}

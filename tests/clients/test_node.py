@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,10 @@ SUITES = sorted((Path(__file__).parent / "node").glob("*.test.mjs"))
 @pytest.mark.clients
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name.split(".")[0])
-def test_the_suite_passes(run_node: Run, suite: Path) -> None:
+def test_the_suite_passes(run_node: Run, server: Any, model: str, suite: Path) -> None:
     if not (INSTALLED / "openai").exists():
         pytest.skip("the clients for Node are not installed: make test-clients does it")
     node = shutil.which("node")
     assert node
-    print(run_node(node, "--test", "--test-reporter=spec", suite))
+    told = {"ANTIPHON_URL": server.api, "ANTIPHON_MODEL": model}
+    assert "fail 0" in run_node(node, "--test", "--test-reporter=spec", suite, **told)
