@@ -20,7 +20,7 @@ from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.decoding import decode_item, decode_tool
 from antiphon.domain.errors import NotFound, RequestError
-from antiphon.domain.offers import Offer, offer
+from antiphon.domain.offers import Definition, Offer, offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
 
@@ -66,9 +66,9 @@ class PrepareTurn:
         """Return the turn. Raises: RequestError, StoreError."""
         remembered = remembered or {}
         model = self._models.named(request.model) if request.model else self._models.all[0]
-        offered = self._offer(request)
         added = await self._added(request, tenant, remembered)
         history = await self._load_history(request, tenant=tenant, remembered=remembered)
+        offered = offer(_definitions(request, history, added), request.tool_choice)
         new = [entry.item for entry in added]
         c.check_ids((entry.item for entry in history), new)
         conversation = [*(entry.item for entry in history), *new]
@@ -91,13 +91,6 @@ class PrepareTurn:
             turn=turn,
             removed=shown.removed,
         )
-
-    def _offer(self, request: CreateResponse) -> Offer:
-        tools = [
-            decode_tool(raw, f"tools[{position}]")
-            for position, raw in enumerate(request.tools or ())
-        ]
-        return offer(tools, request.tool_choice)
 
     async def _added(
         self, request: CreateResponse, tenant: str, remembered: Remembered
@@ -125,3 +118,19 @@ def _size(given: str | Sequence[Raw] | None) -> int:
     if given is None or isinstance(given, str):
         return 0
     return sum(len(memoryview(raw)) for raw in given)
+
+
+def _definitions(
+    request: CreateResponse, history: Sequence[c.Entry], added: Sequence[c.Entry]
+) -> list[Definition]:
+    """Return the request's tools and, later ones, those that items of the conversation bring."""
+    found = [
+        Definition(tool=decode_tool(raw, path), path=path)
+        for position, raw in enumerate(request.tools or ())
+        for path in (f"tools[{position}]",)
+    ]
+    for position, number, raw in c.brought_tools([*history, *added]):
+        at = position - len(history)
+        path = f"input[{at}].tools[{number}]" if at >= 0 else "previous_response_id"
+        found.append(Definition(tool=decode_tool(raw, path), path=path, later=True))
+    return found

@@ -7,7 +7,7 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import msgspec
@@ -64,13 +64,6 @@ def check_input(added: Sequence[Entry]) -> None:
                 param=path,
                 code="invalid_value",
             )
-        if isinstance(item, i.AdditionalTools):
-            kind = type(item).__struct_config__.tag
-            raise RequestError(
-                f"Input items of type {kind!r} are not supported by this server.",
-                param=f"{path}.type",
-                code="unsupported_value",
-            )
 
 
 def check_ids(history: Iterable[i.Item], added: Iterable[i.Item]) -> None:
@@ -86,6 +79,14 @@ def check_ids(history: Iterable[i.Item], added: Iterable[i.Item]) -> None:
                 param="input",
             )
         seen.add(item.id)
+
+
+def brought_tools(conversation: Sequence[Entry]) -> Iterator[tuple[int, int, Raw]]:
+    """Return the tools that items bring, as (item's position, tool's position, JSON)."""
+    for position, each in enumerate(conversation):
+        if isinstance(each.item, i.AdditionalTools | i.ToolSearchOutput):
+            for number, tool in enumerate(each.item.tools):
+                yield position, number, Raw(msgspec.json.encode(tool))
 
 
 def check_pairs(conversation: Iterable[i.Item]) -> None:
@@ -105,6 +106,18 @@ def check_pairs(conversation: Iterable[i.Item]) -> None:
         raise RequestError(
             f"No tool call found for function call output with call_id {call_id}.", param="input"
         )
+
+
+def answered_calls(conversation: Iterable[i.Item]) -> Mapping[int, i.Item]:
+    """Return the call that each output answers, by the `id()` of the output."""
+    items = list(conversation)
+    calls = {name: item for item in items for name in _names(item)}
+    named = ((item, i.answers(item)) for item in items)
+    found = {id(item): calls[name] for item, name in named if name in calls}
+    # Searches of the server's have no call_id; their outputs come in the order of the calls.
+    searches = (item for item in items if isinstance(item, i.ToolSearchCall) and not item.call_id)
+    outputs = (item for item in items if isinstance(item, i.ToolSearchOutput) and not item.call_id)
+    return found | {id(output): call for call, output in zip(searches, outputs, strict=False)}
 
 
 def _names(item: i.Item) -> tuple[str, ...]:

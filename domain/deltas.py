@@ -52,20 +52,17 @@ class SummaryDelta(Delta, frozen=True, gc=False):
     text: str
 
 
-class FunctionCallStart(Delta, frozen=True, gc=False):
-    """A call of a client-run function; `call_id` only where the model wrote one itself."""
+class CallStart(Delta, frozen=True, gc=False):
+    """A call of a tool that was offered, by the name that the client knows it by.
+
+    `kind` is the tool's (tools.py) and says which item the call becomes; `call_id` only where the
+    model wrote one itself. ArgumentsDelta follow.
+    """
 
     name: str
     call_id: str | None = None
     namespace: str | None = None
-
-
-class CustomCallStart(Delta, frozen=True, gc=False):
-    """A call of a client-run custom tool, whose input is free text."""
-
-    name: str
-    call_id: str | None = None
-    namespace: str | None = None
+    kind: str = "function"
 
 
 class ToolStart(Delta, frozen=True, gc=False):

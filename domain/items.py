@@ -321,8 +321,9 @@ ANSWERED_BY: Mapping[type[Item], type[Item]] = {
     LocalShellCall: LocalShellCallOutput,
     ShellCall: ShellCallOutput,
     ApplyPatchCall: ApplyPatchCallOutput,
+    ToolSearchCall: ToolSearchOutput,
 }
-"""Which item answers which call of a client-run tool."""
+"""Which item answers which call of a client-run tool. A search by the server has no call_id."""
 
 ID_PREFIXES: Mapping[type[Item], str] = {
     Message: "msg",

@@ -11,13 +11,30 @@ from msgspec.structs import replace
 
 from antiphon.domain import grammars
 from antiphon.domain import tools as t
+from antiphon.domain.client_tools import CLIENT_TOOLS, SearchArguments, parameters_of
 from antiphon.domain.errors import RequestError, UnreadableGrammar, missing_parameter
+from antiphon.domain.tool_search import listed
 
 Json = dict[str, Any]
-NAMESPACE_MARK = "__"
-MAX_FLAT_NAME = 128
+Known = t.AnyTool | t.UnknownTool
 
-HOSTED_CHOICES = frozenset(
+SEARCHES = ("tool_search", "server_tool_search")
+COMPUTERS = ("computer", "computer_use_preview")
+
+CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
+    "function": ("function",),
+    "custom": ("custom",),
+    "shell": ("shell",),
+    "local_shell": ("local_shell",),
+    "apply_patch": ("apply_patch",),
+    "computer": COMPUTERS,
+    "computer_use": COMPUTERS,
+    "computer_use_preview": COMPUTERS,
+    "tool_search": SEARCHES,
+}
+"""The kinds of tools that a tool_choice of a type may mean."""
+
+SERVER_RUN_CHOICES = frozenset(
     {
         "file_search",
         "web_search",
@@ -25,46 +42,78 @@ HOSTED_CHOICES = frozenset(
         "web_search_preview_2025_03_11",
         "image_generation",
         "code_interpreter",
-        "computer",
-        "computer_use",
-        "computer_use_preview",
-        "apply_patch",
-        "shell",
         "programmatic_tool_calling",
         "mcp",
     }
 )
-"""tool_choice objects that force a tool that is no function."""
+"""tool_choice objects that force a tool that only the server could run."""
+
+
+class Definition(Struct, frozen=True, kw_only=True):
+    """A tool, and where it was defined: in `tools` (`later` false) or in an item."""
+
+    tool: Known
+    path: str
+    later: bool = False
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """`specs` go to the model, the Response shows `echo`; `ignored` are paths without effect."""
+    """`specs` go to the model, the Response shows `echo`; `ignored` are paths without effect.
+
+    `definitions` and `tool_choice` are what it was made of.
+    """
 
     specs: tuple[t.ToolSpec, ...] = ()
     choice: t.Choice = t.Choice()
     echo: tuple[Raw, ...] = ()
     ignored: tuple[str, ...] = ()
+    definitions: tuple[Definition, ...] = ()
+    tool_choice: str | Json | None = None
 
 
-def offer(tools: Sequence[t.AnyTool | t.UnknownTool], tool_choice: str | Json | None) -> Offer:
-    """Return what the model is offered. Raises: RequestError."""
-    specs: list[t.ToolSpec] = []
+def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> Offer:
+    """Return what the model is offered. Raises: RequestError.
+
+    A definition that comes later replaces one of its name; two in `tools` must not have one name.
+    Deferred tools are held back if there is a search that can load them.
+    """
+    told: dict[object, tuple[t.ToolSpec, str]] = {}
     ignored: list[str] = []
-    for position, tool in enumerate(tools):
-        path = f"tools[{position}]"
-        _refuse_server_run(tool, path)
-        told = SPECS[type(tool)](tool, path) if type(tool) in SPECS else ()
-        specs.extend(told)
-        if not told:
-            ignored.append(path)
-        ignored.extend(_told_only(tool, path))
-    _refuse_duplicates(specs)
+    for each in definitions:
+        specs = _specs(each)
+        for spec in specs:
+            if _key(spec) in told and not each.later:
+                raise _same_name(spec.client_name, each.path)
+            told[_key(spec)] = (spec, each.path)
+        if not specs and "[" in each.path:  # what came with an earlier request was named there
+            ignored.append(each.path)
+        ignored.extend(_told_only(each.tool, each.path))
+    every = _with_names_of_their_own(list(told.values()))
+    choice = choice_of(tool_choice, every)
+    specs = _without_deferred(every, definitions, choice)
+    if tool_choice == "required" and not specs:
+        raise _bad_choice("'required' needs at least one tool that a model can be offered")
+    echo = (each.tool for each in definitions if not each.later)
     return Offer(
-        specs=tuple(specs),
-        choice=choice_of(tool_choice, specs),
-        echo=tuple(Raw(msgspec.json.encode(_echo(tool))) for tool in tools),
+        specs=specs,
+        choice=choice,
+        echo=tuple(Raw(msgspec.json.encode(_echo(tool))) for tool in echo),
         ignored=tuple(ignored),
+        definitions=tuple(definitions),
+        tool_choice=tool_choice,
     )
+
+
+def loaded(before: Offer, tools: Sequence[Known]) -> Offer:
+    """Return the offer of a response's next turn, after a search that loaded these tools.
+
+    What was to be called has been: only a restriction of tool_choice stays (api_surface 4.3).
+    """
+    found = [Definition(tool=tool, path="tools", later=True) for tool in tools]
+    choice = before.tool_choice
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return offer([*before.definitions, *found], {**choice, "mode": "auto"})
+    return offer([*before.definitions, *found], None)
 
 
 def choice_of(value: str | Json | None, specs: Sequence[t.ToolSpec]) -> t.Choice:
@@ -74,28 +123,17 @@ def choice_of(value: str | Json | None, specs: Sequence[t.ToolSpec]) -> t.Choice
     if value == "none":
         return t.Choice(mode="none")
     if value == "required":
-        if not specs:
-            raise _bad_choice("'required' needs at least one tool in 'tools'")
         return t.Choice(mode="required")
     if isinstance(value, str):
         raise _bad_choice(f"{value!r} is none of 'auto', 'none', 'required'")
     kind = value.get("type")
-    if kind in ("function", "custom"):
-        return t.Choice(mode="required", names=frozenset({_named(value, specs)}))
     if kind == "allowed_tools":
         return _allowed(value, specs)
-    if isinstance(kind, str) and kind in HOSTED_CHOICES:
-        raise _bad_choice(f"the request offers no tool of type {kind!r} that could be forced")
+    if isinstance(kind, str) and kind in CHOSEN_KINDS:
+        return t.Choice(mode="required", names=_chosen(kind, value, specs))
+    if isinstance(kind, str) and kind in SERVER_RUN_CHOICES:
+        raise _bad_choice(f"this server runs no tool of type {kind!r}")
     raise _bad_choice(f"unknown type {kind!r}")
-
-
-def flat_name(namespace: str | None, name: str) -> str:
-    """Return the name that the model writes.
-
-    >>> flat_name("crm", "find")
-    'crm__find'
-    """
-    return f"{namespace}{NAMESPACE_MARK}{name}" if namespace else name
 
 
 def is_strict(schema: Json | None) -> bool:
@@ -139,21 +177,25 @@ def _function(tool: t.FunctionTool, path: str, namespace: str | None = None) -> 
             code="invalid_function_parameters",
         )
     return t.ToolSpec(
-        name=flat_name(namespace, tool.name),
+        name=t.flat_name(namespace, tool.name),
         description=tool.description or "",
         parameters=schema,
         strict=is_strict(schema) if tool.strict is None else tool.strict,
         namespace=namespace,
+        local=tool.name,
+        deferred=tool.defer_loading is True,
     )
 
 
 def _custom(tool: t.CustomTool, path: str, namespace: str | None = None) -> t.ToolSpec:
     return t.ToolSpec(
-        name=flat_name(namespace, tool.name),
+        name=t.flat_name(namespace, tool.name),
         kind="custom",
         description=tool.description or "",
         grammar=_grammar(tool.format, f"{path}.format"),
         namespace=namespace,
+        local=tool.name,
+        deferred=tool.defer_loading is True,
     )
 
 
@@ -193,29 +235,121 @@ def _told_only(tool: t.AnyTool | t.UnknownTool, path: str) -> Iterator[str]:
 
 
 def _namespace(tool: t.NamespaceTool, path: str) -> tuple[t.ToolSpec, ...]:
-    specs = []
-    for position, inner in enumerate(tool.tools):
-        where = f"{path}.tools[{position}]"
-        if len(flat_name(tool.name, inner.name)) > MAX_FLAT_NAME:
-            raise RequestError(
-                f"The names of namespace and tool have more than {MAX_FLAT_NAME} characters.",
-                param=f"{where}.name",
-                code="string_above_max_length",
-            )
-        specs.append(
-            _function(inner, where, tool.name)
-            if isinstance(inner, t.FunctionTool)
-            else _custom(inner, where, tool.name)
-        )
-    return tuple(specs)
+    return tuple(
+        _function(inner, f"{path}.tools[{position}]", tool.name)
+        if isinstance(inner, t.FunctionTool)
+        else _custom(inner, f"{path}.tools[{position}]", tool.name)
+        for position, inner in enumerate(tool.tools)
+    )
+
+
+def _typed(kind: t.ToolKind, note: str = "") -> tuple[t.ToolSpec, ...]:
+    tool = CLIENT_TOOLS[kind]
+    spec = t.ToolSpec(
+        name=tool.name,
+        kind=kind,
+        description=tool.description + note,
+        parameters=parameters_of(tool.arguments),
+        strict=True,
+    )
+    return (spec,)
+
+
+def _shell(tool: t.Shell, _: str) -> tuple[t.ToolSpec, ...]:
+    is_local = (tool.environment or {}).get("type", "local") == "local"
+    return _typed("shell") if is_local else ()
+
+
+def _computer_preview(tool: t.ComputerUsePreview, _: str) -> tuple[t.ToolSpec, ...]:
+    screen = f"{tool.display_width}x{tool.display_height} pixels, {tool.environment}"
+    return _typed("computer_use_preview", f" The screen: {screen}.")
+
+
+def _tool_search(tool: t.ToolSearch, path: str) -> tuple[t.ToolSpec, ...]:
+    server = tool.execution != "client"
+    kind: t.ToolKind = "server_tool_search" if server else "tool_search"
+    schema = None if server else tool.parameters or None
+    asked = _function(t.FunctionTool(name=CLIENT_TOOLS[kind].name, parameters=schema), path)
+    spec = t.ToolSpec(
+        name=asked.name,
+        kind=kind,
+        description=tool.description or CLIENT_TOOLS[kind].description,
+        parameters=asked.parameters or parameters_of(SearchArguments),
+        strict=asked.parameters is None or asked.strict,
+    )
+    return (spec,)
 
 
 SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
     t.FunctionTool: lambda tool, path: (_function(tool, path),),
     t.CustomTool: lambda tool, path: (_custom(tool, path),),
     t.NamespaceTool: _namespace,
+    t.Shell: _shell,
+    t.LocalShell: lambda _, __: _typed("local_shell"),
+    t.ApplyPatch: lambda _, __: _typed("apply_patch"),
+    t.Computer: lambda _, __: _typed("computer"),
+    t.ComputerUse: lambda _, __: _typed("computer"),
+    t.ComputerUsePreview: _computer_preview,
+    t.ToolSearch: _tool_search,
 }
-"""How a model is told of a tool; a type that is not here is accepted without effect."""
+"""How a model is told of a tool; a type that is not here is accepted without effect, be it unknown
+or one that only a server could run (docs/decisions/0018)."""
+
+
+def _specs(definition: Definition) -> tuple[t.ToolSpec, ...]:
+    tool = definition.tool
+    specs = SPECS[type(tool)](tool, definition.path) if type(tool) in SPECS else ()
+    if definition.later:  # being brought is being loaded
+        return tuple(replace(spec, deferred=False) for spec in specs)
+    return specs
+
+
+def _key(spec: t.ToolSpec) -> object:
+    """Return what two definitions of one tool have in common."""
+    return (spec.namespace, spec.client_name) if spec.kind in t.NAMED_KINDS else spec.kind
+
+
+def _with_names_of_their_own(told: Sequence[tuple[t.ToolSpec, str]]) -> list[t.ToolSpec]:
+    """Return the specs with a name each: tools of a fixed name make way for those of a client."""
+    taken: set[str] = set()
+    for spec, path in told:
+        if spec.kind in t.NAMED_KINDS:
+            if spec.name in taken:
+                raise _same_name(spec.name, path)
+            taken.add(spec.name)
+    named: list[t.ToolSpec] = []
+    for spec, _ in told:
+        name = spec.name
+        while spec.kind not in t.NAMED_KINDS and name in taken:
+            name += "_tool"
+        taken.add(name)
+        named.append(replace(spec, name=name))
+    return named
+
+
+def _without_deferred(
+    specs: Sequence[t.ToolSpec], definitions: Sequence[Definition], choice: t.Choice
+) -> tuple[t.ToolSpec, ...]:
+    """Return the specs to show at once; the search among them says what it can find.
+
+    Without a search nothing could load the others. If only such may be called and one must be,
+    these are shown.
+    """
+    must = choice.mode == "required"
+    callable_now = any(choice.allows(spec.name) for spec in specs if not spec.deferred)
+    forced = choice.names or () if must and not callable_now else ()
+    hidden = {spec.name for spec in specs if spec.deferred and spec.name not in forced}
+    if not hidden or not any(spec.kind in SEARCHES for spec in specs):
+        return tuple(spec for spec in specs if spec.kind != "server_tool_search")
+    still = {(spec.namespace, spec.client_name) for spec in specs if spec.name in hidden}
+    finds = "\n".join(listed([each.tool for each in definitions], still))
+    return tuple(
+        replace(spec, description=f"{spec.description} There are:\n{finds}")
+        if spec.kind in SEARCHES
+        else spec
+        for spec in specs
+        if spec.name not in hidden
+    )
 
 
 def _echo(tool: t.AnyTool | t.UnknownTool) -> Any:
@@ -226,25 +360,8 @@ def _echo(tool: t.AnyTool | t.UnknownTool) -> Any:
     return tool
 
 
-def _refuse_server_run(tool: t.AnyTool | t.UnknownTool, path: str) -> None:
-    hosted = isinstance(tool, t.Shell) and (tool.environment or {}).get("type", "local") != "local"
-    if type(tool) in t.SERVER_RUN or hosted:
-        kind = msgspec.to_builtins(tool)["type"]
-        raise RequestError(
-            f"This server runs no {kind!r} tool. Offer a function instead, or remove the tool.",
-            param=f"{path}.type",
-            code="unsupported_value",
-        )
-
-
-def _refuse_duplicates(specs: Sequence[t.ToolSpec]) -> None:
-    seen: set[str] = set()
-    for spec in specs:
-        if spec.name in seen:
-            raise RequestError(
-                f"Two tools are called {spec.name!r}.", param="tools", code="invalid_value"
-            )
-        seen.add(spec.name)
+def _same_name(name: str, path: str) -> RequestError:
+    return RequestError(f"Two tools are called {name!r}.", param=path, code="invalid_value")
 
 
 def _allowed(value: Json, specs: Sequence[t.ToolSpec]) -> t.Choice:
@@ -253,22 +370,38 @@ def _allowed(value: Json, specs: Sequence[t.ToolSpec]) -> t.Choice:
         raise _bad_choice(f"mode {mode!r} is none of 'auto', 'required'")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise _bad_choice("'tools' must be a list of tools")
-    names = frozenset(
-        _named(entry, specs) for entry in entries if entry.get("type") in ("function", "custom")
-    )
+    names: frozenset[str] = frozenset()
+    for entry in entries:
+        kind = entry.get("type")
+        if isinstance(kind, str) and kind in CHOSEN_KINDS:
+            names |= _chosen(kind, entry, specs)
     if mode == "required" and not names:
         raise _bad_choice("'required' needs at least one allowed tool")
     return t.Choice(mode=mode, names=names)
 
 
-def _named(value: Json, specs: Sequence[t.ToolSpec]) -> str:
-    name, kind = value.get("name"), value.get("type")
-    if not isinstance(name, str):
+def _chosen(kind: str, value: Json, specs: Sequence[t.ToolSpec]) -> frozenset[str]:
+    """Return the names of the tools that are meant."""
+    name, namespace = value.get("name"), value.get("namespace")
+    is_named = kind in t.NAMED_KINDS
+    if is_named and not isinstance(name, str):
         raise _bad_choice(f"a tool of type {kind!r} needs a name")
-    flat = flat_name(value.get("namespace"), name)
-    if not any(spec.name == flat and spec.kind == kind for spec in specs):
-        raise _bad_choice(f"there is no {kind} tool called {name!r} in 'tools'")
-    return flat
+    found = frozenset(
+        spec.name
+        for spec in specs
+        if spec.kind in CHOSEN_KINDS[kind]
+        and (not is_named or _is_called(spec, str(name), namespace))
+    )
+    if not found:
+        called = f" called {name!r}" if is_named else ""
+        raise _bad_choice(f"there is no {kind} tool{called} in 'tools'")
+    return found
+
+
+def _is_called(spec: t.ToolSpec, name: str, namespace: Any) -> bool:
+    # By both names, or by the two in one, as vLLM has it; also where that is too long for a model.
+    joined = f"{spec.namespace}{t.NAMESPACE_MARK}{spec.client_name}" if spec.namespace else None
+    return (spec.namespace, spec.client_name) == (namespace, name) or name in (spec.name, joined)
 
 
 def _bad_choice(why: str) -> RequestError:

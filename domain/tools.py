@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -189,36 +190,66 @@ TOOL_TYPES: Mapping[str, type[Tool]] = {
 }
 """Every tool type by its name on the wire."""
 
-SERVER_RUN: frozenset[type[Tool]] = frozenset(
-    {
-        McpTool,
-        WebSearch,
-        WebSearch2025,
-        WebSearchPreview,
-        WebSearchPreview2025,
-        FileSearch,
-        CodeInterpreter,
-        ImageGeneration,
-        ProgrammaticToolCalling,
-    }
-)
-"""Tool types that only the server can run (`shell` and `tool_search` depend on their fields)."""
+ToolKind = Literal[
+    "function",
+    "custom",
+    "shell",
+    "local_shell",
+    "apply_patch",
+    "computer",
+    "computer_use_preview",
+    "tool_search",
+    "server_tool_search",
+]
+
+
+NAMED_KINDS = ("function", "custom")
+"""Kinds of tools that a client names; of the others there is one each."""
+
+NAMESPACE_MARK = "__"
+LONGEST_FLAT_NAME = 64
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """Return the name that the model writes, which knows no namespaces.
+
+    One that is too long is cut; a hash of the whole keeps it apart from others.
+
+    >>> flat_name("crm", "find")
+    'crm__find'
+    >>> flat_name("crm", "find_" + 70 * "x")
+    'crm__find_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx_df28e728'
+    """
+    if not namespace:
+        return name
+    flat = f"{namespace}{NAMESPACE_MARK}{name}"
+    if len(flat) <= LONGEST_FLAT_NAME:
+        return flat
+    mark = sha256(flat.encode()).hexdigest()[:8]
+    return f"{flat[: LONGEST_FLAT_NAME - len(mark) - 1]}_{mark}"
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
     """A tool as a model is told of it: `name` is the one that the model writes.
 
     `kind` says which item a call of it becomes; `grammar` is `(syntax, definition)` of a custom
-    tool.
+    tool. `local` is the name that the client knows, where that is another. A `deferred` tool is
+    to be shown only when a search has found it.
     """
 
     name: str
-    kind: Literal["function", "custom"] = "function"
+    kind: ToolKind = "function"
     description: str = ""
     parameters: Json | None = None
     strict: bool = False
     grammar: tuple[str, str] | None = None
     namespace: str | None = None
+    local: str | None = None
+    deferred: bool = False
+
+    @property
+    def client_name(self) -> str:
+        return self.local or self.name
 
 
 class Choice(Struct, frozen=True, kw_only=True):

@@ -6,12 +6,14 @@ Models know functions only, so a custom tool is offered as a function with one s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from antiphon.application.ports import Turn
-from antiphon.domain.offers import flat_name
-from antiphon.domain.tools import ToolSpec
+from antiphon.domain import deltas as d
+from antiphon.domain.client_tools import CLIENT_TOOLS, KINDS_OF, asked_of, normal
+from antiphon.domain.items import Item, ToolSearchOutput
+from antiphon.domain.tools import NAMED_KINDS, ToolSpec, flat_name
 
 Json = dict[str, Any]
 
@@ -31,13 +33,46 @@ def callable_tools(turn: Turn) -> Mapping[str, ToolSpec]:
     return {tool.name: tool for tool in turn.tools if turn.choice.allows(tool.name)}
 
 
-def local_name(tool: ToolSpec) -> str:
-    """Return the name without its namespace, as the client knows it.
+def call_start(tool: ToolSpec, call_id: str | None = None) -> d.CallStart:
+    """Return the delta that a call of the tool begins with."""
+    return d.CallStart(tool.client_name, call_id, tool.namespace, tool.kind)
 
-    >>> local_name(ToolSpec(name="crm__find", namespace="crm"))
-    'find'
+
+def written_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) -> str:
+    """Return the name that the model writes for the tool that the client knows as `name`.
+
+    >>> written_name([], "find", "crm")
+    'crm__find'
     """
-    return tool.name.removeprefix(flat_name(tool.namespace, ""))
+    known = (tool for tool in tools if tool.kind in NAMED_KINDS and tool.namespace == namespace)
+    found = (tool.name for tool in known if name in (tool.name, tool.client_name))
+    return next(found, flat_name(namespace, name))
+
+
+def typed_call(item: Item, tools: Iterable[ToolSpec]) -> tuple[str, str]:
+    """Return name and arguments of a call of a tool of a fixed shape, as the model writes them."""
+    name, kind = typed_name(type(item), tools)
+    return name, asked_of(kind, item)
+
+
+def typed_name(call: type[Item], tools: Iterable[ToolSpec]) -> tuple[str, str]:
+    """Return the name and the kind of the tool whose calls are such items."""
+    kinds = KINDS_OF[call]
+    offered = ((tool.name, str(tool.kind)) for tool in tools if tool.kind in kinds)
+    return next(offered, (CLIENT_TOOLS[kinds[0]].name, kinds[0]))
+
+
+def found_names(output: ToolSearchOutput) -> list[str]:
+    """Return what the model is told of tools that were found: their definitions are offered."""
+    return [str(tool.get("name", tool.get("type"))) for tool in output.tools]
+
+
+def as_rendered(tool: ToolSpec, arguments: str) -> str:
+    """Return the arguments of a call as `typed_call` will write them when it comes back."""
+    if tool.kind not in CLIENT_TOOLS:
+        return arguments
+    written = normal(tool.kind, arguments)
+    return arguments if written is None else written
 
 
 def description_of(tool: ToolSpec) -> str:

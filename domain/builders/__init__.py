@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
-from antiphon.domain.builders.call import CallBuilder
 from antiphon.domain.builders.message import MessageBuilder
 from antiphon.domain.builders.reasoning import ReasoningBuilder
 from antiphon.domain.builders.seed import Seed
 from antiphon.domain.builders.tool import open_tool
+from antiphon.domain.builders.typed_call import open_call
 
 __all__ = ["BUILDERS", "Builder", "Seed"]
 
@@ -23,7 +23,8 @@ __all__ = ["BUILDERS", "Builder", "Seed"]
 class Builder(Protocol):
     """What the sequencer asks of the open item."""
 
-    def open(self) -> Sequence[e.Event]: ...
+    def open(self) -> Sequence[e.Event]:
+        """Return ItemAdded and what follows it; nothing if it is too early to show it."""
 
     def accepts(self, delta: d.Delta) -> bool: ...
 
@@ -47,8 +48,7 @@ BUILDERS: Mapping[type[d.Delta], Opens] = {
     d.AnnotationDelta: MessageBuilder,
     d.ReasoningDelta: ReasoningBuilder,
     d.SummaryDelta: ReasoningBuilder,
-    d.FunctionCallStart: CallBuilder,
-    d.CustomCallStart: CallBuilder,
+    d.CallStart: open_call,
     d.ToolStart: open_tool,
     # Arguments without a call are shown rather than lost.
     d.ArgumentsDelta: MessageBuilder,

@@ -25,15 +25,15 @@ class CallKind(Struct, frozen=True):
     done: Callable[[Place, str, str], e.Event]
 
 
-KINDS: Mapping[type[d.Delta], CallKind] = {
-    d.FunctionCallStart: CallKind(
+KINDS: Mapping[str, CallKind] = {
+    "function": CallKind(
         "fc",
         FunctionCall,
         "arguments",
         e.ArgumentsDelta,
         lambda place, name, text: e.ArgumentsDone(name=name, arguments=text, **place),
     ),
-    d.CustomCallStart: CallKind(
+    "custom": CallKind(
         "ctc",
         CustomToolCall,
         "input",
@@ -47,8 +47,8 @@ class CallBuilder:
     """A call without arguments closes like any other, with empty text."""
 
     def __init__(self, delta: d.Delta, seed: Seed) -> None:
-        assert isinstance(delta, d.FunctionCallStart | d.CustomCallStart)
-        self._kind = KINDS[type(delta)]
+        assert isinstance(delta, d.CallStart)
+        self._kind = KINDS[delta.kind]
         self._start = delta
         self._index = seed.output_index
         self._id = seed.new_id(self._kind.prefix)

@@ -186,13 +186,17 @@ class ToolBuilder:
 
 
 class ShellCallBuilder:
-    """A shell_call: each `command` step begins a command, ArgumentsDelta writes it."""
+    """A shell_call: each `command` step begins a command, ArgumentsDelta writes it.
+
+    ToolEnd may bring the rest of the action, and say that not all commands came.
+    """
 
     def __init__(self, delta: d.Delta, seed: Seed) -> None:
         assert isinstance(delta, d.ToolStart)
         self._index = seed.output_index
         self._commands: list[str] = []
         self._writing = False
+        self._end = "completed"
         action: dict[str, Any] = {"commands": [], "timeout_ms": None, "max_output_length": None}
         self._action = action | dict(delta.fields.get("action", {}))
         self.item = i.ShellCall(
@@ -217,11 +221,15 @@ class ShellCallBuilder:
                 return (*begun, e.CommandDelta(delta=text, **self._place()))
             case d.ToolProgress(step="command"):
                 return (*self._end_command(), *self._begin())
+            case d.ToolEnd(status=status, fields=fields):
+                self._action |= fields.get("action", {})
+                self._end = status
         return ()
 
     def close(self, status: str) -> Sequence[e.Event]:
         ended = self._end_command()
         action = self._action | {"commands": list(self._commands)}
+        status = self._end if status == "completed" else status
         self.item = structs.replace(self.item, status=status, action=action)
         return (*ended, e.ItemDone(output_index=self._index, item=self.item))
 

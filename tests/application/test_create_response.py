@@ -195,7 +195,7 @@ async def test_a_referenced_item_is_put_in_its_place(house: Any) -> None:
 
 
 async def test_reasoning_is_sealed_when_asked_and_opened_when_it_comes_back(house: Any) -> None:
-    house.model.played = [[d.ReasoningDelta("hm"), d.FunctionCallStart("f")], [STOP]]
+    house.model.played = [[d.ReasoningDelta("hm"), d.CallStart("f")], [STOP]]
     tools = [{"type": "function", "name": "f"}]
     include = ["reasoning.encrypted_content"]
     response = await house.whole(tools=tools, store=False, include=include)

@@ -36,7 +36,7 @@ def test_what_is_held_comes_before_what_follows_it() -> None:
 
 
 def test_nothing_follows_the_stop_string() -> None:
-    deltas = passed([d.TextDelta("a two"), d.FunctionCallStart("f"), d.TextDelta("b")], "two")
+    deltas = passed([d.TextDelta("a two"), d.CallStart("f"), d.TextDelta("b")], "two")
     assert deltas == [d.TextDelta("a ")]
 
 

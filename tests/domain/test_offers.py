@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from antiphon.domain.decoding import decode_tool
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import Offer, is_strict, offer
+from antiphon.domain.offers import Definition, Offer, is_strict, loaded, offer
 from antiphon.domain.tools import Choice
 
 WEATHER = {"type": "function", "name": "get_weather"}
@@ -25,9 +26,21 @@ CLOSED = {
 }
 
 
-def offered(*tools: dict[str, Any], choice: Any = None) -> Offer:
-    read = [decode_tool(json.dumps(tool).encode(), f"tools[{n}]") for n, tool in enumerate(tools)]
-    return offer(read, choice)
+def offered(
+    *tools: dict[str, Any], choice: Any = None, later: Sequence[dict[str, Any]] = ()
+) -> Offer:
+    """Return the offer of a request with these tools, and of items that bring the later ones."""
+    own = [definition(tool, f"tools[{n}]", later=False) for n, tool in enumerate(tools)]
+    brought = [definition(tool, f"input[0].tools[{n}]", later=True) for n, tool in enumerate(later)]
+    return offer([*own, *brought], choice)
+
+
+def definition(tool: dict[str, Any], path: str, *, later: bool) -> Definition:
+    return Definition(tool=decode_tool(json.dumps(tool).encode(), path), path=path, later=later)
+
+
+def names(of: Offer) -> list[str]:
+    return [spec.name for spec in of.specs]
 
 
 def refused(*tools: dict[str, Any], choice: Any = None) -> str | None:
@@ -84,7 +97,7 @@ def test_required_without_tools_is_refused() -> None:
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    assert refused(WEATHER, WEATHER) == "tools"
+    assert refused(WEATHER, WEATHER) == "tools[1]"
 
 
 @pytest.mark.parametrize(
@@ -96,8 +109,11 @@ def test_two_tools_of_one_name_are_refused() -> None:
         {"type": "shell", "environment": {"type": "container_auto"}},
     ],
 )
-def test_a_tool_that_the_server_would_have_to_run_is_refused(tool: dict[str, Any]) -> None:
-    assert refused(WEATHER, tool) == "tools[1].type"
+def test_a_tool_that_the_server_cannot_run_is_offered_to_no_model(tool: dict[str, Any]) -> None:
+    result = offered(WEATHER, tool)
+    assert (names(result), result.ignored) == (["get_weather"], ("tools[1]",))
+    assert refused(WEATHER, tool, choice={"type": tool["type"]}) == "tool_choice"
+    assert refused(tool, choice="required") == "tool_choice"
 
 
 def test_a_tool_that_no_model_is_told_of_is_reported_as_without_effect() -> None:
@@ -111,6 +127,146 @@ def test_a_namespace_is_flattened_for_the_model() -> None:
     crm = {"type": "namespace", "name": "crm", "description": "d", "tools": [WEATHER]}
     spec = offered(crm).specs[0]
     assert (spec.name, spec.namespace) == ("crm__get_weather", "crm")
+
+
+SHELL = {"type": "shell"}
+PREVIEW = {
+    "type": "computer_use_preview",
+    "display_width": 1024,
+    "display_height": 768,
+    "environment": "browser",
+}
+
+
+@pytest.mark.parametrize(
+    ("tool", "kind"),
+    [
+        (SHELL, "shell"),
+        ({"type": "shell", "environment": {"type": "local"}}, "shell"),
+        ({"type": "shell", "environment": None}, "shell"),
+        ({"type": "local_shell"}, "local_shell"),
+        ({"type": "apply_patch"}, "apply_patch"),
+        ({"type": "computer"}, "computer"),
+        ({"type": "computer_use"}, "computer"),
+        (PREVIEW, "computer_use_preview"),
+        ({"type": "tool_search", "execution": "client"}, "tool_search"),
+    ],
+)
+def test_a_tool_that_the_client_runs_is_a_strict_function_that_can_be_forced(
+    tool: dict[str, Any], kind: str
+) -> None:
+    result = offered(tool, WEATHER, choice={"type": tool["type"]})
+    spec = result.specs[0]
+    assert (spec.kind, spec.strict, result.ignored) == (kind, True, ())
+    assert result.choice == Choice(mode="required", names=frozenset({spec.name}))
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": tool["type"]}]}
+    assert offered(tool, WEATHER, choice=allowed).choice.names == {spec.name}
+
+
+def test_the_model_is_told_the_size_of_the_screen() -> None:
+    assert "1024x768" in offered(PREVIEW).specs[0].description
+
+
+def test_a_tool_of_a_fixed_name_makes_way_for_one_of_the_clients() -> None:
+    function = {"type": "function", "name": "shell"}
+    assert names(offered(SHELL, function)) == ["shell_tool", "shell"]
+    taken = {"type": "custom", "name": "shell_tool"}
+    assert names(offered(function, SHELL, taken)) == ["shell", "shell_tool_tool", "shell_tool"]
+    forced = offered(function, SHELL, choice={"type": "shell"}).choice
+    assert forced.names == frozenset({"shell_tool"})
+
+
+def test_a_fixed_tool_is_defined_once() -> None:
+    assert refused(SHELL, WEATHER, SHELL) == "tools[2]"
+
+
+def test_the_same_name_by_a_namespace_is_refused_where_it_comes_second() -> None:
+    crm = {"type": "namespace", "name": "crm", "description": "d", "tools": [WEATHER]}
+    assert refused({"type": "function", "name": "crm__get_weather"}, crm) == "tools[1]"
+
+
+def test_a_name_that_is_too_long_with_its_namespace_is_shortened_and_kept_apart() -> None:
+    long = [{"type": "function", "name": "find_" + "x" * 60 + last} for last in "ab"]
+    crm = {"type": "namespace", "name": "crm", "description": "d", "tools": long}
+    first, second = offered(crm).specs
+    assert len(first.name) == len(second.name) == 64
+    assert first.name != second.name
+    assert (first.namespace, first.client_name) == ("crm", long[0]["name"])
+    assert offered(crm).specs == (first, second)
+    for choice in (
+        {"type": "function", "name": f"crm__{long[0]['name']}"},
+        {"type": "function", "name": long[0]["name"], "namespace": "crm"},
+        {"type": "function", "name": first.name},
+    ):
+        assert offered(crm, choice=choice).choice.names == {first.name}
+
+
+def test_tools_that_come_later_are_offered_after_the_others_and_replace_their_namesakes() -> None:
+    changed = {**WEATHER, "description": "newer"}
+    result = offered(WEATHER, TIME, later=[SHELL, changed])
+    assert names(result) == ["get_weather", "get_time", "shell"]
+    assert result.specs[0].description == "newer"
+    assert len(result.echo) == 2
+    assert offered(later=[{"type": "acme:search"}]).ignored == ("input[0].tools[0]",)
+
+
+HIDDEN = {**WEATHER, "description": "Tells the weather.", "defer_loading": True}
+CRM = {
+    "type": "namespace",
+    "name": "crm",
+    "description": "Customers and orders.",
+    "tools": [
+        {"type": "function", "name": "find_order", "defer_loading": True},
+        {"type": "function", "name": "find_customer", "defer_loading": True},
+    ],
+}
+
+
+@pytest.mark.parametrize("execution", ["server", "client", None])
+def test_a_deferred_tool_is_told_of_by_the_search_alone(execution: str | None) -> None:
+    search = {"type": "tool_search", "execution": execution}
+    result = offered(HIDDEN, TIME, CRM, search)
+    assert names(result) == ["get_time", "tool_search"]
+    told = result.specs[1].description
+    assert "- get_weather: Tells the weather.\n- crm: Customers and orders." in told
+    assert "find_order" not in told
+
+
+def test_deferred_tools_are_offered_at_once_where_nothing_could_load_them() -> None:
+    assert names(offered(HIDDEN, TIME)) == ["get_weather", "get_time"]
+
+
+def test_a_deferred_tool_that_is_forced_is_shown() -> None:
+    forced = {"type": "function", "name": "get_weather"}
+    result = offered(HIDDEN, CRM, {"type": "tool_search"}, choice=forced)
+    assert names(result) == ["get_weather", "tool_search"]
+
+
+def test_a_tool_that_was_found_is_offered_though_its_definition_says_deferred() -> None:
+    part = {**CRM, "tools": [CRM["tools"][0]]}  # type: ignore[index]
+    result = offered(HIDDEN, CRM, {"type": "tool_search"}, later=[part])
+    assert names(result) == ["crm__find_order", "tool_search"]
+    assert "crm" in result.specs[1].description  # the other one is still to be found
+
+
+def test_a_search_with_nothing_left_to_find_is_not_offered() -> None:
+    assert names(offered(HIDDEN, {"type": "tool_search"}, later=[HIDDEN])) == ["get_weather"]
+
+
+def test_after_a_search_what_was_forced_is_forced_no_more() -> None:
+    before = offered(HIDDEN, TIME, {"type": "tool_search"}, choice={"type": "tool_search"})
+    found = loaded(before, [before.definitions[0].tool])
+    assert (names(found), found.choice) == (["get_weather", "get_time"], Choice())
+
+
+def test_a_restriction_to_some_tools_outlasts_a_search() -> None:
+    some = {"type": "allowed_tools", "mode": "required", "tools": [HIDDEN, {"type": "tool_search"}]}
+    before = offered(HIDDEN, TIME, {"type": "tool_search"}, choice=some)
+    after = loaded(before, [before.definitions[0].tool])
+    assert names(before) == ["get_time", "tool_search"]
+    assert after.choice.mode == "auto"
+    assert after.choice.allows("get_weather")
+    assert not after.choice.allows("get_time")
 
 
 def test_strict_is_tried_where_it_was_left_open_and_echoed() -> None:

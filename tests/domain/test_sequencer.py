@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
+from antiphon.domain.client_tools import CLIENT_TOOLS
 from antiphon.domain.content import UrlCitation
 from antiphon.domain.errors import OutOfOrder
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State, advance
@@ -59,13 +60,13 @@ def test_a_queued_response_says_so_before_it_is_in_progress() -> None:
 def test_a_tool_call_closes_the_open_message_first() -> None:
     seq = running()
     seq.feed(d.TextDelta("Let me look."))
-    events = seq.feed(d.FunctionCallStart("search", "call_0"))
+    events = seq.feed(d.CallStart("search", "call_0"))
     assert types(events) == [e.TextDone, e.PartDone, e.ItemDone, e.ItemAdded]
 
 
 def test_a_call_keeps_its_ids_from_added_to_the_final_response() -> None:
     seq = running()
-    added = seq.feed(d.FunctionCallStart("search"))[0]
+    added = seq.feed(d.CallStart("search"))[0]
     seq.feed(d.ArgumentsDelta('{"q":'))
     seq.feed(d.ArgumentsDelta("1}"))
     done = seq.complete()[1]
@@ -80,7 +81,7 @@ def test_a_call_keeps_its_ids_from_added_to_the_final_response() -> None:
 
 def test_a_call_without_arguments_is_done_with_empty_text() -> None:
     seq = running()
-    seq.feed(d.FunctionCallStart("now"))
+    seq.feed(d.CallStart("now"))
     events = seq.feed(d.TurnEnd("stop", USAGE))
     assert types(events) == [e.ArgumentsDone, e.ItemDone]
     assert events[0].arguments == ""  # type: ignore[attr-defined]
@@ -266,13 +267,20 @@ TOOL_STARTS = [
     d.ToolStart(kind, {k: v for k, v in fields.items() if k != "status"})
     for kind, fields in TOOLS.items()
 ]
+CALL_ARGUMENTS = [
+    d.ArgumentsDelta('{"commands": ["ls'),
+    d.ArgumentsDelta('", "pwd"]}'),
+    d.ArgumentsDelta('{"query": "x"}'),
+    d.ArgumentsDelta('{"actions": [{"type": "wait"}]}'),
+]
 DELTAS: st.SearchStrategy[d.Delta] = st.one_of(
     st.builds(d.TextDelta, TEXTS, phase=st.sampled_from([None, "commentary", "final_answer"])),
     st.builds(d.RefusalDelta, TEXTS),
     st.builds(d.ReasoningDelta, TEXTS),
     st.builds(d.SummaryDelta, TEXTS),
-    st.builds(d.FunctionCallStart, TEXTS),
-    st.builds(d.CustomCallStart, TEXTS),
+    st.builds(d.CallStart, TEXTS),
+    st.builds(d.CallStart, TEXTS, kind=st.sampled_from(["custom", *CLIENT_TOOLS])),
+    st.sampled_from(CALL_ARGUMENTS),
     st.builds(d.ArgumentsDelta, TEXTS),
     st.sampled_from(TOOL_STARTS),
     st.sampled_from([delta for delta in STEP_DELTAS if delta.step not in ("output",)][:6]),

@@ -83,7 +83,7 @@ def test_a_body_that_is_not_json_by_its_type_is_refused(http: httpx.Client) -> N
         ("previous_response_id", "resp_" + "0" * 48, "previous_response_id"),
         ("include", ["bogus.value"], "include[0]"),
         ("tool_choice", "sometimes", "tool_choice"),
-        ("tools", [{"type": "web_search"}], "tools[0].type"),
+        ("tools", [{"type": "tool_search", "execution": "nobody"}], "tools[0].execution"),
         ("metadata", {"k": 5}, "metadata"),
         ("input", [{"type": "item_reference", "id": "msg_none"}], "input"),
         (

@@ -10,7 +10,7 @@ from antiphon.adapters.engines.scripted.grammar import smallest_input
 from antiphon.adapters.engines.scripted.schema import smallest
 from antiphon.adapters.engines.scripted.script import Message, Part
 from antiphon.application.sampling import Constraint
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import NAMED_KINDS, Choice, ToolSpec
 
 _ECHOED = 60
 _AUTO = Choice()
@@ -33,7 +33,10 @@ def answer(
     >>> answer([("user", "Hi"), ("tool", "noon")], tools=[ToolSpec(name="now")])
     {'say': 'Echo: Hi'}
     """
-    tool = next((tool for tool in tools if choice.allows(tool.name)), None)
+    allowed = [tool for tool in tools if choice.allows(tool.name)]
+    # Tools of a fixed shape are called only by who is told to: an agent would run what comes.
+    forced = allowed[0] if allowed and choice.mode == "required" else None
+    tool = next((tool for tool in allowed if tool.kind in NAMED_KINDS), forced)
     if tool is not None and not _has_output(messages):
         return _call(tool)
     text = _formatted(text_format.get("type"), text_format.get("schema"))

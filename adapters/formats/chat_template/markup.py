@@ -31,10 +31,9 @@ from antiphon.adapters.formats.chat_template.transcript import (
     written,
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
-from antiphon.adapters.formats.tools import offered, wrapped
+from antiphon.adapters.formats.tools import offered, wrapped, written_name
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import flat_name
 from antiphon.domain.tools import ToolSpec
 
 IMAGE_TOKENS = 85
@@ -144,7 +143,7 @@ class ScriptedRenderer(Renderer):
             prompt.add(Said("system", [("text", turn.instructions)]))
         for message in turn.previous_messages:
             prompt.add(_previous(message))
-        for entry in transcript(turn.items):
+        for entry in transcript(turn.items, turn.tools):
             prompt.add(entry)
         prompt.close()
         prompt.ids += HEADS["assistant"]
@@ -287,7 +286,7 @@ def _arguments(part: Mapping[str, Any]) -> str:
 
 
 def _mcp_name(name: str, server: str | None, tools: Sequence[ToolSpec]) -> str:
-    full = flat_name(server, name)
+    full = written_name(tools, name, server)
     return full if any(tool.name == full for tool in tools) else name
 
 

@@ -25,7 +25,7 @@ from antiphon.adapters.formats.chat_template.families import Family, Region
 from antiphon.adapters.formats.chat_template.payloads import READERS, Calls
 from antiphon.adapters.formats.chat_template.tape import Finder, Reading, Tape
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
-from antiphon.adapters.formats.tools import callable_tools, local_name
+from antiphon.adapters.formats.tools import call_start, callable_tools
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.tools import ToolSpec
@@ -258,8 +258,7 @@ class _OfferedCalls(Calls):
         self._silent = self._began and not self._parallel
         self._began = True
         if not self._silent:
-            start = d.CustomCallStart if tool.kind == "custom" else d.FunctionCallStart
-            self._out.add(start(local_name(tool), call_id, tool.namespace))
+            self._out.add(call_start(tool, call_id))
 
     def write(self, text: str) -> None:
         if not self._silent:

@@ -422,7 +422,7 @@ def _xml_call(tape: Tape, calls: Calls) -> Reading[bool]:
     # Cut off by the end of the text, the call stays open and its arguments unfinished.
     closed = yield from tape.literal("</function>")
     if closed or not tape.over:
-        if tool.kind == "function":
+        if tool.kind != "custom":
             calls.write("{}" if before == "{" else "}")
         calls.end()
     return True

@@ -115,7 +115,7 @@ def chat_messages(
     texts = [text_of(pieces(message.content)) for message in leading]
     messages = _Messages(turn.previous_messages, call_id_length, no_content)
     messages.lead("\n\n".join([turn.instructions, *texts] if turn.instructions else texts))
-    for entry in transcript(items):
+    for entry in transcript(items, turn.tools):
         messages.add(entry)
     return messages.written
 

@@ -12,11 +12,19 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon.adapters.formats.tools import description_of, input_parameters, wrapped
+from antiphon.adapters.formats.tools import (
+    description_of,
+    found_names,
+    input_parameters,
+    typed_call,
+    wrapped,
+    written_name,
+)
 from antiphon.domain import content as c
 from antiphon.domain import items as i
+from antiphon.domain.client_tools import KINDS_OF
+from antiphon.domain.conversation import answered_calls
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import flat_name
 from antiphon.domain.tools import ToolSpec
 
 Json = dict[str, Any]
@@ -50,9 +58,12 @@ class Returned(Struct, frozen=True):
 Entry = Said | Thought | Called | Returned
 
 
-def transcript(items: Sequence[i.Item]) -> Iterator[Entry]:
-    """Raises: RequestError for content that no chat model here can be given."""
-    names: dict[str, str] = {}  # of calls, by their ids: a result does not say whose it is
+def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[Entry]:
+    """`tools` are those of the turn.
+
+    Raises: RequestError for content that no chat model here can be given.
+    """
+    calls = answered_calls(items)  # a result does not say whose it is
     asked: dict[str, i.McpApprovalRequest] = {}
     for item in items:
         match item:
@@ -65,16 +76,17 @@ def transcript(items: Sequence[i.Item]) -> Iterator[Entry]:
             case i.McpApprovalResponse(approve=False) if item.approval_request_id in asked:
                 yield from _declined(asked[item.approval_request_id], item)
             case _ if type(item) in CALLS:
-                name, arguments = CALLS[type(item)](item)
+                name, arguments = CALLS[type(item)](item, tools)
                 call_id = _call_id(item)
-                names[call_id] = name
                 yield Called(name, arguments, call_id)
                 if type(item) in RESULTS:
                     yield Returned(name, call_id, RESULTS[type(item)](item))
             case _ if type(item) in OUTPUTS:
-                call_id = _call_id(item)
-                name = names.get(call_id) or str(getattr(item, "name", None) or "tool")
-                yield Returned(name, call_id, OUTPUTS[type(item)](item))
+                call = calls.get(id(item))
+                name = str(getattr(item, "name", None) or "tool")
+                if call is not None:
+                    name, _ = CALLS[type(call)](call, tools)
+                yield Returned(name, _call_id(call or item), OUTPUTS[type(item)](item))
 
 
 def pieces(content: str | Sequence[c.Part] | None) -> list[Piece]:
@@ -157,33 +169,25 @@ def _mcp_result(item: Any) -> list[Piece]:
     return [("text", "Error: "), *_json(item.error)] if item.error else []
 
 
-def _named(item: Any) -> str:
-    namespace = item.namespace
-    return flat_name(namespace if isinstance(namespace, str) else None, item.name)
+def _named(item: Any, tools: Sequence[ToolSpec]) -> str:
+    return written_name(tools, item.name, item.namespace or None)
 
 
-CALLS: Mapping[type[i.Item], Callable[[Any], tuple[str, str]]] = {
-    i.FunctionCall: lambda item: (_named(item), item.arguments),
-    i.CustomToolCall: lambda item: (_named(item), wrapped(item.input)),
-    i.McpCall: lambda item: (item.name, item.arguments),
-    i.WebSearchCall: lambda item: ("web_search", written(item.action or {})),
-    i.FileSearchCall: lambda item: ("file_search", written({"queries": item.queries or ()})),
-    i.CodeInterpreterCall: lambda item: ("code_interpreter", written({"code": item.code or ""})),
-    i.ImageGenerationCall: lambda item: (
+CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]]] = {
+    **dict.fromkeys(KINDS_OF, typed_call),
+    i.FunctionCall: lambda item, tools: (_named(item, tools), item.arguments),
+    i.CustomToolCall: lambda item, tools: (_named(item, tools), wrapped(item.input)),
+    i.McpCall: lambda item, _: (item.name, item.arguments),
+    i.WebSearchCall: lambda item, _: ("web_search", written(item.action or {})),
+    i.FileSearchCall: lambda item, _: ("file_search", written({"queries": item.queries or ()})),
+    i.CodeInterpreterCall: lambda item, _: ("code_interpreter", written({"code": item.code or ""})),
+    i.ImageGenerationCall: lambda item, _: (
         "image_generation",
         written({"prompt": item.revised_prompt} if item.revised_prompt else {}),
     ),
-    i.ComputerCall: lambda item: (
-        "computer",
-        written(item.action or {"actions": list(item.actions or ())}),
-    ),
-    i.LocalShellCall: lambda item: ("local_shell", written(item.action)),
-    i.ShellCall: lambda item: ("shell", written(item.action)),
-    i.ApplyPatchCall: lambda item: ("apply_patch", written(item.operation)),
-    i.ToolSearchCall: lambda item: ("tool_search", written(item.arguments)),
-    i.Program: lambda item: ("program", written({"code": item.code})),
+    i.Program: lambda item, _: ("program", written({"code": item.code})),
 }
-"""Calls, as (name, arguments)."""
+"""Calls, as (name, arguments), among these tools."""
 
 RESULTS: Mapping[type[i.Item], Callable[[Any], Sequence[Piece]]] = {
     i.McpCall: _mcp_result,
@@ -203,7 +207,7 @@ OUTPUTS: Mapping[type[i.Item], Callable[[Any], Sequence[Piece]]] = {
     i.LocalShellCallOutput: lambda item: pieces(item.output),
     i.ShellCallOutput: lambda item: _json(item.output),
     i.ApplyPatchCallOutput: lambda item: pieces(item.output or item.status or "completed"),
-    i.ToolSearchOutput: lambda item: _json(item.tools),
+    i.ToolSearchOutput: lambda item: _json({"tools": found_names(item)}),
     i.ProgramOutput: lambda item: pieces(item.result),
 }
 """What came back, as an item of its own."""

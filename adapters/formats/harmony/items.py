@@ -8,10 +8,11 @@ from typing import Any
 
 from msgspec import Struct, UnsetType
 
-from antiphon.adapters.formats.harmony.tools import written_name
+from antiphon.adapters.formats.tools import found_names, typed_call, typed_name, written_name
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.content import Part
+from antiphon.domain.conversation import answered_calls
 from antiphon.domain.items import Item
 from antiphon.domain.tools import ToolSpec
 
@@ -57,9 +58,7 @@ class _Conversation:
 
     def __init__(self, items: Sequence[Item], tools: Sequence[ToolSpec]) -> None:
         self._tools = tools
-        self._called = {
-            call_id: self._name(item) for item in items if (call_id := i.asks(item)) is not None
-        }
+        self._calls = answered_calls(items)
         self._denied = {
             item.approval_request_id: item.reason or ""
             for item in items
@@ -95,10 +94,9 @@ class _Conversation:
     def custom_call(self, item: i.CustomToolCall) -> Iterator[Written]:
         yield Called(name=self._name(item), text=item.input, kind="custom")
 
-    def action(self, item: Any) -> Iterator[Written]:
-        fields = ("action", "actions", "operation")
-        asked: Any = next((value for field in fields if (value := getattr(item, field, None))), {})
-        yield Called(name=self._name(item), text=_json(asked))
+    def typed_call(self, item: Item) -> Iterator[Written]:
+        name, arguments = typed_call(item, self._tools)
+        yield Called(name=name, text=arguments)
 
     def output(self, item: i.FunctionCallOutput | i.CustomToolCallOutput) -> Iterator[Written]:
         yield Answered(name=self._answerer(item), body=item.output)
@@ -158,12 +156,8 @@ class _Conversation:
         if item.result:
             yield Answered(name="image_generation", body="[image]")
 
-    def tool_search(self, item: i.ToolSearchCall) -> Iterator[Written]:
-        yield Called(name="tool_search", text=_json(item.arguments))
-
     def found_tools(self, item: i.ToolSearchOutput) -> Iterator[Written]:
-        names = [tool.get("name", tool.get("type")) for tool in item.tools]
-        yield Answered(name="tool_search", body=_json({"tools": names}))
+        yield Answered(name=self._answerer(item), body=_json({"tools": found_names(item)}))
 
     def program(self, item: i.Program) -> Iterator[Written]:
         yield Called(name="program", text=item.code, kind="code")
@@ -174,13 +168,14 @@ class _Conversation:
     def _name(self, item: Item) -> str:
         if isinstance(item, i.FunctionCall | i.CustomToolCall):
             return self._written_name(item.name, item.namespace)
-        return _CLIENT_TOOLS.get(type(item), "tool")
+        return typed_name(type(item), self._tools)[0]
 
     def _answerer(self, item: Item) -> str:
-        called = self._called.get(i.answers(item) or "")
-        if called is None and isinstance(item, i.FunctionCallOutput) and item.name:
+        if (call := self._calls.get(id(item))) is not None:
+            return self._name(call)
+        if isinstance(item, i.FunctionCallOutput) and item.name:
             return self._written_name(item.name, item.namespace)
-        return called or "tool"
+        return "tool_search" if isinstance(item, i.ToolSearchOutput) else "tool"
 
     def _written_name(self, name: str, namespace: str | None | UnsetType) -> str:
         return written_name(self._tools, name, namespace or None)
@@ -207,13 +202,6 @@ _CALLS: tuple[type[Item], ...] = (
     i.CodeInterpreterCall,
 )
 
-_CLIENT_TOOLS: Mapping[type[Item], str] = {
-    i.ComputerCall: "computer",
-    i.LocalShellCall: "local_shell",
-    i.ShellCall: "shell",
-    i.ApplyPatchCall: "apply_patch",
-}
-
 _BROWSER_TOOLS = {"open_page": "browser.open", "find_in_page": "browser.find"}
 
 
@@ -234,15 +222,15 @@ _WRITERS: Mapping[type[Item], Callable[[_Conversation, Any], Iterator[Written]]]
     i.FileSearchCall: _Conversation.file_search,
     i.CodeInterpreterCall: _Conversation.code,
     i.ImageGenerationCall: _Conversation.image,
-    i.ComputerCall: _Conversation.action,
+    i.ComputerCall: _Conversation.typed_call,
     i.ComputerCallOutput: _Conversation.screenshot,
-    i.LocalShellCall: _Conversation.action,
+    i.LocalShellCall: _Conversation.typed_call,
     i.LocalShellCallOutput: _Conversation.json_output,
-    i.ShellCall: _Conversation.action,
+    i.ShellCall: _Conversation.typed_call,
     i.ShellCallOutput: _Conversation.json_output,
-    i.ApplyPatchCall: _Conversation.action,
+    i.ApplyPatchCall: _Conversation.typed_call,
     i.ApplyPatchCallOutput: _Conversation.patch_output,
-    i.ToolSearchCall: _Conversation.tool_search,
+    i.ToolSearchCall: _Conversation.typed_call,
     i.ToolSearchOutput: _Conversation.found_tools,
     i.Program: _Conversation.program,
     i.ProgramOutput: _Conversation.program_output,

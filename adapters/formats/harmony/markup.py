@@ -11,8 +11,8 @@ from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.messages import RawMessage, split
-from antiphon.adapters.formats.harmony.tools import FUNCTIONS, recipient_of, written_name
-from antiphon.adapters.formats.tools import wrapped
+from antiphon.adapters.formats.harmony.tools import FUNCTIONS, recipient_of
+from antiphon.adapters.formats.tools import wrapped, written_name
 from antiphon.domain.tools import ToolSpec
 
 Part = Mapping[str, Any]

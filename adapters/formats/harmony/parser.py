@@ -40,7 +40,7 @@ from antiphon.adapters.formats.harmony.header import (
 )
 from antiphon.adapters.formats.harmony.recall import Recall, key_of
 from antiphon.adapters.formats.harmony.tools import FUNCTIONS
-from antiphon.adapters.formats.tools import callable_tools, local_name
+from antiphon.adapters.formats.tools import as_rendered, call_start, callable_tools
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
@@ -275,7 +275,7 @@ class HarmonyParser(Parser):
             if tuple(written[: len(assistant)]) != assistant:
                 return
             written = written[len(assistant) :]
-        key = key_of(self._salt, message.kind, message.name, "".join(message.texts))
+        key = key_of(self._salt, message.kind, message.name, message.text())
         self._recall.keep(key, written)
 
     def _put_all(self, deltas: Sequence[d.Delta]) -> None:
@@ -330,6 +330,10 @@ class _Message:
     def add(self, text: str, logprobs: tuple[Logprob, ...]) -> list[d.Delta]:
         raise NotImplementedError
 
+    def text(self) -> str:
+        """Return what it says, as it will be rendered."""
+        return "".join(self.texts)
+
     def end(self, *, ended: bool) -> list[d.Delta]:
         """`ended` is False where the output was cut; what is open then stays so."""
         return [d.ItemEnd()] if ended and self.texts else []
@@ -360,13 +364,16 @@ class _Said(_Message):
 
 class _Call(_Message):
     def __init__(self, tool: ToolSpec) -> None:
-        super().__init__(tool.kind, tool.name)
+        # The renderer knows calls of two kinds only: those whose text is wrapped, and the others.
+        super().__init__("custom" if tool.kind == "custom" else "function", tool.name)
         self._tool = tool
         self._unwrapper = Unwrapper() if tool.kind == "custom" else None
 
     def open(self) -> list[d.Delta]:
-        start = d.CustomCallStart if self._unwrapper else d.FunctionCallStart
-        return [start(local_name(self._tool), namespace=self._tool.namespace)]
+        return [call_start(self._tool)]
+
+    def text(self) -> str:
+        return as_rendered(self._tool, super().text())
 
     def add(self, text: str, logprobs: tuple[Logprob, ...]) -> list[d.Delta]:  # noqa: ARG002
         return self._hand(self._unwrapper.feed(text) if self._unwrapper else text)

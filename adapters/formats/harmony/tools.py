@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
 
 from antiphon.adapters.formats.harmony.encoding import Encoding, has_long_run
-from antiphon.adapters.formats.tools import description_of, input_parameters, local_name
+from antiphon.adapters.formats.tools import description_of, input_parameters
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import flat_name
 from antiphon.domain.tools import ToolSpec
 
 Json = dict[str, Any]
@@ -24,18 +23,6 @@ MOST_SCHEMA_NODES = 10_000
 """Of all tools together; each `$ref` is written out where it stands, so few can become many."""
 
 LONGEST_RUN_OF_TOOLS = 2000
-
-
-def written_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) -> str:
-    """Return the name that the model writes for the tool that the client knows as `name`.
-
-    >>> written_name([], "find", "crm")
-    'crm__find'
-    """
-    for tool in tools:
-        if tool.namespace == namespace and name in (tool.name, local_name(tool)):
-            return tool.name
-    return flat_name(namespace, name)
 
 
 def recipient_of(name: str) -> str:

@@ -84,7 +84,7 @@ async def test_its_parser_is_of_the_family_that_the_template_shows(folder: Path)
     assert [*parser.feed(Step(text=text, token_ids=ids)), *parser.end()] == [
         d.ReasoningDelta("Hm."),
         d.ItemEnd(),
-        d.FunctionCallStart("look"),
+        d.CallStart("look"),
         d.ArgumentsDelta("{}"),
         d.ItemEnd(),
     ]

@@ -10,15 +10,17 @@ from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
+from antiphon.domain.client_tools import fields_of
+from antiphon.domain.offers import Definition, offer
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import ApplyPatch, Choice, ToolSpec
 
 Read = Callable[..., list[d.Delta]]
 Build = Callable[..., ChatTemplateParser]
 
 PARIS = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
 CALLED_PARIS = [
-    d.FunctionCallStart("get_weather"),
+    d.CallStart("get_weather"),
     d.ArgumentsDelta('{"city": "Paris"}'),
     d.ItemEnd(),
 ]
@@ -85,7 +87,7 @@ def test_a_call_starts_before_its_arguments_are_complete(parser_of: Build) -> No
     parser = parser_of("hermes")
     assert parser.feed(Step(text='<tool_call>\n{"name": "get_weather", "arguments": ')) == []
     assert parser.feed(Step(text='{"ci')) == [
-        d.FunctionCallStart("get_weather"),
+        d.CallStart("get_weather"),
         d.ArgumentsDelta('{"ci'),
     ]
     assert parser.feed(Step(text='ty": "}</tool_call>')) == [
@@ -123,7 +125,7 @@ def test_arguments_are_passed_on_letter_for_letter(read: Read) -> None:
 )
 def test_a_call_may_be_spelled_in_many_ways(read: Read, written: str, arguments: str) -> None:
     assert read("hermes", call(written)) == [
-        d.FunctionCallStart("get_weather"),
+        d.CallStart("get_weather"),
         d.ArgumentsDelta(arguments),
         d.ItemEnd(),
     ]
@@ -132,7 +134,7 @@ def test_a_call_may_be_spelled_in_many_ways(read: Read, written: str, arguments:
 def test_a_custom_tool_gets_its_input_unescaped(read: Read) -> None:
     text = call(r'{"name": "apply_patch", "arguments": {"input": "a\n\"b\" é \u00e9\ud83d\ude00"}}')
     expected = [
-        d.CustomCallStart("apply_patch"),
+        d.CallStart("apply_patch", kind="custom"),
         d.ArgumentsDelta('a\n"b" é é😀'),
         d.ItemEnd(),
     ]
@@ -156,7 +158,7 @@ def test_a_custom_tool_gets_what_there_is(read: Read, arguments: str, given: str
 
 def test_a_namespaced_call_has_the_name_that_the_client_knows(read: Read) -> None:
     text = call('{"name": "crm__find", "arguments": {}}')
-    assert read("hermes", text)[0] == d.FunctionCallStart("find", None, "crm")
+    assert read("hermes", text)[0] == d.CallStart("find", None, "crm")
 
 
 def test_an_unknown_name_leaves_the_payload_as_text(read: Read) -> None:
@@ -187,15 +189,15 @@ def test_after_something_malformed_a_call_is_a_call(read: Read) -> None:
     ("written", "deltas"),
     [
         ('<tool_call>\n{"name": "get_wea', [d.TextDelta('{"name": "get_wea')]),
-        ('<tool_call>\n{"name": "get_weather"', [d.FunctionCallStart("get_weather")]),
-        ('<tool_call>\n{"name": "get_weather", "argum', [d.FunctionCallStart("get_weather")]),
+        ('<tool_call>\n{"name": "get_weather"', [d.CallStart("get_weather")]),
+        ('<tool_call>\n{"name": "get_weather", "argum', [d.CallStart("get_weather")]),
         (
             '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Pa',
-            [d.FunctionCallStart("get_weather"), d.ArgumentsDelta('{"city": "Pa')],
+            [d.CallStart("get_weather"), d.ArgumentsDelta('{"city": "Pa')],
         ),
         (
             '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "a\\',
-            [d.CustomCallStart("apply_patch"), d.ArgumentsDelta("a\\")],
+            [d.CallStart("apply_patch", kind="custom"), d.ArgumentsDelta("a\\")],
         ),
         ("Hi <tool_c", [d.TextDelta("Hi <tool_c")]),
         ("Hi <tool_call>", [d.TextDelta("Hi ")]),
@@ -276,7 +278,7 @@ def test_python_that_is_more_than_literals_is_text(read: Read) -> None:
 
 def test_a_mistral_call_may_bear_its_own_id(read: Read) -> None:
     text = '[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "Paris"}'
-    assert read("mistral", text)[0] == d.FunctionCallStart("get_weather", "a1b2c3d4e")
+    assert read("mistral", text)[0] == d.CallStart("get_weather", "a1b2c3d4e")
 
 
 def test_a_refusal_is_a_refusal(read: Read) -> None:
@@ -348,3 +350,23 @@ def test_a_schema_that_makes_no_sense_does_not_break_reading(read: Read) -> None
     odd = ToolSpec(name="odd", parameters={"properties": {"a": {"type": 3, "anyOf": 4, "enum": 5}}})
     text = "<function=odd>\n<parameter=a>\n1\n</parameter>\n</function>"
     assert read("qwen3_coder", text, tools=[odd])[1] == d.ArgumentsDelta('{"a": "1"}')
+
+
+DELETE = '{"type": "delete_file", "path": "a.txt"}'
+TYPED_CALLS = {
+    "hermes": '<tool_call>\n{"name": "apply_patch", "arguments": {"operation": %s}}\n</tool_call>',
+    "qwen3_coder": "<tool_call>\n<function=apply_patch>\n<parameter=operation>\n%s\n</parameter>\n"
+    "</function>\n</tool_call>",
+    "pythonic": "[apply_patch(operation=%s)]",
+}
+
+
+@pytest.mark.parametrize("family", TYPED_CALLS)
+def test_a_call_of_a_tool_of_a_fixed_shape_says_so_and_fits(read: Read, family: str) -> None:
+    (tool,) = offer([Definition(tool=ApplyPatch(), path="tools[0]")], None).specs
+    start, arguments, *_ = read(family, TYPED_CALLS[family] % DELETE, tools=(tool,))
+    assert start == d.CallStart("apply_patch", kind="apply_patch")
+    assert isinstance(arguments, d.ArgumentsDelta)
+    assert fields_of("apply_patch", arguments.text) == {
+        "operation": {"type": "delete_file", "path": "a.txt"}
+    }

@@ -144,10 +144,10 @@ def test_arguments_come_back(
     )
     deltas = read(family, form.open + calls + form.close)
     expected = [
-        d.FunctionCallStart("get_weather"),
+        d.CallStart("get_weather"),
         d.ArgumentsDelta(json.dumps(arguments)),
         d.ItemEnd(),
-        d.CustomCallStart("apply_patch"),
+        d.CallStart("apply_patch", kind="custom"),
         *([d.ArgumentsDelta(patch)] if patch else []),
         d.ItemEnd(),
     ]

@@ -252,8 +252,8 @@ def test_what_it_writes_is_read_as_such() -> None:
     assert "".join(x.text for x in found if isinstance(x, d.ReasoningDelta)) == "Hm."
     assert "".join(x.text for x in found if isinstance(x, d.TextDelta)) == "Look: 😀Well."
     assert "".join(x.text for x in found if isinstance(x, d.RefusalDelta)) == "No."
-    assert d.FunctionCallStart("get_weather") in found
-    assert d.CustomCallStart("apply_patch") in found
+    assert d.CallStart("get_weather") in found
+    assert d.CallStart("apply_patch", kind="custom") in found
 
 
 async def test_a_refusal_comes_back_as_it_was_written() -> None:

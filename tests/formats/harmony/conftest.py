@@ -15,7 +15,7 @@ from antiphon.domain.tools import ToolSpec
 
 TOOLS = (
     ToolSpec(name="get_weather", parameters={"type": "object", "properties": {}}),
-    ToolSpec(name="crm__find", namespace="crm"),
+    ToolSpec(name="crm__find", namespace="crm", local="find"),
     ToolSpec(name="note", kind="custom"),
 )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from antiphon.domain.client_tools import CLIENT_TOOLS, parameters_of
 from antiphon.domain.response import TextConfig
 from antiphon.domain.tools import Choice, ToolSpec
 
@@ -53,6 +54,12 @@ ANSWER = TextConfig(
 )
 WEATHER = a_tool("get_weather")
 STRICT = a_tool("strict", strict=True)
+PATCH = ToolSpec(
+    name="apply_patch",
+    kind="apply_patch",
+    parameters=parameters_of(CLIENT_TOOLS["apply_patch"].arguments),
+    strict=True,
+)
 NOTE = a_tool("note", kind="custom")
 CODE = a_tool("code", kind="custom", grammar=("regex", "[a-c]{2,4}!"))
 LINES = a_tool("lines", kind="custom", grammar=("lark", 'start: (/"[a-c\\\\]+"/ "\\n")+'))
@@ -103,6 +110,17 @@ CASES: dict[str, dict[str, Any]] = {
         "turn": {"tools": (WEATHER, STRICT)},
         "allowed": [FINAL + "Hi", call("strict", ARGUMENTS), call("get_weather", '{"x": 1}')],
         "refused": [call("strict", WRONG), call("other", "{}"), call("get_weather", "nonsense")],
+    },
+    "a tool that the client runs, forced": {
+        "turn": {"tools": (PATCH, WEATHER), "choice": a_choice("required", "apply_patch")},
+        "allowed": [
+            THOUGHT + call("apply_patch", '{"operation": {"type": "delete_file", "path": "a"}}')
+        ],
+        "refused": [
+            call("apply_patch", '{"operation": {"type": "update_file", "path": "a"}}'),
+            call("apply_patch", '{"patch": "x"}'),
+            call("get_weather", ARGUMENTS),
+        ],
     },
     "a schema for the answer": {
         "turn": {"tools": (), "text": ANSWER},

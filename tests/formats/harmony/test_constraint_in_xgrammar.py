@@ -87,8 +87,6 @@ def test_a_model_without_any_sense_still_makes_the_required_call(
         ids.append(chance.choice(list(allowed_next(matching))))
         assert matching.accept_token(ids[-1])
     deltas = HarmonyParser(encoding, a_turn(**case["turn"])).feed(Step(token_ids=ids))
-    assert [delta.name for delta in deltas if isinstance(delta, d.FunctionCallStart)] == [
-        "get_weather"
-    ]
+    assert [delta.name for delta in deltas if isinstance(delta, d.CallStart)] == ["get_weather"]
     arguments = "".join(delta.text for delta in deltas if isinstance(delta, d.ArgumentsDelta))
     assert json.loads(arguments)["city"] in ("Paris", "Berlin")

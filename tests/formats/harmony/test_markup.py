@@ -47,7 +47,7 @@ PARTS: dict[str, tuple[list[dict[str, Any]], list[d.Delta]]] = {
         [
             d.TextDelta("Wait", phase="commentary"),
             END,
-            d.FunctionCallStart("get_weather"),
+            d.CallStart("get_weather"),
             d.ArgumentsDelta('{"city": "Köln"}'),
             END,
         ],
@@ -55,21 +55,21 @@ PARTS: dict[str, tuple[list[dict[str, Any]], list[d.Delta]]] = {
     "two calls, one malformed": (
         [{"call": "get_weather", "args": "{oops"}, {"call": "crm__find"}],
         [
-            d.FunctionCallStart("get_weather"),
+            d.CallStart("get_weather"),
             d.ArgumentsDelta("{oops"),
             END,
-            d.FunctionCallStart("find", namespace="crm"),
+            d.CallStart("find", namespace="crm"),
             d.ArgumentsDelta("{}"),
             END,
         ],
     ),
     "custom": (
         [{"custom": "note", "input": 'a "b"\n'}],
-        [d.CustomCallStart("note"), d.ArgumentsDelta('a "b"\n'), END],
+        [d.CallStart("note", kind="custom"), d.ArgumentsDelta('a "b"\n'), END],
     ),
     "mcp": (
         [{"mcp": "find", "server": "crm", "args": {"q": 1}}],
-        [d.FunctionCallStart("find", namespace="crm"), d.ArgumentsDelta('{"q": 1}'), END],
+        [d.CallStart("find", namespace="crm"), d.ArgumentsDelta('{"q": 1}'), END],
     ),
     "refuse": ([{"refuse": "No."}], [d.RefusalDelta("No."), END]),
     "raw": (

@@ -23,7 +23,7 @@ def text(said: str, phase: str = FINAL) -> d.Delta:
     return d.TextDelta(said, phase=phase)
 
 
-CALL = [d.FunctionCallStart("get_weather"), d.ArgumentsDelta('{"city": "Paris"}'), END]
+CALL = [d.CallStart("get_weather"), d.ArgumentsDelta('{"city": "Paris"}'), END]
 
 WELL_FORMED: dict[str, tuple[str, list[d.Delta]]] = {
     "reasoning, then the answer": (
@@ -43,12 +43,12 @@ WELL_FORMED: dict[str, tuple[str, list[d.Delta]]] = {
     ),
     "a function of a namespace": (
         "<|channel|>commentary to=functions.crm__find <|constrain|>json<|message|>{}<|call|>",
-        [d.FunctionCallStart("find", namespace="crm"), d.ArgumentsDelta("{}"), END],
+        [d.CallStart("find", namespace="crm"), d.ArgumentsDelta("{}"), END],
     ),
     "a custom tool": (
         "<|channel|>commentary to=functions.note <|constrain|>json<|message|>"
         '{"input": "a \\"b\\"\\n\\ud83d\\ude00"}<|call|>',
-        [d.CustomCallStart("note"), d.ArgumentsDelta('a "b"\n😀'), END],
+        [d.CallStart("note", kind="custom"), d.ArgumentsDelta('a "b"\n😀'), END],
     ),
     "a refusal": (
         "<|channel|>final <|constrain|>refusal<|message|>I won't.<|return|>",
@@ -66,7 +66,7 @@ WELL_FORMED: dict[str, tuple[str, list[d.Delta]]] = {
         "<|channel|>commentary to=functions.get_weather json<|message|>"
         '{"city": "Paris"}<|call|><|start|>assistant<|channel|>commentary '
         "to=functions.crm__find json<|message|>{}<|call|>",
-        [*CALL, d.FunctionCallStart("find", namespace="crm"), d.ArgumentsDelta("{}"), END],
+        [*CALL, d.CallStart("find", namespace="crm"), d.ArgumentsDelta("{}"), END],
     ),
 }
 
@@ -123,7 +123,7 @@ TOLERATED: dict[str, tuple[str, list[d.Delta]]] = {
     ),
     "a custom tool's text without its wrapping": (
         "<|channel|>commentary to=functions.note code<|message|>{ plain<|call|>",
-        [d.CustomCallStart("note"), d.ArgumentsDelta("{ plain"), END],
+        [d.CallStart("note", kind="custom"), d.ArgumentsDelta("{ plain"), END],
     ),
 }
 
@@ -164,7 +164,7 @@ MALFORMED: dict[str, tuple[str, list[d.Delta]]] = {
         [
             text("and so", COMMENTARY),
             END,
-            d.FunctionCallStart("find", namespace="crm"),
+            d.CallStart("find", namespace="crm"),
             d.ArgumentsDelta("{}"),
             END,
         ],
@@ -204,7 +204,13 @@ MALFORMED: dict[str, tuple[str, list[d.Delta]]] = {
     ),
     "text after a custom tool's text": (
         '<|channel|>commentary to=functions.note json<|message|>{"input": "a"} more<|call|>',
-        [d.CustomCallStart("note"), d.ArgumentsDelta("a"), END, text("} more", COMMENTARY), END],
+        [
+            d.CallStart("note", kind="custom"),
+            d.ArgumentsDelta("a"),
+            END,
+            text("} more", COMMENTARY),
+            END,
+        ],
     ),
 }
 
@@ -233,17 +239,17 @@ def test_a_header_that_is_cut_short_is_no_text(parse: Parse, markup: str) -> Non
 
 def test_a_call_without_arguments_gets_an_empty_object(parse: Parse) -> None:
     deltas = parse("<|channel|>commentary to=functions.get_weather json<|message|><|call|>")
-    assert deltas == [d.FunctionCallStart("get_weather"), d.ArgumentsDelta("{}"), END]
+    assert deltas == [d.CallStart("get_weather"), d.ArgumentsDelta("{}"), END]
 
 
 def test_a_call_without_a_message_token_gets_an_empty_object(parse: Parse) -> None:
     deltas = parse("<|channel|>commentary to=functions.get_weather<|call|>")
-    assert deltas == [d.FunctionCallStart("get_weather"), d.ArgumentsDelta("{}"), END]
+    assert deltas == [d.CallStart("get_weather"), d.ArgumentsDelta("{}"), END]
 
 
 def test_a_call_that_is_cut_stays_open(parse: Parse) -> None:
     deltas = parse('<|channel|>commentary to=functions.get_weather json<|message|>{"ci')
-    assert deltas == [d.FunctionCallStart("get_weather"), d.ArgumentsDelta('{"ci')]
+    assert deltas == [d.CallStart("get_weather"), d.ArgumentsDelta('{"ci')]
 
 
 def test_without_parallel_calls_only_the_first_call_is_made(encoding: Encoding) -> None:
@@ -359,7 +365,7 @@ def test_it_agrees_with_the_library_on_well_formed_output(
             case d.TextDelta():
                 channel = "final" if delta.phase == FINAL else "commentary"
                 ours.append((channel, None, delta.text))
-            case d.FunctionCallStart():
+            case d.CallStart():
                 name = f"{delta.namespace}__{delta.name}" if delta.namespace else delta.name
                 ours.append(("commentary", f"functions.{name}", ""))
             case d.ArgumentsDelta():

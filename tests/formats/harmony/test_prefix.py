@@ -14,6 +14,8 @@ from antiphon.application.ports import Prompt, Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
+from antiphon.domain.client_tools import CLIENT_TOOLS, fields_of
+from antiphon.domain.tools import ToolSpec
 
 from .conftest import TOOLS, a_turn, joined
 
@@ -33,13 +35,13 @@ def items_of(deltas: list[d.Delta]) -> list[i.Item]:
                 content = (c.OutputText(text=delta.text),)
                 phase: Any = delta.phase
                 items.append(i.Message(role="assistant", content=content, phase=phase))
-            case d.FunctionCallStart() | d.CustomCallStart():
+            case d.CallStart():
                 call = delta
             case d.ArgumentsDelta(text):
                 call_id = f"call_{len(items)}"
-                if isinstance(call, d.CustomCallStart):
+                if isinstance(call, d.CallStart) and call.kind == "custom":
                     items.append(i.CustomToolCall(call_id=call_id, name=call.name, input=text))
-                elif isinstance(call, d.FunctionCallStart):
+                elif isinstance(call, d.CallStart):
                     items.append(
                         i.FunctionCall(
                             call_id=call_id,
@@ -104,6 +106,33 @@ def test_what_the_model_wrote_its_own_way_is_continued_exactly(
     turn = a_turn(items=(HELLO,))
     before, generated = list(render(turn).token_ids), encoding.encode_markup(written)
     after = list(render(play(harmony, render, turn, generated)).token_ids)
+    assert after[: len(before) + len(generated)] == before + generated
+
+
+TYPED = {
+    "apply_patch": '{"operation":{"diff":"+\\u0041","path":"a","type":"create_file"}}',
+    "shell": '{ "timeout_ms": null, "commands": ["ls"] }',
+    "computer": '{"actions":[{"y":1,"x":2,"type":"click","button":"left","keys":null}]}',
+    "local_shell": '{"env":{},"command":["ls"]}',
+    "tool_search": '{"query":"x"}',
+}
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_a_call_of_a_fixed_shape_is_continued_as_the_model_wrote_it(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding, kind: Any
+) -> None:
+    tool = ToolSpec(name=f"{kind}_tool", kind=kind)
+    turn = a_turn(items=(HELLO,), tools=(tool,))
+    markup = f"<|channel|>commentary to=functions.{tool.name} json<|message|>{TYPED[kind]}<|call|>"
+    before, generated = list(render(turn).token_ids), encoding.encode_markup(markup)
+    parser = harmony.parser(turn, render(turn))
+    deltas = parser.feed(Step(token_ids=generated)) + parser.end()
+    assert deltas[0] == d.CallStart(tool.name, kind=kind)
+    fields = fields_of(kind, TYPED[kind])
+    assert fields is not None
+    call = CLIENT_TOOLS[kind].item(call_id="call_1", **fields)
+    after = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
     assert after[: len(before) + len(generated)] == before + generated
 
 

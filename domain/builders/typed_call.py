@@ -1,0 +1,150 @@
+"""Calls of the tools of a fixed shape (client_tools.py): JSON arguments become a typed item.
+
+One rule for what does not fit: a call whose arguments are cut or are not those of its tool is a
+`function_call` with the arguments as the model wrote them, so nothing is lost and no client runs
+half of what was asked for (docs/decisions/0017). A shell call shows its commands while they
+arrive; one that was shown already stays a shell call, and is incomplete if not all commands came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from antiphon.domain import deltas as d
+from antiphon.domain import events as e
+from antiphon.domain import items as i
+from antiphon.domain.builders.call import KINDS, CallBuilder
+from antiphon.domain.builders.commands import CommandReader
+from antiphon.domain.builders.seed import Seed
+from antiphon.domain.builders.tool import ShellCallBuilder
+from antiphon.domain.client_tools import CLIENT_TOOLS, fields_of, normal
+
+
+class TypedCallBuilder:
+    """Opens and closes its item at once, when the arguments are whole."""
+
+    def __init__(self, delta: d.Delta, seed: Seed) -> None:
+        assert isinstance(delta, d.CallStart)
+        self._start = delta
+        self._seed = seed
+        self._arguments: list[str] = []
+        self.item: Any = None
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._arguments)
+
+    def open(self) -> Sequence[e.Event]:
+        return ()
+
+    def accepts(self, delta: d.Delta) -> bool:
+        return isinstance(delta, d.ArgumentsDelta)
+
+    def add(self, delta: d.Delta) -> Sequence[e.Event]:
+        if isinstance(delta, d.ArgumentsDelta):
+            self._arguments.append(delta.text)
+        return ()
+
+    def close(self, status: str) -> Sequence[e.Event]:
+        fields = fields_of(self._start.kind, self.arguments) if status == "completed" else None
+        if fields is None:
+            return self._close_as_function(status)
+        kind = CLIENT_TOOLS[self._start.kind].item
+        call_id = self._start.call_id or self._seed.new_id("call")
+        item_id = self._seed.new_id(i.ID_PREFIXES[kind])
+        given: dict[str, Any] = {"id": item_id, "call_id": call_id, "status": status}
+        self.item = kind(**given | fields)
+        index = self._seed.output_index
+        added = replace(self.item, status="in_progress")
+        return (
+            e.ItemAdded(output_index=index, item=added),
+            e.ItemDone(output_index=index, item=self.item),
+        )
+
+    def _close_as_function(self, status: str) -> Sequence[e.Event]:
+        plain = CallBuilder(replace(self._start, kind="function"), self._seed)
+        arguments = d.ArgumentsDelta(self.arguments)
+        events = (*plain.open(), *plain.add(arguments), *plain.close(status))
+        self.item = plain.item
+        return events
+
+
+class ShellArgumentsBuilder:
+    """A shell call out of JSON arguments: nothing until the first command begins."""
+
+    def __init__(self, delta: d.Delta, seed: Seed) -> None:
+        assert isinstance(delta, d.CallStart)
+        self._whole = TypedCallBuilder(delta, seed)
+        self._start = d.ToolStart("shell_call", {"call_id": delta.call_id})
+        self._seed = seed
+        self._reader = CommandReader()
+        self._call: ShellCallBuilder | None = None
+
+    @property
+    def item(self) -> Any:
+        return self._call.item if self._call else self._whole.item
+
+    def open(self) -> Sequence[e.Event]:
+        return ()
+
+    def accepts(self, delta: d.Delta) -> bool:
+        return isinstance(delta, d.ArgumentsDelta)
+
+    def add(self, delta: d.Delta) -> Sequence[e.Event]:
+        if not isinstance(delta, d.ArgumentsDelta):
+            return ()
+        self._whole.add(delta)
+        return self._read(delta.text)
+
+    def close(self, status: str) -> Sequence[e.Event]:
+        late = None
+        if self._call is None and status == "completed":
+            late = normal("shell", self._whole.arguments)  # the commands come first there
+        events: Sequence[e.Event] = ()
+        if late is not None:
+            self._reader = CommandReader()
+            events = self._read(late)
+        if self._call is None:
+            return self._whole.close(status)
+        end = d.ToolEnd(
+            "completed" if self._reader.is_whole else "incomplete",
+            {"action": _rest_of(self._reader.rest)},
+        )
+        return (*events, *self._call.add(end), *self._call.close(status))
+
+    def _read(self, text: str) -> Sequence[e.Event]:
+        events: list[e.Event] = []
+        for delta in self._reader.feed(text):
+            if self._call is None:
+                self._call = ShellCallBuilder(self._start, self._seed)
+                events += self._call.open()
+            events += self._call.add(delta)
+        return events
+
+
+def _rest_of(rest: str) -> dict[str, Any]:
+    """Return what follows the commands: further fields of the action, or text that is none."""
+    try:
+        fields: dict[str, Any] = msgspec.json.decode('{"commands":[]' + rest, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return {"unread": rest} if rest.strip() else {}
+    limits = {"timeout_ms", "max_output_length"}
+    return {
+        key: value
+        for key, value in fields.items()
+        if key != "commands" and (key not in limits or type(value) is int)
+    }
+
+
+def open_call(delta: d.Delta, seed: Seed) -> CallBuilder | TypedCallBuilder | ShellArgumentsBuilder:
+    """Return the builder of a CallStart's kind."""
+    assert isinstance(delta, d.CallStart)
+    if delta.kind in KINDS:
+        return CallBuilder(delta, seed)
+    if delta.kind == "shell":
+        return ShellArgumentsBuilder(delta, seed)
+    return TypedCallBuilder(delta, seed)

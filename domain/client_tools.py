@@ -1,0 +1,331 @@
+"""The tools of a fixed shape that a client runs: what a model is told of each, and how its call
+becomes an item and back (api_surface 3.1, 4.1).
+
+Models know functions only, so each is offered as one. A call's arguments are read by a Struct, of
+which the function's schema is made: what the schema asks for is what fits. Arguments that do not
+fit become no such item (docs/decisions/0017).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from operator import itemgetter
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from antiphon.domain import items as i
+
+Json = dict[str, Any]
+
+
+class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of what models write; what is left out means the default."""
+
+
+class ShellArguments(Arguments, frozen=True, kw_only=True):
+    commands: Annotated[
+        tuple[str, ...],
+        Meta(min_length=1, description="Shell commands; each runs in a shell of its own."),
+    ]
+    timeout_ms: Annotated[int | None, Meta(description="Longest time for each command.")] = None
+    max_output_length: Annotated[
+        int | None, Meta(description="Characters of output to return at most, of each command.")
+    ] = None
+
+
+class LocalShellArguments(Arguments, frozen=True, kw_only=True):
+    command: Annotated[
+        tuple[str, ...],
+        Meta(min_length=1, description="The program and its arguments, one string each."),
+    ]
+    env: Annotated[dict[str, str], Meta(description="Further environment variables.")] = {}
+    timeout_ms: Annotated[int | None, Meta(description="Longest time for the command.")] = None
+    user: Annotated[str | None, Meta(description="The user to run it as.")] = None
+    working_directory: Annotated[str | None, Meta(description="The folder to run it in.")] = None
+
+
+Path = Annotated[str, Meta(description="The file, relative to the workspace.")]
+
+
+class CreateFile(Arguments, frozen=True, kw_only=True, tag_field="type", tag="create_file"):
+    path: Path
+    diff: Annotated[str, Meta(description="The new file, in the V4A format.")]
+
+
+class UpdateFile(Arguments, frozen=True, kw_only=True, tag_field="type", tag="update_file"):
+    path: Path
+    diff: Annotated[str, Meta(description="The changes, in the V4A format.")]
+
+
+class DeleteFile(Arguments, frozen=True, kw_only=True, tag_field="type", tag="delete_file"):
+    path: Path
+
+
+class ApplyPatchArguments(Arguments, frozen=True, kw_only=True):
+    operation: CreateFile | UpdateFile | DeleteFile
+
+
+class Action(Arguments, frozen=True, kw_only=True, tag_field="type"):
+    """What can be done with a computer's screen, mouse and keys."""
+
+
+Held = tuple[str, ...] | None
+"""Keys that are held meanwhile."""
+
+
+class Click(Action, frozen=True, kw_only=True, tag="click"):
+    button: Literal["left", "right", "wheel", "back", "forward"]
+    x: int
+    y: int
+    keys: Held = None
+
+
+class DoubleClick(Action, frozen=True, kw_only=True, tag="double_click"):
+    x: int
+    y: int
+    keys: Held = None
+
+
+class Point(Arguments, frozen=True, kw_only=True):
+    x: int
+    y: int
+
+
+class Drag(Action, frozen=True, kw_only=True, tag="drag"):
+    path: tuple[Point, ...]
+    keys: Held = None
+
+
+class Keypress(Action, frozen=True, kw_only=True, tag="keypress"):
+    keys: tuple[str, ...]
+
+
+class Move(Action, frozen=True, kw_only=True, tag="move"):
+    x: int
+    y: int
+    keys: Held = None
+
+
+class Screenshot(Action, frozen=True, kw_only=True, tag="screenshot"):
+    pass
+
+
+class Scroll(Action, frozen=True, kw_only=True, tag="scroll"):
+    x: int
+    y: int
+    scroll_x: int
+    scroll_y: int
+    keys: Held = None
+
+
+class TypeText(Action, frozen=True, kw_only=True, tag="type"):
+    text: str
+
+
+class Wait(Action, frozen=True, kw_only=True, tag="wait"):
+    pass
+
+
+AnyAction = Click | DoubleClick | Drag | Keypress | Move | Screenshot | Scroll | TypeText | Wait
+
+
+class ComputerArguments(Arguments, frozen=True, kw_only=True):
+    actions: Annotated[
+        tuple[AnyAction, ...],
+        Meta(min_length=1, description="Done one after another; then the screen is shown."),
+    ]
+
+
+class ComputerPreviewArguments(Arguments, frozen=True, kw_only=True):
+    action: Annotated[AnyAction, Meta(description="Done; then the screen is shown.")]
+
+
+class SearchArguments(Arguments, frozen=True, kw_only=True):
+    query: Annotated[str, Meta(description="Words that say what the tool should do.")]
+
+
+def parameters_of(arguments: type[Any]) -> Json:
+    """Return the JSON schema of arguments, written out where msgspec would refer.
+
+    >>> parameters_of(SearchArguments)["required"]
+    ['query']
+    """
+    (root,), named = msgspec.json.schema_components([arguments], ref_template="{name}")
+
+    def plain(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [plain(each) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        if "$ref" in schema:
+            siblings = {key: value for key, value in schema.items() if key != "$ref"}
+            return plain(named[schema["$ref"]]) | siblings
+        left_out = {"title", "default", "discriminator"}
+        return {
+            key: {name: plain(each) for name, each in value.items()}
+            if key == "properties"
+            else plain(value)
+            for key, value in schema.items()
+            if key not in left_out
+        }
+
+    result: Json = plain(root)
+    return result
+
+
+class ClientTool(Struct, frozen=True, kw_only=True):
+    """A kind of tool. `fields` makes the item's fields of arguments; `asked` finds in an item's
+    fields what was asked for, in the shape of the arguments.
+    """
+
+    name: str
+    description: str
+    arguments: type[Any]
+    item: type[Any]
+    fields: Callable[[Any], Json]
+    asked: Callable[[Json], Any]
+
+
+V4A = """\
+Create, change or delete one file. `diff` is written in the V4A format, which has no line numbers:
+- create_file: every line of the new file, each after a "+".
+- update_file: sections. A section begins with a line "@@", or "@@ " and the line of the file that
+opens the class or function it is in. Then come the lines: after " " a line that stays, after "-" \
+one that goes, after "+" one that is new. About three lines that stay, before and after each \
+change, say where it is; they must be exactly as they are in the file.
+- delete_file: no diff."""
+
+
+def _builtins(arguments: Any) -> Json:
+    fields: Json = msgspec.to_builtins(arguments)
+    return fields
+
+
+def _shell(arguments: ShellArguments) -> Json:
+    limits = {"timeout_ms": None, "max_output_length": None}
+    return {"action": limits | _builtins(arguments)}
+
+
+def _local_shell(arguments: LocalShellArguments) -> Json:
+    return {"action": {"type": "exec", "env": {}} | _builtins(arguments)}
+
+
+def _actions(fields: Json) -> list[Any]:
+    return list(fields.get("actions") or ([fields["action"]] if fields.get("action") else []))
+
+
+def _one_action(fields: Json) -> Json:
+    # A client may have changed from the batched tool to this one.
+    actions = _actions(fields)
+    return {"action": actions[0]} if len(actions) == 1 else {"actions": actions}
+
+
+_ACTIONS = "click, double_click, drag, keypress, move, screenshot, scroll, type and wait"
+
+CLIENT_TOOLS: Mapping[str, ClientTool] = {
+    "shell": ClientTool(
+        name="shell",
+        description="Run shell commands on the user's machine and return what they print.",
+        arguments=ShellArguments,
+        item=i.ShellCall,
+        fields=_shell,
+        asked=itemgetter("action"),
+    ),
+    "local_shell": ClientTool(
+        name="local_shell",
+        description="Run a program on the user's machine and return what it prints.",
+        arguments=LocalShellArguments,
+        item=i.LocalShellCall,
+        fields=_local_shell,
+        asked=lambda fields: {k: v for k, v in fields["action"].items() if k != "type"},
+    ),
+    "apply_patch": ClientTool(
+        name="apply_patch",
+        description=V4A,
+        arguments=ApplyPatchArguments,
+        item=i.ApplyPatchCall,
+        fields=_builtins,
+        asked=lambda fields: {"operation": fields["operation"]},
+    ),
+    "computer": ClientTool(
+        name="computer",
+        description=f"Use a computer by its screen, mouse and keys. Actions: {_ACTIONS}.",
+        arguments=ComputerArguments,
+        item=i.ComputerCall,
+        fields=_builtins,
+        asked=lambda fields: {"actions": _actions(fields)},
+    ),
+    "computer_use_preview": ClientTool(
+        name="computer_use_preview",
+        description=f"Use a computer by its screen, mouse and keys. Actions: {_ACTIONS}.",
+        arguments=ComputerPreviewArguments,
+        item=i.ComputerCall,
+        fields=_builtins,
+        asked=_one_action,
+    ),
+    "tool_search": ClientTool(
+        name="tool_search",
+        description="Find further tools by what they do; those found can be called afterwards.",
+        arguments=Json,
+        item=i.ToolSearchCall,
+        fields=lambda arguments: {"arguments": arguments, "execution": "client"},
+        asked=itemgetter("arguments"),
+    ),
+    "server_tool_search": ClientTool(
+        name="tool_search",
+        description="Find further tools by what they do; those found can be called afterwards.",
+        arguments=Json,
+        item=i.ToolSearchCall,
+        # The server runs it, so no client needs an id to answer it.
+        fields=lambda arguments: {"arguments": arguments, "execution": "server", "call_id": None},
+        asked=itemgetter("arguments"),
+    ),
+}
+"""By the kind of the tool's ToolSpec."""
+
+KINDS_OF: Mapping[type[i.Item], tuple[str, ...]] = {
+    tool.item: tuple(kind for kind, other in CLIENT_TOOLS.items() if other.item is tool.item)
+    for tool in CLIENT_TOOLS.values()
+}
+"""Which kinds of tools a call may belong to, by its item; the first where none is offered."""
+
+
+def fields_of(kind: str, arguments: str) -> Json | None:
+    """Return the fields of the item that a call with these arguments is, None if they do not fit.
+
+    >>> fields_of("apply_patch", '{"operation": {"type": "delete_file", "path": "a.txt"}}')
+    {'operation': {'type': 'delete_file', 'path': 'a.txt'}}
+    >>> fields_of("apply_patch", '{"operation": {"type": "delete_f')
+    """
+    tool = CLIENT_TOOLS[kind]
+    try:
+        return tool.fields(msgspec.json.decode(arguments, type=tool.arguments))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def normal(kind: str, arguments: str) -> str | None:
+    """Return arguments in the one way in which `asked_of` writes them, None if they do not fit.
+
+    >>> normal("shell", '{"timeout_ms":null,"commands":["ls"]}')
+    '{"commands": ["ls"]}'
+    """
+    fields = fields_of(kind, arguments)
+    return None if fields is None else _written(CLIENT_TOOLS[kind], fields)
+
+
+def asked_of(kind: str, item: i.Item) -> str:
+    """Return what a call asks for, as arguments of its tool."""
+    return _written(CLIENT_TOOLS[kind], msgspec.to_builtins(item))
+
+
+def _written(tool: ClientTool, fields: Json) -> str:
+    asked = tool.asked(fields)
+    # What a client changed may fit no more; the model is shown it all the same.
+    with suppress(msgspec.ValidationError):
+        asked = msgspec.to_builtins(msgspec.convert(asked, tool.arguments))
+    return json.dumps(asked, ensure_ascii=False)
