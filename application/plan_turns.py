@@ -24,6 +24,7 @@ async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -
     return Plan(
         tenant=tenant,
         model=prepared.model,
+        offered=prepared.offered,
         turn=prepared.turn,
         compacts=triggered or await _is_too_long(request, prepared),
         answers=not triggered,

@@ -15,10 +15,13 @@ from msgspec.structs import replace
 
 from antiphon.application.compacting import CompactingTurn, compaction_of
 from antiphon.application.ports import Model, ModelTurn, Turn
+from antiphon.application.searching import MOST_SEARCHES, SearchTurn, searches_in
 from antiphon.application.show_items import ShowItems
 from antiphon.application.summaries import SummarisedTurn
 from antiphon.application.warm_up import WarmUp, shortest
-from antiphon.domain.items import AnyItem
+from antiphon.domain.items import AnyItem, asks
+from antiphon.domain.offers import Offer, loaded
+from antiphon.domain.tool_search import search
 
 Seal = Callable[[str, str], str]
 """(tenant, text) -> an opaque, authenticated string."""
@@ -34,6 +37,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     tenant: str
     model: Model
+    offered: Offer
     turn: Turn
     compacts: bool = False
     answers: bool = True
@@ -64,11 +68,43 @@ class Turns:
 
     async def each(self, output: Sequence[AnyItem]) -> AsyncGenerator[ModelTurn]:
         """Yield the turns; `output` grows meanwhile: it has the items of those that are over."""
-        plan = self._plan
-        yield self._first
-        if plan.compacts and plan.answers:
+        plan, turn, seen, latest = self._plan, self._plan.turn, 0, self._first
+        yield latest
+        if plan.compacts:
+            if not plan.answers:
+                return
             shown = await self._show_items(output, tenant=plan.tenant)
-            yield await self._answer(replace(plan.turn, items=shown.items))
+            turn = replace(turn, items=shown.items)
+            seen, latest = len(output), await self._answer(turn)
+            yield latest
+        async for further in self._searches(turn, latest, output, seen):
+            yield further
+
+    async def _searches(
+        self, turn: Turn, latest: ModelTurn, output: Sequence[AnyItem], seen: int
+    ) -> AsyncGenerator[ModelTurn]:
+        """Yield what the latest turn's searches (in `output`, from `seen` on) have found, then the
+        next turn, which may search too.
+        """
+        offered = self._plan.offered
+        for _ in range(MOST_SEARCHES):
+            searches = searches_in(output[seen:])
+            if not searches:
+                return
+            tools = [each.tool for each in offered.definitions]
+            found = [search(each.arguments, tools) for each in searches]
+            yield SearchTurn(found, after=latest)
+            if any(asks(item) for item in output[seen:]):
+                return  # the client has calls to answer first
+            offered = loaded(offered, [tool for each in found for tool in each])
+            turn = replace(
+                turn,
+                items=[*turn.items, *output[seen:]],
+                tools=offered.specs,
+                choice=offered.choice,
+            )
+            seen, latest = len(output), await self._answer(turn)
+            yield latest
 
     async def _compact(self, turn: Turn) -> ModelTurn:
         admitted = await self._admit(compaction_of(turn))
