@@ -16,8 +16,7 @@ COMPACTED_AT = 0.8
 
 async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -> Plan:
     """Return the plan. Raises: RequestError."""
-    if request.only_warms_up:
-        return Plan(tenant=tenant, model=prepared.model, turn=prepared.turn, warms_up=True)
+    warms_up = request.only_warms_up
     triggered = bool(prepared.added) and isinstance(prepared.added[-1].item, CompactionTrigger)
     if triggered and not prepared.turn.items:
         raise RequestError("There is no conversation to compact.", param="input")
@@ -26,8 +25,9 @@ async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -
         model=prepared.model,
         offered=prepared.offered,
         turn=prepared.turn,
-        compacts=triggered or await _is_too_long(request, prepared),
+        compacts=not warms_up and (triggered or await _is_too_long(request, prepared)),
         answers=not triggered,
+        warms_up=warms_up,
         summary=_summary(request),
     )
 
