@@ -23,6 +23,7 @@ from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.offers import Definition, Offer, offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
+from antiphon.domain.visible import may_lack, restored
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
@@ -100,6 +101,8 @@ class PrepareTurn:
         return [await self._resolved(entry, tenant, remembered) for entry in added]
 
     async def _resolved(self, entry: c.Entry, tenant: str, remembered: Remembered) -> c.Entry:
+        if may_lack(entry.item) and entry.item.id:
+            return await self._restored(entry, entry.item.id, tenant)
         if not isinstance(entry.item, i.ItemReference):
             return entry
         try:
@@ -111,6 +114,14 @@ class PrepareTurn:
                 f"Item with id {entry.item.id[:100]!r} not found.", param="input"
             ) from None
         return c.Entry(item=decode_item(stored.raw, "input"), raw=stored.raw)
+
+    async def _restored(self, entry: c.Entry, item_id: str, tenant: str) -> c.Entry:
+        try:
+            stored = await self._store.item(tenant, item_id)
+        except NotFound:
+            return entry  # another server's, or never stored: it is what it is
+        raw = restored(entry.raw, stored.raw)
+        return c.Entry(item=decode_item(raw, "input"), raw=raw)
 
 
 def _size(given: str | Sequence[Raw] | None) -> int:

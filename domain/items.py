@@ -97,6 +97,7 @@ class CustomToolCallOutput(Item, frozen=True, kw_only=True, tag="custom_tool_cal
 class WebSearchCall(Item, frozen=True, kw_only=True, tag="web_search_call"):
     status: str | None = None
     action: Json | None = None
+    results: tuple[Json, ...] | None | UnsetType = UNSET
 
 
 class FileSearchCall(Item, frozen=True, kw_only=True, tag="file_search_call"):

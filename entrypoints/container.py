@@ -40,6 +40,7 @@ from antiphon.application.stored_responses import (
 from antiphon.application.token_model import TokenModel
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.bodies import BodyLimits
+from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.settings import SCRIPTED_MODELS, Settings
@@ -207,6 +208,7 @@ class Container(containers.DeclarativeContainer):
             CompactConversation, create_response, new_id=providers.Object(new_id)
         ),
         get=providers.Singleton(GetResponse, store),
+        seal=sealer.provided.seal,
         follow=providers.Singleton(FollowResponse, log, store),
         delete=providers.Singleton(DeleteResponse, store, log, runs),
         cancel=providers.Singleton(CancelResponse, store, runs),
@@ -221,7 +223,7 @@ class Container(containers.DeclarativeContainer):
                 max_depth=settings.provided.max_depth,
                 max_nodes=settings.provided.max_json_nodes,
             ),
-            done_marker=settings.provided.done_marker,
+            dialect=providers.Callable(DIALECTS.__getitem__, settings.provided.dialect),
             strict_unknown_fields=settings.provided.strict_unknown_fields,
             log_requests=settings.provided.log_requests,
             error_stacks=settings.provided.error_stacks,

@@ -212,14 +212,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ge=0,
         ),
     ] = 15.0
-    done_marker: Annotated[
-        bool,
+    dialect: Annotated[
+        Literal["openai", "open-responses"],
         _about(
             STREAMS,
-            "End each stream with the frame `data: [DONE]`, as Open Responses asks; OpenAI sends "
-            "none, and its clients need none.",
+            "Whose names events and errors bear where the two specifications differ; "
+            "open-responses also ends streams with `data: [DONE]`. A request may choose by its "
+            "header x-antiphon-dialect.",
         ),
-    ] = False
+    ] = "openai"
 
     websocket_s: Annotated[
         float,

@@ -18,9 +18,9 @@ from antiphon.application.ports import Batches
 from antiphon.domain import events as e
 from antiphon.domain.events import Event
 from antiphon.domain.response import Response
-from antiphon.entrypoints.http import sse
 from antiphon.entrypoints.http.errors import error_json
 from antiphon.entrypoints.http.heartbeat import Heartbeat
+from antiphon.entrypoints.http.sse import Telling
 
 T = TypeVar("T")
 Headers = Mapping[str, str]
@@ -41,7 +41,7 @@ class JsonAnswer:
 
 
 class StreamAnswer:
-    """The events of a run as frames, each batch in one send; then `[DONE]`, if it is wanted."""
+    """The events of a run as frames, each batch in one send; then what the dialect ends with."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class StreamAnswer:
         *,
         leave: Leave,
         heartbeat: Heartbeat,
-        done_marker: bool,
+        telling: Telling,
     ) -> None:
         self._batches = batches
         self._headers = headers
         self._leave = leave
         self._heartbeat = heartbeat
-        self._done_marker = done_marker
+        self._telling = telling
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -72,13 +72,14 @@ class StreamAnswer:
             **self._headers,
         }
         await send({"type": "http.response.start", "status": 200, "headers": _raw(headers)})
+        frames = self._telling.frames
         with self._heartbeat.watching(send) as pulse:
             async for events in self._batches:
                 pulse.sent()
                 await send(
-                    {"type": "http.response.body", "body": sse.frames(events), "more_body": True}
+                    {"type": "http.response.body", "body": frames(events), "more_body": True}
                 )
-        last = sse.DONE if self._done_marker else b""
+        last = self._telling.dialect.done
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
@@ -94,11 +95,13 @@ class WholeAnswer:
         headers: Headers,
         *,
         leave: Leave,
+        telling: Telling,
         shape: Callable[[Response], Any] = lambda response: response,
     ) -> None:
         self._batches = batches
         self._headers = headers
         self._leave = leave
+        self._telling = telling
         self._shape = shape
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,12 +112,13 @@ class WholeAnswer:
         if response is None:
             return
         if response.status == "failed" and response.error is not None:
-            body = error_json(500, response.error.message, None, response.error.code)
+            failure, dialect = response.error, self._telling.dialect
+            body = error_json(500, failure.message, None, failure.code, dialect)
             # The response was accepted and stored: a client that repeats it would run it twice.
             headers = {**self._headers, "x-should-retry": "false"}
             await send_json(send, body, headers, status=500)
             return
-        await send_json(send, _encode(self._shape(response)), self._headers)
+        await send_json(send, self._telling.whole(self._shape(response)), self._headers)
 
     async def _last(self) -> Response:
         last: Event | None = None

@@ -30,7 +30,9 @@ def create_app(
             "models": Provide(lambda: models, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },
-        exception_handlers=ErrorAnswers(stacks=error_stacks).handlers,
+        exception_handlers=ErrorAnswers(
+            dialect=services.options.dialect, stacks=error_stacks
+        ).handlers,
         openapi_config=openapi_config(__version__),
         logging_config=None,
     )

@@ -15,6 +15,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from msgspec import UNSET, UnsetType
 
 from antiphon.domain import errors as er
+from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers
 
 logger = logging.getLogger("antiphon.http")
@@ -33,9 +34,6 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
 }
 """The first type that fits counts; subclasses stand before their bases."""
 
-TYPES: Mapping[int, str] = {401: "authentication_error", 429: "rate_limit_error"}
-"""The `type` of an error by its status, where it is not by the status's hundred."""
-
 RETRY_AFTER_S = 1
 
 
@@ -47,14 +45,22 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] | UnsetType = UNSET
 
 
-def error_body(status: int, message: str, param: str | None, code: str | None) -> ErrorBody:
-    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+def error_body(
+    status: int, message: str, param: str | None, code: str | None, dialect: Dialect = OPENAI
+) -> ErrorBody:
+    kind = dialect.error_type(status)
     return ErrorBody(message=message, type=kind, param=param, code=code)
 
 
-def error_json(status: int, message: str, param: str | None, code: str | None) -> bytes:
+def error_json(
+    status: int,
+    message: str,
+    param: str | None,
+    code: str | None,
+    dialect: Dialect = OPENAI,
+) -> bytes:
     """Return the body of an error; all four keys are always there."""
-    return msgspec.json.encode({"error": error_body(status, message, param, code)})
+    return msgspec.json.encode({"error": error_body(status, message, param, code, dialect)})
 
 
 def told(exc: Exception) -> tuple[int, str, str | None, str | None]:
@@ -71,7 +77,8 @@ def told(exc: Exception) -> tuple[int, str, str | None, str | None]:
 class ErrorAnswers:
     """The app's exception handlers; `stacks` logs the stack of every error that is answered."""
 
-    def __init__(self, *, stacks: bool = False) -> None:
+    def __init__(self, *, dialect: Dialect = OPENAI, stacks: bool = False) -> None:
+        self._dialect = dialect
         self._stacks = stacks
 
     @property
@@ -114,7 +121,8 @@ class ErrorAnswers:
         if status == 503:
             sent["retry-after"] = str(RETRY_AFTER_S)
         return Response(
-            error_json(status, message, param, code),
+            # A wrong name of a dialect is an error itself, and is told like any other.
+            error_json(status, message, param, code, dialect_or(self._dialect, request)),
             status_code=status,
             media_type="application/json",
             headers=sent,

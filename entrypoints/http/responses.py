@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 from litestar import Controller, delete, get, post
@@ -26,11 +27,14 @@ from antiphon.application.stored_responses import (
     GetResponse,
     ListInputItems,
 )
+from antiphon.application.turns import Seal
 from antiphon.domain.decoding import Decoded
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import INCLUDABLE
+from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer
 from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, read_body
+from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.openapi import CompactOperation, CountOperation, CreateOperation
 from antiphon.entrypoints.http.requests import (
@@ -39,6 +43,7 @@ from antiphon.entrypoints.http.requests import (
     request_id,
     trace_headers,
 )
+from antiphon.entrypoints.http.sse import Telling
 
 logger = logging.getLogger("antiphon.requests")
 
@@ -55,7 +60,7 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     """What the operator set about requests and streams."""
 
     limits: BodyLimits = BodyLimits()
-    done_marker: bool = False
+    dialect: Dialect = OPENAI
     strict_unknown_fields: bool = False
     log_requests: bool = False
     error_stacks: bool = False
@@ -76,6 +81,7 @@ class Services(Struct, frozen=True, kw_only=True):
     input_items: ListInputItems
     heartbeat: Heartbeat
     stopping: asyncio.Event
+    seal: Seal
     options: HttpOptions
 
 
@@ -88,6 +94,7 @@ class Responses(Controller):
     @post(summary="Create a response", operation_class=CreateOperation, status_code=200)
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Answer with the whole response, or stream its events where `stream` is true."""
+        dialect = dialect_of(request, services.options.dialect)
         body = await read_body(request, services.options.limits)
         decoded = await in_turn(len(body), self._decode, body, services)
         if services.options.log_requests:
@@ -97,11 +104,12 @@ class Responses(Controller):
         )
         ignored = (*created.ignored, *decoded.unknown)
         headers = answer_headers(request, ignored)
+        telling = Telling.of(decoded.request, dialect)
         if decoded.request.stream:
-            return self._stream(created.events, headers, services, leave=created.leave)
+            return self._stream(created.events, headers, services, telling, leave=created.leave)
         if created.background:
-            return await self._accepted(created, headers, services)
-        return WholeAnswer(created.events, headers, leave=created.leave)
+            return await self._accepted(created, headers, services, telling)
+        return WholeAnswer(created.events, headers, leave=created.leave, telling=telling)
 
     @post(
         "/input_tokens",
@@ -125,13 +133,21 @@ class Responses(Controller):
     )
     async def compact(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Answer with the items that a client goes on from in place of the conversation."""
-        decoded = self._decode(await read_body(request, services.options.limits), services)
+        telling = Telling(dialect_of(request, services.options.dialect))
+        body = await read_body(request, services.options.limits)
+        decoded = await in_turn(len(body), self._decode, body, services)
         compacting = await services.compact(
             decoded.request, tenant=TENANT, trace_headers=trace_headers(request)
         )
         created = compacting.created
         headers = answer_headers(request, (*created.ignored, *decoded.unknown))
-        return WholeAnswer(created.events, headers, leave=created.leave, shape=compacting.window)
+        return WholeAnswer(
+            created.events,
+            headers,
+            leave=created.leave,
+            telling=telling,
+            shape=compacting.window,
+        )
 
     @get("/{response_id:str}", summary="Retrieve a response, or stream its events")
     async def retrieve(
@@ -143,13 +159,19 @@ class Responses(Controller):
         include_plain: IncludePlain = None,
         stream: FromQuery[str] = "false",
         starting_after: Annotated[int, QueryParameter(ge=-1)] = -1,
+        include_obfuscation: FromQuery[str] = "false",
     ) -> ASGIApp:
         """With `stream=true`, the events that follow `starting_after`, then live ones."""
-        _check_include(include_bracketed, include_plain)
-        if stream.lower() in ("true", "1"):
+        telling = Telling(
+            dialect_of(request, services.options.dialect),
+            view=_view(services, include_bracketed, include_plain),
+            pads=_is_true(include_obfuscation),
+        )
+        headers = answer_headers(request)
+        if _is_true(stream):
             events = await services.follow(TENANT, response_id, after=starting_after)
-            return self._stream(events, answer_headers(request), services, leave=events.aclose)
-        return JsonAnswer(await services.get(TENANT, response_id), answer_headers(request))
+            return self._stream(events, headers, services, telling, leave=events.aclose)
+        return JsonAnswer(telling.whole(await services.get(TENANT, response_id)), headers)
 
     @delete("/{response_id:str}", summary="Delete a response", status_code=200)
     async def delete(
@@ -163,7 +185,9 @@ class Responses(Controller):
     async def cancel(
         self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
     ) -> ASGIApp:
-        return JsonAnswer(await services.cancel(TENANT, response_id), answer_headers(request))
+        telling = Telling(dialect_of(request, services.options.dialect), view=Visible())
+        cancelled = await services.cancel(TENANT, response_id)
+        return JsonAnswer(telling.whole(cancelled), answer_headers(request))
 
     @get("/{response_id:str}/input_items", summary="List what the model was given")
     async def input_items(
@@ -177,14 +201,14 @@ class Responses(Controller):
         limit: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
         order: FromQuery[Literal["asc", "desc"]] = "desc",
     ) -> ASGIApp:
-        _check_include(include_bracketed, include_plain)
+        view = _view(services, include_bracketed, include_plain)
         page = await services.input_items(
             TENANT, response_id, after=after, limit=limit, order=order
         )
         return JsonAnswer(
             {
                 "object": "list",
-                "data": [item.raw for item in page.items],
+                "data": [view.raw(item.raw) for item in page.items],
                 "first_id": page.items[0].id if page.items else None,
                 "last_id": page.items[-1].id if page.items else None,
                 "has_more": page.has_more,
@@ -196,24 +220,39 @@ class Responses(Controller):
         return decode_body(body, strict=services.options.strict_unknown_fields)
 
     def _stream(
-        self, events: Batches, headers: Mapping[str, str], services: Services, *, leave: Any
+        self,
+        events: Batches,
+        headers: Mapping[str, str],
+        services: Services,
+        telling: Telling,
+        *,
+        leave: Any,
     ) -> StreamAnswer:
         return StreamAnswer(
             events,
             headers,
             leave=leave,
             heartbeat=services.heartbeat,
-            done_marker=services.options.done_marker,
+            telling=telling,
         )
 
     async def _accepted(
-        self, created: Created, headers: Mapping[str, str], services: Services
+        self,
+        created: Created,
+        headers: Mapping[str, str],
+        services: Services,
+        telling: Telling,
     ) -> JsonAnswer:
         await created.leave()
-        return JsonAnswer(await services.get(TENANT, created.id), headers)
+        return JsonAnswer(telling.whole(await services.get(TENANT, created.id)), headers)
 
 
-def _check_include(*given: list[str] | None) -> None:
+def _is_true(text: str) -> bool:
+    return text.lower() in ("true", "1")
+
+
+def _view(services: Services, *given: list[str] | None) -> Visible:
+    """Return what a reader sees who asked to `include` these. Raises: RequestError."""
     values = [value for each in given for text in each or () for value in text.split(",")]
     for position, value in enumerate(values):
         if value not in INCLUDE_VALUES:
@@ -222,3 +261,4 @@ def _check_include(*given: list[str] | None) -> None:
                 param=f"include[{position}]",
                 code="invalid_value",
             )
+    return Visible(values, seal=partial(services.seal, TENANT))

@@ -2,26 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import msgspec
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from antiphon.domain.events import EVENT_TYPES, Event
+from antiphon.domain.request import CreateResponse
+from antiphon.domain.response import Response
+from antiphon.domain.visible import Visible
+from antiphon.entrypoints.http.dialects import DIALECTS, OPENAI, Dialect
 
 COMMENT = b": keepalive\n\n"
-DONE = b"data: [DONE]\n\n"
+PADDED_TO = 64
+"""Bytes: the length of a delta's JSON is a multiple of this, where that is asked for."""
 
-_PREFIXES: Mapping[type[Event], bytes] = {
-    kind: f"event: {name}\ndata: ".encode() for name, kind in EVENT_TYPES.items()
+_PREFIXES: Mapping[str, Mapping[type[Event], bytes]] = {
+    dialect.name: {
+        kind: f"event: {dialect.event_name(name)}\ndata: ".encode()
+        for name, kind in EVENT_TYPES.items()
+    }
+    for dialect in DIALECTS.values()
 }
-_encode = msgspec.json.Encoder().encode
+_DELTAS = frozenset(kind for name, kind in EVENT_TYPES.items() if name.endswith(".delta"))
 
 
-def frames(events: Sequence[Event]) -> bytes:
-    """Return the frames of all events, joined: one send for whatever is ready.
+class Telling:
+    """How one client is told of a run: in its dialect, with what it may see.
 
-    >>> from antiphon.domain.events import Error
-    >>> frames([Error(sequence_number=3, code=None, message="no")])[:27]
-    b'event: error\\ndata: {"type":'
+    `view` None shows all. `pads` hides the lengths of deltas (api_surface 5.5).
     """
-    return b"".join([_PREFIXES[type(event)] + _encode(event) + b"\n\n" for event in events])
+
+    def __init__(
+        self, dialect: Dialect = OPENAI, *, view: Visible | None = None, pads: bool = False
+    ) -> None:
+        self.dialect = dialect
+        self.encode: Callable[[Any], bytes] = _padded(dialect.encode) if pads else dialect.encode
+        self._view = view
+        self._prefixes = _PREFIXES[dialect.name]
+
+    @classmethod
+    def of(cls, request: CreateResponse, dialect: Dialect) -> Telling:
+        """Return how the client of a request is told of it."""
+        # What is not stored cannot be looked at again, so nothing of it is hidden.
+        view = None if request.store is False else Visible(request.include or ())
+        options = request.stream_options
+        return cls(dialect, view=view, pads=bool(options and options.include_obfuscation))
+
+    def frames(self, events: Sequence[Event]) -> bytes:
+        """Return the frames of all events, joined: one send for whatever is ready.
+
+        >>> from antiphon.domain.events import Error
+        >>> Telling().frames([Error(sequence_number=3, code=None, message="no")])[:27]
+        b'event: error\\ndata: {"type":'
+        """
+        prefixes, encode = self._prefixes, self.encode
+        seen = self.seen(events)
+        return b"".join([prefixes[type(event)] + encode(event) + b"\n\n" for event in seen])
+
+    def seen(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Return the events as the client may see them."""
+        return events if self._view is None else self._view.events(events)
+
+    def whole(self, told: Any) -> bytes:
+        """Return a response, or what is shown in its place, as JSON."""
+        if self._view is not None and isinstance(told, Response):
+            told = self._view.response(told)
+        return self.encode(told)
+
+
+def _padded(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    def padded(told: Any) -> bytes:
+        body = encode(told)
+        if type(told) not in _DELTAS:
+            return body
+        head = body[:-1] + b',"obfuscation":"'
+        missing = -(len(head) + 2) % PADDED_TO
+        return head + secrets.token_hex(PADDED_TO)[:missing].encode() + b'"}'
+
+    return padded

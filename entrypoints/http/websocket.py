@@ -29,6 +29,7 @@ from antiphon.domain import events as e
 from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.bodies import BodyLimits, check_shape, decode_body
+from antiphon.entrypoints.http.dialects import Dialect, dialect_or
 from antiphon.entrypoints.http.errors import (
     RETRY_AFTER_S,
     ErrorBody,
@@ -43,6 +44,7 @@ from antiphon.entrypoints.http.requests import (
     trace_headers,
 )
 from antiphon.entrypoints.http.responses import TENANT, Services
+from antiphon.entrypoints.http.sse import Telling
 
 logger = logging.getLogger("antiphon.websocket")
 
@@ -103,6 +105,7 @@ class Conversing:
         self._services = services
         self._options = services.options
         self._traced = trace_headers(socket)
+        self._dialect = dialect_or(self._options.dialect, socket)
         self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
         self._continuations = Continuations(
             max_bytes=MEMORY_IN_BODIES * self._options.limits.max_bytes
@@ -198,12 +201,13 @@ class Conversing:
             remembered=self._continuations.remembered,
         )
         self._steering.begin(created.id, lane)
+        telling = Telling.of(request, self._dialect)
         try:
             async for events in created.events:
                 if isinstance(events[-1], e.Completed | e.Incomplete | e.Failed):
                     self._over(lane, request, created, events[-1])  # first: the client may go on
-                for event in events:
-                    await self._send(frame(event, lane))
+                for event in telling.seen(events):
+                    await self._send(frame(event, lane, telling))
         finally:
             self._steering.end(created.id)
             await created.leave()
@@ -226,7 +230,7 @@ class Conversing:
     async def _refuse(self, exc: Exception, lane: Lane) -> None:
         if self._options.error_stacks or not isinstance(exc, er.AntiphonError):
             logger.error("a message on %s was refused", request_id(self._socket), exc_info=exc)
-        await self._send(refusal(exc, lane))
+        await self._send(refusal(exc, lane, self._dialect))
 
     async def _send(self, text: str) -> None:
         # Waits while the client does not read: what it was not sent yet stays in the log.
@@ -256,26 +260,26 @@ class Conversing:
         await self._socket.close(code, self._ending.message)
 
 
-def frame(event: e.Event, lane: Lane) -> str:
+def frame(event: e.Event, lane: Lane, telling: Telling) -> str:
     """Return an event as the lane's client sees it.
 
-    >>> frame(e.WebSearchSearching(item_id="ws_1", output_index=0), "a")[-16:]
+    >>> frame(e.WebSearchSearching(item_id="ws_1", output_index=0), "a", Telling())[-16:]
     '"stream_id":"a"}'
     """
     if isinstance(event, e.Error):
-        error = error_body(500, event.message, event.param, event.code)
+        error = error_body(500, event.message, event.param, event.code, telling.dialect)
         number = event.sequence_number
         return _text_of(ErrorFrame(stream_id=lane, sequence_number=number, error=error))
-    encoded = _encode(event)
+    encoded = telling.encode(event)
     if lane is not None:  # names need no escapes
         encoded = b'%b,"stream_id":"%b"}' % (encoded[:-1], lane.encode())
     return encoded.decode()
 
 
-def refusal(exc: Exception, lane: Lane) -> str:
+def refusal(exc: Exception, lane: Lane, dialect: Dialect) -> str:
     """Return the frame of an error that HTTP would answer with a status code."""
     status, message, param, code = told(exc)
-    error = error_body(status, message, param, code)
+    error = error_body(status, message, param, code, dialect)
     # Where a code is optional over HTTP, a frame must have one.
     error = replace(error, code=code or error.type)
     if status == 503:

@@ -353,11 +353,11 @@ def test_a_silent_stream_gets_comments(serve: Callable[..., Any], script: Any) -
     assert "late" in answer.text
 
 
-@pytest.mark.parametrize("done_marker", [False, True])
+@pytest.mark.parametrize("dialect", ["openai", "open-responses"])
 def test_a_stream_ends_with_done_only_where_that_is_wanted(
-    serve: Callable[..., Any], done_marker: bool
+    serve: Callable[..., Any], dialect: str
 ) -> None:
-    with serve(done_marker=done_marker) as server:
+    with serve(dialect=dialect) as server:
         body = {"model": "scripted-chat", "input": "hi", "stream": True}
         streamed = httpx.post(f"{server.api}/responses", json=body).text
-    assert streamed.endswith("data: [DONE]\n\n") is done_marker
+    assert streamed.endswith("data: [DONE]\n\n") is (dialect != "openai")

@@ -14,6 +14,7 @@ import pytest
 from antiphon.domain import items as i
 from antiphon.domain.lifecycle import OPENS
 from antiphon.domain.request import FIELDS
+from antiphon.domain.visible import INCLUDED
 
 from .conftest import MODELS, create
 
@@ -342,8 +343,11 @@ def test_a_replayed_item_gives_the_prompt_of_a_continued_response(
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": "gone"}
     asking: Json = {"model": model, "tools": [GO], "enable_response_messages": True}
     continued = create(http, **asking, input=[result], previous_response_id=first["id"])
-    listed = http.get(f"/responses/{first['id']}/input_items", params={"order": "asc"}).json()
     for form in FORMS:
+        query: Json = {"order": "asc"}
+        if form is without_id:  # what was hidden is found again by its id
+            query["include[]"] = list(INCLUDED)
+        listed = http.get(f"/responses/{first['id']}/input_items", params=query).json()
         history = [form(item) for item in [*listed["data"], *first["output"]]]
         replayed = create(http, **asking, input=[*history, result])
         assert prompt(replayed) == prompt(continued), form.__name__

@@ -602,3 +602,22 @@ def test_when_the_time_is_up_what_runs_ends_and_the_client_is_told(
             client.event()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1000
+
+
+def test_a_connection_is_told_in_its_dialect_and_padded_on_request(server: Any, model: str) -> None:
+    connection = connect(
+        url_of(server), additional_headers={"x-antiphon-dialect": "open-responses"}, proxy=None
+    )
+    with connection:
+        client = Client(connection, model)
+        client.ask(
+            script([{"think": "one two"}, {"say": "three"}]),
+            stream_options={"include_obfuscation": True},
+        )
+        events = client.until(*LAST)
+        assert client.refusal(temperature=9)["type"] == "invalid_request"
+    types = [event["type"] for event in events]
+    assert "response.reasoning.delta" in types
+    assert "response.reasoning_text.delta" not in types
+    deltas = [event for event in events if event["type"].endswith(".delta")]
+    assert all(event["obfuscation"] for event in deltas)
