@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
-from antiphon.application.ports import Json, Model, Turn
+from antiphon.application.ports import Model, Turn
 from antiphon.application.sampling import sampling_of
 from antiphon.domain.conversation import InForce
 from antiphon.domain.errors import RequestError
@@ -16,13 +16,27 @@ from antiphon.domain.items import Item
 from antiphon.domain.offers import Offer
 from antiphon.domain.request import (
     WITHOUT_EFFECT,
-    WITHOUT_EFFECT_INSIDE,
     AnyFormat,
     CreateResponse,
     PlainFormat,
     TextParams,
 )
-from antiphon.domain.response import InputTransformation, ReasoningConfig, Response, TextConfig
+from antiphon.domain.response import (
+    CacheConfig,
+    InputTransformation,
+    ReasoningConfig,
+    Response,
+    TextConfig,
+)
+
+VERBOSITY = {
+    "low": "Keep your answer short: only what was asked for, in as few words as it takes.",
+    "high": "Answer in detail: explain, and give examples where they help.",
+}
+"""`text.verbosity` as instructions: models that people run themselves know no other way."""
+
+TIERS = {"auto": "default", "fast": "priority"}
+"""How a tier is echoed where not by its own name (api_surface 1.1)."""
 
 
 def response_of(
@@ -63,9 +77,10 @@ def response_of(
         truncation=request.truncation or "disabled",
         user=request.user,
         safety_identifier=request.safety_identifier,
+        service_tier=TIERS.get(request.service_tier or "auto", request.service_tier or ""),
         prompt_cache_key=request.prompt_cache_key,
         metadata=request.metadata or {},
-        prompt_cache_options=_cache_options(request),
+        prompt_cache_options=_cache(request),
         prompt_cache_retention=request.prompt_cache_retention or UNSET,
         input_transformations=tuple(removed) or UNSET,
         request_id=request.request_id or UNSET,
@@ -89,7 +104,7 @@ def turn_of(
     return Turn(
         model=request.model or "",
         items=items,
-        instructions=request.instructions,
+        instructions=_instructions(request),
         tools=offered.specs,
         choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
@@ -107,18 +122,35 @@ def turn_of(
 
 def without_effect(request: CreateResponse) -> list[str]:
     """Return the paths of the fields that were given and do nothing here."""
-    found = [name for name in WITHOUT_EFFECT if getattr(request, name)]
-    for outer, names in WITHOUT_EFFECT_INSIDE.items():
-        inside = getattr(request, outer)
-        found += [f"{outer}.{name}" for name in names if inside and getattr(inside, name)]
-    return sorted(found)
+    return [
+        path
+        for path, harmless in WITHOUT_EFFECT.items()
+        if _given(request, path) not in (None, *harmless)
+    ]
 
 
-def _cache_options(request: CreateResponse) -> Json | UnsetType:
-    if request.prompt_cache_options is None:
+def _given(request: CreateResponse, path: str) -> Any:
+    found: Any = request
+    for name in path.split("."):
+        found = None if found is None else getattr(found, name)
+    return found
+
+
+def _instructions(request: CreateResponse) -> str | None:
+    verbosity = (request.text.verbosity if request.text else None) or "medium"
+    given = (request.instructions, VERBOSITY.get(verbosity))
+    return "\n\n".join(text for text in given if text) or None
+
+
+def _cache(request: CreateResponse) -> CacheConfig | UnsetType:
+    asked = request.prompt_cache_options
+    if asked is None:
         return UNSET
-    options: Json = msgspec.to_builtins(replace(request.prompt_cache_options, prewarm=None))
-    return options
+    return CacheConfig(
+        mode=asked.mode or "implicit",
+        ttl=asked.ttl or "30m",
+        comparison_response_id=asked.comparison_response_id or UNSET,
+    )
 
 
 def _text(request: CreateResponse, in_force: AnyFormat | None = None) -> TextConfig:

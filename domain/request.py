@@ -75,7 +75,7 @@ class ContextManagement(Struct, frozen=True, kw_only=True):
     compact_threshold: Annotated[int, Meta(ge=1000)] | None = None
 
 
-class PromptCacheOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PromptCacheOptions(Struct, frozen=True, kw_only=True):
     """`prewarm` fills the prompt cache and generates nothing."""
 
     mode: Literal["implicit", "explicit"] | None = None
@@ -188,24 +188,24 @@ CHAT_COMPLETIONS_FIELDS = {
 }
 """Fields of another API, and what they are called in this one: refused, lest they go unnoticed."""
 
-WITHOUT_EFFECT = frozenset(
-    {
-        "access_programs",
-        "image",
-        "moderation",
-        "session_id",
-        "skip_special_tokens",
-        "mm_processor_kwargs",
-        "media_io_kwargs",
-        "watermarking",
-    }
-)
-"""Fields that are accepted and do nothing here; answers name them in `x-antiphon-ignored`."""
-
-WITHOUT_EFFECT_INSIDE: Mapping[str, tuple[str, ...]] = {
-    "reasoning": ("mode",),
-    "stream_options": ("include_obfuscation",),
-    "structured_outputs": ("disable_any_whitespace",),
-    "text": ("verbosity",),
+WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
+    "access_programs": (),
+    "image": (),
+    "media_io_kwargs": (),
+    "mm_processor_kwargs": (),
+    "moderation": (),
+    "prompt_cache_options.comparison_response_id": (),
+    "prompt_cache_options.mode": ("implicit",),
+    "prompt_cache_options.ttl": ("30m",),
+    "prompt_cache_retention": ("in_memory",),
+    "reasoning.mode": ("standard",),
+    "service_tier": ("auto", "default"),
+    "session_id": (),
+    "skip_special_tokens": (True,),
+    "structured_outputs.disable_any_whitespace": (False,),
+    "watermarking": (False,),
 }
-"""As WITHOUT_EFFECT, for fields of fields."""
+"""Fields that are accepted and do nothing here, with the values that ask for what is done anyway.
+
+Answers name them in `x-antiphon-ignored`, some of them are echoed besides.
+"""

@@ -46,6 +46,12 @@ class TextConfig(Struct, frozen=True, kw_only=True):
     verbosity: str | None = "medium"
 
 
+class CacheConfig(Struct, frozen=True, kw_only=True):
+    mode: str
+    ttl: str
+    comparison_response_id: str | UnsetType = UNSET
+
+
 class ReasoningConfig(Struct, frozen=True, kw_only=True):
     effort: str | None = None
     summary: str | None = None
@@ -92,7 +98,7 @@ class Response(Struct, frozen=True, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     metadata: dict[str, str] = {}
-    prompt_cache_options: Json | UnsetType = UNSET
+    prompt_cache_options: CacheConfig | UnsetType = UNSET
     prompt_cache_retention: str | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
     request_id: str | UnsetType = UNSET

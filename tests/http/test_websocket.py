@@ -471,7 +471,7 @@ def test_a_warm_up_over_http_is_continued_without_input(
     warmed = create(http, input=script({"say": "warmed"}), **body)
     assert (warmed["status"], warmed["output"]) == ("completed", [])
     assert warmed["usage"]["output_tokens"] == 0
-    assert warmed["prompt_cache_options"] == {"ttl": "30m"}
+    assert warmed["prompt_cache_options"] == {"mode": "implicit", "ttl": "30m"}
     continued = {"model": model, "previous_response_id": warmed["id"]}
     for given in ({}, {"input": []}):
         assert text_of(create(http, **continued, **given)) == "warmed"
