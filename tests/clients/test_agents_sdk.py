@@ -137,3 +137,19 @@ async def test_a_session_is_compacted(agent: Any, script: Script, server: Any) -
             result = await sdk.Runner.run(agent(), script({"say": said}), session=session)
             assert result.final_output == said
     assert "compaction" in [item.get("type") for item in await kept.get_items()]
+
+
+async def test_a_run_goes_over_a_websocket(
+    model: str, script: Script, server: Any, asked: list[str]
+) -> None:
+    def get_weather(city: str) -> str:
+        asked.append(city)
+        return f"{city}: 20C"
+
+    sdk.set_tracing_disabled(True)
+    async with sdk.responses_websocket_session(base_url=server.api, api_key="none") as session:
+        agent = sdk.Agent(name="Reporter", model=model, tools=[sdk.function_tool(get_weather)])
+        stream = session.run_streamed(agent, script(look("Cork"), {"say": "over the socket"}))
+        async for _ in stream.stream_events():
+            pass
+    assert (asked, stream.final_output) == (["Cork"], "over the socket")

@@ -31,6 +31,7 @@ web_search = "disabled"
 name = "Antiphon"
 base_url = "{url}"
 wire_api = "responses"
+supports_websockets = {websockets}
 """
 Codex = Callable[..., str]
 
@@ -50,12 +51,13 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def codex(run_node: Run, workspace: Path, home: Path) -> Codex:
+@pytest.fixture(params=["false", "true"], ids=["http", "websocket"])
+def codex(request: pytest.FixtureRequest, run_node: Run, workspace: Path, home: Path) -> Codex:
     """Run Codex on a prompt."""
 
     def run(prompt: str, *, url: str, model: str) -> str:
-        (home / "config.toml").write_text(CODEX.format(url=url))
+        settings = CODEX.format(url=url, websockets=request.param)
+        (home / "config.toml").write_text(settings)
         return run_node(
             INSTALLED / ".bin" / "codex",
             *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
@@ -84,6 +86,7 @@ def test_codex_runs_commands_and_applies_patches(
         {"say": "The greeting is French now."},
     )
     printed = codex(script(*turns), url=server.api, model=model)
+    assert "Falling back" not in printed
     assert "The greeting is French now." in printed
     assert texts_in(workspace) == {
         "greeting.txt": "bonjour\n",

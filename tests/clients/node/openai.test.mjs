@@ -142,3 +142,23 @@ test('a compacted conversation goes on', async () => {
   const input = [...compacted.output, { role: 'user', content: script({ say: 'on we go' }) }];
   assert.equal((await client.responses.create({ model, input })).output_text, 'on we go');
 });
+
+test('turns over one WebSocket go on from each other without a store', async () => {
+  const { ResponsesWS } = await import('openai/resources/responses/ws');
+  const socket = new ResponsesWS(client);
+  const turn = (request) =>
+    new Promise((resolve, reject) => {
+      const read = (event) => {
+        if (event.type !== 'response.completed') return;
+        socket.off('event', read);
+        resolve(event.response);
+      };
+      socket.on('event', read);
+      socket.once('error', reject);
+      socket.send({ type: 'response.create', model, store: false, tools: [weather], ...request });
+    });
+  const first = await turn({ input: script(call('Ulm'), { say: 'over the socket' }) });
+  const second = await turn({ previous_response_id: first.id, input: outputs(first) });
+  assert.equal(second.output.at(-1).content[0].text, 'over the socket');
+  socket.close();
+});
