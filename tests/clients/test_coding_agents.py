@@ -26,7 +26,6 @@ PATCH = """*** Begin Patch
 
 CODEX = """
 model_provider = "antiphon"
-web_search = "disabled"
 [model_providers.antiphon]
 name = "Antiphon"
 base_url = "{url}"
@@ -53,7 +52,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["false", "true"], ids=["http", "websocket"])
 def codex(request: pytest.FixtureRequest, run_node: Run, workspace: Path, home: Path) -> Codex:
-    """Run Codex on a prompt."""
+    """Run Codex on a prompt, with the tools that it offers by default."""
 
     def run(prompt: str, *, url: str, model: str) -> str:
         settings = CODEX.format(url=url, websockets=request.param)
@@ -95,12 +94,22 @@ def test_codex_runs_commands_and_applies_patches(
     }
 
 
+@pytest.mark.parametrize(
+    ("known_as", "patch"),
+    [
+        ("gpt-5.5", {"custom": "apply_patch", "input": PATCH}),
+        (
+            "gpt-6.1-sol",
+            {"custom": "functions__exec", "input": f"await tools.apply_patch({PATCH!r})"},
+        ),
+    ],
+    ids=["free_form_tools", "tools_in_the_input"],
+)
 def test_codex_gives_a_model_that_it_knows_the_tools_of_that_model(
-    codex: Codex, serve: Any, script: Script, workspace: Path
+    codex: Codex, serve: Any, script: Script, workspace: Path, known_as: str, patch: Any
 ) -> None:
-    patch = {"custom": "apply_patch", "input": PATCH}
-    with serve(served_model_name=("gpt-5.5",)) as server:
-        printed = codex(script(patch, {"say": "Patched."}), url=server.api, model="gpt-5.5")
+    with serve(served_model_name=(known_as,)) as server:
+        printed = codex(script(patch, {"say": "Patched."}), url=server.api, model=known_as)
     assert "Patched." in printed
     assert texts_in(workspace) == {"greeting.txt": "bonjour\n", "added.txt": "new\n"}
 
