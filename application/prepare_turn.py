@@ -20,7 +20,7 @@ from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.decoding import decode_item, decode_tool
 from antiphon.domain.errors import NotFound, RequestError
-from antiphon.domain.offers import Definition, Offer, offer
+from antiphon.domain.offers import EARLIER, Definition, Offer, offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
 from antiphon.domain.visible import may_lack, restored
@@ -142,6 +142,6 @@ def _definitions(
     ]
     for position, number, raw in c.brought_tools([*history, *added]):
         at = position - len(history)
-        path = f"input[{at}].tools[{number}]" if at >= 0 else "previous_response_id"
+        path = f"input[{at}].tools[{number}]" if at >= 0 else EARLIER
         found.append(Definition(tool=decode_tool(raw, path), path=path, later=True))
     return found

@@ -49,6 +49,10 @@ SERVER_RUN_CHOICES = frozenset(
 """tool_choice objects that force a tool that only the server could run."""
 
 
+EARLIER = "previous_response_id"
+"""The path of definitions that this request did not bring itself."""
+
+
 class Definition(Struct, frozen=True, kw_only=True):
     """A tool, and where it was defined: in `tools` (`later` false) or in an item."""
 
@@ -85,9 +89,8 @@ def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> 
             if _key(spec) in told and not each.later:
                 raise _same_name(spec.client_name, each.path)
             told[_key(spec)] = (spec, each.path)
-        if not specs and "[" in each.path:  # what came with an earlier request was named there
-            ignored.append(each.path)
-        ignored.extend(_told_only(each.tool, each.path))
+        if each.path != EARLIER:  # what came with an earlier request was named there
+            ignored += _told_only(each.tool, each.path) if specs else (each.path,)
     every = _with_names_of_their_own(list(told.values()))
     choice = choice_of(tool_choice, every)
     specs = _without_deferred(every, definitions, choice)
@@ -109,7 +112,7 @@ def loaded(before: Offer, tools: Sequence[Known]) -> Offer:
 
     What was to be called has been: only a restriction of tool_choice stays (api_surface 4.3).
     """
-    found = [Definition(tool=tool, path="tools", later=True) for tool in tools]
+    found = [Definition(tool=tool, path=EARLIER, later=True) for tool in tools]
     choice = before.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         return offer([*before.definitions, *found], {**choice, "mode": "auto"})

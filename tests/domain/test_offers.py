@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antiphon.domain.decoding import decode_tool
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import Definition, Offer, is_strict, loaded, offer
+from antiphon.domain.offers import EARLIER, Definition, Offer, is_strict, loaded, offer
 from antiphon.domain.tools import Choice
 
 WEATHER = {"type": "function", "name": "get_weather"}
@@ -208,6 +208,14 @@ def test_tools_that_come_later_are_offered_after_the_others_and_replace_their_na
     assert result.specs[0].description == "newer"
     assert len(result.echo) == 2
     assert offered(later=[{"type": "acme:search"}]).ignored == ("input[0].tools[0]",)
+
+
+def test_what_an_earlier_request_brought_is_named_as_ignored_there_alone() -> None:
+    ahead = {"type": "grammar", "syntax": "regex", "definition": "(?=a)a"}
+    tools = [{"type": "acme:search"}, {"type": "custom", "name": "sql", "format": ahead}]
+    earlier = [decode_tool(json.dumps(tool).encode(), EARLIER) for tool in tools]
+    result = offer([Definition(tool=tool, path=EARLIER, later=True) for tool in earlier], None)
+    assert (names(result), result.ignored) == (["sql"], ())
 
 
 HIDDEN = {**WEATHER, "description": "Tells the weather.", "defer_loading": True}
