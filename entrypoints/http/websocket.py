@@ -29,14 +29,9 @@ from antiphon.domain import events as e
 from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.bodies import BodyLimits, check_shape, decode_body
-from antiphon.entrypoints.http.dialects import Dialect, dialect_or
-from antiphon.entrypoints.http.errors import (
-    RETRY_AFTER_S,
-    ErrorBody,
-    error_body,
-    error_json,
-    told,
-)
+from antiphon.entrypoints.http.dialects import dialect_or
+from antiphon.entrypoints.http.errors import error_json
+from antiphon.entrypoints.http.frames import frame, refusal, text_of
 from antiphon.entrypoints.http.requests import (
     answer_headers,
     header,
@@ -73,18 +68,6 @@ class Head(Struct, frozen=True):
     stream_id: Any = None
 
 
-class ErrorFrame(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="type"
-):
-    """`status` where a message was refused, `sequence_number` where a run failed."""
-
-    status: int | None = None
-    stream_id: str | None = None
-    sequence_number: int | None = None
-    error: ErrorBody
-
-
-_encode = msgspec.json.Encoder().encode
 _decode_head = msgspec.json.Decoder(Head).decode
 
 
@@ -151,7 +134,7 @@ class Conversing:
             case "response.create":
                 await self._create(lane, body)
             case "response.steer":
-                await self._send(_text_of(self._steering.answer(body)))
+                await self._send(text_of(self._steering.answer(body)))
             case _:
                 raise _unknown(kind)
 
@@ -258,37 +241,6 @@ class Conversing:
         if code == TIME_IS_UP:  # a client that asks for nothing more would not know why
             await self._refuse(self._ending, None)
         await self._socket.close(code, self._ending.message)
-
-
-def frame(event: e.Event, lane: Lane, telling: Telling) -> str:
-    """Return an event as the lane's client sees it.
-
-    >>> frame(e.WebSearchSearching(item_id="ws_1", output_index=0), "a", Telling())[-16:]
-    '"stream_id":"a"}'
-    """
-    if isinstance(event, e.Error):
-        error = error_body(500, event.message, event.param, event.code, telling.dialect)
-        number = event.sequence_number
-        return _text_of(ErrorFrame(stream_id=lane, sequence_number=number, error=error))
-    encoded = telling.encode(event)
-    if lane is not None:  # names need no escapes
-        encoded = b'%b,"stream_id":"%b"}' % (encoded[:-1], lane.encode())
-    return encoded.decode()
-
-
-def refusal(exc: Exception, lane: Lane, dialect: Dialect) -> str:
-    """Return the frame of an error that HTTP would answer with a status code."""
-    status, message, param, code = told(exc)
-    error = error_body(status, message, param, code, dialect)
-    # Where a code is optional over HTTP, a frame must have one.
-    error = replace(error, code=code or error.type)
-    if status == 503:
-        error = replace(error, headers={"retry-after": str(RETRY_AFTER_S)})
-    return _text_of(ErrorFrame(status=status, stream_id=lane, error=error))
-
-
-def _text_of(message: Struct) -> str:
-    return _encode(message).decode()
 
 
 def _received(message: Mapping[str, Any]) -> bytes:
