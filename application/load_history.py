@@ -32,7 +32,7 @@ class LoadHistory:
             return _read(remembered[previous])
         try:
             parent = await self._store.get(tenant, previous)
-            stored = await self._store.conversation(tenant, previous)
+            stored = await self._store.context(tenant, previous)
         except NotFound:
             raise RequestError(
                 f"Previous response with id {previous[:100]!r} not found.",

@@ -288,7 +288,7 @@ class ResponseStore(Protocol):
         Raises: NotFound.
         """
 
-    async def conversation(self, tenant: str, response_id: str) -> list[StoredItem]:
+    async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
         """Return `input_items` followed by the response's output. Raises: NotFound."""
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:

@@ -149,8 +149,8 @@ async def responses(directory: Path) -> None:
     async def get() -> None:
         await store.get("tenant", "resp_7")
 
-    async def conversation() -> None:
-        await store.conversation("tenant", "resp_100029")
+    async def context() -> None:
+        await store.context("tenant", "resp_100029")
 
     async def create_and_finish() -> None:
         nonlocal number
@@ -160,7 +160,7 @@ async def responses(directory: Path) -> None:
 
     number = 200_000
     await repeat("sqlite: get", get, 2_000)
-    await repeat("sqlite: conversation of 30 responses, 60 items", conversation, 500)
+    await repeat("sqlite: conversation of 30 responses, 60 items", context, 500)
 
     async def stay_busy() -> None:
         while True:
@@ -171,7 +171,7 @@ async def responses(directory: Path) -> None:
 
     busy = [asyncio.create_task(stay_busy()) for _ in range(4)]
     await repeat("sqlite: get, beside a busy loop", get, 200)
-    await repeat("sqlite: conversation of 30, beside a busy loop", conversation, 100)
+    await repeat("sqlite: conversation of 30, beside a busy loop", context, 100)
     await repeat("sqlite: create + finish, beside a busy loop", create_and_finish, 200)
     for task in busy:
         task.cancel()

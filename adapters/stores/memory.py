@@ -248,7 +248,7 @@ class MemoryResponseStore(ResponseStore):
         before = [item for one in kept.ancestors() for item in (*one.input, *one.output)]
         return before + kept.input
 
-    async def conversation(self, tenant: str, response_id: str) -> list[StoredItem]:
+    async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
         kept = self._find(tenant, response_id)
         return await self.input_items(tenant, response_id) + kept.output
 

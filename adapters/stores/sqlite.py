@@ -51,7 +51,7 @@ ORDER BY position
 # The chain is walked inside SQLite: four times as fast as a list of ancestors in each row, and the
 # file is a third as large (measured). A response without items still gives a row, of NULLs: no row
 # at all means that there is no such response.
-CONVERSATION = """
+CONTEXT = """
 WITH RECURSIVE chain (id, parent, depth) AS (
     SELECT id, parent, 0 FROM responses WHERE tenant = ?1 AND id = ?2 AND body IS NOT NULL
     UNION ALL
@@ -137,10 +137,10 @@ class SqliteResponseStore(ResponseStore):
         return response_from(rows[0][1], [body for _, body in rows[1:]])
 
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
-        return _items(await self._select(CONVERSATION, tenant, response_id, False), response_id)
+        return _items(await self._select(CONTEXT, tenant, response_id, False), response_id)
 
-    async def conversation(self, tenant: str, response_id: str) -> list[StoredItem]:
-        return _items(await self._select(CONVERSATION, tenant, response_id, True), response_id)
+    async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
+        return _items(await self._select(CONTEXT, tenant, response_id, True), response_id)
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
         rows = await self._select(ITEM, tenant, item_id)

@@ -146,8 +146,8 @@ async def input_of(store: ResponseStore, name: str) -> list[str]:
     return ids(await store.input_items(US, f"resp_{name}"))
 
 
-async def conversation_of(store: ResponseStore, name: str) -> list[str]:
-    return ids(await store.conversation(US, f"resp_{name}"))
+async def context_of(store: ResponseStore, name: str) -> list[str]:
+    return ids(await store.context(US, f"resp_{name}"))
 
 
 async def unknown(lookup: Awaitable[object]) -> bool:
@@ -165,7 +165,7 @@ async def is_gone(store: ResponseStore, name: str, *, tenant: str = US) -> bool:
         [
             await unknown(store.get(tenant, response_id)),
             await unknown(store.input_items(tenant, response_id)),
-            await unknown(store.conversation(tenant, response_id)),
+            await unknown(store.context(tenant, response_id)),
             await unknown(store.delete(tenant, response_id)),
             not await store.finish(tenant, finished(name)),
             response_id not in [response.id for _, response in await store.unfinished()],
@@ -212,7 +212,7 @@ class ResponseStoreContract:
     async def test_what_was_put_out_can_be_put_in_again(self, store: ResponseStore) -> None:
         await store.create(US, running("a"))
         await store.finish(US, finished("a", output=EVERY_KIND_OF_OUTPUT))
-        found = (await store.conversation(US, "resp_a"))[1:]
+        found = (await store.context(US, "resp_a"))[1:]
         assert [one.id for one in found] == [one.id for one in EVERY_KIND_OF_OUTPUT]
         assert [bytes(one.raw) for one in found] == [
             msgspec.json.encode(one) for one in EVERY_KIND_OF_OUTPUT
@@ -222,7 +222,7 @@ class ResponseStoreContract:
         bare = StoredResponse(response=running("a").response)
         await store.create(US, bare)
         assert await store.finish(US, finished("a", output=()))
-        assert await store.conversation(US, "resp_a") == []
+        assert await store.context(US, "resp_a") == []
         assert (await store.get(US, "resp_a")).output == ()
 
     async def test_finishing_replaces_what_was_put_out_so_far(self, store: ResponseStore) -> None:
@@ -232,7 +232,7 @@ class ResponseStoreContract:
         assert as_json(await store.get(US, "resp_a")) == as_json(new.response)
         assert await store.finish(US, finished("a"))
         assert await store.get(US, "resp_a") == finished("a")
-        assert await conversation_of(store, "a") == ["a_in", "a_out"]
+        assert await context_of(store, "a") == ["a_in", "a_out"]
         assert await unknown(store.item(US, "msg_early"))
 
     @pytest.mark.parametrize("status", RUNNING)
@@ -246,7 +246,7 @@ class ResponseStoreContract:
         for later in sorted(TERMINAL):
             assert not await store.finish(US, finished("a", status=later, output=()))
         assert await store.get(US, "resp_a") == first
-        assert await conversation_of(store, "a") == turns("a")
+        assert await context_of(store, "a") == turns("a")
 
     async def test_what_was_never_created_cannot_be_finished(self, store: ResponseStore) -> None:
         assert not await store.finish(US, finished("a"))
@@ -318,9 +318,9 @@ class ResponseStoreContract:
             assert await store.finish(US, finished(name, after=before))
         each = [[f"{name}_1", f"{name}_2", f"{name}_out"] for name in names]
         whole = [name for one in each for name in one]
-        assert await conversation_of(store, names[-1]) == whole
+        assert await context_of(store, names[-1]) == whole
         assert await input_of(store, names[-1]) == whole[:-1]
-        assert await conversation_of(store, names[0]) == each[0]
+        assert await context_of(store, names[0]) == each[0]
 
     async def test_many_items_keep_their_order(self, store: ResponseStore) -> None:
         many = [item(f"{n}") for n in range(120)]
@@ -332,14 +332,14 @@ class ResponseStoreContract:
         await keep(store, "left", after="root")
         await keep(store, "right", after="root")
         await keep(store, "leaf", after="left")
-        assert await conversation_of(store, "leaf") == turns("root", "left", "leaf")
-        assert await conversation_of(store, "right") == turns("root", "right")
+        assert await context_of(store, "leaf") == turns("root", "left", "leaf")
+        assert await context_of(store, "right") == turns("root", "right")
 
     async def test_a_running_response_has_an_input_already(self, store: ResponseStore) -> None:
         await keep(store, "a")
         await store.create(US, running("b", after="a"))
         assert await input_of(store, "b") == [*turns("a"), "b_in"]
-        assert await conversation_of(store, "b") == [*turns("a"), "b_in"]
+        assert await context_of(store, "b") == [*turns("a"), "b_in"]
 
     async def test_a_parent_that_is_unknown_deleted_or_foreign_is_no_parent(
         self, store: ResponseStore
@@ -350,7 +350,7 @@ class ResponseStoreContract:
         await store.delete(US, "resp_deleted")
         for parent in ("foreign", "deleted", "unknown"):
             await keep(store, f"after_{parent}", after=parent)
-            assert await conversation_of(store, f"after_{parent}") == turns(f"after_{parent}")
+            assert await context_of(store, f"after_{parent}") == turns(f"after_{parent}")
 
     # --- deleting ---------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class ResponseStoreContract:
         for one in chain:
             if one != name:
                 up_to_it = chain[: chain.index(one) + 1]
-                assert await conversation_of(store, one) == turns(*up_to_it)
+                assert await context_of(store, one) == turns(*up_to_it)
 
     async def test_items_go_with_the_last_response_that_continues_them(
         self, store: ResponseStore
@@ -391,7 +391,7 @@ class ResponseStoreContract:
         await store.delete(US, "resp_a")
         await store.delete(US, "resp_b")
         await store.delete(US, "resp_c")
-        assert await conversation_of(store, "d") == turns("a", "b", "d")
+        assert await context_of(store, "d") == turns("a", "b", "d")
         assert (await store.item(US, "msg_a_in")).id == "msg_a_in"
         assert await unknown(store.item(US, "msg_c_in"))
         await store.delete(US, "resp_d")
@@ -402,15 +402,15 @@ class ResponseStoreContract:
         await keep(store, "a")
         await keep(store, "b", after="a")
         await store.delete(US, "resp_b")
-        assert await conversation_of(store, "a") == turns("a")
+        assert await context_of(store, "a") == turns("a")
         await keep(store, "c", after="a")
-        assert await conversation_of(store, "c") == turns("a", "c")
+        assert await context_of(store, "c") == turns("a", "c")
 
     async def test_others_under_the_same_names_are_not_deleted(self, store: ResponseStore) -> None:
         for tenant in (US, THEM):
             await keep(store, "a", tenant=tenant)
         await store.delete(THEM, "resp_a")
-        assert await conversation_of(store, "a") == turns("a")
+        assert await context_of(store, "a") == turns("a")
         assert (await store.item(US, "msg_a_in")).id == "msg_a_in"
 
     # --- tenants ----------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ class ResponseStoreContract:
         await store.create(US, running("running"))
         assert await unknown(store.get(THEM, "resp_done"))
         assert await unknown(store.input_items(THEM, "resp_done"))
-        assert await unknown(store.conversation(THEM, "resp_done"))
+        assert await unknown(store.context(THEM, "resp_done"))
         assert await unknown(store.item(THEM, "msg_done_in"))
         assert await unknown(store.item(THEM, "msg_done_out"))
         assert await unknown(store.delete(THEM, "resp_done"))
@@ -440,17 +440,17 @@ class ResponseStoreContract:
         await store.create(US, running("a", item("ours")))
         for tenant in (US, THEM):
             await keep(store, "b", after="a", tenant=tenant)
-        assert await conversation_of(store, "b") == ["ours", *turns("b")]
-        assert ids(await store.conversation(THEM, "resp_b")) == turns("a", "b")
+        assert await context_of(store, "b") == ["ours", *turns("b")]
+        assert ids(await store.context(THEM, "resp_b")) == turns("a", "b")
 
     @pytest.mark.parametrize("name", ["' OR 1=1 --", "%", "", "\x00", "é🍀", "*"])
     async def test_an_id_is_taken_literally(self, store: ResponseStore, name: str) -> None:
         await keep(store, "a")
-        for lookup in (store.get, store.input_items, store.conversation, store.item, store.delete):
+        for lookup in (store.get, store.input_items, store.context, store.item, store.delete):
             call: Callable[[str, str], Awaitable[object]] = lookup
             assert await unknown(call(US, name))
             assert await unknown(call(name, "resp_a"))
-        assert await conversation_of(store, "a") == turns("a")
+        assert await context_of(store, "a") == turns("a")
 
     # --- what is running --------------------------------------------------------------------------
 
@@ -484,7 +484,7 @@ class ResponseStoreContract:
             assert (await store.get(US, f"resp_{name}")).status == "in_progress"
             assert await store.finish(US, finished(name, after="root"))
             assert (await store.get(US, f"resp_{name}")).status == "completed"
-            assert await conversation_of(store, name) == turns("root", name)
+            assert await context_of(store, name) == turns("root", name)
 
         await asyncio.gather(*[client(str(n)) for n in range(50)])
         assert await store.unfinished() == []

@@ -11,7 +11,7 @@ from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
 from antiphon.adapters.testing.event_log import numbers, rest, several_turns, text, whole
 from antiphon.adapters.testing.response_store import (
     US,
-    conversation_of,
+    context_of,
     is_gone,
     keep,
     running,
@@ -138,7 +138,7 @@ async def test_the_oldest_responses_are_deleted_when_there_are_too_many() -> Non
     for name, before in (("a", None), ("b", "a"), ("c", None)):
         await keep(store, name, after=before)
     assert await is_gone(store, "a")
-    assert await conversation_of(store, "b") == turns("a", "b")
+    assert await context_of(store, "b") == turns("a", "b")
     await keep(store, "d")
     assert await is_gone(store, "b")
     assert await unknown(store.item(US, "msg_a_in"))

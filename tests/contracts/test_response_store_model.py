@@ -92,7 +92,7 @@ class Machine(RuleBasedStateMachine):
                 assert await unknown(self.store.get(US, f"resp_{name}"))
                 continue
             assert (await self.store.get(US, f"resp_{name}")).status == known.status
-            found = await self.store.conversation(US, f"resp_{name}")
+            found = await self.store.context(US, f"resp_{name}")
             assert ids(found) == self.turns_of([*known.lineage, name])
         kept = [known for known in self.known.values() if not known.deleted]
         needed = {name for known in kept for name in (*known.lineage, known.name)}

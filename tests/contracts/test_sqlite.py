@@ -21,7 +21,7 @@ from antiphon.adapters.testing.response_store import (
     EVERY_KIND_OF_OUTPUT,
     US,
     as_json,
-    conversation_of,
+    context_of,
     finished,
     input_of,
     is_gone,
@@ -69,13 +69,13 @@ async def test_a_restart_keeps_everything(path: Path) -> None:
     await store.finish(US, done)
     await store.create(US, running("c", after="b"))
     await store.delete(US, "resp_a")
-    before = await store.conversation(US, "resp_c")
+    before = await store.context(US, "resp_c")
     await store.aclose()
 
     again = SqliteResponseStore(path)
     await again.start()
     assert as_json(await again.get(US, "resp_b")) == as_json(done)
-    assert await again.conversation(US, "resp_c") == before
+    assert await again.context(US, "resp_c") == before
     assert [response.id for _, response in await again.unfinished()] == ["resp_c"]
     assert await is_gone(again, "a")
     await again.aclose()
@@ -120,7 +120,7 @@ async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
     store = SqliteResponseStore(path)
     await store.start()
     for name in acknowledged:
-        assert await conversation_of(store, name) == turns(name)
+        assert await context_of(store, name) == turns(name)
     await store.aclose()
     assert len(acknowledged) >= 300
 
@@ -133,7 +133,7 @@ async def test_two_processes_share_a_file_from_the_start(path: Path) -> None:
     store = SqliteResponseStore(path)
     await store.start()
     for name in itertools.chain(*written):
-        assert await conversation_of(store, name) == turns(name)
+        assert await context_of(store, name) == turns(name)
     await store.aclose()
     assert [len(names) for names in written] == [120, 120]
 
@@ -147,7 +147,7 @@ async def test_what_one_connection_wrote_another_reads_at_once(
         await store.create(US, running(name))
         assert await other.finish(US, finished(name))
         assert not await store.finish(US, finished(name))
-        assert await conversation_of(store, name) == turns(name)
+        assert await context_of(store, name) == turns(name)
     await other.aclose()
 
 
@@ -421,7 +421,7 @@ async def test_a_write_waits_for_another_process(store: SqliteResponseStore, pat
     assert not waiting.done()
     elsewhere.execute("COMMIT")
     await waiting
-    assert await conversation_of(store, "a") == turns("a")
+    assert await context_of(store, "a") == turns("a")
 
 
 async def test_neither_reads_nor_writes_block_the_event_loop(file: SqliteFile) -> None:
@@ -474,7 +474,7 @@ async def test_a_closed_store_says_so(store: SqliteResponseStore) -> None:
         store.finish(US, finished("a")),
         store.get(US, "resp_a"),
         store.input_items(US, "resp_a"),
-        store.conversation(US, "resp_a"),
+        store.context(US, "resp_a"),
         store.item(US, "msg_a"),
         store.delete(US, "resp_a"),
         store.unfinished(),

@@ -12,7 +12,7 @@ import pytest
 from antiphon.adapters.stores.memory import MemoryResponseStore
 from antiphon.domain.errors import StoreError
 
-OPERATIONS = ("create", "finish", "get", "input_items", "conversation", "item", "delete")
+OPERATIONS = ("create", "finish", "get", "input_items", "context", "item", "delete")
 MANY = 30  # more operations than the requests below make
 
 
