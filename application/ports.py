@@ -1,7 +1,7 @@
 """The ports: what the server needs from the outside, each a promise that contract tests check.
 
 Model ⊃ Format + Engine   one turn: a conversation in, deltas out
-ResponseStore             responses and their items, for as long as the store keeps them
+ResponseStore             responses, conversations and their items, as long as the store keeps them
 EventLog                  the events of each run, for its readers
 
 A port that opens something raises there, before the first result, whatever can still be answered
@@ -18,6 +18,7 @@ from msgspec import Raw, Struct
 
 from antiphon.application.sampling import Constraint, Sampling
 from antiphon.domain.content import Logprob
+from antiphon.domain.conversation import Conversation
 from antiphon.domain.deltas import Delta
 from antiphon.domain.events import Event
 from antiphon.domain.items import Item
@@ -261,11 +262,20 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     input: Sequence[StoredItem] = ()
 
 
-class ResponseStore(Protocol):
-    """Responses and their items, by tenant. What was written is read at once, from any process.
+class Claim(Struct, frozen=True, kw_only=True):
+    """The response that has a conversation to itself until it is over."""
 
-    Items are kept once, with the response that brought them. Every id of another tenant is unknown.
-    Raises: StoreError, from any method, when the store fails.
+    tenant: str
+    conversation_id: str
+    response_id: str
+
+
+class ResponseStore(Protocol):
+    """Responses, conversations and their items, by tenant. What was written is read at once, from
+    any process.
+
+    Items are kept once, for the response that brought them and for its conversation alike. Every id
+    of another tenant is unknown. Raises: StoreError, from any method, when the store fails.
     """
 
     async def start(self) -> None:
@@ -274,10 +284,17 @@ class ResponseStore(Protocol):
     async def aclose(self) -> None: ...
 
     async def create(self, tenant: str, stored: StoredResponse) -> None:
-        """Keep a new response; its status is not terminal yet."""
+        """Keep a new response; its status is not terminal yet.
+
+        Where it names a conversation it was given what that has now.
+        """
 
     async def finish(self, tenant: str, response: Response) -> bool:
-        """Set a terminal state and its output, once: False if it was terminal or deleted."""
+        """Set a terminal state and its output, once: False if it was terminal or deleted.
+
+        A conversation that it has claimed is free at the same moment, with the response's input and
+        output at its end unless the response failed (`Response.leaves_items`).
+        """
 
     async def get(self, tenant: str, response_id: str) -> Response:
         """Raises: NotFound."""
@@ -285,7 +302,7 @@ class ResponseStore(Protocol):
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
         """Return all that the model was given: the chain's inputs and outputs, then this input.
 
-        Raises: NotFound.
+        Of a conversation, what it had then and still has. Raises: NotFound.
         """
 
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
@@ -295,10 +312,64 @@ class ResponseStore(Protocol):
         """Return the newest item of that id. Raises: NotFound."""
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        """Forget the response; responses that continue it keep its items. Raises: NotFound."""
+        """Forget the response; responses that continue it and its conversation keep its items.
+
+        A conversation that it has claimed is free again. Raises: NotFound.
+        """
 
     async def unfinished(self) -> list[tuple[str, Response]]:
         """Return (tenant, response) of all that have no terminal status, oldest first."""
+
+    async def create_conversation(
+        self, tenant: str, conversation: Conversation, items: Sequence[StoredItem] = ()
+    ) -> None:
+        """Keep a new conversation, which begins with these items."""
+
+    async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
+        """Raises: NotFound."""
+
+    async def update_conversation(
+        self, tenant: str, conversation_id: str, metadata: Mapping[str, str]
+    ) -> Conversation:
+        """Replace the metadata and return the conversation. Raises: NotFound."""
+
+    async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
+        """Forget the conversation and its items; responses keep those they brought.
+
+        Raises: NotFound.
+        """
+
+    async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
+        """Return the items in order. Raises: NotFound."""
+
+    async def add_items(
+        self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
+    ) -> None:
+        """Put items at the end. Raises: NotFound; ConversationLocked while it is claimed."""
+
+    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
+        """Take the items of this id out of the conversation. Raises: NotFound."""
+
+    async def claim(self, tenant: str, conversation_id: str, response_id: str) -> None:
+        """Keep the conversation for this response alone, until it is finished or lets it go.
+
+        Of several that ask, one gets it. Raises: NotFound; ConversationLocked.
+        """
+
+    async def release(
+        self,
+        tenant: str,
+        conversation_id: str,
+        response_id: str,
+        items: Sequence[StoredItem] = (),
+    ) -> None:
+        """Free the conversation with `items` at its end, if this response has claimed it.
+
+        For responses that are not kept, and for those that came to nothing.
+        """
+
+    async def claims(self) -> list[Claim]:
+        """Return the claims of all tenants."""
 
 
 class Batches(Protocol):

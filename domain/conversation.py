@@ -28,6 +28,15 @@ UNFINISHED = ("incomplete", "in_progress")
 """What a call is that nobody finished writing."""
 
 
+class Conversation(Struct, frozen=True, kw_only=True):
+    """A conversation as an object of its own (api_surface 1); its items are listed apart."""
+
+    id: str
+    object: str = "conversation"
+    created_at: int
+    metadata: dict[str, str] = {}
+
+
 class Entry(Struct, frozen=True, kw_only=True):
     """An item of the conversation, with the JSON it came as."""
 

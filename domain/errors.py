@@ -2,7 +2,8 @@
 
 AntiphonError
 ├── RequestError              the client asked for something wrong            400
-│   ├── NotFound              no such response, item or model                 404
+│   ├── NotFound              no such response, conversation, item or model   404
+│   ├── ConversationLocked    another response runs on the conversation       400
 │   ├── BodyTooLarge                                                          413
 │   ├── UnsupportedMediaType                                                  415
 │   ├── QueueFull             the client has too many requests waiting        429
@@ -48,6 +49,18 @@ def missing_parameter(param: str) -> RequestError:
 
 class NotFound(RequestError):
     """No such object, or not this tenant's: both answer alike."""
+
+
+class ConversationLocked(RequestError):
+    """Another response runs on the conversation: nothing was changed (api_surface 1.1)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Another process is currently operating on this conversation. "
+            "Please retry in a few seconds.",
+            param="conversation",
+            code="conversation_locked",
+        )
 
 
 class BodyTooLarge(RequestError):

@@ -105,6 +105,11 @@ class Response(Struct, frozen=True, kw_only=True):
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET
 
+    @property
+    def leaves_items(self) -> bool:
+        """Whether its items go on in its conversation: one that failed changes nothing there."""
+        return self.status != "failed"
+
     def failed(self, failure: Failure) -> Response:
         """Return this response as failed, with the output that it has."""
         return structs.replace(self, status="failed", error=failure, completed_at=None)

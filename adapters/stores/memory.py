@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
 
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
     Batches,
+    Claim,
     Clock,
     EventLog,
     ResponseStore,
     StoredItem,
     StoredResponse,
 )
-from antiphon.domain.errors import NotFound, StoreError
+from antiphon.domain.conversation import Conversation
+from antiphon.domain.errors import ConversationLocked, NotFound, StoreError
 from antiphon.domain.events import TERMINAL as LAST_EVENTS
 from antiphon.domain.events import Event
 from antiphon.domain.response import TERMINAL, Response
@@ -172,18 +176,54 @@ class MemoryEventLog(EventLog):
 # --- responses ------------------------------------------------------------------------------------
 
 
-class _Kept:
-    """A response with its place in the tree of responses that continue each other."""
+class _Conversation:
+    """A conversation with its items by place. A place is given once: later items have higher."""
 
-    __slots__ = ("body", "deleted", "input", "output", "parent", "running", "tenant", "used_by")
+    __slots__ = ("about", "held_by", "items", "next_place")
+
+    def __init__(self, about: Conversation) -> None:
+        self.about = about
+        self.items: dict[int, StoredItem] = {}
+        self.held_by: str | None = None
+        self.next_place = 0
+
+    def append(self, items: Sequence[StoredItem]) -> None:
+        self.items.update(enumerate(items, self.next_place))
+        self.next_place += len(items)
+
+
+class _Kept:
+    """A response with its place in the tree of responses that continue each other.
+
+    `conversation` is the one that it was made in, whose items below `place` it was given.
+    """
+
+    __slots__ = (
+        "body",
+        "conversation",
+        "deleted",
+        "input",
+        "output",
+        "parent",
+        "place",
+        "running",
+        "tenant",
+        "used_by",
+    )
 
     def __init__(
-        self, tenant: str, stored: StoredResponse, output: list[StoredItem], parent: _Kept | None
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        output: list[StoredItem],
+        parent: _Kept | None,
+        conversation: _Conversation | None,
     ) -> None:
         self.tenant = tenant
+        self.conversation = conversation
+        self.place = conversation.next_place if conversation else 0
         self.body = body_of(stored.response)
-        # Copied: a Raw may be a view that would keep a whole request body alive.
-        self.input = [StoredItem(id=item.id, raw=item.raw.copy()) for item in stored.input]
+        self.input = _copied(stored.input)
         self.output = output
         self.parent = parent
         self.running = stored.response.status not in TERMINAL
@@ -192,6 +232,11 @@ class _Kept:
 
     def response(self) -> Response:
         return response_from(self.body, [bytes(item.raw) for item in self.output])
+
+    def given(self) -> list[StoredItem]:
+        """Return what the conversation had then and still has."""
+        items = self.conversation.items if self.conversation else {}
+        return [item for place, item in items.items() if place < self.place]
 
     def ancestors(self) -> list[_Kept]:
         """Return those that this one continues, oldest first."""
@@ -204,11 +249,16 @@ class _Kept:
 
 
 class MemoryResponseStore(ResponseStore):
-    """Past `keep` responses, those that were created first are deleted; running ones never are."""
+    """Past `keep` responses, those that were created first are deleted; running ones never are.
+
+    The same number bounds conversations; one that a response has claimed is not deleted.
+    """
 
     def __init__(self, *, keep: int = 10_000) -> None:
         self._keep = keep
         self._kept: dict[tuple[str, str], _Kept] = {}
+        self._conversations: dict[tuple[str, str], _Conversation] = {}
+        # An item that is in a response and in a conversation is here twice.
         self._items: dict[tuple[str, str], list[StoredItem]] = {}
 
     async def start(self) -> None:
@@ -222,7 +272,9 @@ class MemoryResponseStore(ResponseStore):
         if (tenant, response.id) in self._kept:
             raise StoreError(f"There is a response {response.id!r} already.")
         parent = self._kept.get((tenant, response.previous_response_id or ""))
-        kept = _Kept(tenant, stored, output_of(response), parent)
+        kept = _Kept(
+            tenant, stored, output_of(response), parent, self._conversation_of(tenant, response)
+        )
         if parent is not None:
             parent.used_by += 1
         self._kept[tenant, response.id] = kept
@@ -238,6 +290,9 @@ class MemoryResponseStore(ResponseStore):
         kept.running = False
         kept.body, kept.output = body_of(response), output_of(response)
         self._list(tenant, kept.output)
+        if response.conversation is not None:
+            left = [*kept.input, *kept.output] if response.leaves_items else []
+            self._release(tenant, response.conversation.id, response.id, left)
         return True
 
     async def get(self, tenant: str, response_id: str) -> Response:
@@ -245,8 +300,10 @@ class MemoryResponseStore(ResponseStore):
 
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
         kept = self._find(tenant, response_id)
-        before = [item for one in kept.ancestors() for item in (*one.input, *one.output)]
-        return before + kept.input
+        before = [
+            item for one in kept.ancestors() for item in (*one.given(), *one.input, *one.output)
+        ]
+        return [*before, *kept.given(), *kept.input]
 
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
         kept = self._find(tenant, response_id)
@@ -265,6 +322,104 @@ class MemoryResponseStore(ResponseStore):
     async def unfinished(self) -> list[tuple[str, Response]]:
         return [(kept.tenant, kept.response()) for kept in self._kept.values() if kept.running]
 
+    async def create_conversation(
+        self, tenant: str, conversation: Conversation, items: Sequence[StoredItem] = ()
+    ) -> None:
+        if (tenant, conversation.id) in self._conversations:
+            raise StoreError(f"There is a conversation {conversation.id!r} already.")
+        self._conversations[tenant, conversation.id] = _Conversation(conversation)
+        self._append(tenant, self._conversations[tenant, conversation.id], _copied(items))
+        self._forget_old_conversations()
+
+    async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
+        return self._find_conversation(tenant, conversation_id).about
+
+    async def update_conversation(
+        self, tenant: str, conversation_id: str, metadata: Mapping[str, str]
+    ) -> Conversation:
+        found = self._find_conversation(tenant, conversation_id)
+        found.about = replace(found.about, metadata=dict(metadata))
+        return found.about
+
+    async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
+        self._find_conversation(tenant, conversation_id)
+        self._forget_conversation(tenant, conversation_id)
+
+    async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
+        return list(self._find_conversation(tenant, conversation_id).items.values())
+
+    async def add_items(
+        self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
+    ) -> None:
+        found = self._find_conversation(tenant, conversation_id)
+        if found.held_by is not None:
+            raise ConversationLocked
+        self._append(tenant, found, _copied(items))
+
+    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
+        items = self._find_conversation(tenant, conversation_id).items
+        places = [place for place, item in items.items() if item.id == item_id]
+        if not places:
+            raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
+        self._unlist(tenant, [items.pop(place) for place in places])
+
+    async def claim(self, tenant: str, conversation_id: str, response_id: str) -> None:
+        found = self._find_conversation(tenant, conversation_id)
+        if found.held_by is not None:
+            raise ConversationLocked
+        found.held_by = response_id
+
+    async def release(
+        self,
+        tenant: str,
+        conversation_id: str,
+        response_id: str,
+        items: Sequence[StoredItem] = (),
+    ) -> None:
+        self._release(tenant, conversation_id, response_id, _copied(items))
+
+    async def claims(self) -> list[Claim]:
+        return [
+            Claim(tenant=tenant, conversation_id=conversation_id, response_id=found.held_by)
+            for (tenant, conversation_id), found in self._conversations.items()
+            if found.held_by is not None
+        ]
+
+    def _release(
+        self, tenant: str, conversation_id: str, response_id: str, items: Sequence[StoredItem]
+    ) -> None:
+        found = self._conversations.get((tenant, conversation_id))
+        if found is not None and found.held_by == response_id:
+            found.held_by = None
+            self._append(tenant, found, items)
+
+    def _find_conversation(self, tenant: str, conversation_id: str) -> _Conversation:
+        try:
+            return self._conversations[tenant, conversation_id]
+        except KeyError:
+            raise NotFound(f"There is no conversation {conversation_id!r}.") from None
+
+    def _conversation_of(self, tenant: str, response: Response) -> _Conversation | None:
+        ref = response.conversation
+        return self._conversations.get((tenant, ref.id)) if ref else None
+
+    def _append(self, tenant: str, found: _Conversation, items: Sequence[StoredItem]) -> None:
+        found.append(items)
+        self._list(tenant, items)
+
+    def _forget_old_conversations(self) -> None:
+        while len(self._conversations) > self._keep:
+            free = (key for key, found in self._conversations.items() if found.held_by is None)
+            over = next(free, None)
+            if over is None:
+                return
+            self._forget_conversation(*over)
+
+    def _forget_conversation(self, tenant: str, conversation_id: str) -> None:
+        found = self._conversations.pop((tenant, conversation_id))
+        self._unlist(tenant, found.items.values())
+        found.items.clear()
+
     def _find(self, tenant: str, response_id: str) -> _Kept:
         try:
             return self._kept[tenant, response_id]
@@ -282,6 +437,8 @@ class MemoryResponseStore(ResponseStore):
         kept: _Kept | None = self._kept.pop((tenant, response_id))
         assert kept is not None
         kept.deleted, kept.body = True, b""
+        if kept.conversation is not None and kept.conversation.held_by == response_id:
+            kept.conversation.held_by = None
         # Items go once no response continues the one that brought them; so may those before it.
         while kept is not None and kept.deleted and not kept.used_by:
             self._unlist(tenant, (*kept.input, *kept.output))
@@ -297,6 +454,13 @@ class MemoryResponseStore(ResponseStore):
     def _unlist(self, tenant: str, items: Iterable[StoredItem]) -> None:
         for item in items:
             listed = self._items.get((tenant, item.id), [])
-            listed[:] = [one for one in listed if one is not item]
+            where = (place for place, one in enumerate(listed) if one is item)
+            if (place := next(where, None)) is not None:
+                del listed[place]
             if not listed:
                 self._items.pop((tenant, item.id), None)
+
+
+def _copied(items: Sequence[StoredItem]) -> list[StoredItem]:
+    # A Raw may be a view that would keep a whole request body alive.
+    return [StoredItem(id=item.id, raw=item.raw.copy()) for item in items]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from antiphon.application.ports import ResponseStore, StoredItem, StoredResponse
+from antiphon.application.ports import Claim, ResponseStore, StoredItem, StoredResponse
 from antiphon.domain import items as i
 from antiphon.domain.content import (
     Logprob,
@@ -21,9 +21,11 @@ from antiphon.domain.content import (
     TopLogprob,
     UrlCitation,
 )
-from antiphon.domain.errors import NotFound, StoreError
+from antiphon.domain.conversation import Conversation
+from antiphon.domain.errors import ConversationLocked, NotFound, StoreError
 from antiphon.domain.response import (
     TERMINAL,
+    ConversationRef,
     Failure,
     IncompleteDetails,
     ReasoningConfig,
@@ -104,7 +106,11 @@ def item(name: str, *, raw: bytes | None = None) -> StoredItem:
 
 
 def running(
-    name: str, *input_items: StoredItem, after: str | None = None, **fields: Any
+    name: str,
+    *input_items: StoredItem,
+    after: str | None = None,
+    within: str | None = None,
+    **fields: Any,
 ) -> StoredResponse:
     """A new response `resp_…`; without items its input is one, `msg_…_in`."""
     response = Response(
@@ -113,17 +119,20 @@ def running(
             "created_at": 0,
             "model": "m",
             "previous_response_id": None if after is None else f"resp_{after}",
+            "conversation": None if within is None else ConversationRef(id=f"conv_{within}"),
             **fields,
         }
     )
     return StoredResponse(response=response, input=input_items or (item(f"{name}_in"),))
 
 
-def finished(name: str, *, after: str | None = None, **fields: Any) -> Response:
+def finished(
+    name: str, *, after: str | None = None, within: str | None = None, **fields: Any
+) -> Response:
     """The same response, finished; its output is one item, `msg_…_out`."""
     answer = i.Message(id=f"msg_{name}_out", role="assistant", content="hello")
     fields = {"status": "completed", "output": (answer,), **fields}
-    return running(name, after=after, **fields).response
+    return running(name, after=after, within=within, **fields).response
 
 
 async def keep(
@@ -132,6 +141,24 @@ async def keep(
     """Create and finish a response with one item in, one out."""
     await store.create(tenant, running(name, after=after))
     assert await store.finish(tenant, finished(name, after=after))
+
+
+async def begin(store: ResponseStore, conversation: str, name: str, tenant: str = US) -> None:
+    """Claim a conversation and create a response in it."""
+    await store.claim(tenant, f"conv_{conversation}", f"resp_{name}")
+    await store.create(tenant, running(name, within=conversation))
+
+
+async def say(store: ResponseStore, conversation: str, name: str, tenant: str = US) -> None:
+    """Run a response in a conversation to its end."""
+    await begin(store, conversation, name, tenant)
+    assert await store.finish(tenant, finished(name, within=conversation))
+
+
+async def converse(store: ResponseStore, name: str, *items: str, tenant: str = US) -> None:
+    """Create the conversation `conv_…`."""
+    conversation = Conversation(id=f"conv_{name}", created_at=7, metadata={"k": "é"})
+    await store.create_conversation(tenant, conversation, [item(one) for one in items])
 
 
 def ids(items: Sequence[StoredItem]) -> list[str]:
@@ -148,6 +175,18 @@ async def input_of(store: ResponseStore, name: str) -> list[str]:
 
 async def context_of(store: ResponseStore, name: str) -> list[str]:
     return ids(await store.context(US, f"resp_{name}"))
+
+
+async def items_of(store: ResponseStore, conversation: str, tenant: str = US) -> list[str]:
+    return ids(await store.conversation_items(tenant, f"conv_{conversation}"))
+
+
+async def locked(call: Awaitable[object]) -> bool:
+    try:
+        await call
+    except ConversationLocked:
+        return True
+    return False
 
 
 async def unknown(lookup: Awaitable[object]) -> bool:
@@ -412,6 +451,213 @@ class ResponseStoreContract:
         await store.delete(THEM, "resp_a")
         assert await context_of(store, "a") == turns("a")
         assert (await store.item(US, "msg_a_in")).id == "msg_a_in"
+
+    # --- conversations ----------------------------------------------------------------------------
+
+    async def test_a_conversation_is_read_as_it_was_written(self, store: ResponseStore) -> None:
+        await converse(store, "a", "x", "y")
+        found = await store.conversation(US, "conv_a")
+        assert found == Conversation(id="conv_a", created_at=7, metadata={"k": "é"})
+        assert await store.conversation_items(US, "conv_a") == [item("x"), item("y")]
+        assert (await store.item(US, "msg_y")) == item("y")
+
+    async def test_metadata_is_replaced(self, store: ResponseStore) -> None:
+        await converse(store, "a", "x")
+        updated = await store.update_conversation(US, "conv_a", {"z": "1"})
+        assert updated == Conversation(id="conv_a", created_at=7, metadata={"z": "1"})
+        assert await store.conversation(US, "conv_a") == updated
+        assert await items_of(store, "a") == ["x"]
+
+    async def test_a_conversation_id_is_given_once(self, store: ResponseStore) -> None:
+        await converse(store, "a", "x")
+        with pytest.raises(StoreError):
+            await converse(store, "a", "y")
+        assert await items_of(store, "a") == ["x"]
+
+    async def test_items_are_added_at_the_end_and_kept_byte_for_byte(
+        self, store: ResponseStore
+    ) -> None:
+        await converse(store, "a", "x")
+        odd = item("odd", raw=b'{ "type":"new", "unknown": [1.50] }')
+        await store.add_items(US, "conv_a", [odd, item("y")])
+        await store.add_items(US, "conv_a", [])
+        await store.add_items(US, "conv_a", [item("z")])
+        assert await items_of(store, "a") == ["x", "odd", "y", "z"]
+        assert (await store.conversation_items(US, "conv_a"))[1] == odd
+
+    async def test_an_item_is_removed_from_one_conversation(self, store: ResponseStore) -> None:
+        for name in "ab":
+            await converse(store, name, "x", "y", "x")
+        await store.remove_item(US, "conv_a", "msg_x")
+        assert await items_of(store, "a") == ["y"]
+        assert await items_of(store, "b") == ["x", "y", "x"]
+        assert await unknown(store.remove_item(US, "conv_a", "msg_x"))
+        await store.add_items(US, "conv_a", [item("z")])
+        assert await items_of(store, "a") == ["y", "z"]
+
+    async def test_a_deleted_conversation_is_unknown(self, store: ResponseStore) -> None:
+        await converse(store, "a", "x")
+        await store.delete_conversation(US, "conv_a")
+        assert await self.no_conversation(store, US, "a")
+        assert await unknown(store.item(US, "msg_x"))
+
+    async def no_conversation(self, store: ResponseStore, tenant: str, name: str) -> bool:
+        known, conversation_id = store, f"conv_{name}"
+        return all(
+            [
+                await unknown(known.conversation(tenant, conversation_id)),
+                await unknown(known.update_conversation(tenant, conversation_id, {})),
+                await unknown(known.conversation_items(tenant, conversation_id)),
+                await unknown(known.add_items(tenant, conversation_id, [item("new")])),
+                await unknown(known.remove_item(tenant, conversation_id, "msg_x")),
+                await unknown(known.claim(tenant, conversation_id, "resp_new")),
+                await unknown(known.delete_conversation(tenant, conversation_id)),
+            ]
+        )
+
+    async def test_a_response_leaves_its_items_in_its_conversation(
+        self, store: ResponseStore
+    ) -> None:
+        await converse(store, "a", "x")
+        await begin(store, "a", "one")
+        assert await items_of(store, "a") == ["x"]
+        assert await store.finish(US, finished("one", within="a"))
+        await say(store, "a", "two")
+        assert await items_of(store, "a") == ["x", *turns("one", "two")]
+        assert await store.claims() == []
+
+    async def test_what_a_response_was_given_is_what_its_conversation_had_then(
+        self, store: ResponseStore
+    ) -> None:
+        await converse(store, "a", "x")
+        for name in ("one", "two"):
+            await say(store, "a", name)
+        await store.add_items(US, "conv_a", [item("later")])
+        assert await input_of(store, "one") == ["x", "one_in"]
+        assert await input_of(store, "two") == ["x", *turns("one"), "two_in"]
+        assert await context_of(store, "two") == ["x", *turns("one", "two")]
+        await keep(store, "next", after="two")
+        assert await context_of(store, "next") == ["x", *turns("one", "two", "next")]
+
+    async def test_what_comes_after_a_removed_item_was_not_given_before(
+        self, store: ResponseStore
+    ) -> None:
+        await converse(store, "a", "x", "y")
+        await say(store, "a", "one")
+        for name in ("y", "one_in", "one_out"):
+            await store.remove_item(US, "conv_a", f"msg_{name}")
+        await store.add_items(US, "conv_a", [item("later")])
+        assert await items_of(store, "a") == ["x", "later"]
+        assert await input_of(store, "one") == ["x", "one_in"]
+
+    @pytest.mark.parametrize("end", sorted(TERMINAL))
+    async def test_only_a_failed_response_leaves_nothing(
+        self, store: ResponseStore, end: str
+    ) -> None:
+        await converse(store, "a")
+        await begin(store, "a", "one")
+        assert await store.finish(US, finished("one", within="a", status=end))
+        assert await items_of(store, "a") == ([] if end == "failed" else turns("one"))
+        await store.claim(US, "conv_a", "resp_two")
+
+    async def test_a_response_that_is_not_kept_leaves_its_items_too(
+        self, store: ResponseStore
+    ) -> None:
+        await converse(store, "a", "x")
+        await store.claim(US, "conv_a", "resp_one")
+        await store.release(US, "conv_a", "resp_one", [item("in"), item("out")])
+        assert await items_of(store, "a") == ["x", "in", "out"]
+        assert (await store.item(US, "msg_out")).id == "msg_out"
+        await say(store, "a", "two")
+        assert await input_of(store, "two") == ["x", "in", "out", "two_in"]
+
+    async def test_a_conversation_runs_one_response_at_a_time(self, store: ResponseStore) -> None:
+        await converse(store, "a", "x")
+        await store.claim(US, "conv_a", "resp_one")
+        assert await locked(store.claim(US, "conv_a", "resp_two"))
+        assert await locked(store.add_items(US, "conv_a", [item("y")]))
+        await store.release(US, "conv_a", "resp_two", [item("z")])
+        assert await locked(store.claim(US, "conv_a", "resp_two"))
+        assert await store.claims() == [
+            Claim(tenant=US, conversation_id="conv_a", response_id="resp_one")
+        ]
+        await store.release(US, "conv_a", "resp_one")
+        await store.release(US, "conv_a", "resp_one", [item("again")])
+        assert await items_of(store, "a") == ["x"]
+        await store.claim(US, "conv_a", "resp_two")
+
+    async def test_of_many_that_claim_a_conversation_one_succeeds(
+        self, store: ResponseStore
+    ) -> None:
+        await converse(store, "a")
+        names = [f"resp_{n}" for n in range(20)]
+        refused = await asyncio.gather(*[locked(store.claim(US, "conv_a", n)) for n in names])
+        assert refused.count(False) == 1
+        [claim] = await store.claims()
+        assert claim.response_id == names[refused.index(False)]
+
+    async def test_a_claimed_conversation_can_be_deleted(self, store: ResponseStore) -> None:
+        await converse(store, "a", "x")
+        await begin(store, "a", "one")
+        await store.delete_conversation(US, "conv_a")
+        assert await store.finish(US, finished("one", within="a"))
+        await store.release(US, "conv_a", "resp_one", [item("z")])
+        assert await self.no_conversation(store, US, "a")
+        assert await context_of(store, "one") == turns("one")
+        assert await unknown(store.item(US, "msg_z"))
+
+    async def test_deleting_a_response_that_runs_frees_its_conversation(
+        self, store: ResponseStore
+    ) -> None:
+        await converse(store, "a", "x")
+        await begin(store, "a", "one")
+        await store.delete(US, "resp_one")
+        assert await store.claims() == []
+        assert not await store.finish(US, finished("one", within="a"))
+        assert await items_of(store, "a") == ["x"]
+
+    async def test_items_outlive_their_response_in_their_conversation(
+        self, store: ResponseStore
+    ) -> None:
+        await converse(store, "a")
+        await say(store, "a", "one")
+        await say(store, "a", "two")
+        await store.delete(US, "resp_one")
+        assert await items_of(store, "a") == turns("one", "two")
+        assert await input_of(store, "two") == [*turns("one"), "two_in"]
+        assert (await store.item(US, "msg_one_in")).id == "msg_one_in"
+        await store.remove_item(US, "conv_a", "msg_one_in")
+        assert await unknown(store.item(US, "msg_one_in"))
+        await store.delete_conversation(US, "conv_a")
+        assert await unknown(store.item(US, "msg_one_out"))
+
+    async def test_items_outlive_their_conversation_in_their_response(
+        self, store: ResponseStore
+    ) -> None:
+        await converse(store, "a", "x")
+        await say(store, "a", "one")
+        await store.remove_item(US, "conv_a", "msg_one_in")
+        await store.delete_conversation(US, "conv_a")
+        assert await context_of(store, "one") == turns("one")
+        assert (await store.item(US, "msg_one_in")).id == "msg_one_in"
+        await store.delete(US, "resp_one")
+        for name in turns("one"):
+            assert await unknown(store.item(US, f"msg_{name}"))
+
+    async def test_the_conversations_of_another_tenant_are_unknown(
+        self, store: ResponseStore
+    ) -> None:
+        await converse(store, "a", "x")
+        await store.claim(US, "conv_a", "resp_one")
+        assert await self.no_conversation(store, THEM, "a")
+        await store.release(THEM, "conv_a", "resp_one")
+        assert await locked(store.claim(US, "conv_a", "resp_two"))
+        await converse(store, "a", "y", tenant=THEM)
+        await say(store, "a", "one", tenant=THEM)
+        assert await items_of(store, "a") == ["x"]
+        assert await items_of(store, "a", THEM) == ["y", *turns("one")]
+        await store.delete_conversation(THEM, "conv_a")
+        assert await items_of(store, "a") == ["x"]
 
     # --- tenants ----------------------------------------------------------------------------------
 

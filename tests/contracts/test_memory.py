@@ -12,6 +12,7 @@ from antiphon.adapters.testing.event_log import numbers, rest, several_turns, te
 from antiphon.adapters.testing.response_store import (
     US,
     context_of,
+    converse,
     is_gone,
     keep,
     running,
@@ -143,6 +144,21 @@ async def test_the_oldest_responses_are_deleted_when_there_are_too_many() -> Non
     assert await is_gone(store, "b")
     assert await unknown(store.item(US, "msg_a_in"))
     assert (await store.get(US, "resp_running")).status == "in_progress"
+
+
+async def test_the_oldest_conversations_are_deleted_when_there_are_too_many() -> None:
+    store = MemoryResponseStore(keep=2)
+    await converse(store, "running")
+    await store.claim(US, "conv_running", "resp_running")
+    for name in "abc":
+        await converse(store, name, name)
+    assert [await unknown(store.conversation(US, f"conv_{name}")) for name in "abc"] == [
+        True,
+        True,
+        False,
+    ]
+    assert await unknown(store.item(US, "msg_a"))
+    assert not await unknown(store.conversation(US, "conv_running"))
 
 
 async def test_an_item_does_not_keep_the_whole_request_that_brought_it() -> None:

@@ -8,6 +8,7 @@ import stat
 import sys
 import threading
 from collections.abc import AsyncIterator
+from importlib.resources import files
 from pathlib import Path
 
 import apsw
@@ -22,15 +23,20 @@ from antiphon.adapters.testing.response_store import (
     US,
     as_json,
     context_of,
+    converse,
     finished,
     input_of,
     is_gone,
     item,
+    items_of,
     keep,
+    locked,
     running,
+    say,
     turns,
 )
 from antiphon.application.ports import StoredItem, StoredResponse
+from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
 
@@ -174,6 +180,67 @@ async def test_many_may_open_a_new_file_at_once(path: Path) -> None:
     await asyncio.gather(*[file.aclose() for file in several])
 
 
+async def test_an_item_in_a_conversation_is_kept_once(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    await converse(store, "a")
+    await store.claim(US, "conv_a", "resp_one")
+    await store.create(US, running("one", within="a"))
+    said = Message(id="msg_one", role="assistant", content=SECRET)
+    await store.finish(US, finished("one", within="a", output=(said,)))
+    assert await items_of(store, "a") == ["one_in", "one"]
+    elsewhere = connect(path)
+    rows = elsewhere.execute("SELECT body FROM responses UNION ALL SELECT body FROM items")
+    assert [SECRET.encode() in body for (body,) in rows].count(True) == 1
+    elsewhere.close()
+
+
+async def test_of_two_processes_that_claim_a_conversation_one_succeeds(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    other = SqliteResponseStore(path)
+    await other.start()
+    await converse(store, "a")
+    for turn in range(10):
+        refused = await asyncio.gather(
+            locked(store.claim(US, "conv_a", f"resp_{turn}")),
+            locked(other.claim(US, "conv_a", f"resp_other_{turn}")),
+        )
+        assert sorted(refused) == [False, True]
+        [claim] = await other.claims()
+        await store.release(US, "conv_a", claim.response_id)
+    await other.aclose()
+
+
+async def test_a_file_of_the_first_version_is_opened_with_what_it_holds(path: Path) -> None:
+    path.parent.mkdir(mode=0o700)
+    first = connect(path)
+    script = files("antiphon.adapters.stores") / "migrations" / "sqlite" / "0001_responses.sql"
+    first.execute(script.read_text("utf-8")).fetchall()
+    first.pragma("user_version", 1)
+    for name, parent in (("a", None), ("b", "resp_a")):
+        first.execute(
+            "INSERT INTO responses (tenant, id, parent, status, created_at, body)"
+            " VALUES (?, ?, ?, 'completed', 0, ?)",
+            (US, f"resp_{name}", parent, as_json(finished(name, output=()))),
+        )
+        for kind, way in enumerate(("in", "out")):
+            first.execute(
+                "INSERT INTO items (tenant, response_id, kind, position, item_id, body)"
+                " VALUES (?, ?, ?, 0, ?, ?)",
+                (US, f"resp_{name}", kind, f"msg_{name}_{way}", bytes(item(name).raw)),
+            )
+    first.close()
+
+    store = SqliteResponseStore(path)
+    await store.start()
+    assert await context_of(store, "b") == turns("a", "b")
+    await converse(store, "new")
+    await say(store, "new", "c")
+    assert await items_of(store, "new") == turns("c")
+    await store.aclose()
+
+
 # --- what goes ------------------------------------------------------------------------------------
 
 
@@ -222,6 +289,40 @@ async def test_what_others_continue_is_wiped_when_they_are_gone(
     await store.delete(US, "resp_a")
     assert len(await input_of(store, "b")) == 6
     await store.delete(US, "resp_b")
+    await store.aclose()
+    assert traces(path) == []
+
+
+async def test_deleted_conversations_and_items_leave_no_trace_in_the_files(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    secret = item(SECRET, raw=b'{"content":"%b"}' % (SECRET.encode() * 1000))
+    about = Conversation(id="conv_a", created_at=0, metadata={"k": SECRET})
+    await store.create_conversation(US, about, [secret])
+    await converse(store, "b", "x")
+    await store.add_items(US, "conv_b", [secret])
+    assert traces(path) != []
+    await store.delete_conversation(US, "conv_a")
+    assert traces(path) != []
+    await store.remove_item(US, "conv_b", f"msg_{SECRET}")
+    await keep(store, "next")  # written after the wiping
+    assert traces(path) == []
+    assert await items_of(store, "b") == ["x"]
+
+
+async def test_what_a_response_left_in_a_conversation_goes_with_the_last_of_both(
+    store: SqliteResponseStore, path: Path
+) -> None:
+    await converse(store, "a")
+    for name in ("one", "two"):
+        await store.claim(US, "conv_a", f"resp_{name}")
+        secret = item("secret", raw=b'{"content":"%b"}' % SECRET.encode())
+        await store.create(US, running(name, secret, within="a"))
+        await store.finish(US, finished(name, within="a"))
+    await store.delete(US, "resp_one")
+    await store.delete_conversation(US, "conv_a")
+    assert await context_of(store, "two") == ["secret", "two_out"]
+    await store.delete(US, "resp_two")
     await store.aclose()
     assert traces(path) == []
 
@@ -478,6 +579,16 @@ async def test_a_closed_store_says_so(store: SqliteResponseStore) -> None:
         store.item(US, "msg_a"),
         store.delete(US, "resp_a"),
         store.unfinished(),
+        converse(store, "a"),
+        store.conversation(US, "conv_a"),
+        store.update_conversation(US, "conv_a", {}),
+        store.delete_conversation(US, "conv_a"),
+        store.conversation_items(US, "conv_a"),
+        store.add_items(US, "conv_a", []),
+        store.remove_item(US, "conv_a", "msg_a"),
+        store.claim(US, "conv_a", "resp_a"),
+        store.release(US, "conv_a", "resp_a"),
+        store.claims(),
     ):
         with pytest.raises(StoreError, match="not open"):
             await call
