@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from antiphon.application.continuations import Remembered
+from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.plan_turns import plan_of
 from antiphon.application.ports import (
     Batches,
@@ -24,6 +25,7 @@ from antiphon.application.ports import (
     StoredResponse,
 )
 from antiphon.application.prepare_turn import Prepared, PrepareTurn
+from antiphon.application.read_items import as_it_is, to_store
 from antiphon.application.requested import response_of, without_effect
 from antiphon.application.run_response import Run, RunResponse
 from antiphon.application.runs import Runs
@@ -64,7 +66,7 @@ class Created(Struct, frozen=True, kw_only=True):
     def conversation(self) -> list[StoredItem]:
         """Return `given` and the output: what the store would have kept."""
         output = self.run.sequencer.response.output
-        return [*self.given, *(_stored(c.entry(item)) for item in output)]
+        return [*self.given, *(as_it_is(c.entry(item)) for item in output)]
 
     async def leave(self) -> None:
         """Stop reading; a foreground response ends with its reader (api_surface 6.1)."""
@@ -78,6 +80,7 @@ class CreateResponseService:
 
     def __init__(
         self,
+        hold_conversation: HoldConversation,
         prepare_turn: PrepareTurn,
         show_items: ShowItems,
         store: ResponseStore,
@@ -89,6 +92,7 @@ class CreateResponseService:
         now: Clock,
         seal: Seal,
     ) -> None:
+        self._hold_conversation = hold_conversation
         self._prepare_turn = prepare_turn
         self._show_items = show_items
         self._store = store
@@ -112,6 +116,18 @@ class CreateResponseService:
         Raises: RequestError, TooManyRequests, EngineDead, StoreError.
         """
         check_request(request)
+        response_id = self._new_id("resp")
+        async with self._hold_conversation(request, tenant=tenant, response_id=response_id):
+            return await self._begin(request, response_id, tenant, trace_headers, remembered)
+
+    async def _begin(
+        self,
+        request: CreateResponse,
+        response_id: str,
+        tenant: str,
+        trace_headers: Mapping[str, str] | None,
+        remembered: Remembered | None,
+    ) -> Created:
         prepared = await self._prepare_turn(
             request, tenant=tenant, trace_headers=trace_headers, remembered=remembered
         )
@@ -119,7 +135,7 @@ class CreateResponseService:
             request,
             prepared.offered,
             prepared.model,
-            response_id=self._new_id("resp"),
+            response_id=response_id,
             created_at=int(self._now()),
             removed=prepared.removed,
         )
@@ -127,19 +143,20 @@ class CreateResponseService:
         turns = Turns(plan, self._show_items, self._seal, response_id=response.id)
         await turns.begin()
         try:
+            remembers = remembered is not None and not response.store
+            is_kept = response.store or response.conversation is not None
+            added = to_store(prepared.added, self._new_id) if is_kept or remembers else []
+            # The store knows no parent of what continues a response that was never stored.
+            is_orphan = request.previous_response_id in (remembered or {})
             run = Run(
                 tenant=tenant,
+                input=self._given(prepared, added) if is_orphan else added,
                 sequencer=self._sequencer(request, response, tenant),
                 turns=turns,
                 hide_reasoning=request.include_reasoning is False,
                 with_messages=bool(request.enable_response_messages),
             )
-            remembers = remembered is not None and not run.stored
-            added = self._as_kept(prepared) if run.stored or remembers else []
-            # The store knows no parent of what continues a response that was never stored.
-            is_orphan = request.previous_response_id in (remembered or {})
-            kept = self._given(prepared, added) if is_orphan else added
-            events = await self._open(run, kept)
+            events = await self._open(run)
         except BaseException:
             await turns.aclose()
             raise
@@ -150,12 +167,8 @@ class CreateResponseService:
             run=run, prepared=prepared, events=events, given=given, ignored=ignored, task=task
         )
 
-    def _as_kept(self, prepared: Prepared) -> list[StoredItem]:
-        items = [c.resource(entry, self._new_id) for entry in prepared.added]
-        return [StoredItem(id=item_id, raw=raw) for item_id, raw in items]
-
     def _given(self, prepared: Prepared, added: Sequence[StoredItem]) -> list[StoredItem]:
-        return [*map(_stored, prepared.history), *added]
+        return [*map(as_it_is, prepared.history), *added]
 
     def _sequencer(self, request: CreateResponse, response: Response, tenant: str) -> Sequencer:
         sealed = "reasoning.encrypted_content" in (request.include or ())
@@ -166,16 +179,13 @@ class CreateResponseService:
             seal=(lambda text: self._seal(tenant, text)) if sealed else None,
         )
 
-    async def _open(self, run: Run, kept: Sequence[StoredItem]) -> Batches:
+    async def _open(self, run: Run) -> Batches:
         """Save the response, begin its log and return a reader of it."""
         first = [*run.sequencer.start(), *run.sequencer.begin()]
         response = run.sequencer.response
         if run.stored:
-            await self._store.create(run.tenant, StoredResponse(response=response, input=kept))
+            stored = StoredResponse(response=response, input=run.input)
+            await self._store.create(run.tenant, stored)
         await self._log.create(run.id)
         await self._log.append(run.id, first)
         return await self._log.open(run.id)
-
-
-def _stored(entry: c.Entry) -> StoredItem:
-    return StoredItem(id=entry.item.id or "", raw=entry.raw)

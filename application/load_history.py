@@ -1,4 +1,5 @@
-"""The items that a request continues: those of an earlier response (api_surface 7.2)."""
+"""The items that a request continues: those of an earlier response, or of its conversation
+(api_surface 7.2, 7.3)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from antiphon.application.continuations import Remembered
 from antiphon.application.ports import ResponseStore, StoredItem
 from antiphon.domain.conversation import Entry
 from antiphon.domain.decoding import decode_item
-from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.errors import NotFound, RequestError, conversation_not_found
 from antiphon.domain.request import CreateResponse
 
 
@@ -23,13 +24,25 @@ class LoadHistory:
     ) -> list[Entry]:
         """Return what is continued: `remembered` by the connection, or else in the store.
 
-        None where nothing is continued. Raises: RequestError, StoreError.
+        None where nothing is continued. Raises: RequestError, NotFound, StoreError.
         """
+        if request.conversation_id is not None:
+            return await self._of_conversation(tenant, request.conversation_id)
         previous = request.previous_response_id
         if previous is None:
             return []
         if previous in remembered:
-            return _read(remembered[previous])
+            return _entries(remembered[previous], "previous_response_id")
+        return await self._of_response(tenant, previous)
+
+    async def _of_conversation(self, tenant: str, conversation_id: str) -> list[Entry]:
+        try:
+            stored = await self._store.conversation_items(tenant, conversation_id)
+        except NotFound:
+            raise conversation_not_found(conversation_id) from None
+        return _entries(stored, "conversation")
+
+    async def _of_response(self, tenant: str, previous: str) -> list[Entry]:
         try:
             parent = await self._store.get(tenant, previous)
             stored = await self._store.context(tenant, previous)
@@ -45,10 +58,8 @@ class LoadHistory:
                 param="previous_response_id",
                 code="invalid_value",
             )
-        return _read(stored)
+        return _entries(stored, "previous_response_id")
 
 
-def _read(kept: Sequence[StoredItem]) -> list[Entry]:
-    return [
-        Entry(item=decode_item(item.raw, "previous_response_id"), raw=item.raw) for item in kept
-    ]
+def _entries(stored: Sequence[StoredItem], path: str) -> list[Entry]:
+    return [Entry(item=decode_item(item.raw, path), raw=item.raw) for item in stored]

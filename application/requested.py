@@ -23,6 +23,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.response import (
     CacheConfig,
+    ConversationRef,
     InputTransformation,
     ReasoningConfig,
     Response,
@@ -64,6 +65,7 @@ def response_of(
         model=request.model or "",
         parallel_tool_calls=request.parallel_tool_calls is not False,
         previous_response_id=request.previous_response_id,
+        conversation=_conversation(request),
         reasoning=_reasoning(request, model),
         store=request.store is not False,
         temperature=_first(request.temperature, defaults.get("temperature"), 1.0),
@@ -151,6 +153,11 @@ def _cache(request: CreateResponse) -> CacheConfig | UnsetType:
         ttl=asked.ttl or "30m",
         comparison_response_id=asked.comparison_response_id or UNSET,
     )
+
+
+def _conversation(request: CreateResponse) -> ConversationRef | None:
+    conversation_id = request.conversation_id
+    return None if conversation_id is None else ConversationRef(id=conversation_id)
 
 
 def _text(request: CreateResponse, in_force: AnyFormat | None = None) -> TextConfig:

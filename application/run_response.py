@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import aclosing, suppress
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from msgspec import Struct
 
-from antiphon.application.ports import EventLog, ResponseStore
-from antiphon.application.runs import SERVER_STOPS
+from antiphon.application.hold_conversation import free
+from antiphon.application.ports import EventLog, ResponseStore, StoredItem
+from antiphon.application.read_items import as_it_is
+from antiphon.application.runs import SERVER_STOPS, to_the_end
 from antiphon.application.turns import Turns
+from antiphon.domain import conversation as c
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError, EngineError, RequestError
 from antiphon.domain.events import Event
@@ -31,9 +33,13 @@ STOPPED = Failure(
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A response that was accepted, with its first turn admitted by the engine."""
+    """A response that was accepted, with its first turn admitted by the engine.
+
+    `input` is what its request brought, where that is kept.
+    """
 
     tenant: str
+    input: Sequence[StoredItem] = ()
     sequencer: Sequencer
     turns: Turns
     hide_reasoning: bool = False
@@ -52,6 +58,15 @@ class Run(Struct, frozen=True, kw_only=True):
     def stored(self) -> bool:
         return self.sequencer.response.store
 
+    @property
+    def conversation_id(self) -> str | None:
+        conversation = self.sequencer.response.conversation
+        return conversation.id if conversation else None
+
+    @property
+    def leaves_something(self) -> bool:
+        return self.stored or self.conversation_id is not None
+
 
 class RunResponse:
     """Runs a response to its end; cancelling the task that runs it cancels the response."""
@@ -63,10 +78,10 @@ class RunResponse:
 
     async def __call__(self, run: Run) -> None:
         end = await self._turns(run)
-        # Being cancelled must not leave a stored response without an end. Nobody but the reader
-        # who left misses that of another.
+        # Being cancelled must not leave a stored response without an end, nor its conversation
+        # locked. Nobody but the reader who left misses the end of another.
         finish = self._finish(run, end)
-        await (_to_the_end(finish) if run.stored else finish)
+        await (to_the_end(finish) if run.leaves_something else finish)
 
     async def _turns(self, run: Run) -> list[Event]:
         """Run the turns and return the events that end the response."""
@@ -109,28 +124,30 @@ class RunResponse:
                     reason = deltas[-1].reason
         return reason
 
-    async def _finish(self, run: Run, end: Sequence[Event]) -> None:
+    async def _keep(self, run: Run) -> None:
+        """Give the store the response's end, and its conversation what it leaves there."""
         response = run.sequencer.response
         if run.stored:
-            try:
-                await self._store.finish(run.tenant, response)
-            except Exception:  # whatever a store raises: readers wait for an end
-                logger.exception("response %s could not be stored", run.id)
-                message = "The response could not be stored."
-                end = run.sequencer.revoke(end, Failure(code="server_error", message=message))
+            await self._store.finish(run.tenant, response)
+        elif run.conversation_id is not None:
+            made = [as_it_is(c.entry(item)) for item in response.output]
+            left = [*run.input, *made] if response.leaves_items else []
+            await self._store.release(run.tenant, run.conversation_id, run.id, left)
+
+    async def _finish(self, run: Run, end: Sequence[Event]) -> None:
+        try:
+            await self._keep(run)
+        except Exception:  # whatever a store raises: readers wait for an end
+            logger.exception("response %s could not be stored", run.id)
+            message = "The response could not be stored."
+            end = run.sequencer.revoke(end, Failure(code="server_error", message=message))
+            if run.conversation_id is not None:
+                await free(self._store, run.tenant, run.conversation_id, run.id)
         if self._log_outputs:
             logger.info("response %s ended: %r", run.id, run.sequencer.response)
         await self._log.append(run.id, end)
         if not run.stored:
             await self._log.drop(run.id)
-
-
-async def _to_the_end(end: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(end)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.shield(task)
-    task.result()
 
 
 def _failure(exc: Exception) -> Failure:

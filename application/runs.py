@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 SERVER_STOPS = "the server stops"
 """Why a run is cancelled that nobody left: it has not been cancelled, it has failed."""
+
+
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do all of `work`, however often the caller is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()
 
 
 class Runs:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
-
-from msgspec import Struct
-
-from antiphon.application.ports import EventLog, ResponseStore, StoredItem
+from antiphon.application.paging import Cut, Page
+from antiphon.application.ports import EventLog, ResponseStore
 from antiphon.application.run_response import STOPPED
 from antiphon.application.runs import Runs
 from antiphon.domain.errors import RequestError
 from antiphon.domain.response import TERMINAL, Response
-
-Order = Literal["asc", "desc"]
 
 
 class GetResponse:
@@ -59,39 +53,18 @@ class CancelResponse:
         return response
 
 
-class Page(Struct, frozen=True, kw_only=True):
-    """A part of a list (api_surface 1.4)."""
-
-    items: Sequence[StoredItem]
-    has_more: bool
-
-
 class ListInputItems:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
-    async def __call__(
-        self, tenant: str, response_id: str, *, after: str | None, limit: int, order: Order
-    ) -> Page:
-        """Return up to `limit` items that follow `after`. Raises: NotFound; RequestError."""
-        items = await self._store.input_items(tenant, response_id)
-        if order == "desc":
-            items = items[::-1]
-        start = 0 if after is None else self._position(items, after) + 1
-        chosen = items[start : start + limit]
-        return Page(items=chosen, has_more=start + limit < len(items))
-
-    def _position(self, items: Sequence[StoredItem], item_id: str) -> int:
-        for position, item in enumerate(items):
-            if item.id == item_id:
-                return position
-        raise RequestError(
-            f"Item with id {item_id[:100]!r} not found.", param="after", code="invalid_value"
-        )
+    async def __call__(self, tenant: str, response_id: str, cut: Cut) -> Page:
+        """Raises: NotFound; RequestError."""
+        return cut.of(await self._store.input_items(tenant, response_id))
 
 
 class RecoverResponses:
-    """At the start: what another life of this server left unfinished has failed."""
+    """At the start: what another life of this server left unfinished has failed, and holds no
+    conversation any more."""
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
@@ -101,4 +74,6 @@ class RecoverResponses:
         unfinished = await self._store.unfinished()
         for tenant, response in unfinished:
             await self._store.finish(tenant, response.failed(STOPPED))
+        for claim in await self._store.claims():  # of responses that were not to be kept
+            await self._store.release(claim.tenant, claim.conversation_id, claim.response_id)
         return len(unfinished)

@@ -51,7 +51,12 @@ def _model_is_named(request: CreateResponse) -> RequestError | None:
 
 
 def _something_to_answer(request: CreateResponse) -> RequestError | None:
-    sources = (request.input, request.previous_response_id, request.previous_input_messages)
+    sources = (
+        request.input,
+        request.previous_response_id,
+        request.conversation,
+        request.previous_input_messages,
+    )
     if any(source is not None for source in sources):
         return None
     return missing_parameter("input")
@@ -125,8 +130,9 @@ def _schema_is_named_right(request: CreateResponse) -> RequestError | None:
 
 RULES_OF_CONVERSATIONS: Sequence[Check] = (
     _unsupported("prompt", "This server keeps no prompt templates; send 'input'."),
-    _unsupported("conversation", "Continue with 'previous_response_id'."),
+    _exclusive("previous_response_id", "conversation"),
     _exclusive("previous_response_id", "previous_input_messages"),
+    _exclusive("conversation", "previous_input_messages"),
     _one_constraint,
     _schema_is_named_right,
 )

@@ -49,28 +49,28 @@ def entry(item: i.AnyItem) -> Entry:
     return Entry(item=item, raw=Raw(_encode(item)))
 
 
-def entries(given: str | Sequence[Raw] | None) -> list[Entry]:
-    """Read a request's `input`. Raises: RequestError with the item's path."""
+def entries(given: str | Sequence[Raw] | None, path: str = "input") -> list[Entry]:
+    """Read a request's items at `path`. Raises: RequestError with the item's path."""
     if given is None:
         return []
     if isinstance(given, str):
         return [entry(i.Message(role="user", content=given))]
     return [
-        Entry(item=decode_item(raw, f"input[{position}]"), raw=raw)
+        Entry(item=decode_item(raw, f"{path}[{position}]"), raw=raw)
         for position, raw in enumerate(given)
     ]
 
 
-def check_input(added: Sequence[Entry]) -> None:
+def check_input(added: Sequence[Entry], path: str = "input") -> None:
     """Check what needs no history. Raises: RequestError."""
     for position, each in enumerate(added):
-        item, path = each.item, f"input[{position}]"
+        item, place = each.item, f"{path}[{position}]"
         if isinstance(item, i.FunctionCallOutput) and not item.call_id and not item.name:
-            raise missing_parameter(f"{path}.call_id")
+            raise missing_parameter(f"{place}.call_id")
         if isinstance(item, i.CompactionTrigger) and position < len(added) - 1:
             raise RequestError(
                 "A 'compaction_trigger' must be the last item of the input.",
-                param=path,
+                param=place,
                 code="invalid_value",
             )
 

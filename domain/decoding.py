@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from antiphon.domain.errors import RequestError, missing_parameter
 from antiphon.domain.items import ITEM_TYPES, AnyItem, ItemReference, Message
-from antiphon.domain.request import CHAT_COMPLETIONS_FIELDS, FIELDS, CreateResponse
+from antiphon.domain.request import CHAT_COMPLETIONS_FIELDS, CreateResponse
 from antiphon.domain.tools import TOOL_TYPES, AnyTool, UnknownTool
 
 T = TypeVar("T")
@@ -55,15 +56,17 @@ class Head(Struct, frozen=True):
     id: str | None = None
 
 
-class Decoded(Struct, frozen=True, kw_only=True):
+B = TypeVar("B", bound=Struct)
+
+
+class Decoded(Struct, Generic[B], frozen=True, kw_only=True):
     """`unknown` are the top-level fields that the API does not have."""
 
-    request: CreateResponse
+    request: B
     unknown: tuple[str, ...] = ()
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_request = msgspec.json.Decoder(CreateResponse).decode
 _decode_head = msgspec.json.Decoder(Head).decode
 _decode_item: Mapping[str, msgspec.json.Decoder[Any]] = {
     name: msgspec.json.Decoder(kind) for name, kind in ITEM_TYPES.items()
@@ -73,19 +76,33 @@ _decode_tool: Mapping[str, msgspec.json.Decoder[Any]] = {
 }
 
 
-def decode_request(body: bytes) -> Decoded:
+def decode_request(body: bytes) -> Decoded[CreateResponse]:
     """Read the body of `POST /v1/responses`. Raises: RequestError."""
+    return decode_as(body, CreateResponse, elsewhere=CHAT_COMPLETIONS_FIELDS)
+
+
+def decode_as(body: bytes, kind: type[B], *, elsewhere: Mapping[str, str] = {}) -> Decoded[B]:
+    """Read a request's body. `elsewhere` are fields of another API, and what they are called here.
+
+    Raises: RequestError.
+    """
     fields = read(_decode_fields, body, "", what="The request body")
     _check_text(body)
-    unknown = tuple(sorted(name for name in fields if name not in FIELDS))
+    unknown = tuple(sorted(set(fields).difference(kind.__struct_fields__)))
     for name in unknown:
-        if name in CHAT_COMPLETIONS_FIELDS:
+        if name in elsewhere:
             raise RequestError(
-                f"Unsupported parameter: {name!r}. Use {CHAT_COMPLETIONS_FIELDS[name]!r}.",
+                f"Unsupported parameter: {name!r}. Use {elsewhere[name]!r}.",
                 param=name,
                 code="unsupported_parameter",
             )
-    return Decoded(request=read(_decode_request, body, ""), unknown=unknown)
+    request: B = read(_decoder(kind), body, "")
+    return Decoded(request=request, unknown=unknown)
+
+
+@cache
+def _decoder(kind: type[Struct]) -> Any:
+    return msgspec.json.Decoder(kind).decode
 
 
 def decode_item(raw: Raw | bytes, path: str) -> AnyItem:

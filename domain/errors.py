@@ -51,6 +51,13 @@ class NotFound(RequestError):
     """No such object, or not this tenant's: both answer alike."""
 
 
+def conversation_not_found(conversation_id: str) -> NotFound:
+    """Return the error of a request that asks for a conversation that is not there."""
+    return NotFound(
+        f"Conversation with id {conversation_id[:100]!r} not found.", param="conversation"
+    )
+
+
 class ConversationLocked(RequestError):
     """Another response runs on the conversation: nothing was changed (api_surface 1.1)."""
 

@@ -15,6 +15,7 @@ Json = dict[str, Any]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Key = Annotated[str, Meta(max_length=64)]
 MetadataValue = Annotated[str, Meta(max_length=512)]
+Metadata = Annotated[dict[Key, MetadataValue], Meta(max_length=16)]
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
 
 INCLUDABLE = Literal[
@@ -98,6 +99,29 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
     whitespace_pattern: str | None = None
 
 
+class ConversationParam(Struct, frozen=True, kw_only=True):
+    id: str
+
+
+class NewConversation(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/conversations`."""
+
+    items: Annotated[tuple[Raw, ...], Meta(max_length=20)] | None = None
+    metadata: Metadata | None = None
+
+
+class NewMetadata(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/conversations/{id}`."""
+
+    metadata: Metadata | None
+
+
+class NewItems(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/conversations/{id}/items`."""
+
+    items: Annotated[tuple[Raw, ...], Meta(min_length=1, max_length=20)]
+
+
 class CreateResponse(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/responses`."""
 
@@ -105,7 +129,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     input: Annotated[str, Meta(max_length=10_485_760)] | tuple[Raw, ...] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
-    conversation: str | Json | None = None
+    conversation: str | ConversationParam | None = None
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
@@ -123,7 +147,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     reasoning: ReasoningParams | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: Annotated[tuple[ContextManagement, ...], Meta(min_length=1)] | None = None
-    metadata: Annotated[dict[Key, MetadataValue], Meta(max_length=16)] | None = None
+    metadata: Metadata | None = None
     service_tier: (
         Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
     ) = None
@@ -173,6 +197,11 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
         """Whether the prompt is only to be cached, and nothing to be generated (api_surface 9)."""
         options = self.prompt_cache_options
         return self.generate is False or (options is not None and options.prewarm is True)
+
+    @property
+    def conversation_id(self) -> str | None:
+        given = self.conversation
+        return given.id if isinstance(given, ConversationParam) else given
 
 
 FIELDS = frozenset(CreateResponse.__struct_fields__)

@@ -19,14 +19,26 @@ from antiphon.adapters.ids import new_id
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
 from antiphon.application.compact_conversation import CompactConversation
+from antiphon.application.conversations import (
+    AddItems,
+    CreateConversation,
+    DeleteConversation,
+    GetConversation,
+    GetItem,
+    ListItems,
+    RemoveItem,
+    UpdateConversation,
+)
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import CreateResponseService
 from antiphon.application.follow_response import FollowResponse
+from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.lanes import LaneLimits
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
 from antiphon.application.ports import Engine, Format, Model, ResponseStore
 from antiphon.application.prepare_turn import PrepareTurn
+from antiphon.application.read_items import ReadItems
 from antiphon.application.run_response import RunResponse
 from antiphon.application.runs import Runs
 from antiphon.application.show_items import ShowItems
@@ -40,6 +52,7 @@ from antiphon.application.stored_responses import (
 from antiphon.application.token_model import TokenModel
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.bodies import BodyLimits
+from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.responses import HttpOptions, Services
@@ -155,7 +168,7 @@ def _writes_harmony(folder: Path) -> bool:
 
 
 class Container(containers.DeclarativeContainer):
-    """Give it `settings`; ask it for `services`, `models`, `store`, `recover`."""
+    """Give it `settings`; ask it for `services`, `conversations`, `models`, `store`, `recover`."""
 
     settings: providers.Dependency[Settings] = providers.Dependency(instance_of=Settings)
 
@@ -183,11 +196,13 @@ class Container(containers.DeclarativeContainer):
     run_response = providers.Singleton(
         RunResponse, log, store, log_outputs=settings.provided.log_outputs
     )
+    read_items = providers.Singleton(ReadItems, store)
     load_history = providers.Singleton(LoadHistory, store)
     show_items = providers.Singleton(ShowItems, unseal=sealer.provided.unseal)
-    prepare_turn = providers.Singleton(PrepareTurn, models, store, load_history, show_items)
+    prepare_turn = providers.Singleton(PrepareTurn, models, read_items, load_history, show_items)
     create_response = providers.Singleton(
         CreateResponseService,
+        providers.Singleton(HoldConversation, store),
         prepare_turn,
         show_items,
         store,
@@ -200,6 +215,21 @@ class Container(containers.DeclarativeContainer):
     )
     stopping = providers.Singleton(asyncio.Event)
     recover = providers.Singleton(RecoverResponses, store)
+    http_options = providers.Singleton(
+        HttpOptions,
+        limits=providers.Singleton(
+            BodyLimits,
+            max_bytes=settings.provided.max_body_bytes,
+            max_depth=settings.provided.max_depth,
+            max_nodes=settings.provided.max_json_nodes,
+        ),
+        dialect=providers.Callable(DIALECTS.__getitem__, settings.provided.dialect),
+        strict_unknown_fields=settings.provided.strict_unknown_fields,
+        log_requests=settings.provided.log_requests,
+        error_stacks=settings.provided.error_stacks,
+        websocket_s=settings.provided.websocket_s,
+        lanes=providers.Singleton(LaneLimits),
+    )
     services = providers.Singleton(
         Services,
         create=create_response,
@@ -215,19 +245,24 @@ class Container(containers.DeclarativeContainer):
         input_items=providers.Singleton(ListInputItems, store),
         heartbeat=providers.Singleton(Heartbeat, settings.provided.keepalive_s),
         stopping=stopping,
-        options=providers.Singleton(
-            HttpOptions,
-            limits=providers.Singleton(
-                BodyLimits,
-                max_bytes=settings.provided.max_body_bytes,
-                max_depth=settings.provided.max_depth,
-                max_nodes=settings.provided.max_json_nodes,
-            ),
-            dialect=providers.Callable(DIALECTS.__getitem__, settings.provided.dialect),
-            strict_unknown_fields=settings.provided.strict_unknown_fields,
-            log_requests=settings.provided.log_requests,
-            error_stacks=settings.provided.error_stacks,
-            websocket_s=settings.provided.websocket_s,
-            lanes=providers.Singleton(LaneLimits),
+        options=http_options,
+    )
+    conversations = providers.Singleton(
+        ConversationServices,
+        create=providers.Singleton(
+            CreateConversation,
+            store,
+            read_items,
+            new_id=providers.Object(new_id),
+            now=providers.Object(time.time),
         ),
+        get=providers.Singleton(GetConversation, store),
+        update=providers.Singleton(UpdateConversation, store),
+        delete=providers.Singleton(DeleteConversation, store),
+        add_items=providers.Singleton(AddItems, store, read_items, new_id=providers.Object(new_id)),
+        list_items=providers.Singleton(ListItems, store),
+        get_item=providers.Singleton(GetItem, store),
+        remove_item=providers.Singleton(RemoveItem, store),
+        seal=sealer.provided.seal,
+        options=http_options,
     )

@@ -96,6 +96,7 @@ async def serving(container: Container) -> AsyncIterator[Served]:
         models = await _start(container, stack)
         app = create_app(
             container.services(),
+            container.conversations(),
             models,
             started_at=int(time.time()),
             error_stacks=settings.error_stacks,

@@ -7,6 +7,7 @@ from litestar.di import Provide
 
 from antiphon import __version__
 from antiphon.application.models import Models
+from antiphon.entrypoints.http.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.errors import ErrorAnswers
 from antiphon.entrypoints.http.health import Health
 from antiphon.entrypoints.http.models import ModelList
@@ -17,6 +18,7 @@ from antiphon.entrypoints.http.websocket import converse
 
 def create_app(
     services: Services,
+    conversations: ConversationServices,
     models: Models,
     *,
     started_at: int,
@@ -24,9 +26,10 @@ def create_app(
 ) -> Litestar:
     """Return the app; everything it needs has been started before."""
     return Litestar(
-        route_handlers=[Responses, converse, ModelList, Health],
+        route_handlers=[Responses, converse, Conversations, ModelList, Health],
         dependencies={
             "services": Provide(lambda: services, sync_to_thread=False, use_cache=True),
+            "conversations": Provide(lambda: conversations, sync_to_thread=False, use_cache=True),
             "models": Provide(lambda: models, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },

@@ -13,6 +13,7 @@ from msgspec import Struct
 from antiphon.application.pauses import in_turn
 from antiphon.domain.decoding import Decoded, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
+from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.requests import HttpRequest, header
 
 _STRINGS = re.compile(rb'"[^"]*"')
@@ -46,17 +47,25 @@ async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
     return body
 
 
-def decode_body(body: bytes, *, strict: bool, envelope: frozenset[str] = frozenset()) -> Decoded:
+def decode_body(
+    body: bytes, *, strict: bool, envelope: frozenset[str] = frozenset()
+) -> Decoded[CreateResponse]:
     """Read a request to create; `envelope` are fields that the transport adds to it.
 
     Raises: RequestError, also for an unknown field if `strict`.
     """
     decoded = decode_request(body)
     unknown = tuple(name for name in decoded.unknown if name not in envelope)
-    if unknown and strict:
-        name = unknown[0]
+    decoded = Decoded(request=decoded.request, unknown=unknown)
+    if strict:
+        refuse_unknown(decoded)
+    return decoded
+
+
+def refuse_unknown(decoded: Decoded[Any]) -> None:
+    """Raises: RequestError for the first field that the API does not have."""
+    for name in decoded.unknown:
         raise RequestError(f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter")
-    return Decoded(request=decoded.request, unknown=unknown)
 
 
 async def _received(request: HttpRequest, max_bytes: int) -> bytes:

@@ -18,8 +18,9 @@ from litestar.openapi.spec import (
 )
 
 from antiphon.application.compact_conversation import CompactedWindow
+from antiphon.domain.conversation import Conversation
 from antiphon.domain.events import EVENT_TYPES
-from antiphon.domain.request import CreateResponse
+from antiphon.domain.request import CreateResponse, NewConversation, NewItems, NewMetadata
 from antiphon.domain.response import Response
 
 PATH = "/schema"
@@ -32,7 +33,16 @@ class _Components(Components):
     def to_schema(self) -> dict[str, Any]:
         written = super().to_schema()
         _, ours = msgspec.json.schema_components(
-            [CreateResponse, Response, CompactedWindow], ref_template=_REF
+            [
+                CreateResponse,
+                Response,
+                CompactedWindow,
+                NewConversation,
+                NewMetadata,
+                NewItems,
+                Conversation,
+            ],
+            ref_template=_REF,
         )
         written["schemas"] = {**ours, **written.get("schemas", {})}
         return written
@@ -76,6 +86,33 @@ class CompactOperation(Operation):
         }
 
 
+@dataclass
+class CreateConversationOperation(Operation):
+    """`POST /v1/conversations`."""
+
+    def __post_init__(self) -> None:
+        self.request_body = RequestBody(content=_json("NewConversation"))
+        self.responses = {"200": _CONVERSATION}
+
+
+@dataclass
+class UpdateConversationOperation(Operation):
+    """`POST /v1/conversations/{id}`."""
+
+    def __post_init__(self) -> None:
+        self.request_body = RequestBody(content=_json("NewMetadata"), required=True)
+        self.responses = {"200": _CONVERSATION}
+
+
+@dataclass
+class AddItemsOperation(Operation):
+    """`POST /v1/conversations/{id}/items`."""
+
+    def __post_init__(self) -> None:
+        self.request_body = RequestBody(content=_json("NewItems"), required=True)
+        self.responses = {"200": OpenAPIResponse(description="The list of the new items.")}
+
+
 def openapi_config(version: str) -> OpenAPIConfig:
     return OpenAPIConfig(
         title="Antiphon",
@@ -89,3 +126,6 @@ def openapi_config(version: str) -> OpenAPIConfig:
 def _json(name: str) -> dict[str, OpenAPIMediaType]:
     reference = Reference(ref=_REF.format(name=name))
     return {"application/json": OpenAPIMediaType(schema=reference)}
+
+
+_CONVERSATION = OpenAPIResponse(description="The conversation.", content=_json("Conversation"))

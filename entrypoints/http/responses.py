@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 from litestar import Controller, delete, get, post
 from litestar.di import NamedDependency
@@ -19,6 +19,7 @@ from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateResponseService
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.lanes import LaneLimits
+from antiphon.application.paging import Cut
 from antiphon.application.pauses import in_turn
 from antiphon.application.ports import Batches
 from antiphon.application.stored_responses import (
@@ -29,13 +30,21 @@ from antiphon.application.stored_responses import (
 )
 from antiphon.application.turns import Seal
 from antiphon.domain.decoding import Decoded
-from antiphon.domain.errors import RequestError
-from antiphon.domain.request import INCLUDABLE
+from antiphon.domain.request import CreateResponse
 from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer
 from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, read_body
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
 from antiphon.entrypoints.http.heartbeat import Heartbeat
+from antiphon.entrypoints.http.lists import (
+    After,
+    Include,
+    IncludePlain,
+    InOrder,
+    Limit,
+    as_list,
+    view_of,
+)
 from antiphon.entrypoints.http.openapi import CompactOperation, CountOperation, CreateOperation
 from antiphon.entrypoints.http.requests import (
     HttpRequest,
@@ -49,11 +58,6 @@ logger = logging.getLogger("antiphon.requests")
 
 TENANT = "default"
 """Until there are keys, all requests are one tenant's."""
-
-INCLUDE_VALUES = frozenset(get_args(INCLUDABLE))
-
-Include = Annotated[list[str] | None, QueryParameter(name="include[]", required=False)]
-IncludePlain = Annotated[list[str] | None, QueryParameter(name="include", required=False)]
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):
@@ -197,26 +201,16 @@ class Responses(Controller):
         response_id: FromPath[str],
         include_bracketed: Include = None,
         include_plain: IncludePlain = None,
-        after: FromQuery[str | None] = None,
-        limit: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
-        order: FromQuery[Literal["asc", "desc"]] = "desc",
+        after: After = None,
+        limit: Limit = 20,
+        order: InOrder = "desc",
     ) -> ASGIApp:
         view = _view(services, include_bracketed, include_plain)
-        page = await services.input_items(
-            TENANT, response_id, after=after, limit=limit, order=order
-        )
-        return JsonAnswer(
-            {
-                "object": "list",
-                "data": [view.raw(item.raw) for item in page.items],
-                "first_id": page.items[0].id if page.items else None,
-                "last_id": page.items[-1].id if page.items else None,
-                "has_more": page.has_more,
-            },
-            answer_headers(request),
-        )
+        cut = Cut(after=after, limit=limit, order=order)
+        page = await services.input_items(TENANT, response_id, cut)
+        return JsonAnswer(as_list(page, view), answer_headers(request))
 
-    def _decode(self, body: bytes, services: Services) -> Decoded:
+    def _decode(self, body: bytes, services: Services) -> Decoded[CreateResponse]:
         return decode_body(body, strict=services.options.strict_unknown_fields)
 
     def _stream(
@@ -252,13 +246,4 @@ def _is_true(text: str) -> bool:
 
 
 def _view(services: Services, *given: list[str] | None) -> Visible:
-    """Return what a reader sees who asked to `include` these. Raises: RequestError."""
-    values = [value for each in given for text in each or () for value in text.split(",")]
-    for position, value in enumerate(values):
-        if value not in INCLUDE_VALUES:
-            raise RequestError(
-                f"Invalid value: {value[:100]!r} cannot be included.",
-                param=f"include[{position}]",
-                code="invalid_value",
-            )
-    return Visible(values, seal=partial(services.seal, TENANT))
+    return view_of(*given, seal=partial(services.seal, TENANT))

@@ -14,10 +14,12 @@ from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateResponseService
 from antiphon.application.follow_response import FollowResponse
+from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
 from antiphon.application.ports import Json, Model, ModelTurn, Turn
 from antiphon.application.prepare_turn import PrepareTurn
+from antiphon.application.read_items import ReadItems
 from antiphon.application.run_response import RunResponse
 from antiphon.application.runs import Runs
 from antiphon.application.show_items import ShowItems
@@ -106,11 +108,12 @@ class PlayedModel(Model):
 
 
 class FailingStore(MemoryResponseStore):
-    """A memory store whose named methods fail."""
+    """A memory store whose named methods fail; where `claimed` is set, a claim never returns."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failing: set[str] = set()
+        self.claimed: asyncio.Event | None = None
         self.error: Exception = StoreError("the disk is full")
 
     async def create(self, *args: Any, **kwargs: Any) -> None:
@@ -120,6 +123,19 @@ class FailingStore(MemoryResponseStore):
     async def finish(self, tenant: str, response: Response) -> bool:
         self._maybe("finish")
         return await super().finish(tenant, response)
+
+    async def claim(self, *args: Any, **kwargs: Any) -> None:
+        await super().claim(*args, **kwargs)
+        if self.claimed is not None:
+            self.claimed.set()
+            await asyncio.Event().wait()
+
+    async def release(self, *args: Any, **kwargs: Any) -> None:
+        self._maybe("release")
+        if "release once" in self.failing:
+            self.failing.remove("release once")
+            raise self.error
+        await super().release(*args, **kwargs)
 
     def _maybe(self, name: str) -> None:
         if name in self.failing:
@@ -137,10 +153,11 @@ class House:
         self.runs = Runs()
         show_items = ShowItems(unseal=unseal)
         prepare_turn = PrepareTurn(
-            Models([self.model]), self.store, LoadHistory(self.store), show_items
+            Models([self.model]), ReadItems(self.store), LoadHistory(self.store), show_items
         )
         self.count_tokens = CountTokens(prepare_turn)
         self.create_response = CreateResponseService(
+            HoldConversation(self.store),
             prepare_turn,
             show_items,
             self.store,

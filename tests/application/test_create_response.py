@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.application.paging import Cut
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
@@ -307,7 +308,7 @@ async def test_input_items_are_paged_in_both_orders(house: Any) -> None:
 
     async def page(**query: Any) -> tuple[list[str], bool, list[str]]:
         options = {"after": None, "limit": 20, "order": "asc", **query}
-        found = await house.input_items(TENANT, response.id, **options)
+        found = await house.input_items(TENANT, response.id, Cut(**options))
         shown = [json.loads(bytes(item.raw))["content"][0]["text"] for item in found.items]
         return shown, found.has_more, [item.id for item in found.items]
 

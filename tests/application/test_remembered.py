@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from antiphon.application.create_response import Created
+from antiphon.application.paging import Cut
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
 
@@ -45,7 +46,7 @@ async def test_an_unstored_chain_is_what_the_model_is_given(house: Any) -> None:
 
 async def test_what_is_remembered_is_what_the_store_keeps(house: Any) -> None:
     stored = await create(house, {})
-    kept = await house.store.conversation(TENANT, stored.id)
+    kept = await house.store.context(TENANT, stored.id)
     unstored = await create(house, {}, store=False)
     for one, other in zip(kept, unstored.conversation(), strict=True):
         mine, its = msgspec.json.decode(one.raw), msgspec.json.decode(other.raw)
@@ -65,9 +66,9 @@ async def test_a_stored_child_keeps_what_no_store_had(house: Any) -> None:
     child = await create(
         house, {parent.id: parent.conversation()}, input="two", previous_response_id=parent.id
     )
-    kept = await house.store.conversation(TENANT, child.id)
+    kept = await house.store.context(TENANT, child.id)
     assert texts(kept) == ["one", "Hello", "two", "Hello"]
-    listed = await house.input_items(TENANT, child.id, after=None, limit=20, order="asc")
+    listed = await house.input_items(TENANT, child.id, Cut(order="asc"))
     assert texts(listed.items) == ["one", "Hello", "two"]
 
 

@@ -12,8 +12,12 @@ import pytest
 from antiphon.adapters.stores.memory import MemoryResponseStore
 from antiphon.domain.errors import StoreError
 
-OPERATIONS = ("create", "finish", "get", "input_items", "context", "item", "delete")
-MANY = 30  # more operations than the requests below make
+OPERATIONS = (
+    *("create", "finish", "get", "input_items", "context", "item", "delete"),
+    *("create_conversation", "conversation", "update_conversation", "delete_conversation"),
+    *("conversation_items", "add_items", "remove_item", "claim", "release"),
+)
+MANY = 60  # more operations than the requests below make
 
 
 class CountedStore(MemoryResponseStore):
@@ -58,6 +62,22 @@ def requests(http: httpx.Client) -> Iterator[httpx.Response]:
     yield http.get(path)
     yield http.get(f"{path}/input_items")
     yield http.get(path, params={"stream": "true"})
+    yield http.delete(path)
+    talk = http.post("/conversations", json={})
+    yield talk
+    path = f"/conversations/{talk.json().get('id', 'conv_none')}"
+    within = {**body, "conversation": path.removeprefix("/conversations/")}
+    for store in (True, False):
+        yield http.post("/responses", json={**within, "store": store})
+    yield http.get(path)
+    yield http.post(path, json={"metadata": {}})
+    added = http.post(f"{path}/items", json={"items": [{"role": "user", "content": "x"}]})
+    assert "conversation_locked" not in added.text, "a response that failed has freed it"
+    yield added
+    item = f"{path}/items/{added.json().get('first_id', 'msg_none')}"
+    yield http.get(item)
+    yield http.delete(item)
+    yield http.get(f"{path}/items")
     yield http.delete(path)
 
 

@@ -38,7 +38,7 @@ SAMPLES: Mapping[str, tuple[Any, Json]] = {
     "input": ("something else", {}),
     "instructions": ("Be brief.", {}),
     "previous_response_id": ("resp_none", {}),
-    "conversation": ("conv_none", {}),
+    "conversation.id": ("conv_none", {}),
     "store": (False, {}),
     "background": (True, {}),
     "stream": (True, {}),
@@ -201,7 +201,7 @@ def test_a_field_is_honoured_refused_by_name_or_listed(
     without, with_it = body(beside), body(beside | {path: value})
     answer = http.post("/responses", json=with_it)
     if answer.status_code != 200:
-        assert answer.status_code == 400
+        assert answer.status_code in (400, 404)
         assert answer.json()["error"]["param"] == path.partition(".")[0]
         return
     listed = answer.headers.get("x-antiphon-ignored", "").split(", ")

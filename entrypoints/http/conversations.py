@@ -1,0 +1,196 @@
+"""`/v1/conversations`: create, retrieve, update, delete; and their items."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TypeVar
+
+from litestar import Controller, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+from litestar.types import ASGIApp
+from msgspec import Struct
+
+from antiphon.application.conversations import (
+    AddItems,
+    CreateConversation,
+    DeleteConversation,
+    GetConversation,
+    GetItem,
+    ListItems,
+    RemoveItem,
+    UpdateConversation,
+)
+from antiphon.application.paging import Cut
+from antiphon.application.turns import Seal
+from antiphon.domain.decoding import Decoded, decode_as
+from antiphon.domain.request import NewConversation, NewItems, NewMetadata
+from antiphon.domain.visible import Visible
+from antiphon.entrypoints.http.answers import JsonAnswer
+from antiphon.entrypoints.http.bodies import read_body, refuse_unknown
+from antiphon.entrypoints.http.lists import (
+    After,
+    Include,
+    IncludePlain,
+    InOrder,
+    Limit,
+    as_list,
+    view_of,
+)
+from antiphon.entrypoints.http.openapi import (
+    AddItemsOperation,
+    CreateConversationOperation,
+    UpdateConversationOperation,
+)
+from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, request_id
+from antiphon.entrypoints.http.responses import TENANT, HttpOptions
+
+logger = logging.getLogger("antiphon.requests")
+B = TypeVar("B", bound=Struct)
+
+
+class ConversationServices(Struct, frozen=True, kw_only=True):
+    """What the handlers of this controller call."""
+
+    create: CreateConversation
+    get: GetConversation
+    update: UpdateConversation
+    delete: DeleteConversation
+    add_items: AddItems
+    list_items: ListItems
+    get_item: GetItem
+    remove_item: RemoveItem
+    seal: Seal
+    options: HttpOptions
+
+
+Services = NamedDependency[ConversationServices]
+
+
+class Conversations(Controller):
+    """Handlers decode, call one service, and encode."""
+
+    path = "/v1/conversations"
+    tags = ("Conversations",)
+
+    @post(
+        summary="Create a conversation",
+        operation_class=CreateConversationOperation,
+        status_code=200,
+    )
+    async def create(self, request: HttpRequest, conversations: Services) -> ASGIApp:
+        """It may begin with up to 20 items."""
+        decoded = await _decoded(request, NewConversation, conversations.options)
+        created = await conversations.create(TENANT, decoded.request)
+        return JsonAnswer(created, answer_headers(request, decoded.unknown))
+
+    @get("/{conversation_id:str}", summary="Retrieve a conversation")
+    async def retrieve(
+        self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
+    ) -> ASGIApp:
+        found = await conversations.get(TENANT, conversation_id)
+        return JsonAnswer(found, answer_headers(request))
+
+    @post(
+        "/{conversation_id:str}",
+        summary="Replace a conversation's metadata",
+        operation_class=UpdateConversationOperation,
+        status_code=200,
+    )
+    async def update(
+        self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
+    ) -> ASGIApp:
+        decoded = await _decoded(request, NewMetadata, conversations.options)
+        updated = await conversations.update(TENANT, conversation_id, decoded.request)
+        return JsonAnswer(updated, answer_headers(request, decoded.unknown))
+
+    @delete("/{conversation_id:str}", summary="Delete a conversation", status_code=200)
+    async def remove(
+        self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
+    ) -> ASGIApp:
+        """Responses that were made in it keep the items that they brought."""
+        await conversations.delete(TENANT, conversation_id)
+        answer = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+        return JsonAnswer(answer, answer_headers(request))
+
+    @post(
+        "/{conversation_id:str}/items",
+        summary="Add items to a conversation",
+        operation_class=AddItemsOperation,
+        status_code=200,
+    )
+    async def add_items(
+        self,
+        request: HttpRequest,
+        conversations: Services,
+        conversation_id: FromPath[str],
+        include_bracketed: Include = None,
+        include_plain: IncludePlain = None,
+    ) -> ASGIApp:
+        """Answer with the list of what was added, up to 20 items at once."""
+        view = _view(conversations, include_bracketed, include_plain)
+        decoded = await _decoded(request, NewItems, conversations.options)
+        page = await conversations.add_items(TENANT, conversation_id, decoded.request)
+        return JsonAnswer(as_list(page, view), answer_headers(request, decoded.unknown))
+
+    @get("/{conversation_id:str}/items", summary="List a conversation's items")
+    async def list_items(
+        self,
+        request: HttpRequest,
+        conversations: Services,
+        conversation_id: FromPath[str],
+        include_bracketed: Include = None,
+        include_plain: IncludePlain = None,
+        after: After = None,
+        limit: Limit = 20,
+        order: InOrder = "desc",
+    ) -> ASGIApp:
+        view = _view(conversations, include_bracketed, include_plain)
+        cut = Cut(after=after, limit=limit, order=order)
+        page = await conversations.list_items(TENANT, conversation_id, cut)
+        return JsonAnswer(as_list(page, view), answer_headers(request))
+
+    @get("/{conversation_id:str}/items/{item_id:str}", summary="Retrieve one item")
+    async def retrieve_item(
+        self,
+        request: HttpRequest,
+        conversations: Services,
+        conversation_id: FromPath[str],
+        item_id: FromPath[str],
+        include_bracketed: Include = None,
+        include_plain: IncludePlain = None,
+    ) -> ASGIApp:
+        view = _view(conversations, include_bracketed, include_plain)
+        item = await conversations.get_item(TENANT, conversation_id, item_id)
+        return JsonAnswer(view.raw(item.raw), answer_headers(request))
+
+    @delete(
+        "/{conversation_id:str}/items/{item_id:str}",
+        summary="Take an item out of a conversation",
+        status_code=200,
+    )
+    async def remove_item(
+        self,
+        request: HttpRequest,
+        conversations: Services,
+        conversation_id: FromPath[str],
+        item_id: FromPath[str],
+    ) -> ASGIApp:
+        """Answer with the conversation."""
+        conversation = await conversations.remove_item(TENANT, conversation_id, item_id)
+        return JsonAnswer(conversation, answer_headers(request))
+
+
+def _view(conversations: ConversationServices, *given: list[str] | None) -> Visible:
+    return view_of(*given, seal=partial(conversations.seal, TENANT))
+
+
+async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:
+    body = await read_body(request, options.limits)
+    decoded = decode_as(body, kind)
+    if options.strict_unknown_fields:
+        refuse_unknown(decoded)
+    if options.log_requests:
+        logger.info("request %s: %s", request_id(request), body.decode())
+    return decoded
