@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from antiphon.application.create_response import Created, CreateResponseService
 from antiphon.application.ports import NewId
-from antiphon.domain.conversation import Entry, entry, resource
+from antiphon.domain.conversation import Entry, entry, raw_items, resource
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import AnyItem, CompactionTrigger, Message
 from antiphon.domain.request import CreateResponse
@@ -68,16 +68,10 @@ class CompactConversation:
                 param="conversation",
                 code="unsupported_parameter",
             )
-        items = (*_given(request.input), TRIGGER)
+        items = (*raw_items(request.input), TRIGGER)
         triggered = replace(request, input=items, store=False, background=None, stream=None)
         created = await self._create(triggered, tenant=tenant, trace_headers=trace_headers)
         return Compacting(created=created, new_id=self._new_id)
-
-
-def _given(given: str | Sequence[Raw] | None) -> Sequence[Raw]:
-    if isinstance(given, str):
-        return (entry(Message(role="user", content=given)).raw,)
-    return given or ()
 
 
 def _user_messages(entries: Sequence[Entry], new_id: NewId) -> list[Raw]:

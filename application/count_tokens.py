@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.prepare_turn import PrepareTurn
 from antiphon.domain.checks import check_conversation
 from antiphon.domain.request import CreateResponse
@@ -10,11 +11,13 @@ from antiphon.domain.request import CreateResponse
 class CountTokens:
     """`POST /v1/responses/input_tokens` (api_surface 1.5); nothing is created."""
 
-    def __init__(self, prepare_turn: PrepareTurn) -> None:
+    def __init__(self, expand_prompt: ExpandPrompt, prepare_turn: PrepareTurn) -> None:
+        self._expand_prompt = expand_prompt
         self._prepare_turn = prepare_turn
 
     async def __call__(self, request: CreateResponse, *, tenant: str) -> int:
         """Return the count; without a model, the first one counts. Raises: RequestError."""
+        request = await self._expand_prompt(request)
         check_conversation(request)
         prepared = await self._prepare_turn(request, tenant=tenant)
         return await prepared.model.count(prepared.turn)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from antiphon.application.continuations import Remembered
+from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.plan_turns import plan_of
 from antiphon.application.ports import (
@@ -80,6 +81,7 @@ class CreateResponseService:
 
     def __init__(
         self,
+        expand_prompt: ExpandPrompt,
         hold_conversation: HoldConversation,
         prepare_turn: PrepareTurn,
         show_items: ShowItems,
@@ -92,6 +94,7 @@ class CreateResponseService:
         now: Clock,
         seal: Seal,
     ) -> None:
+        self._expand_prompt = expand_prompt
         self._hold_conversation = hold_conversation
         self._prepare_turn = prepare_turn
         self._show_items = show_items
@@ -115,6 +118,7 @@ class CreateResponseService:
 
         Raises: RequestError, TooManyRequests, EngineDead, StoreError.
         """
+        request = await self._expand_prompt(request)
         check_request(request)
         response_id = self._new_id("resp")
         async with self._hold_conversation(request, tenant=tenant, response_id=response_id):

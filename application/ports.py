@@ -3,6 +3,7 @@
 Model ⊃ Format + Engine   one turn: a conversation in, deltas out
 ResponseStore             responses, conversations and their items, as long as the store keeps them
 EventLog                  the events of each run, for its readers
+PromptTemplates           what requests leave open, by name and version
 
 A port that opens something raises there, before the first result, whatever can still be answered
 with a status code. Leaving an iterator (`aclose`, or cancelling the task that reads it) releases
@@ -22,6 +23,7 @@ from antiphon.domain.conversation import Conversation
 from antiphon.domain.deltas import Delta
 from antiphon.domain.events import Event
 from antiphon.domain.items import Item
+from antiphon.domain.prompts import Template
 from antiphon.domain.response import Response, TextConfig
 from antiphon.domain.tools import Choice, ToolSpec
 
@@ -398,3 +400,13 @@ class EventLog(Protocol):
 
     async def drop(self, response_id: str) -> None:
         """Forget the log; readers that have it open still read to its end."""
+
+
+class PromptTemplates(Protocol):
+    """Templates that requests name in `prompt`."""
+
+    async def start(self) -> None:
+        """Read what must be read. Raises: SettingsError for a template that cannot be used."""
+
+    async def get(self, prompt_id: str, version: str | None) -> Template | None:
+        """Return that version, or the newest where none is named; None if there is none."""

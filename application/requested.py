@@ -85,6 +85,7 @@ def response_of(
         prompt_cache_options=_cache(request),
         prompt_cache_retention=request.prompt_cache_retention or UNSET,
         input_transformations=tuple(removed) or UNSET,
+        prompt=request.prompt or UNSET,
         request_id=request.request_id or UNSET,
     )
 

@@ -55,6 +55,7 @@ def _something_to_answer(request: CreateResponse) -> RequestError | None:
         request.input,
         request.previous_response_id,
         request.conversation,
+        request.prompt,
         request.previous_input_messages,
     )
     if any(source is not None for source in sources):
@@ -70,17 +71,6 @@ def _exclusive(first: str, second: str) -> Check:
             f"Mutually exclusive parameters: {first!r} and {second!r}. Send only one of them.",
             param=second,
             code="mutually_exclusive_parameters",
-        )
-
-    return check
-
-
-def _unsupported(field: str, why: str) -> Check:
-    def check(request: CreateResponse) -> RequestError | None:
-        if not getattr(request, field):
-            return None
-        return RequestError(
-            f"Unsupported parameter: {field!r}. {why}", param=field, code="unsupported_parameter"
         )
 
     return check
@@ -129,7 +119,6 @@ def _schema_is_named_right(request: CreateResponse) -> RequestError | None:
 
 
 RULES_OF_CONVERSATIONS: Sequence[Check] = (
-    _unsupported("prompt", "This server keeps no prompt templates; send 'input'."),
     _exclusive("previous_response_id", "conversation"),
     _exclusive("previous_response_id", "previous_input_messages"),
     _exclusive("conversation", "previous_input_messages"),

@@ -49,6 +49,13 @@ def entry(item: i.AnyItem) -> Entry:
     return Entry(item=item, raw=Raw(_encode(item)))
 
 
+def raw_items(given: str | Sequence[Raw] | None) -> Sequence[Raw]:
+    """Return a request's `input` as items: a text is a message of the user."""
+    if isinstance(given, str):
+        return (entry(i.Message(role="user", content=given)).raw,)
+    return given or ()
+
+
 def entries(given: str | Sequence[Raw] | None, path: str = "input") -> list[Entry]:
     """Read a request's items at `path`. Raises: RequestError with the item's path."""
     if given is None:

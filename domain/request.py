@@ -99,6 +99,14 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
     whitespace_pattern: str | None = None
 
 
+class PromptParam(Struct, frozen=True, kw_only=True):
+    """A template, and what stands for its placeholders: texts, or parts (domain/prompts.py)."""
+
+    id: str
+    version: str | None = None
+    variables: dict[str, Raw] | None = None
+
+
 class ConversationParam(Struct, frozen=True, kw_only=True):
     id: str
 
@@ -156,7 +164,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: str | None = None
-    prompt: Json | None = None
+    prompt: PromptParam | None = None
     moderation: Json | None = None
     access_programs: Json | None = None
     image: Json | None = None

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 from antiphon.domain.items import AnyItem
+from antiphon.domain.request import PromptParam
 from antiphon.domain.usage import Usage
 
 Json = dict[str, Any]
@@ -101,6 +102,7 @@ class Response(Struct, frozen=True, kw_only=True):
     prompt_cache_options: CacheConfig | UnsetType = UNSET
     prompt_cache_retention: str | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
+    prompt: PromptParam | UnsetType = UNSET
     request_id: str | UnsetType = UNSET
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET

@@ -31,12 +31,13 @@ from antiphon.application.conversations import (
 )
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import CreateResponseService
+from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.lanes import LaneLimits
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
-from antiphon.application.ports import Engine, Format, Model, ResponseStore
+from antiphon.application.ports import Engine, Format, Model, PromptTemplates, ResponseStore
 from antiphon.application.prepare_turn import PrepareTurn
 from antiphon.application.read_items import ReadItems
 from antiphon.application.run_response import RunResponse
@@ -78,6 +79,12 @@ def named_store(settings: Settings) -> ResponseStore:
     except (ImportError, AttributeError) as exc:
         raise SettingsError(f"The store {settings.store!r} cannot be loaded: {exc}.") from None
     return store
+
+
+def prompt_templates(folder: Path | None) -> PromptTemplates | None:
+    from antiphon.adapters.prompts.folder import FolderPromptTemplates
+
+    return None if folder is None else FolderPromptTemplates(folder)
 
 
 def store_kind(settings: Settings) -> str:
@@ -168,7 +175,7 @@ def _writes_harmony(folder: Path) -> bool:
 
 
 class Container(containers.DeclarativeContainer):
-    """Give it `settings`; ask it for `services`, `conversations`, `models`, `store`, `recover`."""
+    """Give it `settings`; ask it for what `server.py` starts and serves."""
 
     settings: providers.Dependency[Settings] = providers.Dependency(instance_of=Settings)
 
@@ -196,12 +203,17 @@ class Container(containers.DeclarativeContainer):
     run_response = providers.Singleton(
         RunResponse, log, store, log_outputs=settings.provided.log_outputs
     )
+    prompts: providers.Provider[PromptTemplates | None] = providers.Singleton(
+        prompt_templates, settings.provided.prompts_dir
+    )
+    expand_prompt = providers.Singleton(ExpandPrompt, prompts)
     read_items = providers.Singleton(ReadItems, store)
     load_history = providers.Singleton(LoadHistory, store)
     show_items = providers.Singleton(ShowItems, unseal=sealer.provided.unseal)
     prepare_turn = providers.Singleton(PrepareTurn, models, read_items, load_history, show_items)
     create_response = providers.Singleton(
         CreateResponseService,
+        expand_prompt,
         providers.Singleton(HoldConversation, store),
         prepare_turn,
         show_items,
@@ -233,7 +245,7 @@ class Container(containers.DeclarativeContainer):
     services = providers.Singleton(
         Services,
         create=create_response,
-        count=providers.Singleton(CountTokens, prepare_turn),
+        count=providers.Singleton(CountTokens, expand_prompt, prepare_turn),
         compact=providers.Singleton(
             CompactConversation, create_response, new_id=providers.Object(new_id)
         ),

@@ -141,6 +141,9 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     store = container.store()
     await store.start()
     stack.push_async_callback(store.aclose)
+    prompts = container.prompts()
+    if prompts is not None:
+        await prompts.start()
     models: Models = container.models()
     for model in models.all:
         stack.push_async_callback(model.aclose)

@@ -123,6 +123,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = ()
 
+    prompts_dir: Annotated[
+        Path | None,
+        _about(
+            SERVED,
+            "The folder of the prompt templates that requests name in `prompt`: "
+            "NAME/VERSION.toml in it.",
+            shown_default="none",
+        ),
+    ] = None
+
     store: Annotated[
         str,
         _about(

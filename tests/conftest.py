@@ -100,6 +100,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield served
 
 
+@pytest.fixture(scope="session")
+def serve_from() -> Callable[..., AbstractContextManager[Running]]:
+    """As `serve`, for a server of a whole module, which brings its folder."""
+    return lambda folder, **given: running(settings_for(folder, **given))
+
+
 @pytest.fixture
 def serve(tmp_path: Path) -> Callable[..., AbstractContextManager[Running]]:
     """Start a server of the test's own: `with serve(keepalive_s=0.1) as server: …`.

@@ -23,6 +23,7 @@ from antiphon.domain.content import (
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, NotFound, StoreError
+from antiphon.domain.request import PromptParam
 from antiphon.domain.response import (
     TERMINAL,
     ConversationRef,
@@ -55,6 +56,7 @@ EVERY_FIELD: dict[str, Any] = {
     "top_p": 1.0,
     "usage": total([TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1)]),
     "metadata": {"z": "1", "a": ""},
+    "prompt": PromptParam(id="p", version="1", variables={"v": Raw(b'{"type":"x","y":1.50}')}),
     "request_id": "req_1",
 }
 

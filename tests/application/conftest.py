@@ -13,6 +13,7 @@ import pytest
 from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateResponseService
+from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.load_history import LoadHistory
@@ -155,8 +156,9 @@ class House:
         prepare_turn = PrepareTurn(
             Models([self.model]), ReadItems(self.store), LoadHistory(self.store), show_items
         )
-        self.count_tokens = CountTokens(prepare_turn)
+        self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn)
         self.create_response = CreateResponseService(
+            ExpandPrompt(None),
             HoldConversation(self.store),
             prepare_turn,
             show_items,

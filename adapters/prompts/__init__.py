@@ -1,0 +1,1 @@
+"""Where prompt templates come from."""
