@@ -23,6 +23,7 @@ from antiphon.application.conversations import (
     UpdateConversation,
 )
 from antiphon.application.paging import Cut
+from antiphon.application.pauses import in_turn
 from antiphon.application.turns import Seal
 from antiphon.domain.decoding import Decoded, decode_as
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
@@ -188,7 +189,7 @@ def _view(conversations: ConversationServices, *given: list[str] | None) -> Visi
 
 async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:
     body = await read_body(request, options.limits)
-    decoded = decode_as(body, kind)
+    decoded = await in_turn(len(body), decode_as, body, kind)
     if options.strict_unknown_fields:
         refuse_unknown(decoded)
     if options.log_requests:

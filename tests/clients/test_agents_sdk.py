@@ -112,6 +112,38 @@ async def test_a_run_goes_on_from_an_earlier_response(agent: Any, script: Script
     assert (first.final_output, second.final_output) == ("one", "two")
 
 
+async def test_a_session_is_kept_in_a_conversation_of_the_server(
+    server: Any, agent: Any, script: Script
+) -> None:
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=server.api, api_key="none", max_retries=0) as client:
+        session = sdk.OpenAIConversationsSession(openai_client=client)
+        await sdk.Runner.run(agent(), script(look("Lima"), {"say": "one"}), session=session)
+        result = await sdk.Runner.run(agent(), script({"say": "two"}), session=session)
+        assert result.final_output == "two"
+        assert len(await session.get_items()) == 6
+        popped = await session.pop_item()
+        assert popped["content"][0]["text"] == "two"
+        await session.clear_session()
+
+
+async def test_a_run_with_tools_goes_on_in_a_conversation(
+    server: Any, agent: Any, script: Script
+) -> None:
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=server.api, api_key="none", max_retries=0) as client:
+        conversation = await client.conversations.create()
+        for said in ("one", "two"):
+            asked = script(look("Lima"), {"say": said})
+            result = await sdk.Runner.run(agent(), asked, conversation_id=conversation.id)
+            assert result.final_output == said
+        items = [item async for item in client.conversations.items.list(conversation.id)]
+    kinds = [item.type for item in items[::-1]]
+    assert kinds == ["message", "function_call", "function_call_output", "message"] * 2
+
+
 async def test_an_agent_is_a_tool_of_another(agent: Any, script: Script) -> None:
     inner = agent("Inner", tools=[]).as_tool(tool_name="ask_inner", tool_description="Asks.")
     turns = {"call": "ask_inner", "args": {"input": "Plainly."}}, {"say": "outer"}

@@ -19,6 +19,7 @@ PRINTED = {
     "resume.py": "True response.completed",
     "compact.py": "['message', 'compaction']",
     "websocket.py": "Echo: And again.",
+    "conversation.py": "['user', 'assistant', 'user', 'assistant']",
     "scripted.py": "['reasoning', 'message'] Hello there!",
 }
 

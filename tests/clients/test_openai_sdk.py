@@ -9,11 +9,14 @@ from typing import Any
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from openai.types.conversations import Conversation as ConversationObject
+from openai.types.conversations import ConversationItem
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from .conftest import script
 
+ITEM: TypeAdapter[ConversationItem] = TypeAdapter(ConversationItem)
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 WEATHER: Any = {
     "type": "function",
@@ -189,6 +192,36 @@ def test_a_compacted_conversation_goes_on(client: OpenAI, model: str) -> None:
     kept: list[Any] = [item.to_dict(mode="json", warnings=False) for item in compacted.output]
     kept.append({"role": "user", "content": script({"say": "on we go"})})
     assert client.responses.create(model=model, input=kept).output_text == "on we go"
+
+
+def test_a_conversation_is_kept_and_its_pages_are_walked(client: OpenAI, model: str) -> None:
+    seed: Any = [{"type": "message", "role": "user", "content": "seed"}]
+    conversation = client.conversations.create(metadata={"a": "b"}, items=seed)
+    ConversationObject.model_validate(conversation.to_dict(mode="json"), strict=False)
+    for said in ("one", "two"):
+        response = client.responses.create(
+            model=model, conversation=conversation.id, input=script({"say": said})
+        )
+        assert response.conversation is not None
+        assert response.conversation.id == conversation.id
+    note: Any = [{"role": "developer", "content": "note"}]
+    [added] = client.conversations.items.create(conversation.id, items=note).data
+    listed = list(client.conversations.items.list(conversation.id, order="asc", limit=2))
+    for item in listed:
+        ITEM.validate_python(item.to_dict(mode="json"), strict=False)
+    roles = [getattr(item, "role", None) for item in listed]
+    assert roles == ["user", "user", "assistant", "user", "assistant", "developer"]
+    assert listed[-1] == added
+    assert added.id is not None
+    found = client.conversations.items.retrieve(added.id, conversation_id=conversation.id)
+    assert found == added
+    left = client.conversations.items.delete(added.id, conversation_id=conversation.id)
+    assert left.id == conversation.id
+    updated = client.conversations.update(conversation.id, metadata={"z": "1"})
+    assert updated.metadata == {"z": "1"}
+    assert client.conversations.delete(conversation.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(conversation.id)
 
 
 def test_models_are_listed_and_tokens_counted(client: OpenAI, model: str) -> None:
