@@ -4,6 +4,9 @@ Model ⊃ Format + Engine   one turn: a conversation in, deltas out
 ResponseStore             responses, conversations and their items, as long as the store keeps them
 EventLog                  the events of each run, for its readers
 PromptTemplates           what requests leave open, by name and version
+FileStore                 the files that clients uploaded
+Fetcher                   what a URL names, within the bounds that the operator set
+ReadPdf                   the text of a PDF
 
 A port that opens something raises there, before the first result, whatever can still be answered
 with a status code. Leaving an iterator (`aclose`, or cancelling the task that reads it) releases
@@ -12,7 +15,7 @@ what it holds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Raw, Struct
@@ -82,10 +85,14 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """A rendered turn; `image_urls` belong, in order, to the image placeholders in it."""
+    """A rendered turn; `image_urls` belong, in order, to the image placeholders in it.
+
+    They are data URLs, of a type that was looked up. `prepared` is the engine's own.
+    """
 
     token_ids: Sequence[int]
     image_urls: Sequence[str] = ()
+    prepared: Any = None
 
 
 class Parser(Protocol):
@@ -117,6 +124,9 @@ class Format(Protocol):
 
     reads_text: bool
     """Whether the parser needs `Step.text`; if not, the engine need not decode."""
+
+    reads_images: bool
+    """Whether a prompt can hold images."""
 
     efforts: Sequence[str]
     """Values of `reasoning.effort` that the model knows."""
@@ -186,8 +196,18 @@ class Engine(Protocol):
     def sampling_defaults(self) -> Mapping[str, Any]:
         """The model's own sampling defaults, as fields of Sampling; may be empty."""
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether prompts may bring images."""
+
     async def check(self) -> None:
         """Raises: EngineDead when no request can be served."""
+
+    async def prepare(self, prompt: Prompt) -> Prompt:
+        """Return the prompt as it will run: each image has all the tokens that it takes.
+
+        What has no images comes back as it is. Raises: RequestError for images it cannot take.
+        """
 
     async def generate(self, request: EngineRequest) -> Steps:
         """Admit the run and return its steps, the last with `finish` set.
@@ -222,6 +242,10 @@ class Model(Protocol):
     @property
     def writes(self) -> str:
         """The name of its format, for people."""
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether a turn's items may hold images."""
 
     @property
     def efforts(self) -> Sequence[str]: ...
@@ -410,3 +434,74 @@ class PromptTemplates(Protocol):
 
     async def get(self, prompt_id: str, version: str | None) -> Template | None:
         """Return that version, or the newest where none is named; None if there is none."""
+
+
+class StoredFile(Struct, frozen=True, kw_only=True):
+    """What is known of an uploaded file; its content is kept apart."""
+
+    id: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_at: int
+
+
+class FileStore(Protocol):
+    """Files and their content, by tenant. What was written is read at once.
+
+    Every id of another tenant is unknown. A file is there with its whole content, or not at all.
+    Raises: StoreError, from any method, when the store fails.
+    """
+
+    async def start(self) -> None:
+        """Open, and prove that it can be written. Raises: SettingsError."""
+
+    async def aclose(self) -> None: ...
+
+    async def add(self, tenant: str, file: StoredFile, content: bytes) -> None: ...
+
+    async def all(self, tenant: str) -> list[StoredFile]:
+        """Return all files, oldest first."""
+
+    async def get(self, tenant: str, file_id: str) -> StoredFile:
+        """Raises: NotFound."""
+
+    async def content(self, tenant: str, file_id: str) -> bytes:
+        """Raises: NotFound."""
+
+    async def delete(self, tenant: str, file_id: str) -> None:
+        """Raises: NotFound."""
+
+
+# --- what comes from elsewhere --------------------------------------------------------------------
+
+
+class Fetched(Struct, frozen=True, kw_only=True):
+    """An answer, whatever its status. Names of headers are in small letters."""
+
+    status: int
+    headers: Mapping[str, str] = {}
+    content_type: str = ""
+    content: bytes = b""
+
+
+class Fetcher(Protocol):
+    """The only way out: every outgoing HTTP request that a client can cause takes it."""
+
+    async def fetch(
+        self,
+        url: str,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        content: bytes = b"",
+    ) -> Fetched:
+        """Return the answer; a GET follows redirects, each checked like the URL itself.
+
+        Raises: FetchRefused for a URL that may not be fetched; FetchTooLarge; FetchFailed. Their
+        messages may be shown to clients: they say nothing of the network behind this server.
+        """
+
+
+ReadPdf = Callable[[bytes], Awaitable[str]]
+"""The text of a PDF. Raises: DocumentError, with what to do about it."""

@@ -11,6 +11,11 @@ AntiphonError
 ├── EngineError               the engine failed in this run                   500
 │   └── EngineDead            the engine failed for every run                 503
 ├── StoreError                the store failed                                500
+├── FetchError                what a URL names could not be had               told as a 400
+│   ├── FetchRefused          it may not be asked for at all
+│   ├── FetchTooLarge
+│   └── FetchFailed           it was asked for in vain
+├── DocumentError             a document could not be read as text            told as a 400
 ├── SettingsError             the server cannot start as it was told to       exit 2
 ├── UnreadableGrammar         a custom tool's definition, on the way to a RequestError that names it
 ├── UnenforceableGrammar      one that is only told to the model; listed as without effect
@@ -96,6 +101,26 @@ class EngineDead(EngineError):
 
 class StoreError(AntiphonError):
     """The store could not keep or find what it must."""
+
+
+class FetchError(AntiphonError):
+    """What a URL names could not be had; the message may be shown to clients."""
+
+
+class FetchRefused(FetchError):
+    """The URL is not one that this server may fetch."""
+
+
+class FetchTooLarge(FetchError):
+    """The URL's content is larger than this server takes in."""
+
+
+class FetchFailed(FetchError):
+    """The URL's server was not reached, or gave no whole answer in time."""
+
+
+class DocumentError(AntiphonError):
+    """A document could not be read as text; the message may be shown to clients."""
 
 
 class SettingsError(AntiphonError):
