@@ -54,6 +54,10 @@ class TokenModel(Model):
         return self._format.name
 
     @property
+    def reads_images(self) -> bool:
+        return self._format.reads_images and self._engine.reads_images
+
+    @property
     def efforts(self) -> Sequence[str]:
         return self._format.efforts
 
@@ -79,7 +83,7 @@ class TokenModel(Model):
         if turn.truncate:
             _, prompt = await self._fitting(turn)
         else:
-            prompt = await self._format.render(turn)
+            prompt = await self._rendered(turn)
         return len(prompt.token_ids)
 
     async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
@@ -116,8 +120,12 @@ class TokenModel(Model):
             constraint=turn.sampling.constraint or self._format.constraint(turn),
         )
 
+    async def _rendered(self, turn: Turn) -> Prompt:
+        # Prepared at once: only then are the tokens known that its images take.
+        return await self._engine.prepare(await self._format.render(turn))
+
     async def _fitting(self, turn: Turn) -> tuple[Turn, Prompt]:
-        prompt = await self._format.render(turn)
+        prompt = await self._rendered(turn)
         if turn.truncate and not self._leaves(self._wanted_room(turn), prompt):
             return await self._truncated(turn, prompt)
         if not self._leaves(1, prompt):
@@ -134,7 +142,7 @@ class TokenModel(Model):
             gone = frozenset().union(*groups[:count])
             items = [item for n, item in enumerate(turn.items) if n not in gone]
             shorter = replace(turn, items=items)
-            rendered = await self._format.render(shorter)
+            rendered = await self._rendered(shorter)
             if self._leaves(room, rendered):
                 best, most = (shorter, rendered), count - 1
             else:

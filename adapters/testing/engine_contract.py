@@ -42,6 +42,12 @@ class EngineContract:
         assert engine.models
         assert engine.context_length > 0
 
+    async def test_a_prompt_without_images_is_prepared_as_it_is(
+        self, engine: Engine, ask: Ask
+    ) -> None:
+        prompt = ask().prompt
+        assert await engine.prepare(prompt) == prompt
+
     async def test_only_the_last_step_says_how_the_run_finished(
         self, engine: Engine, ask: Ask
     ) -> None:

@@ -28,7 +28,7 @@ def small_cpu() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the models `chat` and `gpt_oss`; made in a process that forgets torch again."""
+    """A folder with `chat`, `sees` and `gpt_oss`; made in a process that forgets torch again."""
     folder = tmp_path_factory.mktemp("models")
     script = Path(__file__).with_name("tiny_models.py")
     subprocess.run([sys.executable, script, folder], check=True)

@@ -1,7 +1,8 @@
-"""Make two models that vLLM can load on a small CPU: real tokenizers, random weights, no download.
+"""Make three models that vLLM loads on a small CPU: real tokenizers, random weights, no download.
 
 python tests/vllm/tiny_models.py FOLDER makes
   FOLDER/chat     a Qwen3 with a byte-level BPE that is trained here, and a ChatML template
+  FOLDER/sees     an Idefics3, which looks at images, with the same tokenizer and markers for images
   FOLDER/gpt_oss  a gpt_oss with the whole vocabulary of Harmony, which oss-harmony carries
 
 They write nonsense, but all else about them is as in their big siblings: special tokens, template,
@@ -89,6 +90,7 @@ HARMONY_SIZE = 201_088
 
 def main(folder: Path) -> None:
     make_chat(folder / "chat")
+    make_sees(folder / "sees")
     make_gpt_oss(folder / "gpt_oss")
 
 
@@ -212,6 +214,106 @@ def _chat_weights(
             ("mlp.down_proj", hidden_size, intermediate_size),
         ):
             yield f"{prefix}.{projection}.weight", random(rows, columns)
+
+
+# --- sees -----------------------------------------------------------------------------------------
+
+SEES_LENGTH = 2048
+SEES_TEMPLATE = r"""
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\n' }}
+    {%- if message.content is string %}
+        {{- message.content }}
+    {%- else %}
+        {%- for part in message.content %}
+            {{- '<image>' if part.type == 'image' else part.text }}
+        {%- endfor %}
+    {%- endif %}
+    {{- '<|im_end|>\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\n' }}"""
+SEES_MARKERS = {
+    "image_token": "<image>",
+    "fake_image_token": "<fake_token_around_image>",
+    "global_image_token": "<global-img>",
+    "end_of_utterance_token": "<end_of_utterance>",
+}
+SEES_EDGE = 56
+"""Pixels of a tile's side. A larger image is cut into tiles, so its tokens depend on its size."""
+
+
+def make_sees(folder: Path) -> None:
+    # Imported here: it takes seconds, and the other models need none of it. This family is the one
+    # whose processor works without torchvision.
+    from transformers import Idefics3Config, Idefics3ForConditionalGeneration
+
+    folder.mkdir(parents=True)
+    tokenizer = _train_tokenizer()
+    tiles = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(mark, special=True, normalized=False)
+            for mark in (*SEES_MARKERS.values(), *tiles)
+        ]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    end = tokenizer.token_to_id("<|im_end|>")
+    _write(
+        folder / "tokenizer_config.json",
+        tokenizer_class="PreTrainedTokenizerFast",
+        processor_class="Idefics3Processor",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=SEES_LENGTH,
+        clean_up_tokenization_spaces=False,
+        chat_template=SEES_TEMPLATE,
+        **SEES_MARKERS,
+    )
+    layers = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    config = Idefics3Config(
+        image_token_id=tokenizer.token_to_id("<image>"),
+        pad_token_id=0,
+        scale_factor=2,
+        vision_config={
+            **layers,
+            "num_attention_heads": 2,
+            "image_size": SEES_EDGE,
+            "patch_size": 14,
+        },
+        text_config={
+            **layers,
+            "model_type": "llama",
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "vocab_size": tokenizer.get_vocab_size(),
+            "max_position_embeddings": SEES_LENGTH,
+            "eos_token_id": end,
+            "bos_token_id": None,
+            "pad_token_id": 0,
+        },
+    )
+    torch.manual_seed(SEED)
+    Idefics3ForConditionalGeneration(config).save_pretrained(folder)
+    _write(folder / "generation_config.json", eos_token_id=[end])
+    _write(folder / "processor_config.json", processor_class="Idefics3Processor", image_seq_len=4)
+    _write(
+        folder / "preprocessor_config.json",
+        image_processor_type="Idefics3ImageProcessor",
+        processor_class="Idefics3Processor",
+        do_convert_rgb=True,
+        do_resize=True,
+        size={"longest_edge": 4 * SEES_EDGE},
+        do_image_splitting=True,
+        max_image_size={"longest_edge": SEES_EDGE},
+        do_rescale=True,
+        rescale_factor=1 / 255,
+        do_normalize=True,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+        do_pad=True,
+        resample=1,
+    )
 
 
 # --- gpt_oss --------------------------------------------------------------------------------------

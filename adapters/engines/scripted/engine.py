@@ -11,7 +11,7 @@ from antiphon.adapters.engines.scripted.markup import Markup
 from antiphon.adapters.engines.scripted.pace import Pace, pause
 from antiphon.adapters.engines.scripted.prefixes import Prefixes
 from antiphon.adapters.engines.scripted.script import Part, Turn, next_turn
-from antiphon.application.ports import Engine, EngineRequest, Step
+from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
 from antiphon.domain.errors import EngineDead, EngineError, RequestError
 
 _LONGEST_TOKEN = 64
@@ -61,12 +61,19 @@ class ScriptedEngine(Engine):
         return self._context_length
 
     @property
+    def reads_images(self) -> bool:
+        return True
+
+    @property
     def sampling_defaults(self) -> Mapping[str, Any]:
         return {}
 
     async def check(self) -> None:
         if self._death is not None:
             raise EngineDead(self._death)
+
+    async def prepare(self, prompt: Prompt) -> Prompt:
+        return prompt
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[Step]:
         await self.check()

@@ -2,6 +2,7 @@
 
 engine.py      the port: starting, health, closing
 options.py     vLLM's own command-line options → its engine arguments and LoRA adapters
+images.py      prompts with images: their tokens, before the run
 runs.py        one run: admission, steps, leaving
 parameters.py  Sampling → vLLM's sampling parameters
 spelling.py    token id → its text and exact bytes

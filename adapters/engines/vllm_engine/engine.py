@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antiphon.application.ports import Engine, EngineRequest, Steps
+from antiphon.application.ports import Engine, EngineRequest, Prompt, Steps
 from antiphon.domain.errors import EngineDead, SettingsError
 
 if TYPE_CHECKING:
@@ -85,6 +85,10 @@ class VllmEngine(Engine):
         return self._started().context_length
 
     @property
+    def reads_images(self) -> bool:
+        return self._started().reads_images
+
+    @property
     def sampling_defaults(self) -> Mapping[str, Any]:
         return self._started().sampling_defaults
 
@@ -95,6 +99,9 @@ class VllmEngine(Engine):
 
     async def check(self) -> None:
         await self._started().check()
+
+    async def prepare(self, prompt: Prompt) -> Prompt:
+        return await self._started().prepare(prompt)
 
     async def generate(self, request: EngineRequest) -> Steps:
         return await self._started().admit(request)

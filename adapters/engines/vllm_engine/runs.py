@@ -16,9 +16,10 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
+from antiphon.adapters.engines.vllm_engine.images import Images
 from antiphon.adapters.engines.vllm_engine.parameters import sampling_params
 from antiphon.adapters.engines.vllm_engine.spelling import Speller
-from antiphon.application.ports import EngineRequest, Step, Steps, Turn
+from antiphon.application.ports import EngineRequest, Prompt, Step, Steps, Turn
 from antiphon.domain.content import Logprob, TopLogprob
 from antiphon.domain.errors import (
     EngineDead,
@@ -54,6 +55,14 @@ class Runs:
         self.sampling_defaults: Mapping[str, Any] = llm.model_config.get_diff_sampling_param()
         self.tokenizer = llm.get_tokenizer()
         self._speller = Speller(self.tokenizer)
+        self._images = Images(llm)
+
+    @property
+    def reads_images(self) -> bool:
+        return self._images.are_read
+
+    async def prepare(self, prompt: Prompt) -> Prompt:
+        return await self._images.prepare(prompt)
 
     async def check(self) -> None:
         try:
@@ -81,8 +90,6 @@ class Runs:
         self._llm.output_processor.propagate_error(error)
 
     def _params(self, request: EngineRequest) -> SamplingParams:
-        if request.prompt.image_urls:
-            raise RequestError("This engine takes no images.", param="input")
         if request.priority and self._llm.vllm_config.scheduler_config.policy != "priority":
             # vLLM would take it and do nothing.
             raise RequestError(
@@ -109,17 +116,11 @@ class Runs:
             raise _refusal(error) from error
 
     async def _add(self, request: EngineRequest, params: SamplingParams) -> RequestOutputCollector:
-        salted: dict[str, Any] = {"prompt_token_ids": list(request.prompt.token_ids)}
-        if request.cache_salt is not None:
-            salted["cache_salt"] = request.cache_salt
-        # vLLM checks the constraint of a raw prompt in a thread, that of a prepared one in this
-        # loop: and a schema may take seconds to check, which no other run should wait for.
-        prompt = TokensPrompt(**salted) if params.structured_outputs else tokens_input(**salted)
         trace = dict(request.trace_headers) if await self._llm.is_tracing_enabled() else None
         try:
             return await self._llm.add_request(
                 request.request_id,
-                prompt,
+                _input(request, params),
                 params,
                 lora_request=self.adapters.get(request.model),
                 trace_headers=trace or None,
@@ -220,6 +221,19 @@ class Run(Steps):
     def _spelled(self, token_id: int, logprob: float) -> dict[str, Any]:
         text, exact = self._speller.spell(token_id)
         return {"token": text, "bytes": exact, "logprob": max(logprob, LEAST_LOGPROB)}
+
+
+def _input(request: EngineRequest, params: SamplingParams) -> Any:
+    salt = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
+    if request.prompt.prepared is not None:
+        return {**request.prompt.prepared, **salt}
+    token_ids = list(request.prompt.token_ids)
+    # vLLM checks the constraint of a raw prompt in a thread, that of a prepared one in this loop:
+    # and a schema may take seconds to check, which no other run should wait for. (One with images
+    # has no choice: see images.py for why vLLM may not prepare it.)
+    if params.structured_outputs:
+        return TokensPrompt(prompt_token_ids=token_ids, **salt)
+    return tokens_input(token_ids, **salt)
 
 
 def _dead(message: str = "The engine has died.") -> EngineDead:

@@ -52,6 +52,10 @@ class ChatTemplateFormat(Format):
         self._tokenizer = tokenizer
         self._renderer = renderer
 
+    @property
+    def reads_images(self) -> bool:  # type: ignore[override]  # the template is asked, once
+        return self._renderer.reads_images
+
     async def render(self, turn: Turn) -> Prompt:
         return await self._renderer.render(turn)
 

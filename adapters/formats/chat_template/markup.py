@@ -129,6 +129,8 @@ def _joint(last: str, kind: str) -> list[int]:
 class ScriptedRenderer(Renderer):
     """Writes prompts for the scripted chat model."""
 
+    reads_images = True
+
     def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - it never does
         return False
 

@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from antiphon.adapters.formats.chat_template.families import Family
+from antiphon.adapters.formats.chat_template.takes import IMAGE, Takes, in_parts, takes
+from antiphon.adapters.formats.chat_template.takes import text as text_part
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.chat_template.transcript import (
     Called,
     Entry,
     Json,
+    Piece,
     Returned,
     Said,
     Thought,
@@ -36,6 +39,10 @@ LONG_PROMPT = 20_000
 class Renderer(Protocol):
     """Makes prompts: from the conversation to tokens."""
 
+    @property
+    def reads_images(self) -> bool:
+        """Whether prompts can hold images."""
+
     async def render(self, turn: Turn) -> Prompt:
         """Raises: RequestError for what this model cannot be given."""
 
@@ -53,14 +60,25 @@ class TemplateRenderer(Renderer):
         self._opens: dict[str, bool] = {}
         # Some templates tell a call from a message by its content being null; most want a string.
         self._no_content = None if re.search(r"content\W* is none", template.source) else ""
+        self._takes = takes(template)
+
+    @property
+    def reads_images(self) -> bool:
+        return self._takes.images
 
     async def render(self, turn: Turn) -> Prompt:
+        image_urls: list[str] = []
+        messages = self._messages(turn, image_urls)
+        if not self._takes.texts:
+            messages = [in_parts(message) for message in messages]
         text = self._template.render(
-            self._messages(turn), [function_of(tool) for tool in offered(turn)], options(turn)
+            messages, [function_of(tool) for tool in offered(turn)], options(turn)
         )
         if len(text) > LONG_PROMPT:
-            return Prompt(token_ids=await asyncio.to_thread(self._encode, text))
-        return Prompt(token_ids=self._encode(text))
+            ids = await asyncio.to_thread(self._encode, text)
+        else:
+            ids = self._encode(text)
+        return Prompt(token_ids=ids, image_urls=image_urls)
 
     def opens_reasoning(self, turn: Turn) -> bool:
         if self._family.think is None:
@@ -84,9 +102,13 @@ class TemplateRenderer(Renderer):
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, special=True)
 
-    def _messages(self, turn: Turn) -> list[Json]:
+    def _messages(self, turn: Turn, image_urls: list[str]) -> list[Json]:
         return chat_messages(
-            turn, call_id_length=self._family.call_id_length, no_content=self._no_content
+            turn,
+            call_id_length=self._family.call_id_length,
+            no_content=self._no_content,
+            takes=self._takes,
+            image_urls=image_urls,
         )
 
 
@@ -103,9 +125,14 @@ def options(turn: Turn) -> dict[str, Any]:
 
 
 def chat_messages(
-    turn: Turn, *, call_id_length: int | None = None, no_content: str | None = ""
+    turn: Turn,
+    *,
+    call_id_length: int | None = None,
+    no_content: str | None = "",
+    takes: Takes = Takes(),  # noqa: B008 - frozen
+    image_urls: list[str] | None = None,
 ) -> list[Json]:
-    """Return the turn as chat messages.
+    """Return the turn as chat messages; those of their images are added to `image_urls`.
 
     Instructions and the system texts that lead the conversation are one system message: many
     templates know only one, and only in front. What the assistant wrote in one go (reasoning, a
@@ -113,10 +140,11 @@ def chat_messages(
     """
     leading, items = leading_instructions(turn.items)
     texts = [text_of(pieces(message.content)) for message in leading]
-    messages = _Messages(turn.previous_messages, call_id_length, no_content)
+    messages = _Messages(turn.previous_messages, call_id_length, no_content, takes, image_urls)
     messages.lead("\n\n".join([turn.instructions, *texts] if turn.instructions else texts))
     for entry in transcript(items, turn.tools):
         messages.add(entry)
+    messages.close()
     return messages.written
 
 
@@ -124,9 +152,17 @@ class _Messages:
     """Chat messages in the making; `_turn` is the assistant's, as long as it goes on."""
 
     def __init__(
-        self, previous: Sequence[Json], call_id_length: int | None, no_content: str | None
+        self,
+        previous: Sequence[Json],
+        call_id_length: int | None,
+        no_content: str | None,
+        takes: Takes,
+        image_urls: list[str] | None,
     ) -> None:
         self.written = list(previous)
+        self._takes = takes
+        self._image_urls = [] if image_urls is None else image_urls
+        self._returned_images: list[Piece] = []
         self._turn: Json | None = None
         self._call_id_length = call_id_length
         self._no_content = no_content
@@ -141,6 +177,8 @@ class _Messages:
             self.written.insert(0, {"role": "system", "content": text})
 
     def add(self, entry: Entry) -> None:
+        if not isinstance(entry, Returned):
+            self.close()
         match entry:
             case Thought(text):
                 self._think(text)
@@ -151,7 +189,7 @@ class _Messages:
             case Said(role, pieces):
                 self._turn = None
                 role = "system" if role in INSTRUCTORS else role
-                self.written.append({"role": role, "content": text_of(pieces)})
+                self.written.append({"role": role, "content": self._content(pieces)})
             case Returned(name, call_id, pieces):
                 self._turn = None
                 self.written.append(
@@ -159,9 +197,28 @@ class _Messages:
                         "role": "tool",
                         "tool_call_id": self._id(call_id),
                         "name": name,
-                        "content": text_of(pieces),
+                        "content": self._returned(pieces),
                     }
                 )
+
+    def close(self) -> None:
+        """Let the images that tools returned follow them, where only users may show images."""
+        shown, self._returned_images = self._returned_images, []
+        if shown:
+            self.written.append({"role": "user", "content": self._content(shown)})
+
+    def _returned(self, pieces: Sequence[Piece]) -> str | list[Json]:
+        if self._takes.tool_images or not self._takes.images:
+            return self._content(pieces)
+        self._returned_images += [piece for piece in pieces if piece[0] == "image"]
+        return text_of([piece for piece in pieces if piece[0] != "image"])
+
+    def _content(self, pieces: Sequence[Piece]) -> str | list[Json]:
+        images = [url for kind, url in pieces if kind == "image"]
+        if not images or not self._takes.images:
+            return text_of(pieces)
+        self._image_urls += images
+        return [IMAGE if kind == "image" else text_part(said) for kind, said in pieces]
 
     def _think(self, text: str) -> None:
         if not text:

@@ -41,6 +41,7 @@ class HarmonyFormat(Format):
     ) -> None:
         self._today = today
         self._image_tokens = image_tokens
+        self.reads_images = image_tokens is not None
         self._recall = Recall()
         self._renderer: Renderer | None = None
 

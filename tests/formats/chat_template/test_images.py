@@ -1,0 +1,129 @@
+"""Images in a template's prompt: where the template can write them, as it writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.adapters.formats.chat_template.families import FAMILIES
+from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
+from antiphon.adapters.formats.chat_template.takes import Takes, takes
+from antiphon.adapters.formats.chat_template.template import ChatTemplate
+from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
+from antiphon.application.ports import Turn
+from antiphon.domain import content as c
+from antiphon.domain import items as i
+from antiphon.domain.errors import RequestError
+
+TEXT_ONLY = """{% for m in messages %}[{{ m.role }}]{{ m.content + '' }}{% endfor %}"""
+CARELESS = """{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"""
+EITHER = """
+{%- for m in messages %}[{{ m.role }}]
+    {%- if m.content is string %}{{ m.content }}
+    {%- else %}
+        {%- for part in m.content %}
+            {%- if part.type == 'image' %}<img>{% else %}{{ part.text }}{% endif %}
+        {%- endfor %}
+    {%- endif %}
+{%- endfor %}"""
+USERS_ALONE = EITHER.replace(
+    "{%- if m.content is string %}",
+    "{%- if m.content is string or m.role == 'tool' %}{{ m.content + '' if m.role == 'tool' }}",
+).replace("{{ m.content }}", "{{ m.content if m.role != 'tool' }}")
+PARTS_ALONE = """
+{%- for m in messages %}[{{ m.role }}]
+    {%- for part in m.content | selectattr('type', 'equalto', 'image') %}<img>{% endfor %}
+    {%- for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part.text }}{% endfor %}
+{%- endfor %}"""
+
+A, B, C = (f"data:image/png;base64,{letter}" for letter in "ABC")
+
+
+def template(source: str) -> ChatTemplate:
+    return ChatTemplate({"default": source}, {})
+
+
+async def rendered(source: str, *items: i.Item) -> tuple[str, list[str]]:
+    """Return the prompt's text, and its images."""
+    tokenizer = WordTokenizer(["<img>"])
+    renderer = TemplateRenderer(template(source), tokenizer, FAMILIES["plain"])
+    prompt = await renderer.render(Turn(model="m", items=items))
+    return tokenizer.decode(prompt.token_ids), list(prompt.image_urls)
+
+
+def said(*parts: str, role: str = "user") -> i.Message:
+    return i.Message(role=role, content=_parts(*parts))  # type: ignore[arg-type]
+
+
+def call(call_id: str) -> i.FunctionCall:
+    return i.FunctionCall(call_id=call_id, name="look", arguments="{}")
+
+
+def returned(call_id: str, *parts: str) -> i.FunctionCallOutput:
+    return i.FunctionCallOutput(call_id=call_id, output=_parts(*parts))
+
+
+def _parts(*parts: str) -> tuple[c.InputText | c.InputImage, ...]:
+    return tuple(
+        c.InputImage(image_url=part) if part.startswith("data:") else c.InputText(text=part)
+        for part in parts
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (TEXT_ONLY, Takes()),
+        (CARELESS, Takes()),
+        (EITHER, Takes(images=True, tool_images=True)),
+        (USERS_ALONE, Takes(images=True)),
+        (PARTS_ALONE, Takes(texts=False, images=True, tool_images=True)),
+        ("{{ raise_exception('never') }}", Takes()),
+        ("{{ messages[5].content }}", Takes()),
+    ],
+)
+def test_what_a_template_takes_is_found_out_by_trying(source: str, found: Takes) -> None:
+    assert takes(template(source)) == found
+
+
+async def test_images_stand_where_they_were_said_in_their_order() -> None:
+    text, images = await rendered(
+        EITHER,
+        said("Be brief.", role="system"),
+        said("one ", A, " two ", B),
+        said("Hm.", role="assistant"),
+        said(C, A),
+    )
+    assert text == "[system]Be brief.[user]one <img> two <img>[assistant]Hm.[user]<img><img>"
+    assert images == [A, B, C, A]
+
+
+async def test_a_template_of_parts_gets_no_texts() -> None:
+    text, images = await rendered(PARTS_ALONE, said("Hi ", A), said("Yes?", role="assistant"))
+    assert text == "[user]<img>Hi [assistant]Yes?"
+    assert images == [A]
+
+
+async def test_images_of_tools_stand_in_their_results() -> None:
+    text, images = await rendered(EITHER, said("Look"), call("a"), returned("a", "Here: ", A))
+    assert text == "[user]Look[assistant][tool]Here: <img>"
+    assert images == [A]
+
+
+async def test_where_only_users_show_images_those_of_tools_follow_their_results() -> None:
+    text, images = await rendered(
+        USERS_ALONE,
+        said("Look"),
+        call("a"),
+        call("b"),
+        returned("a", "first ", A),
+        returned("b", B, "second"),
+        said("And ", C),
+    )
+    assert text == ("[user]Look[assistant][tool]first [tool]second[user]<img><img>[user]And <img>")
+    assert images == [A, B, C]
+
+
+async def test_a_template_for_texts_refuses_images() -> None:
+    for source in (TEXT_ONLY, CARELESS):
+        with pytest.raises(RequestError, match="images"):
+            await rendered(source, said("Look", A))
