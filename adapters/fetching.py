@@ -18,7 +18,9 @@ import socket
 import ssl
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import httpcore
@@ -73,8 +75,13 @@ _URL = re.compile(r"[!-~]+")  # neither spaces nor control characters
 _CANNOT = "The URL could not be fetched."
 
 
+# Threads of its own: a name server that does not answer must not hold those that others work in.
+_resolving = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="resolving")
+
+
 async def _resolve(host: str, port: int) -> Sequence[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_resolving, look_up)
     return [str(sockaddr[0]) for *_, sockaddr in found]
 
 

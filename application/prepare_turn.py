@@ -72,7 +72,9 @@ class PrepareTurn:
         conversation = [*(entry.item for entry in history), *new]
         c.check_pairs(conversation)
         every = request.reasoning is not None and request.reasoning.context == "all_turns"
-        shown = await self._show_items(conversation, tenant=tenant, all_reasoning=every)
+        shown = await self._show_items(
+            conversation, tenant=tenant, model=model, added=new, all_reasoning=every
+        )
         turn = turn_of(
             request,
             offered,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.application.media import ShowMedia
+from antiphon.application.ports import Model
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.compaction import opened, unreadable
@@ -27,13 +29,22 @@ class Shown(Struct, frozen=True, kw_only=True):
 class ShowItems:
     """From the items as they are kept to the items that a format writes into the prompt."""
 
-    def __init__(self, *, unseal: Unseal) -> None:
+    def __init__(self, show_media: ShowMedia, *, unseal: Unseal) -> None:
+        self._show_media = show_media
         self._unseal = unseal
 
     async def __call__(
-        self, conversation: Sequence[i.AnyItem], *, tenant: str, all_reasoning: bool = False
+        self,
+        conversation: Sequence[i.AnyItem],
+        *,
+        tenant: str,
+        model: Model,
+        added: Sequence[i.AnyItem] = (),
+        all_reasoning: bool = False,
     ) -> Shown:
         """Return what is shown; `all_reasoning`: that of turns that are over too.
+
+        `added` are the items of `conversation` that the request's input brought, in its order.
 
         Raises: RequestError for what cannot be shown.
         """
@@ -44,7 +55,14 @@ class ShowItems:
             if isinstance(item, i.Reasoning) and not opened_ones:
                 removed.append(_told(item))
             items += opened_ones
-        return Shown(items=items, removed=removed)
+        places = {id(item): f"input[{position}]" for position, item in enumerate(added)}
+        seen = await self._show_media(
+            items,
+            tenant=tenant,
+            reads_images=model.reads_images,
+            path_of=lambda item: places.get(id(item)),
+        )
+        return Shown(items=seen, removed=removed)
 
     def _opened(self, item: i.AnyItem, tenant: str) -> list[i.AnyItem]:
         match item:

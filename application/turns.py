@@ -73,7 +73,7 @@ class Turns:
         if plan.compacts:
             if not plan.answers:
                 return
-            shown = await self._show_items(output, tenant=plan.tenant)
+            shown = await self._show_items(output, tenant=plan.tenant, model=plan.model)
             turn = replace(turn, items=shown.items)
             seen, latest = len(output), await self._answer(turn)
             yield latest

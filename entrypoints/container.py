@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import ipaddress
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,8 +16,11 @@ from typing import Any
 
 from dependency_injector import containers, providers
 
+from antiphon.adapters.fetching import Guard, HttpFetcher, NoFetcher
 from antiphon.adapters.ids import new_id
+from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.sealing import Sealer
+from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
 from antiphon.application.compact_conversation import CompactConversation
 from antiphon.application.conversations import (
@@ -32,12 +36,28 @@ from antiphon.application.conversations import (
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import CreateResponseService
 from antiphon.application.expand_prompt import ExpandPrompt
+from antiphon.application.files import (
+    AddFile,
+    DeleteFile,
+    FileLimits,
+    GetFile,
+    ListFiles,
+    ReadFile,
+)
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.lanes import LaneLimits
 from antiphon.application.load_history import LoadHistory
+from antiphon.application.media import MediaLimits, ShowMedia
 from antiphon.application.models import Models
-from antiphon.application.ports import Engine, Format, Model, PromptTemplates, ResponseStore
+from antiphon.application.ports import (
+    Engine,
+    Fetcher,
+    Format,
+    Model,
+    PromptTemplates,
+    ResponseStore,
+)
 from antiphon.application.prepare_turn import PrepareTurn
 from antiphon.application.read_items import ReadItems
 from antiphon.application.run_response import RunResponse
@@ -55,6 +75,7 @@ from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.dialects import DIALECTS
+from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.settings import SCRIPTED_MODELS, Settings
@@ -91,6 +112,23 @@ def store_kind(settings: Settings) -> str:
     if settings.store == "memory":
         return "memory"
     return "sqlite" if settings.sqlite_file else "named"
+
+
+def file_store_kind(settings: Settings) -> str:
+    return "memory" if settings.store == "memory" else "folder"
+
+
+def fetcher(settings: Settings) -> Fetcher:
+    """Return the way out, or what stands in its place where there is none."""
+    fetch = settings.fetch
+    if not fetch.urls:
+        return NoFetcher()
+    return HttpFetcher(
+        Guard(hosts=fetch.hosts, private=tuple(map(ipaddress.ip_network, fetch.private))),
+        max_bytes=fetch.max_bytes,
+        timeout_s=fetch.timeout_s,
+        max_redirects=fetch.redirects,
+    )
 
 
 def scripted_models(settings: Settings) -> Sequence[Model]:
@@ -185,6 +223,11 @@ class Container(containers.DeclarativeContainer):
         sqlite=providers.Singleton(sqlite_store, settings),
         named=providers.Singleton(named_store, settings),
     )
+    files = providers.Selector(
+        providers.Callable(file_store_kind, settings),
+        memory=providers.Singleton(MemoryFileStore),
+        folder=providers.Singleton(FolderFileStore, settings.provided.files_folder),
+    )
     log = providers.Singleton(
         MemoryEventLog,
         keep_events=settings.provided.keep_events,
@@ -209,7 +252,19 @@ class Container(containers.DeclarativeContainer):
     expand_prompt = providers.Singleton(ExpandPrompt, prompts)
     read_items = providers.Singleton(ReadItems, store)
     load_history = providers.Singleton(LoadHistory, store)
-    show_items = providers.Singleton(ShowItems, unseal=sealer.provided.unseal)
+    show_media = providers.Singleton(
+        ShowMedia,
+        files,
+        providers.Singleton(fetcher, settings),
+        providers.Singleton(PdfReader),
+        limits=providers.Singleton(
+            MediaLimits,
+            count=settings.provided.max_media,
+            max_bytes=settings.provided.max_media_bytes,
+            max_pixels=settings.provided.max_image_pixels,
+        ),
+    )
+    show_items = providers.Singleton(ShowItems, show_media, unseal=sealer.provided.unseal)
     prepare_turn = providers.Singleton(PrepareTurn, models, read_items, load_history, show_items)
     create_response = providers.Singleton(
         CreateResponseService,
@@ -277,4 +332,22 @@ class Container(containers.DeclarativeContainer):
         remove_item=providers.Singleton(RemoveItem, store),
         seal=sealer.provided.seal,
         options=http_options,
+    )
+    file_services = providers.Singleton(
+        FileServices,
+        add=providers.Singleton(
+            AddFile,
+            files,
+            limits=providers.Singleton(
+                FileLimits,
+                max_bytes=settings.provided.max_file_bytes,
+                quota_bytes=settings.provided.keep_file_bytes,
+            ),
+            new_id=providers.Object(new_id),
+            now=providers.Object(time.time),
+        ),
+        list=providers.Singleton(ListFiles, files),
+        get=providers.Singleton(GetFile, files),
+        read=providers.Singleton(ReadFile, files),
+        delete=providers.Singleton(DeleteFile, files),
     )

@@ -98,7 +98,9 @@ async def serving(container: Container) -> AsyncIterator[Served]:
             container.services(),
             container.conversations(),
             models,
+            container.file_services(),
             started_at=int(time.time()),
+            max_file_bytes=settings.max_file_bytes,
             error_stacks=settings.error_stacks,
         )
         drain = partial(container.runs().drain, settings.graceful_shutdown_s)
@@ -144,6 +146,9 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     prompts = container.prompts()
     if prompts is not None:
         await prompts.start()
+    files = container.files()
+    await files.start()
+    stack.push_async_callback(files.aclose)
     models: Models = container.models()
     for model in models.all:
         stack.push_async_callback(model.aclose)

@@ -8,6 +8,7 @@ sentence are made from that field, so that none of them can be forgotten or diff
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 import shlex
@@ -35,6 +36,7 @@ ADDRESS = "Where it listens"
 REQUESTS = "What a request may be"
 STREAMS = "Streams"
 LOGS = "Logs and errors"
+FETCHED = "What is fetched"
 SCRIPTED = "The scripted engine"
 
 
@@ -74,6 +76,56 @@ class Scripted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     context_length: Annotated[
         int, _about(SCRIPTED, "Tokens that prompt and output may have together.", ge=16)
     ] = 131_072
+
+
+class Fetch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What this server may fetch when a request names a URL."""
+
+    urls: Annotated[
+        bool,
+        _about(
+            FETCHED,
+            "Fetch the images and files whose http(s) URLs requests name. Only public addresses "
+            "are reached, also by redirects.",
+        ),
+    ] = False
+    hosts: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        _about(
+            FETCHED,
+            "A host to fetch from: NAME, *.NAME for all below it, either with :PORT for another "
+            "port than 80 and 443. Repeat it for more; all others are then refused.",
+            shown_default="any public host",
+        ),
+    ] = ()
+    private: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        _about(
+            FETCHED,
+            "A network that may be reached although it is not public, 10.1.0.0/16 for example. "
+            "Whoever may send requests can then read what it serves over HTTP.",
+            allowed="a list of networks",
+            shown_default="none",
+        ),
+    ] = ()
+    max_bytes: Annotated[
+        int, _about(FETCHED, "The most that is read from one URL, unpacked.", ge=1)
+    ] = 20 * 1024 * 1024
+    timeout_s: Annotated[
+        float, _about(FETCHED, "Seconds for one URL, its redirects included.", gt=0)
+    ] = 15.0
+    redirects: Annotated[
+        int, _about(FETCHED, "Redirects that are followed from one URL.", ge=0, le=20)
+    ] = 3
+
+    def __post_init__(self) -> None:
+        for text in self.private:
+            try:
+                ipaddress.ip_network(text)
+            except ValueError as error:
+                raise SettingsError(
+                    f"fetch.private must be networks like 10.1.0.0/16, not {text!r}: {error}."
+                ) from None
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -179,6 +231,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_events_s: Annotated[
         float, _about(KEPT, "Seconds for which those events stay at the most.", ge=0)
     ] = 600.0
+    keep_file_bytes: Annotated[
+        int, _about(KEPT, "The bytes that all uploaded files may have together.", ge=0)
+    ] = 4 * 1024 * 1024 * 1024
 
     host: Annotated[
         str,
@@ -208,6 +263,19 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float,
         _about(REQUESTS, "Seconds that a request may take to arrive, its body included.", gt=0),
     ] = 60.0
+    max_media: Annotated[
+        int,
+        _about(REQUESTS, "Images and files of one request, its history included.", ge=1, le=10_000),
+    ] = 100
+    max_media_bytes: Annotated[
+        int, _about(REQUESTS, "The bytes of those images and files, all together.", ge=1)
+    ] = 64 * 1024 * 1024
+    max_image_pixels: Annotated[
+        int, _about(REQUESTS, "Pixels that an image may have, width times height.", ge=1)
+    ] = 50_000_000
+    max_file_bytes: Annotated[
+        int, _about(REQUESTS, "The largest file that can be uploaded.", ge=1)
+    ] = 64 * 1024 * 1024
     strict_unknown_fields: Annotated[
         bool,
         _about(REQUESTS, "Refuse a request that has a field which the server does not know."),
@@ -255,6 +323,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool, _about(LOGS, "Log the stack of every error that a client is answered with.")
     ] = False
 
+    fetch: Fetch = Fetch()
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:
@@ -280,6 +349,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.store.startswith("sqlite:///"):
             return Path(self.store.removeprefix("sqlite:///")).expanduser()
         return None
+
+    @property
+    def files_folder(self) -> Path:
+        return self.data_dir / "files"
 
     @property
     def seal_key_path(self) -> Path:

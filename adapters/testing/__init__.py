@@ -10,5 +10,6 @@ import pytest
 pytest.register_assert_rewrite(
     "antiphon.adapters.testing.engine_contract",
     "antiphon.adapters.testing.event_log",
+    "antiphon.adapters.testing.file_store",
     "antiphon.adapters.testing.response_store",
 )

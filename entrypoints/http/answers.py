@@ -40,6 +40,19 @@ class JsonAnswer:
         await send_json(send, self._body, self._headers, status=self._status)
 
 
+class BytesAnswer:
+    """Bytes as they are; `headers` say what they are."""
+
+    def __init__(self, content: bytes, headers: Headers) -> None:
+        self._content = content
+        self._headers = {**headers, "content-length": str(len(content))}
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": _raw(self._headers)}
+        await send(start)  # type: ignore[arg-type]
+        await send({"type": "http.response.body", "body": self._content, "more_body": False})
+
+
 class StreamAnswer:
     """The events of a run as frames, each batch in one send; then what the dialect ends with."""
 

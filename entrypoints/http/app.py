@@ -9,6 +9,7 @@ from antiphon import __version__
 from antiphon.application.models import Models
 from antiphon.entrypoints.http.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.errors import ErrorAnswers
+from antiphon.entrypoints.http.files import FORM_BYTES, Files, FileServices
 from antiphon.entrypoints.http.health import Health
 from antiphon.entrypoints.http.models import ModelList
 from antiphon.entrypoints.http.openapi import openapi_config
@@ -20,17 +21,20 @@ def create_app(
     services: Services,
     conversations: ConversationServices,
     models: Models,
+    files: FileServices,
     *,
     started_at: int,
+    max_file_bytes: int,
     error_stacks: bool = False,
 ) -> Litestar:
     """Return the app; everything it needs has been started before."""
     return Litestar(
-        route_handlers=[Responses, converse, Conversations, ModelList, Health],
+        route_handlers=[Responses, converse, Conversations, Files, ModelList, Health],
         dependencies={
             "services": Provide(lambda: services, sync_to_thread=False, use_cache=True),
             "conversations": Provide(lambda: conversations, sync_to_thread=False, use_cache=True),
             "models": Provide(lambda: models, sync_to_thread=False, use_cache=True),
+            "file_services": Provide(lambda: files, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },
         exception_handlers=ErrorAnswers(
@@ -38,4 +42,6 @@ def create_app(
         ).handlers,
         openapi_config=openapi_config(__version__),
         logging_config=None,
+        # For forms alone: JSON bodies are taken in by ourselves.
+        request_max_body_size=max_file_bytes + FORM_BYTES,
     )

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from antiphon.adapters.fetching import NoFetcher
+from antiphon.adapters.pdf import PdfReader
+from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateResponseService
@@ -17,6 +20,7 @@ from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.load_history import LoadHistory
+from antiphon.application.media import ShowMedia
 from antiphon.application.models import Models
 from antiphon.application.ports import Json, Model, ModelTurn, Turn
 from antiphon.application.prepare_turn import PrepareTurn
@@ -77,6 +81,7 @@ class PlayedModel(Model):
     writes = "played"
     efforts: Sequence[str] = ("low", "high")
     context_length = 1000
+    reads_images = False
     sampling_defaults: Mapping[str, Any] = {"temperature": 0.6}
 
     def __init__(self) -> None:
@@ -152,7 +157,8 @@ class House:
         self.store = FailingStore()
         self.log = MemoryEventLog()
         self.runs = Runs()
-        show_items = ShowItems(unseal=unseal)
+        show_media = ShowMedia(MemoryFileStore(), NoFetcher(), PdfReader())
+        show_items = ShowItems(show_media, unseal=unseal)
         prepare_turn = PrepareTurn(
             Models([self.model]), ReadItems(self.store), LoadHistory(self.store), show_items
         )

@@ -93,6 +93,17 @@ EXAMPLES = {
     "log_requests": "1",
     "log_outputs": "true",
     "error_stacks": "true",
+    "keep_file_bytes": "1000",
+    "max_media": "5",
+    "max_media_bytes": "1000",
+    "max_image_pixels": "1000",
+    "max_file_bytes": "1000",
+    "fetch.urls": "true",
+    "fetch.hosts": "example.org *.example.com:8443",
+    "fetch.private": "10.1.0.0/16 ::1",
+    "fetch.max_bytes": "1000",
+    "fetch.timeout_s": "2.5",
+    "fetch.redirects": "0",
     "scripted.tokens_per_s": "50",
     "scripted.step_tokens": "4",
     "scripted.context_length": "4096",
@@ -225,6 +236,17 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("log_requests", "some", "true or false"),
         ("log_outputs", "some", "true or false"),
         ("error_stacks", "some", "true or false"),
+        ("keep_file_bytes", "-1", "a whole number of at least 0"),
+        ("max_media", "0", "a whole number from 1 to 10000"),
+        ("max_media_bytes", "0", "a whole number of at least 1"),
+        ("max_image_pixels", "0", "a whole number of at least 1"),
+        ("max_file_bytes", "0", "a whole number of at least 1"),
+        ("fetch.urls", "maybe", "true or false"),
+        ("fetch.hosts", "'unclosed", "a list of texts"),
+        ("fetch.private", "'unclosed", "a list of networks"),
+        ("fetch.max_bytes", "0", "a whole number of at least 1"),
+        ("fetch.timeout_s", "0", "a number above 0"),
+        ("fetch.redirects", "21", "a whole number from 0 to 20"),
         ("scripted.tokens_per_s", "0", "a number above 0"),
         ("scripted.step_tokens", "0", "a whole number from 1 to 4096"),
         ("scripted.context_length", "2", "a whole number of at least 16"),
@@ -286,3 +308,9 @@ def test_engine_options_for_the_scripted_engine_are_refused() -> None:
         "Engine options (--tensor-parallel-size 2) are for the engine vllm, but the engine is "
         "scripted: leave them out, or name a model."
     )
+
+
+def test_a_network_that_is_none_is_answered_with_an_example() -> None:
+    sentence = refusal(given={"fetch.private": ["10.1.0.0/16", "intranet"]})
+    assert "'intranet'" in sentence
+    assert "10.1.0.0/16" in sentence

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 CLICK = {"type": "click", "button": "left", "x": 3, "y": 4}
 DELETE = {"type": "delete_file", "path": "a.txt"}
 UPDATE = {"type": "update_file", "path": "b/ä.py", "diff": '@@ def f():\n-    a\n+    "b"\n'}
-SHOT = {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+SHOT = {"type": "computer_screenshot", "image_url": "data:image/gif;base64,R0lGODlhAQABAAAAADs="}
 OUTPUT = [{"stdout": "a\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
 PREVIEW = {
     "type": "computer_use_preview",

@@ -99,7 +99,7 @@ def test_reasoning_that_was_kept_is_sealed_for_whoever_asks_later(
 
 
 def test_pictures_that_the_client_sent_are_always_listed(http: httpx.Client) -> None:
-    picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    picture = {"type": "input_image", "image_url": "data:image/gif;base64,R0lGODlhAQABAAAAADs="}
     given = [{"role": "user", "content": [picture]}]
     response = create(http, model="scripted-harmony", input=given)
     listed = http.get(f"/responses/{response['id']}/input_items").json()["data"]

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 WEATHER = {"type": "function", "name": "get_weather", "description": "Current weather."}
-IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+IMAGE = {"type": "input_image", "image_url": "data:image/gif;base64,R0lGODlhAQABAAAAADs="}
 
 
 def count(http: httpx.Client, **body: Any) -> int:

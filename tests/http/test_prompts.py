@@ -17,7 +17,8 @@ from antiphon.domain.prompts import SETTABLE
 from .conftest import create as create_response
 
 PAGE = Path(__file__).parents[2] / "docs" / "prompts.md"
-IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "low"}
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAADs="
+IMAGE = {"type": "input_image", "image_url": PIXEL, "detail": "low"}
 WEATHER = {"type": "function", "name": "get_weather", "description": "Current weather."}
 
 TEMPLATES = {

@@ -20,6 +20,7 @@ from .conftest import MODELS, create
 
 Json = dict[str, Any]
 
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAADs="
 GO = {"type": "function", "name": "go", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -135,7 +136,7 @@ CONVERSATIONS: Mapping[str, list[Json]] = {
             "actions": [{"type": "screenshot"}],
             "pending_safety_checks": [],
         },
-        output={"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+        output={"type": "computer_screenshot", "image_url": PIXEL},
     ),
     "local_shell_call": [
         {
@@ -474,7 +475,7 @@ def test_nulls_in_all_fields_count_as_omitted(http: httpx.Client, model: str) ->
 
 
 def test_a_tools_output_may_hold_pictures(http: httpx.Client, script: Any) -> None:
-    picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    picture = {"type": "input_image", "image_url": PIXEL}
     asked = script([{"call": "go"}], [{"say": "seen"}])
     first = create(http, model="scripted-harmony", input=asked, tools=[GO])
     output = [{"type": "input_text", "text": "look"}, picture, {**picture, "detail": None}]

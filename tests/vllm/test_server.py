@@ -31,6 +31,7 @@ ENGINE_OPTIONS = ["--dtype", "float32", "--max-model-len", "4096", "--enforce-ea
 MODEL = "tiny"
 NO_REASONING: Any = {"effort": "none"}
 ENDLESS = {"ignore_eos": True}
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAADs="
 
 WEATHER = {
     "type": "object",
@@ -223,6 +224,13 @@ def test_a_free_model_that_may_reason_gets_a_defined_end_too(server: Server) -> 
     assert response.status in ("completed", "incomplete")
     assert response.usage is not None
     assert 0 < response.usage.output_tokens <= 200
+
+
+def test_a_model_for_texts_names_the_image_that_it_cannot_read(server: Server) -> None:
+    content = [{"type": "input_text", "text": "?"}, {"type": "input_image", "image_url": PIXEL}]
+    with pytest.raises(openai.BadRequestError) as raised:
+        server.create(input=[{"role": "user", "content": content}])
+    assert raised.value.param == "input[0].content[1].image_url"
 
 
 def test_logprobs_belong_to_the_text(server: Server) -> None:

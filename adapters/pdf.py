@@ -1,0 +1,86 @@
+"""The text of PDFs, read by pypdf in a process of its own.
+
+A PDF is a program in disguise: it can take for ever, or all memory. A process can be bounded and
+ended; a thread cannot. Run as a module, this reads a PDF from its input and writes the text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from importlib.util import find_spec
+from io import BytesIO
+
+from antiphon.domain.errors import DocumentError
+
+MEMORY_BYTES = 1 << 30
+MAX_TEXT_BYTES = 32 * 1024 * 1024
+AT_ONCE = 2
+UNREADABLE = "The PDF cannot be read: it is damaged, encrypted or too complex."
+
+
+class PdfReader:
+    """Reads PDFs, `AT_ONCE` at the most, each for `timeout_s` at the most."""
+
+    def __init__(self, *, timeout_s: float = 20.0) -> None:
+        self._timeout_s = timeout_s
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def __call__(self, content: bytes) -> str:
+        """Return the text of all pages. Raises: DocumentError."""
+        if find_spec("pypdf") is None:
+            raise DocumentError(
+                "This server cannot read PDFs; its operator can install what is missing with: "
+                "pip install 'antiphon[pdf]'"
+            )
+        async with self._places:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # what lies in the working folder is no module of ours
+                "-m",
+                __name__,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    written, _ = await process.communicate(content)
+            except TimeoutError:
+                raise DocumentError(
+                    f"Reading the PDF took more than {self._timeout_s:g} seconds."
+                ) from None
+            finally:
+                if process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        process.kill()
+                    await process.wait()
+        if process.returncode != 0:
+            raise DocumentError(UNREADABLE)
+        text = written.decode("utf-8", "replace")
+        if not text.strip():
+            raise DocumentError("The PDF holds no text: its pages may be pictures.")
+        return text
+
+
+def main() -> None:
+    """Read a PDF from the input, write its text, page by page, within bounds of memory and time."""
+    with contextlib.suppress(ImportError):  # not on Windows
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    import pypdf  # the `pdf` extra
+
+    left = MAX_TEXT_BYTES
+    for page in pypdf.PdfReader(BytesIO(sys.stdin.buffer.read())).pages:
+        text = f"{page.extract_text()}\n".encode("utf-8", "replace")
+        left -= len(text)
+        if left < 0:
+            sys.exit(1)
+        sys.stdout.buffer.write(text)
+
+
+if __name__ == "__main__":
+    main()

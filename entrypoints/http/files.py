@@ -1,0 +1,171 @@
+"""`/v1/files`: upload, list, look up, read, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from litestar import Controller, delete, get, post
+from litestar.datastructures import UploadFile
+from litestar.di import NamedDependency
+from litestar.exceptions import HTTPException
+from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.types import ASGIApp
+from msgspec import Struct
+
+from antiphon.application.files import AddFile, DeleteFile, GetFile, ListFiles, ReadFile
+from antiphon.application.ports import StoredFile
+from antiphon.domain.errors import RequestError, UnsupportedMediaType, missing_parameter
+from antiphon.entrypoints.http.answers import BytesAnswer, JsonAnswer
+from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header
+from antiphon.entrypoints.http.responses import TENANT
+
+FORM_BYTES = 64 * 1024
+"""What a form may have beside its file: other fields, boundaries, heads of parts."""
+
+KNOWN = frozenset({"file", "purpose"})
+
+
+class FileServices(Struct, frozen=True, kw_only=True):
+    """What the handlers of this controller call."""
+
+    add: AddFile
+    list: ListFiles
+    get: GetFile
+    read: ReadFile
+    delete: DeleteFile
+
+
+class Files(Controller):
+    """Handlers read the form or the query, call one service, and encode."""
+
+    path = "/v1/files"
+    tags = ("Files",)
+
+    @post(summary="Upload a file", status_code=200)
+    async def upload(
+        self, request: HttpRequest, file_services: NamedDependency[FileServices]
+    ) -> ASGIApp:
+        """A form (`multipart/form-data`) with `file` and `purpose`."""
+        form = await _form(request)
+        try:
+            file, purpose = _fields(form)
+            added = await file_services.add(
+                TENANT,
+                filename=_plain(file.filename),
+                purpose=purpose,
+                content=await file.read(),
+            )
+        finally:
+            await form.close()
+        return JsonAnswer(_shown(added), answer_headers(request))
+
+    @get(summary="List files")
+    async def index(
+        self,
+        request: HttpRequest,
+        file_services: NamedDependency[FileServices],
+        after: FromQuery[str | None] = None,
+        limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 10_000,
+        order: FromQuery[Literal["asc", "desc"]] = "desc",
+        purpose: FromQuery[str | None] = None,
+    ) -> ASGIApp:
+        page = await file_services.list(
+            TENANT, after=after, limit=limit, order=order, purpose=purpose
+        )
+        return JsonAnswer(
+            {
+                "object": "list",
+                "data": [_shown(file) for file in page.files],
+                "first_id": page.files[0].id if page.files else None,
+                "last_id": page.files[-1].id if page.files else None,
+                "has_more": page.has_more,
+            },
+            answer_headers(request),
+        )
+
+    @get("/{file_id:str}", summary="Retrieve a file's description")
+    async def one(
+        self,
+        request: HttpRequest,
+        file_services: NamedDependency[FileServices],
+        file_id: FromPath[str],
+    ) -> ASGIApp:
+        return JsonAnswer(_shown(await file_services.get(TENANT, file_id)), answer_headers(request))
+
+    @get("/{file_id:str}/content", summary="Retrieve a file's content")
+    async def content(
+        self,
+        request: HttpRequest,
+        file_services: NamedDependency[FileServices],
+        file_id: FromPath[str],
+    ) -> ASGIApp:
+        file, content = await file_services.read(TENANT, file_id)
+        # Never shown by a browser as a page of this server: it is what somebody uploaded.
+        headers = {
+            "content-type": "application/octet-stream",
+            "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename, safe='')}",
+            "x-content-type-options": "nosniff",
+        }
+        return BytesAnswer(content, {**headers, **answer_headers(request)})
+
+    @delete("/{file_id:str}", summary="Delete a file", status_code=200)
+    async def delete(
+        self,
+        request: HttpRequest,
+        file_services: NamedDependency[FileServices],
+        file_id: FromPath[str],
+    ) -> ASGIApp:
+        await file_services.delete(TENANT, file_id)
+        answer = {"id": file_id, "object": "file", "deleted": True}
+        return JsonAnswer(answer, answer_headers(request))
+
+
+async def _form(request: HttpRequest) -> Any:
+    kind = header(request, b"content-type").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        raise UnsupportedMediaType("Send a file as 'multipart/form-data', in a part named 'file'.")
+    try:
+        return await request.form()
+    except HTTPException:
+        raise
+    except (ValueError, LookupError):  # a field that is no text, or in an unheard-of charset
+        raise RequestError("The form cannot be read.", code="invalid_value") from None
+
+
+def _fields(form: Any) -> tuple[UploadFile, str]:
+    for name, values in ((name[:100], values) for name, values in form.dict().items()):
+        if name not in KNOWN:
+            raise RequestError(
+                f"Unsupported parameter: {name!r}.", param=name, code="unsupported_parameter"
+            )
+        if len(values) > 1:
+            raise RequestError(
+                f"The form has {len(values)} parts named {name!r}; send one.",
+                param=name,
+                code="invalid_value",
+            )
+    file, purpose = form.get("file"), form.get("purpose")
+    if not isinstance(file, UploadFile):
+        raise missing_parameter("file")
+    if not isinstance(purpose, str):
+        raise missing_parameter("purpose")
+    return file, purpose
+
+
+def _plain(filename: str) -> str:
+    """Return the name without folders and control characters: it is shown, never opened."""
+    last = filename.replace("\\", "/").rpartition("/")[2]
+    return "".join(char for char in last if char.isprintable())[:255] or "file"
+
+
+def _shown(file: StoredFile) -> dict[str, Any]:
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.bytes,
+        "created_at": file.created_at,
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed",
+    }
