@@ -39,6 +39,9 @@ AT_ONCE = 4
 LONG = 64 * 1024
 """Characters of base64 from which on decoding is given a thread."""
 
+TOGETHER = 8
+"""All images of a request may have so many times the pixels of one: each is unpacked in memory."""
+
 MAX_TEXT = 10_485_760
 """Characters of a file's text: the API's limit for texts (api_surface 2)."""
 
@@ -203,6 +206,7 @@ class _Opening:
         self._reads_images = reads_images
         self._limits = limits
         self._left = limits.max_bytes
+        self._pixels_left = limits.max_pixels * TOGETHER
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def open(self, part: Media, path: str | None) -> c.InputImage | c.InputText:
@@ -290,10 +294,13 @@ class _Opening:
                 param=found.path,
                 code="unsupported_image_media_type" if is_other else "invalid_image_format",
             )
-        if picture.width * picture.height > self._limits.max_pixels:
+        pixels = picture.width * picture.height
+        self._pixels_left -= pixels
+        if pixels > self._limits.max_pixels or self._pixels_left < 0:
             raise RequestError(
                 f"The image has {picture.width} x {picture.height} pixels; at most "
-                f"{self._limits.max_pixels} are taken.",
+                f"{self._limits.max_pixels} are taken of one image, and "
+                f"{self._limits.max_pixels * TOGETHER} of all images of a request.",
                 param=found.path,
                 code="image_too_large",
             )

@@ -271,7 +271,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, _about(REQUESTS, "The bytes of those images and files, all together.", ge=1)
     ] = 64 * 1024 * 1024
     max_image_pixels: Annotated[
-        int, _about(REQUESTS, "Pixels that an image may have, width times height.", ge=1)
+        int,
+        _about(
+            REQUESTS,
+            "Pixels that an image may have, width times height; all images of a request may have "
+            "eight times as many.",
+            ge=1,
+        ),
     ] = 50_000_000
     max_file_bytes: Annotated[
         int, _about(REQUESTS, "The largest file that can be uploaded.", ge=1)

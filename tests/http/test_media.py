@@ -221,7 +221,7 @@ def test_a_wrong_image_of_a_tool_is_named(http: httpx.Client, model: str) -> Non
 
 
 def test_a_request_may_bring_so_many_and_so_much(serve: Any, model: str) -> None:
-    limits = {"max_media": 3, "max_media_bytes": 500, "max_image_pixels": 100}
+    limits = {"max_media": 3, "max_media_bytes": 500}
     with serve(**limits) as server, httpx.Client(base_url=server.api) as http:
         small = image(image_url=data_url(png()))
         assert count(http, model, user(*[small] * 3)) > 3 * IMAGE_TOKENS
@@ -229,6 +229,13 @@ def test_a_request_may_bring_so_many_and_so_much(serve: Any, model: str) -> None
         assert error(http, model, *[user(small)] * 4)["code"] == "array_above_max_length"
         text = file(file_data=base64.b64encode(b"x" * 501).decode())
         assert error(http, model, user(text))["code"] == "file_too_large"
+
+
+def test_images_may_have_so_many_pixels(serve: Any, model: str) -> None:
+    with serve(max_image_pixels=100) as server, httpx.Client(base_url=server.api) as http:
+        whole = image(image_url=data_url(png(10, 10)))
+        assert count(http, model, user(*[whole] * 8)) > 8 * IMAGE_TOKENS
+        assert error(http, model, user(*[whole] * 9))["code"] == "image_too_large"
         large = image(image_url=data_url(png(11, 10)))
         assert error(http, model, user(large))["code"] == "image_too_large"
 
