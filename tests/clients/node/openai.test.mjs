@@ -162,3 +162,14 @@ test('turns over one WebSocket go on from each other without a store', async () 
   assert.equal(second.output.at(-1).content[0].text, 'over the socket');
   socket.close();
 });
+
+test('a conversation keeps what was said', async () => {
+  const conversation = await client.conversations.create({ metadata: { topic: 'weather' } });
+  const first = await client.responses.create({ model, conversation: conversation.id, input: script({ say: 'kept' }) });
+  assert.equal(first.conversation.id, conversation.id);
+  const roles = [];
+  for await (const item of client.conversations.items.list(conversation.id, { order: 'asc', limit: 1 })) roles.push(item.role);
+  assert.deepEqual(roles, ['user', 'assistant']);
+  assert.equal((await client.conversations.delete(conversation.id)).deleted, true);
+  await assert.rejects(client.conversations.retrieve(conversation.id), OpenAI.NotFoundError);
+});
