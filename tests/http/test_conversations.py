@@ -346,6 +346,12 @@ def test_a_conversation_is_named_by_its_id(http: httpx.Client, value: Any) -> No
 # --- one at a time --------------------------------------------------------------------------------
 
 
+def wait_for_output(http: httpx.Client, response_id: str) -> None:
+    """Return once the response has written something."""
+    with http.stream("GET", f"/responses/{response_id}", params={"stream": "true"}) as answer:
+        assert any("output_text.delta" in line for line in answer.iter_lines())
+
+
 def test_a_second_response_is_told_to_wait(http: httpx.Client, script: Any) -> None:
     path = converse(http)
     running = create(http, path, input=script(LONG), background=True)
@@ -361,8 +367,9 @@ def test_a_second_response_is_told_to_wait(http: httpx.Client, script: Any) -> N
     assert http.post("/responses/input_tokens", json=body).status_code == 200
     assert http.post(path, json={"metadata": {"while": "it runs"}}).status_code == 200
     assert listed(http, path) == []
+    wait_for_output(http, running["id"])
     cancelled = http.post(f"/responses/{running['id']}/cancel").json()
-    assert create(http, path, input="next")["status"] == "completed"
+    assert create(http, path, input=script({"say": "next"}))["status"] == "completed"
     assert cancelled["output"][0] in listed(http, path)
 
 
