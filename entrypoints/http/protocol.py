@@ -7,6 +7,7 @@ What is refused here never reaches the app, but has the same shape of error.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from typing import Any
 
@@ -43,7 +44,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        super().data_received(_without_h2c(data) if self._in_head else data)
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
@@ -119,6 +120,23 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def _lose_soon(self) -> None:
         # A transport that is closed still waits for its client to read what was sent before.
         self.loop.call_later(FAREWELL_S, self.transport.abort)
+
+
+_H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+
+
+def _without_h2c(data: bytes) -> bytes:
+    r"""Return the head without its offer of HTTP/2, which every Java client makes by default.
+
+    The parser would take all that follows the head for HTTP/2, and the request's body be lost.
+
+    >>> _without_h2c(b"POST / HTTP/1.1\r\nUpgrade: h2c\r\nhost: x\r\n\r\n{}")
+    b'POST / HTTP/1.1\r\nhost: x\r\n\r\n{}'
+    """
+    if b"h2c" not in data:
+        return data
+    head, end, body = data.partition(b"\r\n\r\n")
+    return _H2C.sub(b"", head + b"\r\n")[:-2] + end + body
 
 
 def _refuse(transport: asyncio.Transport, status: int, message: str) -> None:

@@ -361,3 +361,13 @@ def test_a_stream_ends_with_done_only_where_that_is_wanted(
         body = {"model": "scripted-chat", "input": "hi", "stream": True}
         streamed = httpx.post(f"{server.api}/responses", json=body).text
     assert streamed.endswith("data: [DONE]\n\n") is (dialect != "openai")
+
+
+def test_an_offer_of_http2_loses_no_body(http: httpx.Client, model: str) -> None:
+    offer = {
+        "connection": "Upgrade, HTTP2-Settings",
+        "upgrade": "h2c",
+        "http2-settings": "AAMAAABk",
+    }
+    answer = http.post("/responses", json={"model": model, "input": "Hi"}, headers=offer)
+    assert answer.status_code == 200, answer.text
