@@ -78,6 +78,22 @@ def test_a_compaction_is_continued_by_id_as_by_its_items(http: Any, model: str) 
     assert by_id == by_items
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"id": None},
+        {"created_by": "someone", "parsed": None},
+        {"id": None, "status": None, "summary": None},
+    ],
+)
+def test_a_compaction_comes_back_in_every_form(http: Any, model: str, form: dict[str, Any]) -> None:
+    first = create(http, model=model, input=[*TALK, TRIGGER])
+    sent = {**first["output"][0], **form}
+    by_items = prompt_of(http, model, input=[sent, user("And now?")])
+    by_id = prompt_of(http, model, previous_response_id=first["id"], input=[user("And now?")])
+    assert by_id == by_items
+
+
 def test_what_is_still_to_be_answered_survives_word_for_word(http: Any, model: str) -> None:
     call = {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1", "output": "the sum is 3"}
