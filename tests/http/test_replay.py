@@ -241,12 +241,7 @@ CONVERSATIONS: Mapping[str, list[Json]] = {
 
 OF_ITS_OWN = {"compaction": "sealed by the server: no client can write one"}
 
-CASES = [
-    (model, kind)
-    for model in MODELS
-    for kind in sorted(CONVERSATIONS)
-    if (model, kind) != ("scripted-chat", "computer_call")  # it takes no screenshots
-]
+CASES = [(model, kind) for model in MODELS for kind in sorted(CONVERSATIONS)]
 
 REFERRED_TO = {"local_shell_call_output", "mcp_approval_request"}
 """Kinds whose id another item names: without it they are not the same."""
@@ -474,10 +469,10 @@ def test_nulls_in_all_fields_count_as_omitted(http: httpx.Client, model: str) ->
     create(http, model=model, input="hi", **inner)
 
 
-def test_a_tools_output_may_hold_pictures(http: httpx.Client, script: Any) -> None:
+def test_a_tools_output_may_hold_pictures(http: httpx.Client, model: str, script: Any) -> None:
     picture = {"type": "input_image", "image_url": PIXEL}
     asked = script([{"call": "go"}], [{"say": "seen"}])
-    first = create(http, model="scripted-harmony", input=asked, tools=[GO])
+    first = create(http, model=model, input=asked, tools=[GO])
     output = [{"type": "input_text", "text": "look"}, picture, {**picture, "detail": None}]
     call_id = first["output"][0]["call_id"]
     result = {"type": "function_call_output", "call_id": call_id, "output": output}
@@ -486,7 +481,7 @@ def test_a_tools_output_may_hold_pictures(http: httpx.Client, script: Any) -> No
         {"input": [{"role": "user", "content": asked}, *first["output"], result]},
     ]
     for body in bodies:
-        second = create(http, model="scripted-harmony", tools=[GO], **body)
+        second = create(http, model=model, tools=[GO], **body)
         assert second["output"][0]["content"][0]["text"] == "seen"
         assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"] + 2 * 85
 
