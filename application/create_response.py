@@ -8,6 +8,7 @@ client.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -37,6 +38,8 @@ from antiphon.domain.checks import check_request
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
 from antiphon.domain.sequencer import Sequencer
+
+logger = logging.getLogger("antiphon.requests")
 
 
 class Created(Struct, frozen=True, kw_only=True):
@@ -166,6 +169,8 @@ class CreateResponseService:
             raise
         task = await self._runs.start(response.id, self._run_response(run))
         ignored = (*prepared.offered.ignored, *without_effect(request))
+        if ignored:  # told in a header too, where there is one
+            logger.info("response %s: without effect: %s", response.id, ", ".join(ignored))
         given = self._given(prepared, added) if remembers else ()
         return Created(
             run=run, prepared=prepared, events=events, given=given, ignored=ignored, task=task

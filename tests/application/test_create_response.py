@@ -245,11 +245,13 @@ async def test_nobody_watching_means_one_step(house: Any) -> None:
     assert watched == 1
 
 
-async def test_fields_without_effect_are_reported(house: Any) -> None:
+async def test_fields_without_effect_are_reported(house: Any, caplog: Any) -> None:
+    caplog.set_level("INFO", "antiphon.requests")
     created = await house.create(
         moderation={"model": "x"}, tools=[{"type": "acme:search"}], reasoning={"mode": "pro"}
     )
     assert list(created.ignored) == ["tools[0]", "moderation", "reasoning.mode"]
+    assert "without effect: tools[0], moderation, reasoning.mode" in caplog.text
 
 
 @pytest.mark.parametrize(
