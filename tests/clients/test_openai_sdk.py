@@ -248,6 +248,8 @@ def test_pages_of_input_items_are_walked(client: OpenAI, model: str) -> None:
     assert [item.content[0].text for item in listed] == [f"n{n}" for n in range(5)]  # type: ignore[union-attr]
 
 
+# The SDK connects in the way of older versions of websockets.
+@pytest.mark.filterwarnings(r"ignore:connect\(\) must be used:DeprecationWarning")
 def test_turns_go_over_one_connection(client: OpenAI, model: str) -> None:
     asked = script({"call": "get_weather", "args": {"city": "P"}}, {"say": "Sunny."})
     fields: dict[str, Any] = {"model": model, "tools": [WEATHER], "store": False}

@@ -48,7 +48,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def test_a_client_that_leaves_ends_its_runs(serve: Any, store: bool, politely: bool) -> None:
     with serve() as server:
         engine = server.engine(MODEL)
-        connection = connect(url_of(server), proxy=None)
+        connection = connect(url_of(server), proxy=None).__enter__()  # ended by hand
         for lane in ("a", "b"):
             connection.send(message(LONG, store=store, stream_id=lane))
             connection.send(message("waits behind it", store=store, stream_id=lane))

@@ -69,7 +69,8 @@ def url_of(server: Any) -> str:
 
 
 def joined(server: Any, model: str = "scripted-chat") -> Client:
-    return Client(connect(url_of(server), max_size=None, compression=None, proxy=None), model)
+    connection = connect(url_of(server), max_size=None, compression=None, proxy=None)
+    return Client(connection.__enter__(), model)  # each test ends it in its own way
 
 
 @pytest.fixture
