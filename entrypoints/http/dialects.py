@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from antiphon.application.compact_conversation import CompactedWindow
 from antiphon.domain import events as e
 from antiphon.domain.errors import RequestError
 from antiphon.domain.response import Response
@@ -56,7 +57,8 @@ class Dialect(Struct, frozen=True, kw_only=True):
                 {"type": "error", "sequence_number": told.sequence_number, "error": error}
             )
         if self.has_statuses and isinstance(told, _WITH_ITEMS):
-            return _encode(_with_statuses(msgspec.to_builtins(told)))
+            # Not `to_builtins`, which cannot read the Raw of tools and of a client's items.
+            return _encode(_with_statuses(msgspec.json.decode(_encode(told))))
         body = _encode(told)
         name = str(type(told).__struct_config__.tag)
         if name not in self.renamed:
@@ -72,6 +74,7 @@ _WITH_ITEMS = (
     e.Completed,
     e.Incomplete,
     e.Failed,
+    CompactedWindow,
 )
 
 

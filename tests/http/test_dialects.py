@@ -97,3 +97,14 @@ def test_deltas_are_padded_to_one_length_where_that_is_asked_for(
         deltas = [event for event in events if event["type"].endswith(".delta")]
         assert all("obfuscation" in event for event in deltas)
         assert len(deltas) == len([event for event in events if "obfuscation" in event])
+
+
+def test_open_responses_show_tools_and_windows(http: httpx.Client, model: str) -> None:
+    body = {"model": model, "input": "hi", "tools": [{"type": "function", "name": "look"}]}
+    answer = http.post("/responses", json=body, headers=OPEN)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["tools"][0]["name"] == "look"
+    stream = http.post("/responses", json=body | {"stream": True}, headers=OPEN).text
+    assert types(stream)[-2:] == ["response.completed", "[DONE]"]
+    window = http.post("/responses/compact", json={"model": model, "input": "hi"}, headers=OPEN)
+    assert [item["status"] for item in window.json()["output"]] == ["completed", "completed"]
