@@ -30,11 +30,12 @@ from antiphon.application.prepare_turn import Prepared, PrepareTurn
 from antiphon.application.read_items import as_it_is, to_store
 from antiphon.application.requested import response_of, without_effect
 from antiphon.application.run_response import Run, RunResponse
-from antiphon.application.runs import Runs
+from antiphon.application.runs import Runs, to_the_end
 from antiphon.application.show_items import ShowItems
 from antiphon.application.turns import Seal, Turns
 from antiphon.domain import conversation as c
 from antiphon.domain.checks import check_request
+from antiphon.domain.errors import NotFound
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
 from antiphon.domain.sequencer import Sequencer
@@ -166,6 +167,8 @@ class CreateResponseService:
             events = await self._open(run)
         except BaseException:
             await turns.aclose()
+            if response.store:  # cancelled: the store may have it all the same
+                await to_the_end(self._forget(tenant, response.id))
             raise
         task = await self._runs.start(response.id, self._run_response(run))
         ignored = (*prepared.offered.ignored, *without_effect(request))
@@ -175,6 +178,15 @@ class CreateResponseService:
         return Created(
             run=run, prepared=prepared, events=events, given=given, ignored=ignored, task=task
         )
+
+    async def _forget(self, tenant: str, response_id: str) -> None:
+        """Delete a response that nobody was told of; a store that fails is logged, not raised."""
+        try:
+            await self._store.delete(tenant, response_id)
+        except NotFound:
+            pass
+        except Exception:
+            logger.exception("response %s stays unfinished until the next start", response_id)
 
     def _given(self, prepared: Prepared, added: Sequence[StoredItem]) -> list[StoredItem]:
         return [*map(as_it_is, prepared.history), *added]

@@ -114,17 +114,22 @@ class PlayedModel(Model):
 
 
 class FailingStore(MemoryResponseStore):
-    """A memory store whose named methods fail; where `claimed` is set, a claim never returns."""
+    """A memory store whose named methods fail; where `claimed` is set, a claim never returns; and
+    `created` likewise."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failing: set[str] = set()
         self.claimed: asyncio.Event | None = None
+        self.created: asyncio.Event | None = None
         self.error: Exception = StoreError("the disk is full")
 
     async def create(self, *args: Any, **kwargs: Any) -> None:
         self._maybe("create")
         await super().create(*args, **kwargs)
+        if self.created is not None:
+            self.created.set()
+            await asyncio.Event().wait()
 
     async def finish(self, tenant: str, response: Response) -> bool:
         self._maybe("finish")

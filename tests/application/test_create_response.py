@@ -322,3 +322,16 @@ async def test_input_items_are_paged_in_both_orders(house: Any) -> None:
     with pytest.raises(RequestError) as caught:
         await page(after="msg_none")
     assert caught.value.param == "after"
+
+
+async def test_a_client_that_leaves_while_a_response_is_saved_leaves_none_unfinished(
+    house: Any,
+) -> None:
+    house.store.created = asyncio.Event()
+    creating = asyncio.create_task(house.create())
+    await house.store.created.wait()
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert house.model.begun[0].closed
+    assert await house.store.unfinished() == []
