@@ -5,7 +5,7 @@ from __future__ import annotations
 from antiphon.application.paging import Cut, Page
 from antiphon.application.ports import Clock, NewId, ResponseStore, StoredItem
 from antiphon.application.read_items import ReadItems, to_store
-from antiphon.domain.conversation import Conversation
+from antiphon.domain.conversation import Conversation, check_ids
 from antiphon.domain.errors import NotFound
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 
@@ -22,6 +22,7 @@ class CreateConversation:
     async def __call__(self, tenant: str, request: NewConversation) -> Conversation:
         """Raises: RequestError that names the item at fault."""
         entries = await self._read_items(request.items, tenant=tenant, path="items")
+        check_ids((), [each.item for each in entries], "items")
         conversation = Conversation(
             id=self._new_id("conv"),
             created_at=int(self._now()),
@@ -71,6 +72,8 @@ class AddItems:
     async def __call__(self, tenant: str, conversation_id: str, request: NewItems) -> Page:
         """Return the items that were added. Raises: NotFound, ConversationLocked, RequestError."""
         entries = await self._read_items(request.items, tenant=tenant, path="items")
+        there = await self._store.conversation_items(tenant, conversation_id)
+        check_ids((item.id for item in there), [each.item for each in entries], "items")
         items = to_store(entries, self._new_id)
         await self._store.add_items(tenant, conversation_id, items)
         return Page(items=items, has_more=False)

@@ -68,7 +68,7 @@ class PrepareTurn:
         history = await self._load_history(request, tenant=tenant, remembered=remembered)
         offered = offer(_definitions(request, history, added), request.tool_choice)
         new = [entry.item for entry in added]
-        c.check_ids((entry.item for entry in history), new)
+        c.check_ids((entry.item.id for entry in history), new)
         conversation = [*(entry.item for entry in history), *new]
         c.check_pairs(conversation)
         every = request.reasoning is not None and request.reasoning.context == "all_turns"

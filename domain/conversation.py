@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.domain import items as i
 from antiphon.domain.content import InputImage, InputText, OutputText, Part
@@ -82,17 +82,19 @@ def check_input(added: Sequence[Entry], path: str = "input") -> None:
             )
 
 
-def check_ids(history: Iterable[i.Item], added: Iterable[i.Item]) -> None:
-    """No item comes twice. Raises: RequestError."""
-    seen = {item.id for item in history}
+def check_ids(
+    history: Iterable[str | UnsetType | None], added: Iterable[i.Item], path: str = "input"
+) -> None:
+    """No item comes twice, nor with an id of `history`. Raises: RequestError."""
+    seen = set(history)
     for item in added:
         if not item.id or isinstance(item, i.LocalShellCallOutput):  # which bears its call's id
             continue
         if item.id in seen:
             raise RequestError(
                 f"Duplicate item found with id {str(item.id)[:100]}. Send each item once; what "
-                "'previous_response_id' holds already need not be sent again.",
-                param="input",
+                "is part of the conversation need not be sent again.",
+                param=path,
             )
         seen.add(item.id)
 

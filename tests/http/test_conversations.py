@@ -474,3 +474,15 @@ def test_the_server_describes_its_conversations(server: Any) -> None:
     body = added["requestBody"]["content"]["application/json"]["schema"]
     assert body == {"$ref": "#/components/schemas/NewItems"}
     assert "metadata" in json.dumps(described["components"]["schemas"]["Conversation"])
+
+
+def test_a_conversation_has_an_item_once(http: httpx.Client) -> None:
+    item = {"type": "message", "id": "msg_twice", "role": "user", "content": "hi"}
+    assert (
+        "msg_twice" in refused(http.post("/conversations", json={"items": [item, item]}))["message"]
+    )
+    path = converse(http)
+    assert http.post(f"{path}/items", json={"items": [item]}).status_code == 200
+    error = refused(http.post(f"{path}/items", json={"items": [item]}))
+    assert error["param"] == "items"
+    assert len(listed(http, path)) == 1
