@@ -69,7 +69,16 @@ class CompactConversation:
                 code="unsupported_parameter",
             )
         items = (*raw_items(request.input), TRIGGER)
-        triggered = replace(request, input=items, store=False, background=None, stream=None)
+        triggered = replace(
+            request,
+            input=items,
+            store=False,
+            background=None,
+            stream=None,
+            # Either would warm up instead, and answer with a window that lacks the compaction.
+            generate=None,
+            prompt_cache_options=None,
+        )
         created = await self._create(triggered, tenant=tenant, trace_headers=trace_headers)
         return Compacting(created=created, new_id=self._new_id)
 

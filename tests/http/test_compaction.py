@@ -200,3 +200,9 @@ def test_a_wrong_way_to_ask_is_refused_by_name(
     answer = http.post("/responses", json={"model": model, **fields})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+def test_a_window_is_compacted_whatever_is_asked_of_caches(http: Any, model: str) -> None:
+    body = {"model": model, "input": TALK, "prompt_cache_options": {"prewarm": True}}
+    window = http.post("/responses/compact", json=body).json()
+    assert [item["type"] for item in window["output"]] == ["message", "compaction"]
