@@ -18,6 +18,9 @@ from antiphon.domain.grammars import nodes as n
 _LONGEST = 100_000
 """Characters of what is written for a client's expression."""
 
+_LONGEST_TRIED = 16
+"""Characters of a text that Python's matcher may try in all its ways: 2 to that power at worst."""
+
 _LONGEST_SENTENCE = 10_000
 """Characters of each rule of a grammar."""
 
@@ -63,6 +66,9 @@ def smallest_match(pattern: str, *, extra: int = 0, whole: bool = False) -> str 
     """
     try:
         text = _Walk(extra).sequence(import_module("re._parser").parse(pattern))
+        # A longer text is taken as it was walked: a client's pattern could try it for ever.
+        if len(text) > _LONGEST_TRIED:
+            return text
         matches = re.fullmatch if whole else re.search
         return text if matches(pattern, text) else None
     except (re.error, OverflowError, RecursionError, ValueError):
