@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec import Struct
+
 from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.prepare_turn import PrepareTurn
+from antiphon.application.requested import without_effect
 from antiphon.domain.checks import check_conversation
 from antiphon.domain.request import CreateResponse
+
+
+class Counted(Struct, frozen=True, kw_only=True):
+    """`ignored` are the paths of what a response to the same request would not heed."""
+
+    tokens: int
+    ignored: Sequence[str]
 
 
 class CountTokens:
@@ -15,9 +27,12 @@ class CountTokens:
         self._expand_prompt = expand_prompt
         self._prepare_turn = prepare_turn
 
-    async def __call__(self, request: CreateResponse, *, tenant: str) -> int:
-        """Return the count; without a model, the first one counts. Raises: RequestError."""
+    async def __call__(self, request: CreateResponse, *, tenant: str) -> Counted:
+        """Count; without a model, the first one does. Raises: RequestError."""
         request = await self._expand_prompt(request)
         check_conversation(request)
         prepared = await self._prepare_turn(request, tenant=tenant)
-        return await prepared.model.count(prepared.turn)
+        return Counted(
+            tokens=await prepared.model.count(prepared.turn),
+            ignored=(*prepared.offered.ignored, *without_effect(request)),
+        )

@@ -125,9 +125,10 @@ class Responses(Controller):
         """Render what `create` would render, and count it."""
         body = await read_body(request, services.options.limits)
         decoded = await in_turn(len(body), self._decode, body, services)
-        count = await services.count(decoded.request, tenant=TENANT)
-        answer = {"object": "response.input_tokens", "input_tokens": count}
-        return JsonAnswer(answer, answer_headers(request, decoded.unknown))
+        counted = await services.count(decoded.request, tenant=TENANT)
+        answer = {"object": "response.input_tokens", "input_tokens": counted.tokens}
+        headers = answer_headers(request, (*counted.ignored, *decoded.unknown))
+        return JsonAnswer(answer, headers)
 
     @post(
         "/compact",

@@ -67,3 +67,11 @@ def test_a_wrong_field_is_named_as_in_a_run(http: httpx.Client, field: str, valu
     refused = http.post("/responses/input_tokens", json={"input": "hi", field: value})
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == field
+
+
+def test_what_has_no_effect_is_named_as_on_creation(http: httpx.Client, model: str) -> None:
+    body = {"model": model, "input": "x", "tools": [{"type": "acme"}], "moderation": {"model": "m"}}
+    counted = http.post("/responses/input_tokens", json=body)
+    created = http.post("/responses", json=body)
+    assert counted.headers["x-antiphon-ignored"] == "tools[0], moderation"
+    assert counted.headers["x-antiphon-ignored"] == created.headers["x-antiphon-ignored"]
