@@ -133,7 +133,7 @@ def choice_of(value: str | Json | None, specs: Sequence[t.ToolSpec]) -> t.Choice
     if kind == "allowed_tools":
         return _allowed(value, specs)
     if isinstance(kind, str) and kind in CHOSEN_KINDS:
-        return t.Choice(mode="required", names=_chosen(kind, value, specs))
+        return t.Choice(mode="required", names=_chosen(kind, value, specs, specs))
     if isinstance(kind, str) and kind in SERVER_RUN_CHOICES:
         raise _bad_choice(f"this server runs no tool of type {kind!r}")
     raise _bad_choice(f"unknown type {kind!r}")
@@ -161,7 +161,9 @@ def _closed(schema: Any) -> bool:
         required = schema.get("required", [])
         if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
             return False
-        if not isinstance(required, list) or not all(name in required for name in properties):
+        if not isinstance(required, list):
+            return False
+        if not properties.keys() <= {name for name in required if isinstance(name, str)}:
             return False
     inner = [schema.get("items"), schema.get("anyOf"), *_values(schema.get("$defs"))]
     return all(map(_closed, [*inner, *_values(properties)]))
@@ -373,38 +375,55 @@ def _allowed(value: Json, specs: Sequence[t.ToolSpec]) -> t.Choice:
         raise _bad_choice(f"mode {mode!r} is none of 'auto', 'required'")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise _bad_choice("'tools' must be a list of tools")
-    names: frozenset[str] = frozenset()
+    called = _by_name(specs)
+    unnamed = [spec for spec in specs if spec.kind not in t.NAMED_KINDS]  # one of a kind
+    names: set[str] = set()
     for entry in entries:
         kind = entry.get("type")
         if isinstance(kind, str) and kind in CHOSEN_KINDS:
-            names |= _chosen(kind, entry, specs)
+            names |= _chosen(kind, entry, called.get(str(entry.get("name")), ()), unnamed)
     if mode == "required" and not names:
         raise _bad_choice("'required' needs at least one allowed tool")
-    return t.Choice(mode=mode, names=names)
+    return t.Choice(mode=mode, names=frozenset(names))
 
 
-def _chosen(kind: str, value: Json, specs: Sequence[t.ToolSpec]) -> frozenset[str]:
-    """Return the names of the tools that are meant."""
+def _by_name(specs: Sequence[t.ToolSpec]) -> Mapping[str, Sequence[t.ToolSpec]]:
+    """Return the specs by each name that may mean them: a choice may list thousands."""
+    found: dict[str, list[t.ToolSpec]] = {}
+    for spec in specs:
+        for name in {spec.client_name, spec.name, _joined(spec)} - {None}:
+            found.setdefault(str(name), []).append(spec)
+    return found
+
+
+def _chosen(
+    kind: str, value: Json, called: Sequence[t.ToolSpec], specs: Sequence[t.ToolSpec]
+) -> frozenset[str]:
+    """Return the names of the tools that are meant; `called` are those of the value's name."""
     name, namespace = value.get("name"), value.get("namespace")
     is_named = kind in t.NAMED_KINDS
     if is_named and not isinstance(name, str):
         raise _bad_choice(f"a tool of type {kind!r} needs a name")
     found = frozenset(
         spec.name
-        for spec in specs
+        for spec in (called if is_named else specs)
         if spec.kind in CHOSEN_KINDS[kind]
         and (not is_named or _is_called(spec, str(name), namespace))
     )
     if not found:
-        called = f" called {name!r}" if is_named else ""
-        raise _bad_choice(f"there is no {kind} tool{called} in 'tools'")
+        which = f" called {name!r}" if is_named else ""
+        raise _bad_choice(f"there is no {kind} tool{which} in 'tools'")
     return found
 
 
 def _is_called(spec: t.ToolSpec, name: str, namespace: Any) -> bool:
     # By both names, or by the two in one, as vLLM has it; also where that is too long for a model.
-    joined = f"{spec.namespace}{t.NAMESPACE_MARK}{spec.client_name}" if spec.namespace else None
-    return (spec.namespace, spec.client_name) == (namespace, name) or name in (spec.name, joined)
+    is_both = (spec.namespace, spec.client_name) == (namespace, name)
+    return is_both or name in (spec.name, _joined(spec))
+
+
+def _joined(spec: t.ToolSpec) -> str | None:
+    return f"{spec.namespace}{t.NAMESPACE_MARK}{spec.client_name}" if spec.namespace else None
 
 
 def _bad_choice(why: str) -> RequestError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,6 +91,24 @@ def test_every_form_of_tool_choice_has_one_normal_form(choice: Any, expected: Ch
 )
 def test_a_tool_choice_that_cannot_be_honoured_is_refused(choice: Any) -> None:
     assert refused(WEATHER, TIME, choice=choice) == "tool_choice"
+
+
+def test_thousands_of_allowed_tools_are_found_at_once() -> None:
+    tools = [{"type": "function", "name": f"f{n}"} for n in range(3000)]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": tools}
+    began = time.perf_counter()
+    found = offered(*tools, choice=choice).choice
+    assert found.names is not None
+    assert len(found.names) == len(tools)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_thousands_of_properties_are_looked_up_at_once() -> None:
+    names = [f"p{n}" for n in range(20_000)]
+    schema = {"type": "object", "properties": {name: {} for name in names}, "required": names[::-1]}
+    began = time.perf_counter()
+    assert is_strict({**schema, "additionalProperties": False})
+    assert time.perf_counter() - began < 0.5
 
 
 def test_required_without_tools_is_refused() -> None:
