@@ -35,6 +35,8 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
 """The first type that fits counts; subclasses stand before their bases."""
 
 RETRY_AFTER_S = 1
+MOST_TOLD = 1000
+"""Characters of a message: it may repeat what a client sent, which may be megabytes."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +51,8 @@ def error_body(
     status: int, message: str, param: str | None, code: str | None, dialect: Dialect = OPENAI
 ) -> ErrorBody:
     kind = dialect.error_type(status)
+    if len(message) > MOST_TOLD:
+        message = f"{message[: MOST_TOLD - 1]}…"
     return ErrorBody(message=message, type=kind, param=param, code=code)
 
 

@@ -164,3 +164,25 @@ def test_an_unknown_field_is_refused_only_where_that_is_wanted(serve: Callable[.
         answer = httpx.post(f"{server.api}/responses", json={**BASE, "made_up": 1})
     error = refused(answer)
     assert (error["code"], error["param"]) == ("unknown_parameter", "made_up")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "x" * 100_000,
+        {"type": "x" * 100_000},
+        {"type": "function", "name": "x" * 100_000},
+        {"type": "allowed_tools", "mode": "x" * 100_000, "tools": []},
+    ],
+)
+def test_an_error_repeats_little_of_a_long_tool_choice(http: httpx.Client, choice: Any) -> None:
+    tools = [{"type": "function", "name": "f"}]
+    answer = http.post("/responses", json={**BASE, "tools": tools, "tool_choice": choice})
+    assert refused(answer)["param"] == "tool_choice"
+
+
+@pytest.mark.parametrize("path", ["/conversations/{}", "/files?order={}", "/responses/{}"])
+def test_an_error_repeats_little_of_a_long_path(http: httpx.Client, path: str) -> None:
+    answer = http.get(path.format("x" * 20_000))
+    refused(answer, answer.status_code)
+    assert answer.status_code in (400, 404)
