@@ -48,7 +48,8 @@ class Allowance:
         self._left = MOST_RANGES
 
     def spend(self, chars: n.Characters, *, is_any_case: bool) -> None:
-        letters = characters.LETTERS if is_any_case else 0
+        width = sum(last - first + 1 for first, last in chars.ranges)
+        letters = min(width, characters.LETTERS) if is_any_case else 0
         self._left -= len(chars.ranges) + letters
         if self._left < 0:
             raise UnenforceableGrammar("so many large classes")
@@ -62,10 +63,6 @@ def read_expression(
     Raises: UnreadableGrammar, UnenforceableGrammar.
     """
     return _Reader(pattern, allowance, offset).whole(_checked(frozenset(flags), offset))
-
-
-def _is_large(chars: n.Characters) -> bool:
-    return sum(last - first for first, last in chars.ranges) > 1000
 
 
 def _checked(flags: frozenset[str], at: int) -> frozenset[str]:
@@ -133,7 +130,7 @@ class _Reader:
 
     def _in_case(self, chars: n.Characters, flags: frozenset[str]) -> n.Characters:
         is_any_case = "i" in flags
-        self._allowance.spend(chars, is_any_case=is_any_case and _is_large(chars))
+        self._allowance.spend(chars, is_any_case=is_any_case)
         return characters.without_case(chars) if is_any_case else chars
 
     def _group(self, flags: frozenset[str], depth: int) -> tuple[n.Node, frozenset[str]]:

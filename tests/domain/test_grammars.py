@@ -237,3 +237,10 @@ def test_any_definition_is_read_or_refused(syntax: str, definition: str) -> None
         assert 0 <= fault.at <= len(definition)
     else:
         assert grammar is None or grammar.start in grammar.rules
+
+
+def test_letters_of_both_cases_cost_as_much_as_they_are() -> None:
+    began = time.perf_counter()
+    assert read("regex", "(?i)" + r"[\u0000-\u03e0]" * 1800) is None
+    assert read("regex", "(?i)" + "[a-z]" * 1000) is not None
+    assert time.perf_counter() - began < 0.5
