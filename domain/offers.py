@@ -34,6 +34,9 @@ CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """The kinds of tools that a tool_choice of a type may mean."""
 
+MOST_GRAMMAR = 131_072
+"""Characters of all grammars of a request: reading takes some seconds for a million."""
+
 SERVER_RUN_CHOICES = frozenset(
     {
         "file_search",
@@ -83,7 +86,15 @@ def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> 
     """
     told: dict[object, tuple[t.ToolSpec, str]] = {}
     ignored: list[str] = []
+    grammar_left = MOST_GRAMMAR
     for each in definitions:
+        grammar_left -= _grammar_size(each.tool)
+        if grammar_left < 0:
+            raise RequestError(
+                f"All grammars of a request may have {MOST_GRAMMAR} characters together.",
+                param=each.path,
+                code="string_above_max_length",
+            )
         specs = _specs(each)
         for spec in specs:
             if _key(spec) in told and not each.later:
@@ -226,6 +237,13 @@ def _grammar(form: Json, path: str) -> tuple[str, str] | None:
             code="invalid_value",
         ) from None
     return syntax, definition
+
+
+def _grammar_size(tool: Known) -> int:
+    if isinstance(tool, t.NamespaceTool):
+        return sum(map(_grammar_size, tool.tools))
+    definition = tool.format.get("definition") if isinstance(tool, t.CustomTool) else None
+    return len(definition) if isinstance(definition, str) else 0
 
 
 def _told_only(tool: t.AnyTool | t.UnknownTool, path: str) -> Iterator[str]:

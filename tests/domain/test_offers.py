@@ -111,6 +111,17 @@ def test_thousands_of_properties_are_looked_up_at_once() -> None:
     assert time.perf_counter() - began < 0.5
 
 
+@pytest.mark.parametrize("in_namespace", [False, True])
+def test_many_large_grammars_are_refused_before_they_are_read(in_namespace: bool) -> None:
+    form = {"type": "grammar", "syntax": "regex", "definition": "(?i)" + r"\w" * 16_000}
+    tools: list[dict[str, Any]] = [
+        {"type": "custom", "name": f"c{n}", "format": form} for n in range(200)
+    ]
+    if in_namespace:
+        tools = [{"type": "namespace", "name": "n", "description": "", "tools": tools}]
+    assert refused(*tools) == ("tools[0]" if in_namespace else "tools[4]")
+
+
 def test_required_without_tools_is_refused() -> None:
     assert refused(choice="required") == "tool_choice"
 
