@@ -17,10 +17,11 @@ Order = Literal["asc", "desc"]
 
 
 class FileLimits(Struct, frozen=True, kw_only=True):
-    """`quota_bytes` is for all files of a tenant."""
+    """`quota_bytes` and `most` are for all files of a tenant: empty ones fill no quota."""
 
     max_bytes: int
     quota_bytes: int
+    most: int = 10_000
 
 
 class AddFile:
@@ -53,7 +54,15 @@ class AddFile:
             created_at=int(self._now()),
         )
         async with self._adding:  # two uploads must not both find the last room
-            kept = sum(each.bytes for each in await self._files.all(tenant))
+            files = await self._files.all(tenant)
+            if len(files) >= self._limits.most:
+                raise RequestError(
+                    f"There are {len(files)} files, which is all that are kept. Delete files that "
+                    "are no longer needed.",
+                    param="file",
+                    code="file_quota_exceeded",
+                )
+            kept = sum(each.bytes for each in files)
             if kept + file.bytes > self._limits.quota_bytes:
                 raise RequestError(
                     f"All files together may have {self._limits.quota_bytes} bytes, and {kept} "

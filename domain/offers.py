@@ -34,7 +34,7 @@ CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """The kinds of tools that a tool_choice of a type may mean."""
 
-MOST_GRAMMAR = 131_072
+MOST_GRAMMAR = 40_960
 """Characters of all grammars of a request: reading takes some seconds for a million."""
 
 SERVER_RUN_CHOICES = frozenset(
