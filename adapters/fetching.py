@@ -2,6 +2,7 @@
 
     Guard     which URL and which address may be reached
     _Dialer   resolves a name, checks every address of it, connects to one that was checked
+    Checked   connections that are made so, for whoever speaks HTTP
     fetch     one exchange with its redirects, each checked anew, within limits of size and time
 
 The check stands where the connection is made: no other parser reads the URL again, and no second
@@ -17,9 +18,9 @@ import re
 import socket
 import ssl
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -88,7 +89,7 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
 class Guard(Struct, frozen=True, kw_only=True):
     """What may be reached. `hosts`: `name`, `*.name` or either with `:port`; none is any host.
 
-    `private` are networks that may be reached although they are not public.
+    `:*` is any port. `private` are networks that may be reached although they are not public.
     """
 
     hosts: Sequence[str] = ()
@@ -127,10 +128,11 @@ class Guard(Struct, frozen=True, kw_only=True):
 
 def _fits(host: str, port: int, allowed: str) -> bool:
     name, colon, wanted = allowed.rpartition(":")
-    if not colon or not wanted.isdecimal():
+    ports: Sequence[int] = ()
+    if not colon or not (wanted.isdecimal() or wanted == "*"):
         name, ports = allowed, tuple(DEFAULT_PORTS.values())
     else:
-        ports = (int(wanted),)
+        ports = (port if wanted == "*" else int(wanted),)
     fits = host.endswith(name[1:]) if name.startswith("*.") else host == name.strip("[]")
     return fits and port in ports
 
@@ -198,6 +200,37 @@ class _Dialer(httpcore.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
 
+class Checked:
+    """Pools of connections to what the guard allows; no proxy, no credentials of this machine's."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        *,
+        resolve: Resolve = _resolve,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.guard = guard
+        self._resolve = resolve
+        self._ssl_context = ssl_context
+
+    @asynccontextmanager
+    async def pool(self, url: httpx.URL) -> AsyncGenerator[httpcore.AsyncConnectionPool]:
+        """Yield a new pool, for URLs of this one's scheme, and close all that it opened.
+
+        Of one's own: a connection to what was checked then is not used again later.
+        """
+        if url.scheme == "https" and self._ssl_context is None:
+            self._ssl_context = await asyncio.to_thread(httpx.create_ssl_context, trust_env=False)
+        async with (
+            aclosing(_Dialer(self.guard, self._resolve)) as dialer,
+            httpcore.AsyncConnectionPool(
+                ssl_context=self._ssl_context, network_backend=dialer
+            ) as pool,
+        ):
+            yield pool
+
+
 class HttpFetcher(Fetcher):
     """Reads no proxy and no credentials from the environment, keeps no cookies and no connection.
 
@@ -218,8 +251,7 @@ class HttpFetcher(Fetcher):
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._max_redirects = max_redirects
-        self._resolve = resolve
-        self._ssl_context = ssl_context
+        self._checked = Checked(guard, resolve=resolve, ssl_context=ssl_context)
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def fetch(
@@ -271,8 +303,6 @@ class HttpFetcher(Fetcher):
     async def _once(
         self, url: httpx.URL, method: str, headers: Mapping[str, str], content: bytes
     ) -> Fetched:
-        if url.scheme == "https" and self._ssl_context is None:
-            self._ssl_context = await asyncio.to_thread(httpx.create_ssl_context, trust_env=False)
         port = f":{url.port}" if url.port else ""
         host = f"[{url.host}]" if ":" in url.host else url.host
         sent = {
@@ -288,11 +318,7 @@ class HttpFetcher(Fetcher):
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
         )
         async with (
-            aclosing(_Dialer(self._guard, self._resolve)) as dialer,
-            # A pool of its own: a connection to what was checked then is not used again later.
-            httpcore.AsyncConnectionPool(
-                ssl_context=self._ssl_context, network_backend=dialer
-            ) as pool,
+            self._checked.pool(url) as pool,
             pool.stream(
                 method,
                 target,

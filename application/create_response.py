@@ -25,6 +25,7 @@ from antiphon.application.ports import (
     ResponseStore,
     StoredItem,
     StoredResponse,
+    ToolServers,
 )
 from antiphon.application.prepare_turn import Prepared, PrepareTurn
 from antiphon.application.read_items import as_it_is, to_store
@@ -93,6 +94,7 @@ class CreateResponseService:
         log: EventLog,
         runs: Runs,
         run_response: RunResponse,
+        tool_servers: ToolServers | None = None,
         *,
         new_id: NewId,
         now: Clock,
@@ -106,6 +108,7 @@ class CreateResponseService:
         self._log = log
         self._runs = runs
         self._run_response = run_response
+        self._tool_servers = tool_servers
         self._new_id = new_id
         self._now = now
         self._seal = seal
@@ -148,7 +151,9 @@ class CreateResponseService:
             removed=prepared.removed,
         )
         plan = await plan_of(request, prepared, tenant=tenant)
-        turns = Turns(plan, self._show_items, self._seal, response_id=response.id)
+        turns = Turns(
+            plan, self._show_items, self._seal, self._tool_servers, response_id=response.id
+        )
         await turns.begin()
         try:
             remembers = remembered is not None and not response.store

@@ -5,9 +5,11 @@ from __future__ import annotations
 from antiphon.application.ports import Model
 from antiphon.application.prepare_turn import Prepared
 from antiphon.application.turns import Plan
+from antiphon.domain import mcp
 from antiphon.domain.compaction import kept
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import CompactionTrigger
+from antiphon.domain.offers import servers_of
 from antiphon.domain.request import CreateResponse
 
 COMPACTED_AT = 0.8
@@ -20,6 +22,8 @@ async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -
     triggered = bool(prepared.added) and isinstance(prepared.added[-1].item, CompactionTrigger)
     if triggered and not prepared.turn.items:
         raise RequestError("There is no conversation to compact.", param="input")
+    servers = servers_of(prepared.offered)
+    labels = dict.fromkeys(server.server_label for server in servers)
     return Plan(
         tenant=tenant,
         model=prepared.model,
@@ -29,6 +33,12 @@ async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -
         answers=not triggered,
         warms_up=warms_up,
         summary=_summary(request),
+        servers=servers,
+        unlisted=[
+            label for label in labels if mcp.listing_of(label, prepared.conversation) is None
+        ],
+        approved=prepared.approved,
+        most_calls=request.max_tool_calls,
     )
 
 

@@ -6,6 +6,7 @@ EventLog                  the events of each run, for its readers
 PromptTemplates           what requests leave open, by name and version
 FileStore                 the files that clients uploaded
 Fetcher                   what a URL names, within the bounds that the operator set
+ToolServers ⊃ ToolSession the tools of servers that requests name, for one response
 ReadPdf                   the text of a PDF
 
 A port that opens something raises there, before the first result, whatever can still be answered
@@ -28,7 +29,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.items import Item
 from antiphon.domain.prompts import Template
 from antiphon.domain.response import Response, TextConfig
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import Choice, McpTool, ToolSpec
 
 Json = dict[str, Any]
 
@@ -501,6 +502,35 @@ class Fetcher(Protocol):
         Raises: FetchRefused for a URL that may not be fetched; FetchTooLarge; FetchFailed. Their
         messages may be shown to clients: they say nothing of the network behind this server.
         """
+
+
+class ToolResult(Struct, frozen=True, kw_only=True):
+    """What a call gave: its output, or the error of api_surface 3.2 that came in its place."""
+
+    output: str | None = None
+    error: Json | None = None
+
+
+class ToolSession(Protocol):
+    """One server's tools, for one response. Nothing is sent before the first use.
+
+    Several calls may run at the same time. Each use ends within a time that the operator set.
+    """
+
+    async def tools(self) -> tuple[Json, ...]:
+        """Return the tools as `mcp_list_tools` shows them. Raises: ToolServerError."""
+
+    async def call(self, name: str, arguments: Json) -> ToolResult:
+        """Call a tool, once: what went wrong is a result too, and nothing is tried again."""
+
+    async def aclose(self) -> None: ...
+
+
+class ToolServers(Protocol):
+    """The servers whose tools this server calls."""
+
+    def session(self, server: McpTool) -> ToolSession:
+        """Return a session with the server of this address and these credentials."""
 
 
 ReadPdf = Callable[[bytes], Awaitable[str]]

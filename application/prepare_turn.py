@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.application.continuations import Remembered
 from antiphon.application.load_history import LoadHistory
@@ -17,17 +18,21 @@ from antiphon.application.read_items import ReadItems
 from antiphon.application.requested import turn_of
 from antiphon.application.show_items import ShowItems
 from antiphon.domain import conversation as c
+from antiphon.domain import mcp
 from antiphon.domain.decoding import decode_tool
+from antiphon.domain.items import AnyItem, McpApprovalRequest
 from antiphon.domain.offers import EARLIER, Definition, Offer, offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
+from antiphon.domain.tools import McpTool
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
     """A turn that may be begun.
 
     `added` are the items that the request itself brought, `history` those that it continues;
-    `removed` those that the model is not shown because nobody can read them.
+    `removed` those that the model is not shown because nobody can read them; `conversation` is all
+    of them, `approved` the calls in it that this request approves of.
     """
 
     model: Model
@@ -36,6 +41,8 @@ class Prepared(Struct, frozen=True, kw_only=True):
     added: Sequence[c.Entry]
     turn: Turn
     removed: Sequence[InputTransformation] = ()
+    conversation: Sequence[AnyItem] = ()
+    approved: Sequence[McpApprovalRequest] = ()
 
 
 class PrepareTurn:
@@ -47,11 +54,14 @@ class PrepareTurn:
         read_items: ReadItems,
         load_history: LoadHistory,
         show_items: ShowItems,
+        *,
+        runs_tools: bool = False,
     ) -> None:
         self._models = models
         self._read_items = read_items
         self._load_history = load_history
         self._show_items = show_items
+        self._runs_tools = runs_tools
 
     async def __call__(
         self,
@@ -66,11 +76,15 @@ class PrepareTurn:
         model = self._models.named(request.model) if request.model else self._models.all[0]
         added = await self._read_items(request.input, tenant=tenant, remembered=remembered)
         history = await self._load_history(request, tenant=tenant, remembered=remembered)
-        offered = offer(_definitions(request, history, added), request.tool_choice)
         new = [entry.item for entry in added]
-        c.check_ids((entry.item.id for entry in history), new)
         conversation = [*(entry.item for entry in history), *new]
+        definitions = _definitions(request, history, added)
+        if self._runs_tools:
+            definitions = [_run_here(each, conversation) for each in definitions]
+        offered = offer(definitions, request.tool_choice)
+        c.check_ids((entry.item.id for entry in history), new)
         c.check_pairs(conversation)
+        approved = mcp.approved(conversation)
         every = request.reasoning is not None and request.reasoning.context == "all_turns"
         shown = await self._show_items(
             conversation, tenant=tenant, model=model, added=new, all_reasoning=every
@@ -90,7 +104,18 @@ class PrepareTurn:
             added=added,
             turn=turn,
             removed=shown.removed,
+            conversation=conversation,
+            approved=approved if self._runs_tools else (),
         )
+
+
+def _run_here(definition: Definition, conversation: Sequence[AnyItem]) -> Definition:
+    """Return the definition with what an MCP server is known to offer, if it is one."""
+    tool = definition.tool
+    if not isinstance(tool, McpTool) or not tool.server_url:
+        return definition
+    listed = mcp.listing_of(tool.server_label, conversation)
+    return replace(definition, is_run=True, listed=listed or ())
 
 
 def _definitions(

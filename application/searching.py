@@ -12,9 +12,6 @@ from antiphon.domain import items as i
 from antiphon.domain.tools import AnyTool
 from antiphon.domain.usage import TurnUsage
 
-MOST_SEARCHES = 8
-"""Turns with searches in one response: a model that only ever searches comes to an end."""
-
 
 def searches_in(items: Sequence[i.AnyItem]) -> list[i.ToolSearchCall]:
     """Return the searches that the server is to run."""

@@ -8,20 +8,38 @@ the run nor the sequencer knows of it.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.application.calling import CallingTurn, OpeningTurn, Sessions
 from antiphon.application.compacting import CompactingTurn, compaction_of
-from antiphon.application.ports import Model, ModelTurn, Turn
-from antiphon.application.searching import MOST_SEARCHES, SearchTurn, searches_in
+from antiphon.application.ports import Model, ModelTurn, ToolServers, Turn
+from antiphon.application.searching import SearchTurn, searches_in
 from antiphon.application.show_items import ShowItems
 from antiphon.application.summaries import SummarisedTurn
 from antiphon.application.warm_up import WarmUp, shortest
-from antiphon.domain.items import AnyItem, asks
-from antiphon.domain.offers import Offer, loaded
+from antiphon.domain.items import (
+    AnyItem,
+    McpApprovalRequest,
+    McpCall,
+    McpListTools,
+    ToolSearchOutput,
+    asks,
+)
+from antiphon.domain.mcp import listings_in
+from antiphon.domain.offers import Offer, heard, loaded
 from antiphon.domain.tool_search import search
+from antiphon.domain.tools import Choice, McpTool
+
+MOST_ROUNDS = 32
+"""Turns that the model may have after what this server did for it. In the last one nothing can be
+called: a model that only ever calls comes to an end, and that end is an answer."""
+
+DONE_HERE = (McpListTools, McpCall, ToolSearchOutput)
+"""Items of what this server did: the model goes on after them."""
 
 Seal = Callable[[str, str], str]
 """(tenant, text) -> an opaque, authenticated string."""
@@ -33,6 +51,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     `compacts`: the conversation is compacted first; `answers`: then, or at once, it is answered.
     `warms_up`: nothing is answered, only the prompt is cached.
     `summary`: how long summaries of reasoning are to be; None for none.
+    `servers` are the MCP servers whose tools may be called, `unlisted` the labels of those to ask
+    for their tools, `approved` the calls to run before the model's turn, `most_calls` the limit.
     """
 
     tenant: str
@@ -43,6 +63,15 @@ class Plan(Struct, frozen=True, kw_only=True):
     answers: bool = True
     warms_up: bool = False
     summary: str | None = None
+    servers: Sequence[McpTool] = ()
+    unlisted: Sequence[str] = ()
+    approved: Sequence[McpApprovalRequest] = ()
+    most_calls: int | None = None
+
+    @property
+    def opens(self) -> bool:
+        """Whether something is to be done before the model's first answer."""
+        return bool(self.unlisted or self.approved) and self.answers and not self.warms_up
 
 
 class Turns:
@@ -50,8 +79,17 @@ class Turns:
 
     _first: ModelTurn
 
-    def __init__(self, plan: Plan, show_items: ShowItems, seal: Seal, *, response_id: str) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        show_items: ShowItems,
+        seal: Seal,
+        tool_servers: ToolServers | None,
+        *,
+        response_id: str,
+    ) -> None:
         self._plan = plan
+        self._sessions = Sessions(tool_servers, plan.servers, plan.most_calls)
         self._show_items = show_items
         self._seal = seal
         self._response_id = response_id
@@ -60,7 +98,7 @@ class Turns:
     async def begin(self) -> None:
         """Admit the first turn. Raises: RequestError, TooManyRequests, EngineDead."""
         turn = self._plan.turn
-        self._first = await (self._compact(turn) if self._plan.compacts else self._answer(turn))
+        self._first = await (self._compact(turn) if self._plan.compacts else self._begun(turn))
 
     async def aclose(self) -> None:
         """Abort the first turn, where `each` is not going to be read."""
@@ -68,43 +106,56 @@ class Turns:
 
     async def each(self, output: Sequence[AnyItem]) -> AsyncGenerator[ModelTurn]:
         """Yield the turns; `output` grows meanwhile: it has the items of those that are over."""
-        plan, turn, seen, latest = self._plan, self._plan.turn, 0, self._first
-        yield latest
-        if plan.compacts:
-            if not plan.answers:
-                return
-            shown = await self._show_items(output, tenant=plan.tenant, model=plan.model)
-            turn = replace(turn, items=shown.items)
-            seen, latest = len(output), await self._answer(turn)
+        async with aclosing(self._sessions):
+            plan, turn, latest = self._plan, self._plan.turn, self._first
             yield latest
-        async for further in self._searches(turn, latest, output, seen):
-            yield further
+            if plan.compacts:
+                if not plan.answers:
+                    return
+                shown = await self._show_items(output, tenant=plan.tenant, model=plan.model)
+                turn = replace(turn, items=shown.items)
+                seen, latest = len(output), await self._begun(turn)
+                yield latest
+            else:
+                seen = 0
+            async with aclosing(self._further(turn, latest, output, seen)) as further:
+                async for each in further:
+                    yield each
 
-    async def _searches(
+    async def _further(
         self, turn: Turn, latest: ModelTurn, output: Sequence[AnyItem], seen: int
     ) -> AsyncGenerator[ModelTurn]:
-        """Yield what the latest turn's searches (in `output`, from `seen` on) have found, then the
-        next turn, which may search too.
+        """Yield the turns that the latest one makes necessary: what its searches (in `output`, from
+        `seen` on) have found, then the model's next turn, which sees what the server has done.
         """
         offered = self._plan.offered
-        for _ in range(MOST_SEARCHES):
-            searches = searches_in(output[seen:])
-            if not searches:
-                return
+        for left in reversed(range(MOST_ROUNDS)):
             tools = [each.tool for each in offered.definitions]
-            found = [search(each.arguments, tools) for each in searches]
-            yield SearchTurn(found, after=latest)
-            if any(asks(item) for item in output[seen:]):
-                return  # the client has calls to answer first
-            offered = loaded(offered, [tool for each in found for tool in each])
+            found = [search(each.arguments, tools) for each in searches_in(output[seen:])]
+            if found:
+                yield SearchTurn(found, after=latest)
+            new = output[seen:]
+            if not any(isinstance(item, DONE_HERE) for item in new) or any(map(_waits, new)):
+                return
+            if isinstance(latest, OpeningTurn):
+                offered = heard(offered, listings_in(new))
+            else:
+                offered = loaded(offered, [tool for each in found for tool in each])
             turn = replace(
                 turn,
-                items=[*turn.items, *output[seen:]],
+                items=[*turn.items, *new],
                 tools=offered.specs,
-                choice=offered.choice,
+                choice=offered.choice if left else Choice(mode="none"),
             )
             seen, latest = len(output), await self._answer(turn)
             yield latest
+
+    async def _begun(self, turn: Turn) -> ModelTurn:
+        if not self._plan.opens:
+            return await self._answer(turn)
+        # What is wrong with the conversation is found now, not after servers were asked.
+        await self._plan.model.count(turn)
+        return OpeningTurn(self._sessions, self._plan.unlisted, self._plan.approved)
 
     async def _compact(self, turn: Turn) -> ModelTurn:
         admitted = await self._admit(compaction_of(turn))
@@ -114,6 +165,8 @@ class Turns:
         if self._plan.warms_up:
             return WarmUp(await self._admit(shortest(turn)))
         admitted = await self._admit(turn)
+        if self._plan.servers:
+            admitted = CallingTurn(admitted, self._sessions)
         if self._plan.summary is None:
             return admitted
         silent = "none" if "none" in self._plan.model.efforts else None
@@ -123,3 +176,8 @@ class Turns:
         request_id = f"{self._response_id}_{self._admitted}"
         self._admitted += 1
         return await self._plan.model.begin(turn, request_id=request_id)
+
+
+def _waits(item: AnyItem) -> bool:
+    """Whether the client has to do something before the model can go on."""
+    return isinstance(item, McpApprovalRequest) or bool(asks(item))

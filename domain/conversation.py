@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from antiphon.domain import items as i
+from antiphon.domain import mcp
 from antiphon.domain.content import InputImage, InputText, OutputText, Part
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import RequestError, missing_parameter
@@ -237,6 +238,8 @@ def resource(given: Entry, new_id: NewId) -> tuple[str, Raw]:
         full["status"] = "completed"
     if isinstance(item, i.Message):
         full["content"] = _parts(item, fields["content"])
+    if isinstance(item, i.AdditionalTools | i.ToolSearchOutput):
+        full["tools"] = [mcp.redacted(tool) for tool in item.tools]
     return item_id, Raw(_encode(full))
 
 

@@ -15,6 +15,7 @@ AntiphonError
 │   ├── FetchRefused          it may not be asked for at all
 │   ├── FetchTooLarge
 │   └── FetchFailed           it was asked for in vain
+├── ToolServerError           a server of tools could not be asked            told in its item
 ├── DocumentError             a document could not be read as text            told as a 400
 ├── SettingsError             the server cannot start as it was told to       exit 2
 ├── UnreadableGrammar         a custom tool's definition, on the way to a RequestError that names it
@@ -117,6 +118,10 @@ class FetchTooLarge(FetchError):
 
 class FetchFailed(FetchError):
     """The URL's server was not reached, or gave no whole answer in time."""
+
+
+class ToolServerError(AntiphonError):
+    """A server of tools gave no list of them; the message may be shown to clients."""
 
 
 class DocumentError(AntiphonError):

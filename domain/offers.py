@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from antiphon.domain import grammars
+from antiphon.domain import grammars, mcp
 from antiphon.domain import tools as t
 from antiphon.domain.client_tools import CLIENT_TOOLS, SearchArguments, parameters_of
 from antiphon.domain.errors import RequestError, UnreadableGrammar, missing_parameter
@@ -31,6 +31,7 @@ CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     "computer_use": COMPUTERS,
     "computer_use_preview": COMPUTERS,
     "tool_search": SEARCHES,
+    "mcp": t.MCP,
 }
 """The kinds of tools that a tool_choice of a type may mean."""
 
@@ -46,7 +47,6 @@ SERVER_RUN_CHOICES = frozenset(
         "image_generation",
         "code_interpreter",
         "programmatic_tool_calling",
-        "mcp",
     }
 )
 """tool_choice objects that force a tool that only the server could run."""
@@ -57,11 +57,16 @@ EARLIER = "previous_response_id"
 
 
 class Definition(Struct, frozen=True, kw_only=True):
-    """A tool, and where it was defined: in `tools` (`later` false) or in an item."""
+    """A tool, and where it was defined: in `tools` (`later` false) or in an item.
+
+    `is_run`: an MCP server whose tools this server can call; `listed` are those, once it was asked.
+    """
 
     tool: Known
     path: str
     later: bool = False
+    is_run: bool = False
+    listed: tuple[Json, ...] = ()
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -84,6 +89,7 @@ def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> 
     A definition that comes later replaces one of its name; two in `tools` must not have one name.
     Deferred tools are held back if there is a search that can load them.
     """
+    _check_labels(definitions)
     told: dict[object, tuple[t.ToolSpec, str]] = {}
     ignored: list[str] = []
     grammar_left = MOST_GRAMMAR
@@ -101,11 +107,14 @@ def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> 
                 raise _same_name(spec.client_name, each.path)
             told[_key(spec)] = (spec, each.path)
         if each.path != EARLIER:  # what came with an earlier request was named there
-            ignored += _told_only(each.tool, each.path) if specs else (each.path,)
+            ignored += _told_only(each.tool, each.path) if specs or each.is_run else (each.path,)
     every = _with_names_of_their_own(list(told.values()))
-    choice = choice_of(tool_choice, every)
+    labels = frozenset(label for each in definitions if (label := _label(each)) is not None)
+    choice = choice_of(tool_choice, every, labels)
     specs = _without_deferred(every, definitions, choice)
-    if tool_choice == "required" and not specs:
+    if choice.mode == "required" and not specs and labels:
+        choice = t.Choice()  # a server was not asked yet, or in vain: nothing can be forced
+    elif tool_choice == "required" and not specs:
         raise _bad_choice("'required' needs at least one tool that a model can be offered")
     echo = (each.tool for each in definitions if not each.later)
     return Offer(
@@ -130,8 +139,30 @@ def loaded(before: Offer, tools: Sequence[Known]) -> Offer:
     return offer([*before.definitions, *found], None)
 
 
-def choice_of(value: str | Json | None, specs: Sequence[t.ToolSpec]) -> t.Choice:
-    """Return tool_choice in its normal form. Raises: RequestError with param tool_choice."""
+def servers_of(offered: Offer) -> list[t.McpTool]:
+    """Return the MCP servers whose tools can be called."""
+    tools = (each.tool for each in offered.definitions if each.is_run)
+    return [tool for tool in tools if isinstance(tool, t.McpTool)]
+
+
+def heard(before: Offer, listings: Mapping[str, tuple[Json, ...]]) -> Offer:
+    """Return the offer with the tools that MCP servers have listed, by their label."""
+    definitions = [
+        replace(each, listed=listings.get(str(_label(each)), each.listed))
+        for each in before.definitions
+    ]
+    return offer(definitions, before.tool_choice)
+
+
+def choice_of(
+    value: str | Json | None,
+    specs: Sequence[t.ToolSpec],
+    labels: frozenset[str] = frozenset(),
+) -> t.Choice:
+    """Return tool_choice in its normal form. Raises: RequestError with param tool_choice.
+
+    `labels` are those of MCP servers, whose tools need not be known yet.
+    """
     if value is None or value == "auto":
         return t.Choice()
     if value == "none":
@@ -142,9 +173,10 @@ def choice_of(value: str | Json | None, specs: Sequence[t.ToolSpec]) -> t.Choice
         raise _bad_choice(f"{value!r} is none of 'auto', 'none', 'required'")
     kind = value.get("type")
     if kind == "allowed_tools":
-        return _allowed(value, specs)
+        return _allowed(value, specs, labels)
     if isinstance(kind, str) and kind in CHOSEN_KINDS:
-        return t.Choice(mode="required", names=_chosen(kind, value, specs, specs))
+        names = _chosen(kind, value, specs, specs, labels)
+        return t.Choice(mode="required", names=names) if names else t.Choice()
     if isinstance(kind, str) and kind in SERVER_RUN_CHOICES:
         raise _bad_choice(f"this server runs no tool of type {kind!r}")
     raise _bad_choice(f"unknown type {kind!r}")
@@ -321,14 +353,37 @@ or one that only a server could run (docs/decisions/0018)."""
 
 def _specs(definition: Definition) -> tuple[t.ToolSpec, ...]:
     tool = definition.tool
+    if isinstance(tool, t.McpTool):
+        return mcp.specs(tool, definition.listed)
     specs = SPECS[type(tool)](tool, definition.path) if type(tool) in SPECS else ()
     if definition.later:  # being brought is being loaded
         return tuple(replace(spec, deferred=False) for spec in specs)
     return specs
 
 
+def _label(definition: Definition) -> str | None:
+    """Return the label of an MCP server that this server can call."""
+    tool = definition.tool
+    return tool.server_label if definition.is_run and isinstance(tool, t.McpTool) else None
+
+
+def _check_labels(definitions: Sequence[Definition]) -> None:
+    seen: set[str] = set()
+    for each in definitions:
+        label = _label(each)
+        if label is not None and label in seen and not each.later:
+            raise RequestError(
+                f"Two MCP servers are labelled {label[:100]!r}.",
+                param=f"{each.path}.server_label",
+                code="invalid_value",
+            )
+        seen |= {label} if label is not None else set()
+
+
 def _key(spec: t.ToolSpec) -> object:
     """Return what two definitions of one tool have in common."""
+    if mcp.is_mcp(spec):
+        return "mcp", spec.namespace, spec.client_name
     return (spec.namespace, spec.client_name) if spec.kind in t.NAMED_KINDS else spec.kind
 
 
@@ -378,6 +433,8 @@ def _without_deferred(
 def _echo(tool: t.AnyTool | t.UnknownTool) -> Any:
     if isinstance(tool, t.UnknownTool):
         return tool.raw
+    if isinstance(tool, t.McpTool):
+        return mcp.redacted(msgspec.to_builtins(tool))
     if isinstance(tool, t.FunctionTool) and tool.strict is None:
         return replace(tool, strict=is_strict(tool.parameters))
     return tool
@@ -387,7 +444,7 @@ def _same_name(name: str, path: str) -> RequestError:
     return RequestError(f"Two tools are called {name!r}.", param=path, code="invalid_value")
 
 
-def _allowed(value: Json, specs: Sequence[t.ToolSpec]) -> t.Choice:
+def _allowed(value: Json, specs: Sequence[t.ToolSpec], labels: frozenset[str]) -> t.Choice:
     mode, entries = value.get("mode", "auto"), value.get("tools")
     if mode not in ("auto", "required"):
         raise _bad_choice(f"mode {mode!r} is none of 'auto', 'required'")
@@ -399,7 +456,10 @@ def _allowed(value: Json, specs: Sequence[t.ToolSpec]) -> t.Choice:
     for entry in entries:
         kind = entry.get("type")
         if isinstance(kind, str) and kind in CHOSEN_KINDS:
-            names |= _chosen(kind, entry, called.get(str(entry.get("name")), ()), unnamed)
+            named = called.get(str(entry.get("name")), ())
+            names |= _chosen(kind, entry, named, unnamed, labels)
+    if mode == "required" and not names and labels:
+        mode = "auto"
     if mode == "required" and not names:
         raise _bad_choice("'required' needs at least one allowed tool")
     return t.Choice(mode=mode, names=frozenset(names))
@@ -415,9 +475,19 @@ def _by_name(specs: Sequence[t.ToolSpec]) -> Mapping[str, Sequence[t.ToolSpec]]:
 
 
 def _chosen(
-    kind: str, value: Json, called: Sequence[t.ToolSpec], specs: Sequence[t.ToolSpec]
+    kind: str,
+    value: Json,
+    called: Sequence[t.ToolSpec],
+    specs: Sequence[t.ToolSpec],
+    labels: frozenset[str],
 ) -> frozenset[str]:
-    """Return the names of the tools that are meant; `called` are those of the value's name."""
+    """Return the names of the tools that are meant; none of a server that lists no such tool.
+
+    `called` are those of the value's name.
+    """
+    label = value.get("server_label")
+    if kind == "mcp" and isinstance(label, str) and label in labels:
+        return _of_server(value, specs)
     name, namespace = value.get("name"), value.get("namespace")
     is_named = kind in t.NAMED_KINDS
     if is_named and not isinstance(name, str):
@@ -432,6 +502,15 @@ def _chosen(
         which = f" called {name!r}" if is_named else ""
         raise _bad_choice(f"there is no {kind} tool{which} in 'tools'")
     return found
+
+
+def _of_server(value: Json, specs: Sequence[t.ToolSpec]) -> frozenset[str]:
+    label, name = value["server_label"], value.get("name")
+    return frozenset(
+        spec.name
+        for spec in specs
+        if mcp.is_mcp(spec) and spec.namespace == label and name in (None, spec.client_name)
+    )
 
 
 def _is_called(spec: t.ToolSpec, name: str, namespace: Any) -> bool:

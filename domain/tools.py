@@ -200,11 +200,17 @@ ToolKind = Literal[
     "computer_use_preview",
     "tool_search",
     "server_tool_search",
+    "mcp",
+    "mcp_approval",
 ]
 
 
 NAMED_KINDS = ("function", "custom")
 """Kinds of tools that a client names; of the others there is one each."""
+
+MCP = ("mcp", "mcp_approval")
+"""Kinds of tools of MCP servers: run at once, and run when the client approves of the call. The
+namespace of such a tool is the server's label."""
 
 NAMESPACE_MARK = "__"
 LONGEST_FLAT_NAME = 64

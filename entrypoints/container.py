@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import ipaddress
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from dependency_injector import containers, providers
 
-from antiphon.adapters.fetching import Guard, HttpFetcher, NoFetcher
+from antiphon.adapters.fetching import Checked, Guard, HttpFetcher, NoFetcher
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.sealing import Sealer
@@ -57,6 +58,7 @@ from antiphon.application.ports import (
     Model,
     PromptTemplates,
     ResponseStore,
+    ToolServers,
 )
 from antiphon.application.prepare_turn import PrepareTurn
 from antiphon.application.read_items import ReadItems
@@ -124,11 +126,33 @@ def fetcher(settings: Settings) -> Fetcher:
     if not fetch.urls:
         return NoFetcher()
     return HttpFetcher(
-        Guard(hosts=fetch.hosts, private=tuple(map(ipaddress.ip_network, fetch.private))),
+        _guard(settings),
         max_bytes=fetch.max_bytes,
         timeout_s=fetch.timeout_s,
         max_redirects=fetch.redirects,
     )
+
+
+def _guard(settings: Settings) -> Guard:
+    fetch = settings.fetch
+    return Guard(hosts=fetch.hosts, private=tuple(map(ipaddress.ip_network, fetch.private)))
+
+
+def tool_servers(settings: Settings) -> ToolServers | None:
+    """Return what calls MCP servers, None where the extra `mcp` is not installed."""
+    from antiphon.adapters.tool_servers.mcp import McpServers
+
+    if importlib.util.find_spec("mcp") is None:
+        return None
+    return McpServers(
+        Checked(_guard(settings)) if settings.fetch.urls else None,
+        timeout_s=settings.tools.timeout_s,
+        max_bytes=settings.tools.max_bytes,
+    )
+
+
+def runs_tools(servers: ToolServers | None) -> bool:
+    return servers is not None
 
 
 def scripted_models(settings: Settings) -> Sequence[Model]:
@@ -265,7 +289,17 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     show_items = providers.Singleton(ShowItems, show_media, unseal=sealer.provided.unseal)
-    prepare_turn = providers.Singleton(PrepareTurn, models, read_items, load_history, show_items)
+    tool_servers: providers.Provider[ToolServers | None] = providers.Singleton(
+        tool_servers, settings
+    )
+    prepare_turn = providers.Singleton(
+        PrepareTurn,
+        models,
+        read_items,
+        load_history,
+        show_items,
+        runs_tools=providers.Callable(runs_tools, tool_servers),
+    )
     create_response = providers.Singleton(
         CreateResponseService,
         expand_prompt,
@@ -276,6 +310,7 @@ class Container(containers.DeclarativeContainer):
         log,
         runs,
         run_response,
+        tool_servers,
         new_id=providers.Object(new_id),
         now=providers.Object(time.time),
         seal=sealer.provided.seal,

@@ -37,6 +37,7 @@ REQUESTS = "What a request may be"
 STREAMS = "Streams"
 LOGS = "Logs and errors"
 FETCHED = "What is fetched"
+TOOLS = "Tools of MCP servers"
 SCRIPTED = "The scripted engine"
 
 
@@ -85,8 +86,8 @@ class Fetch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool,
         _about(
             FETCHED,
-            "Fetch the images and files whose http(s) URLs requests name. Only public addresses "
-            "are reached, also by redirects.",
+            "Fetch the images and files whose http(s) URLs requests name, and call the MCP servers "
+            "that they name. Only public addresses are reached, also by redirects.",
         ),
     ] = False
     hosts: Annotated[
@@ -94,7 +95,7 @@ class Fetch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about(
             FETCHED,
             "A host to fetch from: NAME, *.NAME for all below it, either with :PORT for another "
-            "port than 80 and 443. Repeat it for more; all others are then refused.",
+            "port than 80 and 443, :* for any. Repeat it for more; all others are then refused.",
             shown_default="any public host",
         ),
     ] = ()
@@ -126,6 +127,17 @@ class Fetch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise SettingsError(
                     f"fetch.private must be networks like 10.1.0.0/16, not {text!r}: {error}."
                 ) from None
+
+
+class Tools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the tools of MCP servers are called. Which servers may be: see Fetch."""
+
+    timeout_s: Annotated[
+        float, _about(TOOLS, "Seconds for one call of an MCP server, or for its list.", gt=0)
+    ] = 60.0
+    max_bytes: Annotated[
+        int, _about(TOOLS, "The most that is read of one answer of an MCP server.", ge=1)
+    ] = 1024 * 1024
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -330,6 +342,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = False
 
     fetch: Fetch = Fetch()
+    tools: Tools = Tools()
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.client_tools import CLIENT_TOOLS, KINDS_OF, asked_of, normal
-from antiphon.domain.items import Item, ToolSearchOutput
+from antiphon.domain.items import Item, McpApprovalRequest, McpCall, ToolSearchOutput
+from antiphon.domain.mcp import is_mcp, model_name
 from antiphon.domain.tools import NAMED_KINDS, ToolSpec, flat_name
 
 Json = dict[str, Any]
@@ -47,6 +48,21 @@ def written_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) ->
     known = (tool for tool in tools if tool.kind in NAMED_KINDS and tool.namespace == namespace)
     found = (tool.name for tool in known if name in (tool.name, tool.client_name))
     return next(found, flat_name(namespace, name))
+
+
+def mcp_name(tools: Iterable[ToolSpec], name: str, label: str | None) -> str | None:
+    """Return the name that the model writes for an MCP server's tool, None if it is not offered.
+
+    Without a label, the first server that has such a tool is meant.
+    """
+    known = (tool for tool in tools if is_mcp(tool) and label in (None, tool.namespace))
+    return next((tool.name for tool in known if name in (tool.name, tool.client_name)), None)
+
+
+def mcp_called(item: McpCall | McpApprovalRequest, tools: Iterable[ToolSpec]) -> str:
+    """Return the name that the model wrote in a call of an MCP server's tool."""
+    found = mcp_name(tools, item.name, item.server_label)
+    return found or model_name(item.server_label, item.name)
 
 
 def typed_call(item: Item, tools: Iterable[ToolSpec]) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from antiphon.domain import items as i
 from antiphon.domain.builders.call import KINDS, CallBuilder
 from antiphon.domain.builders.commands import CommandReader
 from antiphon.domain.builders.seed import Seed
-from antiphon.domain.builders.tool import ShellCallBuilder
+from antiphon.domain.builders.tool import ShellCallBuilder, ToolBuilder
 from antiphon.domain.client_tools import CLIENT_TOOLS, fields_of, normal
 
 
@@ -140,11 +140,56 @@ def _rest_of(rest: str) -> dict[str, Any]:
     }
 
 
-def open_call(delta: d.Delta, seed: Seed) -> CallBuilder | TypedCallBuilder | ShellArgumentsBuilder:
+class ApprovalBuilder:
+    """An mcp_approval_request: it opens and closes at once, when the arguments are whole."""
+
+    def __init__(self, delta: d.Delta, seed: Seed) -> None:
+        assert isinstance(delta, d.CallStart)
+        self._start = delta
+        self._seed = seed
+        self._arguments: list[str] = []
+        self.item: Any = None
+
+    def open(self) -> Sequence[e.Event]:
+        return ()
+
+    def accepts(self, delta: d.Delta) -> bool:
+        return isinstance(delta, d.ArgumentsDelta)
+
+    def add(self, delta: d.Delta) -> Sequence[e.Event]:
+        if isinstance(delta, d.ArgumentsDelta):
+            self._arguments.append(delta.text)
+        return ()
+
+    def close(self, status: str) -> Sequence[e.Event]:
+        asked, arguments = _of_server(self._start), "".join(self._arguments)
+        if status == "completed":
+            asked["arguments"] = arguments
+            item = ToolBuilder(d.ToolStart("mcp_approval_request", asked), self._seed)
+            events = (*item.open(), *item.close(status))
+        else:  # nobody may approve of half a call
+            item = ToolBuilder(d.ToolStart("mcp_call", asked), self._seed)
+            written = item.add(d.ArgumentsDelta(arguments))
+            events = (*item.open(), *written, *item.close(status))
+        self.item = item.item
+        return events
+
+
+def _of_server(start: d.CallStart) -> dict[str, Any]:
+    return {"server_label": start.namespace or "", "name": start.name}
+
+
+def open_call(
+    delta: d.Delta, seed: Seed
+) -> CallBuilder | TypedCallBuilder | ShellArgumentsBuilder | ApprovalBuilder | ToolBuilder:
     """Return the builder of a CallStart's kind."""
     assert isinstance(delta, d.CallStart)
     if delta.kind in KINDS:
         return CallBuilder(delta, seed)
+    if delta.kind == "mcp":
+        return ToolBuilder(d.ToolStart("mcp_call", _of_server(delta)), seed)
+    if delta.kind == "mcp_approval":
+        return ApprovalBuilder(delta, seed)
     if delta.kind == "shell":
         return ShellArgumentsBuilder(delta, seed)
     return TypedCallBuilder(delta, seed)

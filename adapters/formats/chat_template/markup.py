@@ -31,7 +31,7 @@ from antiphon.adapters.formats.chat_template.transcript import (
     written,
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
-from antiphon.adapters.formats.tools import offered, wrapped, written_name
+from antiphon.adapters.formats.tools import mcp_name, offered, wrapped, written_name
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
@@ -288,7 +288,7 @@ def _arguments(part: Mapping[str, Any]) -> str:
 
 
 def _mcp_name(name: str, server: str | None, tools: Sequence[ToolSpec]) -> str:
-    full = written_name(tools, name, server)
+    full = mcp_name(tools, name, server) or written_name(tools, name, server)
     return full if any(tool.name == full for tool in tools) else name
 
 

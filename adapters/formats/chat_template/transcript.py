@@ -16,6 +16,7 @@ from antiphon.adapters.formats.tools import (
     description_of,
     found_names,
     input_parameters,
+    mcp_called,
     typed_call,
     wrapped,
     written_name,
@@ -74,7 +75,7 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
             case i.McpApprovalRequest():
                 asked[str(item.id)] = item
             case i.McpApprovalResponse(approve=False) if item.approval_request_id in asked:
-                yield from _declined(asked[item.approval_request_id], item)
+                yield from _declined(asked[item.approval_request_id], item, tools)
             case _ if type(item) in CALLS:
                 name, arguments = CALLS[type(item)](item, tools)
                 call_id = _call_id(item)
@@ -148,11 +149,14 @@ def _call_id(item: i.Item) -> str:
     return str(getattr(item, "call_id", None) or item.id or f"call_{type(item).__name__}")
 
 
-def _declined(request: i.McpApprovalRequest, response: i.McpApprovalResponse) -> Iterator[Entry]:
+def _declined(
+    request: i.McpApprovalRequest, response: i.McpApprovalResponse, tools: Sequence[ToolSpec]
+) -> Iterator[Entry]:
     call_id = str(request.id)
     reason = f": {response.reason}" if response.reason else "."
-    yield Called(request.name, request.arguments, call_id)
-    yield Returned(request.name, call_id, [("text", f"The user declined this call{reason}")])
+    name = mcp_called(request, tools)
+    yield Called(name, request.arguments, call_id)
+    yield Returned(name, call_id, [("text", f"The user declined this call{reason}")])
 
 
 def _json(value: Any) -> list[Piece]:
@@ -177,7 +181,7 @@ CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]
     **dict.fromkeys(KINDS_OF, typed_call),
     i.FunctionCall: lambda item, tools: (_named(item, tools), item.arguments),
     i.CustomToolCall: lambda item, tools: (_named(item, tools), wrapped(item.input)),
-    i.McpCall: lambda item, _: (item.name, item.arguments),
+    i.McpCall: lambda item, tools: (mcp_called(item, tools), item.arguments),
     i.WebSearchCall: lambda item, _: ("web_search", written(item.action or {})),
     i.FileSearchCall: lambda item, _: ("file_search", written({"queries": item.queries or ()})),
     i.CodeInterpreterCall: lambda item, _: ("code_interpreter", written({"code": item.code or ""})),

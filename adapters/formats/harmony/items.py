@@ -8,7 +8,13 @@ from typing import Any
 
 from msgspec import Struct, UnsetType
 
-from antiphon.adapters.formats.tools import found_names, typed_call, typed_name, written_name
+from antiphon.adapters.formats.tools import (
+    found_names,
+    mcp_called,
+    typed_call,
+    typed_name,
+    written_name,
+)
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.content import Part
@@ -115,7 +121,7 @@ class _Conversation:
         yield Answered(name=self._answerer(item), body=body)
 
     def mcp_call(self, item: i.McpCall) -> Iterator[Written]:
-        name = self._written_name(item.name, item.server_label)
+        name = mcp_called(item, self._tools)
         yield Called(name=name, text=item.arguments)
         if item.output is not None:
             yield Answered(name=name, body=item.output)
@@ -127,7 +133,7 @@ class _Conversation:
         # An approved request is followed by its call; an open one is nothing yet.
         if (reason := self._denied.get(str(item.id))) is None:
             return
-        name = self._written_name(item.name, item.server_label)
+        name = mcp_called(item, self._tools)
         yield Called(name=name, text=item.arguments)
         denial = "The user did not allow this call."
         yield Answered(name=name, body=f"{denial} Reason: {reason}" if reason else denial)

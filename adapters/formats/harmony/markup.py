@@ -12,7 +12,7 @@ from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.messages import RawMessage, split
 from antiphon.adapters.formats.harmony.tools import FUNCTIONS, recipient_of
-from antiphon.adapters.formats.tools import wrapped, written_name
+from antiphon.adapters.formats.tools import mcp_name, wrapped, written_name
 from antiphon.domain.tools import ToolSpec
 
 Part = Mapping[str, Any]
@@ -103,7 +103,9 @@ class HarmonyMarkup:
                 return self._called(str(name), wrapped(str(part.get("input", ""))))
             case {"mcp": name}:
                 server = part.get("server")
-                written = written_name(tools, str(name), str(server) if server else None)
+                label = str(server) if server else None
+                offered = mcp_name(tools, str(name), label)
+                written = offered or written_name(tools, str(name), label)
                 return self._called(written, _arguments(part))
         return []
 

@@ -122,8 +122,8 @@ def test_hosted_calls_come_with_their_results() -> None:
         ),
     ]
     assert messages(*items) == [
-        {"role": "assistant", "content": "", "tool_calls": [tool_call("m", {"p": 1}, "read")]},
-        {"role": "tool", "tool_call_id": "m", "name": "read", "content": "text"},
+        {"role": "assistant", "content": "", "tool_calls": [tool_call("m", {"p": 1}, "s__read")]},
+        {"role": "tool", "tool_call_id": "m", "name": "s__read", "content": "text"},
         {
             "role": "assistant",
             "content": "",

@@ -127,9 +127,9 @@ async def test_a_hosted_call_is_a_call_and_its_result() -> None:
         i.McpCall(id="mcp_2", server_label="f", name="read", arguments="{}", error={"code": 5}),
     ]
     assert await rendered(*items) == [
-        ("call", "read"),
+        ("call", "f__read"),
         ("tool", "text"),
-        ("call", "read"),
+        ("call", "f__read"),
         ("tool", 'Error: {"code":5}'),
     ]
 

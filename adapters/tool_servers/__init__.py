@@ -1,0 +1,1 @@
+"""Servers of tools that are called for a response."""

@@ -1,0 +1,192 @@
+"""Sessions with MCP servers: one task holds each connection, whoever calls waits beside it.
+
+The SDK takes its whole connection down when the server is lost, and whatever runs inside; it is
+also slow to import. So both are kept apart: mcp_client.py is imported by the first session, and
+runs in a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from antiphon.adapters.fetching import Checked
+from antiphon.application.ports import Json, ToolResult, ToolServers, ToolSession
+from antiphon.domain.errors import AntiphonError, FetchRefused, ToolServerError
+from antiphon.domain.tools import McpTool
+
+MOST_OPENINGS = 3
+"""A server that is lost again and again is given up for the response."""
+
+CLOSING_S = 2.0
+TIMED_OUT, LOST = -32001, -32000
+"""Codes of JSON-RPC errors, for what no server could tell."""
+
+
+class Unreached(AntiphonError):
+    """A use of the server failed; `error` says how, as items show it (api_surface 3.2)."""
+
+    def __init__(self, error: Json) -> None:
+        super().__init__(str(error.get("message", error)))
+        self.error = error
+
+
+def protocol_error(code: int, message: str) -> Unreached:
+    return Unreached({"type": "mcp_protocol_error", "code": code, "message": message})
+
+
+class McpServers(ToolServers):
+    """`checked` is the way to the servers; None: no server may be reached."""
+
+    def __init__(self, checked: Checked | None, *, timeout_s: float, max_bytes: int) -> None:
+        self._checked = checked
+        self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
+
+    def session(self, server: McpTool) -> ToolSession:
+        return McpSession(
+            server, self._checked, timeout_s=self._timeout_s, max_bytes=self._max_bytes
+        )
+
+
+class McpSession(ToolSession):
+    def __init__(
+        self, server: McpTool, checked: Checked | None, *, timeout_s: float, max_bytes: int
+    ) -> None:
+        self._server = server
+        self._checked = checked
+        self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
+        self._opening = asyncio.Lock()
+        self._openings = 0
+        self._failure: Unreached | None = None
+        self._line: _Line | None = None
+
+    async def tools(self) -> tuple[Json, ...]:
+        try:
+            found: tuple[Json, ...] = await self._use(lambda client: client.tools())
+        except (Unreached, FetchRefused) as error:
+            label = self._server.server_label
+            raise ToolServerError(
+                f"Error retrieving tool list from MCP server: {label!r}. {error}"
+            ) from None
+        return found
+
+    async def call(self, name: str, arguments: Json) -> ToolResult:
+        try:
+            result: ToolResult = await self._use(lambda client: client.call(name, arguments))
+        except FetchRefused as error:
+            return ToolResult(error=protocol_error(LOST, str(error)).error)
+        except Unreached as unreached:
+            return ToolResult(error=unreached.error)
+        return result
+
+    async def aclose(self) -> None:
+        if self._line is not None:
+            await self._line.aclose()
+
+    async def _use(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                line = await self._connected()
+                return await line.use(ask)
+        except TimeoutError:
+            raise protocol_error(
+                TIMED_OUT, f"The MCP server gave no answer within {self._timeout_s:g} seconds."
+            ) from None
+
+    async def _connected(self) -> _Line:
+        async with self._opening:
+            if self._line is not None and self._line.is_open:
+                return self._line
+            if self._failure is not None:
+                raise self._failure
+            if self._openings == MOST_OPENINGS:
+                raise protocol_error(LOST, "The MCP server was lost too often.")
+            self._openings += 1
+            try:
+                self._line = await self._open()
+            except Unreached as failure:
+                self._failure = failure  # it is not asked again in this response
+                raise
+            return self._line
+
+    async def _open(self) -> _Line:
+        if self._checked is None:
+            raise FetchRefused(
+                "This server calls no MCP servers (its operator can allow it with --fetch-urls)."
+            )
+        url = self._checked.guard.check_url(str(self._server.server_url))
+        sdk = await asyncio.to_thread(
+            importlib.import_module, "antiphon.adapters.tool_servers.mcp_client"
+        )
+        line = _Line(
+            sdk.connected(url, _headers(self._server), self._checked, max_bytes=self._max_bytes)
+        )
+        await line.open()
+        return line
+
+
+def _headers(server: McpTool) -> dict[str, str]:
+    headers = dict(server.headers or {})
+    if server.authorization:
+        headers["authorization"] = f"Bearer {server.authorization}"
+    return headers
+
+
+class _Line:
+    """A connection, held open by a task of its own until it is lost or closed."""
+
+    def __init__(self, connected: Any) -> None:
+        self._connected = connected
+        self._closed = asyncio.Event()
+        self._client: Any = None
+        self._ready = asyncio.Event()
+        self._holding = asyncio.create_task(self._hold())
+
+    @property
+    def is_open(self) -> bool:
+        return not self._holding.done()
+
+    async def open(self) -> None:
+        """Wait until it can be used. Raises: Unreached."""
+        try:
+            await self._while_held(self._ready.wait())
+        except BaseException:
+            self._holding.cancel()
+            raise
+
+    async def use(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await self._while_held(ask(self._client))
+
+    async def aclose(self) -> None:
+        self._closed.set()
+        await asyncio.wait({self._holding}, timeout=CLOSING_S)
+        self._holding.cancel()
+        await asyncio.wait({self._holding}, timeout=CLOSING_S)
+
+    async def _while_held(self, work: Awaitable[Any]) -> Any:
+        working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({working, self._holding}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise self._loss()
+        finally:
+            working.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await working
+
+    def _loss(self) -> Unreached:
+        failure = None if self._holding.cancelled() else self._holding.exception()
+        if isinstance(failure, Unreached):
+            return failure
+        return protocol_error(LOST, "The connection to the MCP server was lost.")
+
+    async def _hold(self) -> None:
+        async with self._connected as self._client:
+            self._ready.set()
+            await self._closed.wait()

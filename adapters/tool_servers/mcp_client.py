@@ -1,0 +1,252 @@
+"""The MCP SDK on checked connections: streamable HTTP first, then the older SSE."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpcore
+import httpx
+import httpx2
+import mcp_types
+import msgspec
+from mcp.client.client import Client
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+
+from antiphon.adapters.fetching import Checked
+from antiphon.adapters.tool_servers.mcp import LOST, Unreached, protocol_error
+from antiphon.application.ports import Json, ToolResult
+from antiphon.domain.errors import FetchRefused
+
+# They log addresses, which may hold keys, and answers. What went wrong is told in items.
+for _name in ("httpx2", "httpcore2", "mcp", "client"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+NOT_STREAMABLE = (400, 404, 405)
+"""How servers that only know SSE answer a POST to their address."""
+
+MOST_PAGES = 32
+LONGEST_MESSAGE = 2000
+_LOST = "The connection to the MCP server was lost, or was never made."
+
+
+class Asked:
+    """A connected client, in the words of ports.ToolSession."""
+
+    def __init__(self, client: Client, transport: _Transport) -> None:
+        self._client = client
+        self._transport = transport
+
+    async def tools(self) -> tuple[Json, ...]:
+        found: list[Json] = []
+        cursor = None
+        for _ in range(MOST_PAGES):
+            try:
+                page = await self._client.list_tools(cursor=cursor)
+            except Exception as error:
+                raise self._transport.fault_of(error) from None
+            found += map(_listed, page.tools)
+            cursor = page.next_cursor
+            if not cursor:
+                break
+        return tuple(found)
+
+    async def call(self, name: str, arguments: Json) -> ToolResult:
+        try:
+            result = await self._client.call_tool(name, arguments)
+        except Exception as error:
+            raise self._transport.fault_of(error) from None
+        if result.is_error:
+            content = [_dumped(block) for block in result.content]
+            return ToolResult(error={"type": "mcp_tool_execution_error", "content": content})
+        return ToolResult(output=_text_of(result.content, result.structured_content))
+
+
+def _listed(tool: mcp_types.Tool) -> Json:
+    given = _dumped(tool)
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": given.get("inputSchema") or {},
+        "annotations": given.get("annotations"),
+    }
+
+
+def _dumped(model: Any) -> Json:
+    dumped: Json = model.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return dumped
+
+
+def _text_of(content: Sequence[Any], structured: Any) -> str:
+    if not content and structured is not None:
+        return msgspec.json.encode(structured).decode()
+    return "\n".join(map(_text, content))
+
+
+def _text(block: Any) -> str:
+    if isinstance(block, mcp_types.TextContent):
+        return block.text
+    text = getattr(getattr(block, "resource", None), "text", None)
+    # A model is shown text only; that there was more, it should know.
+    return text if isinstance(text, str) else f"[{block.type} omitted]"
+
+
+@asynccontextmanager
+async def connected(
+    url: httpx.URL, headers: Mapping[str, str], checked: Checked, *, max_bytes: int
+) -> AsyncGenerator[Asked]:
+    """Yield a client of the server. Raises: Unreached."""
+    async with checked.pool(url) as pool:
+        transport = _Transport(pool, url, checked, max_bytes=max_bytes)
+        try:
+            async with _streamable(url, headers, transport) as client:
+                transport.answered = True
+                yield Asked(client, transport)
+                return
+        except Exception as error:
+            if transport.answered or transport.status not in NOT_STREAMABLE:
+                raise transport.fault_of(error) from None
+        first = transport.fault_of(None)
+        try:
+            async with _sse(url, headers, transport) as client:
+                yield Asked(client, transport)
+        except Exception:
+            raise first from None
+
+
+@asynccontextmanager
+async def _streamable(
+    url: httpx.URL, headers: Mapping[str, str], transport: _Transport
+) -> AsyncGenerator[Client]:
+    async with (
+        _http(transport, headers) as http,
+        Client(streamable_http_client(str(url), http_client=http)) as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def _sse(
+    url: httpx.URL, headers: Mapping[str, str], transport: _Transport
+) -> AsyncGenerator[Client]:
+    def factory(
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,  # noqa: ARG001
+        auth: httpx2.Auth | None = None,  # noqa: ARG001
+    ) -> httpx2.AsyncClient:
+        return _http(transport, headers or {})
+
+    link = sse_client(str(url), headers=dict(headers), httpx_client_factory=factory)
+    async with Client(link, mode="legacy") as client:
+        yield client
+
+
+def _http(transport: _Transport, headers: Mapping[str, str]) -> httpx2.AsyncClient:
+    # Time is limited where the session is used; nothing of the environment is read.
+    return httpx2.AsyncClient(
+        transport=transport,
+        headers={**headers, "user-agent": "antiphon", "accept-encoding": "identity"},
+        timeout=None,
+        trust_env=False,
+        follow_redirects=False,
+    )
+
+
+class _Transport(httpx2.AsyncBaseTransport):
+    """One server's exchanges: to its own origin only, none larger than `max_bytes`.
+
+    The credentials of a server are in every request, so none may go anywhere else.
+    """
+
+    def __init__(
+        self,
+        pool: httpcore.AsyncConnectionPool,
+        url: httpx.URL,
+        checked: Checked,
+        *,
+        max_bytes: int,
+    ) -> None:
+        self._pool = pool
+        self._origin = (url.scheme, url.host, url.port)
+        self._checked = checked
+        self._max_bytes = max_bytes
+        self.answered = False
+        self.status: int | None = None
+        self._too_large = False
+
+    def fault_of(self, error: BaseException | None) -> Unreached:
+        """Return what went wrong as a client may see it."""
+        if self._too_large:
+            return protocol_error(
+                LOST, f"The MCP server's answer has more than {self._max_bytes} bytes."
+            )
+        if self.status is not None:
+            message = f"The MCP server answered with HTTP status {self.status}."
+            return Unreached({"type": "http_error", "code": self.status, "message": message})
+        if isinstance(error, MCPError):
+            return protocol_error(error.code, error.message[:LONGEST_MESSAGE])
+        return protocol_error(LOST, _LOST)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        target = self._target(str(request.url))
+        sent = httpcore.Request(
+            request.method,
+            httpcore.URL(
+                scheme=target.raw_scheme,
+                host=target.raw_host,
+                port=target.port,
+                target=target.raw_path,
+            ),
+            headers=request.headers.raw,
+            content=request.stream,
+        )
+        try:
+            answer = await self._pool.handle_async_request(sent)
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
+            raise httpx2.ConnectError(_LOST) from error
+        # A session's end and its channel for notices may be refused; that is no answer to a call.
+        if request.method == "POST" and answer.status >= 400:
+            self.status = answer.status
+        elif request.method == "POST":
+            self.status = None
+        if any(name.lower() == b"content-encoding" for name, _ in answer.headers):
+            await answer.aclose()
+            raise httpx2.DecodingError("The MCP server's answer is compressed.")
+        return httpx2.Response(answer.status, headers=answer.headers, stream=_Limited(answer, self))
+
+    def _target(self, text: str) -> httpx.URL:
+        try:
+            url = self._checked.guard.check_url(text)
+        except FetchRefused as error:
+            raise httpx2.UnsupportedProtocol(str(error)) from None
+        if (url.scheme, url.host, url.port) != self._origin:
+            raise httpx2.UnsupportedProtocol("An MCP server must be asked where it was named.")
+        return url
+
+    def check_size(self, size: int) -> None:
+        if size > self._max_bytes:
+            self._too_large = True
+            raise httpx2.ReadError("The MCP server's answer is too large.")
+
+
+class _Limited(httpx2.AsyncByteStream):
+    def __init__(self, answer: httpcore.Response, transport: _Transport) -> None:
+        self._answer = answer
+        self._transport = transport
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        try:
+            async for chunk in self._answer.aiter_stream():
+                size += len(chunk)
+                self._transport.check_size(size)
+                yield chunk
+        except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+            raise httpx2.ReadError(_LOST) from error
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()

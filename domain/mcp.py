@@ -1,0 +1,153 @@
+"""MCP servers that a request names: which of their tools are offered, which calls are to be run
+(api_surface 4.1, 7.18).
+
+What a server lists is not trusted: what is no tool is left out, what is no schema means any object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.domain import items as i
+from antiphon.domain.errors import RequestError
+from antiphon.domain.tools import MCP, McpTool, ToolSpec, flat_name
+
+Json = dict[str, Any]
+
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+ANY_OBJECT: Json = {"type": "object", "properties": {}}
+
+
+def model_name(label: str, name: str) -> str:
+    """Return the name that a model writes for a server's tool, of the letters that all models know.
+
+    >>> model_name("my docs", "read.page")
+    'my_docs__read_page'
+    """
+    return flat_name(_NO_NAME.sub("_", label), _NO_NAME.sub("_", name))
+
+
+def specs(server: McpTool, listed: Sequence[Json]) -> tuple[ToolSpec, ...]:
+    """Return how a model is told of a server's tools, of those that the request allows."""
+    named = {tool["name"]: tool for tool in listed if isinstance(tool.get("name"), str)}
+    return tuple(
+        ToolSpec(
+            name=model_name(server.server_label, name),
+            kind="mcp_approval" if needs_approval(server, tool) else "mcp",
+            description=_text(tool.get("description")),
+            parameters=_schema(tool.get("input_schema")),
+            namespace=server.server_label,
+            local=name,
+        )
+        for name, tool in named.items()
+        if is_allowed(server, tool)
+    )
+
+
+def is_allowed(server: McpTool, tool: Json) -> bool:
+    allowed = server.allowed_tools
+    if isinstance(allowed, dict):
+        return _fits(tool, allowed)
+    return tool["name"] in allowed if isinstance(allowed, tuple) else True
+
+
+def needs_approval(server: McpTool, tool: Json) -> bool:
+    """Say whether the client has to approve of a call first; where nothing is said, it has to.
+
+    >>> server = McpTool(server_label="s", require_approval={"never": {"tool_names": ["read"]}})
+    >>> [needs_approval(server, {"name": name}) for name in ("read", "drop")]
+    [False, True]
+    """
+    asked = server.require_approval
+    if not isinstance(asked, dict):
+        return asked != "never"
+    always, never = asked.get("always"), asked.get("never")
+    if isinstance(always, dict) and _fits(tool, always):
+        return True
+    return not (isinstance(never, dict) and _fits(tool, never))
+
+
+def _fits(tool: Json, rule: Json) -> bool:
+    names, read_only = rule.get("tool_names"), rule.get("read_only")
+    if isinstance(names, list) and tool["name"] not in names:
+        return False
+    if isinstance(read_only, bool):
+        notes = tool.get("annotations")
+        return (isinstance(notes, dict) and notes.get("readOnlyHint") is True) is read_only
+    return isinstance(names, list)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _schema(value: Any) -> Json:
+    if not isinstance(value, dict) or value.get("type", "object") != "object":
+        return ANY_OBJECT
+    return value
+
+
+def redacted(tool: Json) -> Json:
+    """Return a tool's JSON as it may be shown and kept: without its secrets (api_surface 1.2).
+
+    >>> redacted({"type": "mcp", "server_label": "s", "authorization": "x", "headers": {"k": "v"}})
+    {'type': 'mcp', 'server_label': 's', 'headers': {'k': '<redacted>'}}
+    """
+    if tool.get("type") != "mcp":
+        return tool
+    shown = {name: value for name, value in tool.items() if name != "authorization"}
+    if isinstance(shown.get("headers"), dict):
+        shown["headers"] = dict.fromkeys(shown["headers"], REDACTED)
+    return shown
+
+
+REDACTED = "<redacted>"
+
+
+def listing_of(label: str, conversation: Sequence[i.Item]) -> tuple[Json, ...] | None:
+    """Return what a server is known to offer, None if it has to be asked (again)."""
+    for item in reversed(conversation):
+        if isinstance(item, i.McpListTools) and item.server_label == label:
+            return None if item.error else item.tools
+    return None
+
+
+def listings_in(items: Sequence[i.Item]) -> dict[str, tuple[Json, ...]]:
+    return {item.server_label: item.tools for item in items if isinstance(item, i.McpListTools)}
+
+
+def approved(conversation: Sequence[i.Item]) -> list[i.McpApprovalRequest]:
+    """Return the calls that were approved and not run yet: approvals that nothing of the model's
+    follows. A client that replays a conversation must not run its calls again.
+
+    Raises: RequestError for the approval of a call that nobody asked for.
+    """
+    asked = {item.id: item for item in conversation if isinstance(item, i.McpApprovalRequest)}
+    run = {item.approval_request_id for item in conversation if isinstance(item, i.McpCall)}
+    latest: dict[str, i.McpApprovalRequest] = {}
+    for item in conversation:
+        if isinstance(item, i.McpApprovalResponse):
+            request = asked.get(item.approval_request_id)
+            if request is None:
+                raise RequestError(
+                    f"No 'mcp_approval_request' found with id {item.approval_request_id[:100]!r}.",
+                    param="input",
+                    code="invalid_value",
+                )
+            if item.approve and item.approval_request_id not in run:
+                latest[item.approval_request_id] = request
+        elif _is_of_the_model(item):
+            latest.clear()
+    return list(latest.values())
+
+
+def _is_of_the_model(item: i.Item) -> bool:
+    if isinstance(item, i.Message):
+        return item.role == "assistant"
+    return isinstance(item, i.Reasoning | i.FunctionCall | i.CustomToolCall | i.McpCall)
+
+
+def is_mcp(spec: ToolSpec) -> bool:
+    return spec.kind in MCP
