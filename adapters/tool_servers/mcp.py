@@ -146,6 +146,8 @@ class _Line:
         self._client: Any = None
         self._ready = asyncio.Event()
         self._holding = asyncio.create_task(self._hold())
+        # A failure is asked for where somebody waits; asyncio would log one that nobody asked for.
+        self._holding.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @property
     def is_open(self) -> bool:

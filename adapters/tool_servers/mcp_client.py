@@ -57,13 +57,27 @@ class Asked:
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
         try:
-            result = await self._client.call_tool(name, arguments)
+            result = await self._called(name, arguments)
         except Exception as error:
             raise self._transport.fault_of(error) from None
         if result.is_error:
             content = [_dumped(block) for block in result.content]
             return ToolResult(error={"type": "mcp_tool_execution_error", "content": content})
         return ToolResult(output=_text_of(result.content, result.structured_content))
+
+    async def _called(self, name: str, arguments: Json) -> mcp_types.CallToolResult:
+        # Not `Client.call_tool`: it lists the tools again to check the output against its schema,
+        # and reports a call as failed that was run.
+        params = mcp_types.CallToolRequestParams(name=name, arguments=arguments)
+        request = mcp_types.CallToolRequest(params=params)
+        try:
+            return await self._client.session.send_request(request, mcp_types.CallToolResult)
+        except MCPError as error:
+            if error.code != mcp_types.HEADER_MISMATCH:
+                raise
+        # It was refused unseen, for headers that only the list of tools tells of.
+        await self._client.list_tools()
+        return await self._client.session.send_request(request, mcp_types.CallToolResult)
 
 
 def _listed(tool: mcp_types.Tool) -> Json:

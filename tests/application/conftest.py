@@ -22,7 +22,15 @@ from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.media import ShowMedia
 from antiphon.application.models import Models
-from antiphon.application.ports import Json, Model, ModelTurn, Turn
+from antiphon.application.ports import (
+    Json,
+    Model,
+    ModelTurn,
+    ToolResult,
+    ToolServers,
+    ToolSession,
+    Turn,
+)
 from antiphon.application.prepare_turn import PrepareTurn
 from antiphon.application.read_items import ReadItems
 from antiphon.application.run_response import RunResponse
@@ -40,6 +48,7 @@ from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import StoreError
 from antiphon.domain.events import Event
 from antiphon.domain.response import Response
+from antiphon.domain.tools import McpTool
 from antiphon.domain.usage import TurnUsage
 
 TENANT = "t"
@@ -113,6 +122,40 @@ class PlayedModel(Model):
         return self.begun[-1]
 
 
+class PlayedTools(ToolServers, ToolSession):
+    """MCP servers that all have the same tools; the test says what calls give."""
+
+    def __init__(self) -> None:
+        self.listed: Sequence[Json] = ({"name": "add"}, {"name": "wait"})
+        self.error: Exception | None = None
+        self.called: list[tuple[str, Json]] = []
+        self.waits = asyncio.Event()
+        self.stopped: list[str] = []
+        self.open = 0
+
+    def session(self, server: McpTool) -> ToolSession:
+        self.open += 1
+        return self
+
+    async def tools(self) -> tuple[Json, ...]:
+        if self.error is not None:
+            raise self.error
+        return tuple(self.listed)
+
+    async def call(self, name: str, arguments: Json) -> ToolResult:
+        self.called.append((name, arguments))
+        if name == "wait":
+            self.waits.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.stopped.append(name)
+        return ToolResult(output=f"{name} {len(self.called)}")
+
+    async def aclose(self) -> None:
+        self.open -= 1
+
+
 class FailingStore(MemoryResponseStore):
     """A memory store whose named methods fail; where `claimed` is set, a claim never returns; and
     `created` likewise."""
@@ -162,10 +205,15 @@ class House:
         self.store = FailingStore()
         self.log = MemoryEventLog()
         self.runs = Runs()
+        self.tools = PlayedTools()
         show_media = ShowMedia(MemoryFileStore(), NoFetcher(), PdfReader())
         show_items = ShowItems(show_media, unseal=unseal)
         prepare_turn = PrepareTurn(
-            Models([self.model]), ReadItems(self.store), LoadHistory(self.store), show_items
+            Models([self.model]),
+            ReadItems(self.store),
+            LoadHistory(self.store),
+            show_items,
+            runs_tools=True,
         )
         self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn)
         self.create_response = CreateResponseService(
@@ -177,6 +225,7 @@ class House:
             self.log,
             self.runs,
             RunResponse(self.log, self.store),
+            self.tools,
             new_id=lambda prefix: f"{prefix}_{next(numbers)}",
             now=lambda: 100.0,
             seal=lambda tenant, text: f"sealed:{tenant}:{text}",

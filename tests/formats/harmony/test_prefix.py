@@ -136,6 +136,23 @@ def test_a_call_of_a_fixed_shape_is_continued_as_the_model_wrote_it(
     assert after[: len(before) + len(generated)] == before + generated
 
 
+@pytest.mark.parametrize("kind", ["mcp", "mcp_approval"])
+def test_a_call_of_a_server_is_continued_as_the_model_wrote_it(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding, kind: Any
+) -> None:
+    tool = ToolSpec(name="my_docs__read_1", kind=kind, namespace="my docs", local="read")
+    turn = a_turn(items=(HELLO,), tools=(tool,))
+    arguments = '{ "q":"\\u0041" }'
+    markup = f"<|channel|>commentary to=functions.{tool.name} json<|message|>{arguments}<|call|>"
+    before, generated = list(render(turn).token_ids), encoding.encode_markup(markup)
+    parser = harmony.parser(turn, render(turn))
+    deltas = parser.feed(Step(token_ids=generated)) + parser.end()
+    assert deltas[0] == d.CallStart("read", namespace="my docs", kind=kind)
+    call = i.McpCall(server_label="my docs", name="read", arguments=arguments, output="A")
+    after = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
+    assert after[: len(before) + len(generated)] == before + generated
+
+
 def test_words_of_other_tokens_are_continued_exactly(
     harmony: HarmonyFormat, render: Render, encoding: Encoding
 ) -> None:

@@ -1,0 +1,184 @@
+"""Calls of MCP servers' tools within a response, whatever the model and the servers do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from antiphon.domain import deltas as d
+from antiphon.domain import events as e
+from antiphon.domain import items as i
+from antiphon.domain.errors import RequestError, ToolServerError
+
+STOP = d.TurnEnd("stop", d.TurnUsage(input=3, output=2))
+LENGTH = d.TurnEnd("length", d.TurnUsage(input=3, output=2))
+ANSWER = [[d.TextDelta("Hello")], [STOP]]
+SERVER = {
+    "type": "mcp",
+    "server_label": "calc",
+    "server_url": "https://example.org/mcp",
+    "require_approval": "never",
+}
+
+
+def call(name: str, *arguments: str) -> list[d.Delta]:
+    texts = [d.ArgumentsDelta(text) for text in arguments]
+    return [d.CallStart(name, namespace="calc", kind="mcp"), *texts]
+
+
+def types(response: Any) -> list[type]:
+    return [type(item) for item in response.output]
+
+
+async def test_what_follows_a_call_comes_after_its_result(house: Any) -> None:
+    house.model.played = [
+        [d.TextDelta("Let me.")],
+        call("add", '{"a":', " 1}"),
+        call("add", "{}"),
+        [d.TextDelta("Done."), STOP],
+    ]
+    house.model.later = [ANSWER]
+    response = await house.whole(tools=[SERVER])
+    assert types(response) == [
+        i.McpListTools,
+        i.Message,
+        i.McpCall,
+        i.McpCall,
+        i.Message,
+        i.Message,
+    ]
+    assert house.tools.called == [("add", {"a": 1}), ("add", {})]
+    assert [item.arguments for item in response.output[2:4]] == ['{"a": 1}', "{}"]
+    assert house.tools.open == 0
+
+
+async def test_the_next_turn_has_the_tools_and_the_results(house: Any) -> None:
+    house.model.played = [call("add", "{}"), [STOP]]
+    house.model.later = [ANSWER]
+    response = await house.whole(tools=[SERVER], tool_choice="required")
+    first, second = house.model.turns
+    assert [tool.name for tool in first.tools] == ["calc__add", "calc__wait"]
+    assert first.tools == second.tools
+    assert (first.choice.mode, second.choice.mode) == ("required", "auto")
+    assert second.items[-1].output == "add 1"
+    assert response.usage.input_tokens == 6
+
+
+@pytest.mark.parametrize("written", ["{", "[1]", "1", '"text"', "\\ud800", 5000 * "["])
+async def test_arguments_that_are_no_object_are_not_sent(house: Any, written: str) -> None:
+    house.model.played = [call("add", written), [STOP]]
+    house.model.later = [ANSWER]
+    response = await house.whole(tools=[SERVER])
+    assert response.output[1].status == "failed"
+    assert "JSON object" in response.output[1].error["content"]
+    assert types(response)[-1] is i.Message
+    assert house.tools.called == []
+
+
+async def test_a_turn_that_was_cut_runs_nothing(house: Any) -> None:
+    house.model.played = [call("add", "{}"), call("add", "{"), [LENGTH]]
+    response = await house.whole(tools=[SERVER])
+    assert response.status == "incomplete"
+    assert [item.status for item in response.output[1:]] == ["incomplete", "incomplete"]
+    assert house.tools.called == []
+
+
+async def test_half_a_call_is_nothing_to_approve_of(house: Any) -> None:
+    start = d.CallStart("add", namespace="calc", kind="mcp_approval")
+    house.model.played = [[start, d.ArgumentsDelta("{")], [LENGTH]]
+    response = await house.whole(tools=[SERVER])
+    assert types(response) == [i.McpListTools, i.McpCall]
+    assert (response.output[1].status, response.output[1].arguments) == ("incomplete", "{")
+
+
+async def test_a_list_that_fails_leaves_an_answer_without_the_tools(house: Any) -> None:
+    house.tools.error = ToolServerError("no way")
+    response = await house.whole(tools=[SERVER], tool_choice="required")
+    assert response.status == "completed"
+    assert response.output[0].error == "no way"
+    (turn,) = house.model.turns
+    assert (turn.tools, turn.choice.mode) == ((), "auto")
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [{}],
+        [{"name": 5}],
+        [{"name": "a", "input_schema": 5}],
+        [{"name": "a", "description": {}}],
+        [{"name": "a", "annotations": []}],
+        [{"name": "a"}, {"name": "a"}],
+        [{"name": "a.b"}, {"name": "a_b"}],
+        [{"name": "x" * 500}],
+    ],
+)
+async def test_whatever_a_server_lists_does_no_harm(house: Any, listed: list[Any]) -> None:
+    house.tools.listed = listed
+    response = await house.whole(tools=[{**SERVER, "require_approval": {"never": {}}}])
+    assert response.status == "completed"
+    names = [tool.name for tool in house.model.turns[0].tools]
+    assert len(set(names)) == len(names)
+    assert all(0 < len(name) <= 64 for name in names)
+
+
+async def test_a_label_may_be_any_text(house: Any) -> None:
+    await house.whole(tools=[{**SERVER, "server_label": "Über allem / 1"}])
+    assert house.model.turns[0].tools[0].name == "_ber_allem___1__add"
+
+
+async def test_who_leaves_stops_the_calls(house: Any) -> None:
+    house.model.played = [call("wait", "{}"), [STOP]]
+    created = await house.create(tools=[SERVER], stream=True)
+    async for batch in created.events:
+        if any(isinstance(event, e.McpArgumentsDone) for event in batch):
+            break
+    await house.tools.waits.wait()
+    await created.leave()
+    await asyncio.wait([created.task])
+    assert house.tools.stopped == ["wait"]
+    assert house.tools.open == 0
+    assert (await house.get("t", created.id)).status == "cancelled"
+
+
+async def test_what_is_wrong_is_told_before_a_server_is_asked(house: Any) -> None:
+    async def refuse(_: Any) -> int:
+        message = "no"
+        raise RequestError(message, param="input")
+
+    house.model.count = refuse
+    with pytest.raises(RequestError):
+        await house.create(tools=[SERVER])
+    assert house.tools.open == 0
+
+
+@pytest.mark.parametrize("arguments", ["{}", '{"a": 1}'])
+async def test_an_approval_without_its_server_is_a_failed_call(house: Any, arguments: str) -> None:
+    asked = {
+        "type": "mcp_approval_request",
+        "id": "mcpr_1",
+        "server_label": "gone",
+        "name": "add",
+        "arguments": arguments,
+    }
+    given = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+    response = await house.whole(input=[asked, given])
+    assert types(response) == [i.McpCall, i.Message]
+    assert "'gone'" in response.output[0].error["content"]
+    said = {"role": "assistant", "content": "Well."}
+    again = await house.whole(input=[asked, given, said, {"role": "user", "content": "And?"}])
+    assert types(again) == [i.Message]
+
+
+async def test_a_compacted_conversation_has_its_servers_listed_next(house: Any) -> None:
+    house.model.context_length = 2
+    house.model.played = [[d.TextDelta("They talked.")], [STOP]]
+    house.model.later = [[call("add", "{}"), [STOP]], ANSWER]
+    said = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
+    response = await house.whole(
+        input=said, tools=[SERVER], context_management=[{"type": "compaction"}]
+    )
+    assert types(response) == [i.Compaction, i.McpListTools, i.McpCall, i.Message]
+    assert response.usage.input_tokens == 9

@@ -1,0 +1,469 @@
+"""MCP servers that requests name: listed, called, approved of (api_surface 7.18)."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .conftest import create, frames, script, wait_until
+
+Json = dict[str, Any]
+
+TOOLS = [
+    {
+        "name": "add",
+        "description": "Adds.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        },
+    },
+    {"name": "look", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}},
+    {"name": "boom", "inputSchema": {"type": "object"}},
+]
+
+
+class Site:
+    """A small MCP server that answers with JSON and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Json, Json]] = []
+        self.status = 200
+        self.meeting: threading.Barrier | None = None
+        self.redirect: str | None = None
+        site = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self._answer(405)
+
+            def do_DELETE(self) -> None:
+                self._answer(200)
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                asked = json.loads(body)
+                params = asked.get("params") or {}
+                site.asked.append((asked["method"], params, dict(self.headers)))
+                if site.redirect:
+                    self._answer(307, location=site.redirect)
+                elif site.status != 200:
+                    self._answer(site.status)
+                elif "id" not in asked:
+                    self._answer(202)
+                else:
+                    self._answer(
+                        200, {"jsonrpc": "2.0", "id": asked["id"], **site.answer(asked, params)}
+                    )
+
+            def _answer(self, status: int, body: Json | None = None, **headers: str) -> None:
+                content = b"" if body is None else json.dumps(body).encode()
+                head = [f"HTTP/1.1 {status} x", f"content-length: {len(content)}"]
+                head += ["content-type: application/json"] if content else []
+                head += [f"{name}: {value}" for name, value in headers.items()]
+                self.wfile.write("\r\n".join([*head, "", ""]).encode() + content)
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/mcp"
+
+    def answer(self, asked: Json, params: Json) -> Json:
+        match asked["method"]:
+            case "initialize":
+                info = {"name": "site", "version": "1"}
+                version = params["protocolVersion"]
+                capabilities: Json = {"tools": {}}
+                result = {
+                    "protocolVersion": version,
+                    "capabilities": capabilities,
+                    "serverInfo": info,
+                }
+            case "tools/list":
+                result = {"tools": TOOLS}
+            case "tools/call" if params["name"] == "boom":
+                text = [{"type": "text", "text": "no such page"}]
+                result = {"content": text, "isError": True}
+            case "tools/call":
+                if self.meeting is not None:
+                    self.meeting.wait(5)
+                total = sum(params.get("arguments", {}).values())
+                result = {"content": [{"type": "text", "text": str(total)}], "isError": False}
+            case _:
+                return {"error": {"code": -32601, "message": "no such method"}}
+        return {"result": result}
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def methods(self, name: str) -> list[Json]:
+        return [params for method, params, _ in self.asked if method == name]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mcp")
+
+
+@pytest.fixture(scope="module")
+def calling(serve_from: Any, folder: Path) -> Iterator[httpx.Client]:
+    """A client of a server that may reach this machine."""
+    allowed = {"fetch.urls": True, "fetch.hosts": ["127.0.0.1:*"], "fetch.private": ["127.0.0.1"]}
+    with (
+        serve_from(folder, store="sqlite", **allowed, **{"tools.timeout_s": 5}) as server,
+        httpx.Client(base_url=server.api, timeout=10) as client,
+    ):
+        yield client
+
+
+def server_tool(site: Site, **fields: Any) -> Json:
+    return {
+        "type": "mcp",
+        "server_label": "calc",
+        "server_url": site.url,
+        "require_approval": "never",
+        **fields,
+    }
+
+
+def types(output: list[Json]) -> list[str]:
+    return [item["type"] for item in output]
+
+
+ADD = {"mcp": "add", "args": {"a": 2, "b": 40}}
+CALLED = ["mcp_list_tools", "mcp_call", "message"]
+
+
+def test_a_call_is_run_and_the_model_goes_on(calling: httpx.Client, site: Site, model: str) -> None:
+    asked = script(ADD, {"say": "42 it is"})
+    response = create(calling, model=model, input=asked, tools=[server_tool(site)])
+    listed, call, message = response["output"]
+    assert types(response["output"]) == CALLED
+    assert [tool["name"] for tool in listed["tools"]] == ["add", "look", "boom"]
+    assert listed["tools"][0]["input_schema"] == TOOLS[0]["inputSchema"]
+    assert (call["status"], call["output"], call["error"]) == ("completed", "42", None)
+    assert (call["server_label"], call["name"]) == ("calc", "add")
+    assert json.loads(call["arguments"]) == {"a": 2, "b": 40}
+    assert message["content"][0]["text"] == "42 it is"
+    assert [params["name"] for params in site.methods("tools/call")] == ["add"]
+
+
+def test_a_stream_tells_each_step_of_a_call(calling: httpx.Client, site: Site, model: str) -> None:
+    asked = script(ADD, {"say": "ok"})
+    body = {"model": model, "input": asked, "tools": [server_tool(site)], "stream": True}
+    events = frames(calling.post("/responses", json=body).text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    kinds = [event["type"] for event in events if "mcp" in event["type"]]
+    deltas = kinds.count("response.mcp_call_arguments.delta")
+    assert kinds == [
+        "response.mcp_list_tools.in_progress",
+        "response.mcp_list_tools.completed",
+        "response.mcp_call.in_progress",
+        *["response.mcp_call_arguments.delta"] * deltas,
+        "response.mcp_call_arguments.done",
+        "response.mcp_call.completed",
+    ]
+    assert deltas > 1
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == events[-1]["response"]["output"]
+    assert types(done) == CALLED
+
+
+def test_a_background_response_calls_too(calling: httpx.Client, site: Site, model: str) -> None:
+    asked = script(ADD, {"say": "ok"})
+    tools = [server_tool(site)]
+    begun = create(calling, model=model, input=asked, tools=tools, background=True)
+    path = f"/responses/{begun['id']}"
+    wait_until(lambda: calling.get(path).json()["status"] == "completed")
+    assert types(calling.get(path).json()["output"]) == CALLED
+
+
+def test_calls_of_one_turn_run_side_by_side_and_come_in_order(
+    calling: httpx.Client, site: Site
+) -> None:
+    site.meeting = threading.Barrier(2)
+    turn = [ADD, {"mcp": "add", "args": {"a": 1, "b": 1}}]
+    response = create(
+        calling,
+        model="scripted-chat",
+        input=script(turn, {"say": "both"}),
+        tools=[server_tool(site)],
+    )
+    assert types(response["output"]) == ["mcp_list_tools", "mcp_call", "mcp_call", "message"]
+    assert [item["output"] for item in response["output"][1:3]] == ["42", "2"]
+
+
+def test_a_chain_lists_a_server_once(calling: httpx.Client, site: Site, model: str) -> None:
+    tools = [server_tool(site)]
+    first = create(calling, model=model, input=script(ADD, {"say": "a"}), tools=tools)
+    second = create(
+        calling,
+        model=model,
+        input=script(ADD, {"say": "b"}),
+        tools=tools,
+        previous_response_id=first["id"],
+    )
+    assert types(second["output"]) == ["mcp_call", "message"]
+    assert len(site.methods("tools/list")) == 1
+
+
+def test_a_tool_that_fails_is_something_to_tell_the_model(
+    calling: httpx.Client, site: Site, model: str
+) -> None:
+    asked = script({"mcp": "boom", "args": {}}, {"say": "I see"})
+    response = create(calling, model=model, input=asked, tools=[server_tool(site)])
+    assert types(response["output"]) == CALLED
+    call = response["output"][1]
+    assert (call["status"], call["output"]) == ("failed", None)
+    assert call["error"]["type"] == "mcp_tool_execution_error"
+    assert call["error"]["content"][0]["text"] == "no such page"
+
+
+def test_a_server_that_refuses_is_a_failed_list(
+    calling: httpx.Client, site: Site, model: str
+) -> None:
+    site.status = 401
+    response = create(
+        calling, model=model, input=script({"say": "without"}), tools=[server_tool(site)]
+    )
+    assert types(response["output"]) == ["mcp_list_tools", "message"]
+    assert "401" in response["output"][0]["error"]
+    assert "'calc'" in response["output"][0]["error"]
+
+
+def test_only_allowed_tools_are_offered(calling: httpx.Client, site: Site, model: str) -> None:
+    def echo(**fields: Any) -> list[str]:
+        chosen = {"type": "mcp", "server_label": "calc"}
+        response = create(
+            calling, model=model, input="x", tools=[server_tool(site, **fields)], tool_choice=chosen
+        )
+        return [item["name"] for item in response["output"] if item["type"] == "mcp_call"]
+
+    assert echo(allowed_tools=["boom"]) == ["boom"]
+    assert echo(allowed_tools={"read_only": True}) == ["look"]
+    assert echo(allowed_tools={"tool_names": ["add"]}) == ["add"]
+    assert echo(allowed_tools=[]) == []
+
+
+def test_a_forced_call_is_forced_once(calling: httpx.Client, site: Site, model: str) -> None:
+    chosen = {"type": "mcp", "server_label": "calc", "name": "look"}
+    response = create(
+        calling, model=model, input="Look.", tools=[server_tool(site)], tool_choice=chosen
+    )
+    assert types(response["output"]) == CALLED
+    assert response["output"][1]["name"] == "look"
+
+
+def test_no_more_calls_than_max_tool_calls_are_run(
+    calling: httpx.Client, site: Site, model: str
+) -> None:
+    response = create(
+        calling,
+        model=model,
+        input=script(ADD, ADD, {"say": "enough"}),
+        tools=[server_tool(site)],
+        max_tool_calls=1,
+    )
+    first, second = response["output"][1:3]
+    assert (first["output"], second["status"]) == ("42", "failed")
+    assert "max_tool_calls" in second["error"]["content"]
+    assert len(site.methods("tools/call")) == 1
+
+
+def test_a_model_that_only_calls_comes_to_an_answer(
+    calling: httpx.Client, site: Site, model: str
+) -> None:
+    response = create(calling, model=model, input=script(*[ADD] * 50), tools=[server_tool(site)])
+    assert response["status"] == "completed"
+    assert types(response["output"])[-1] == "message"
+    assert 1 < len(site.methods("tools/call")) < 50
+
+
+def test_a_clients_call_ends_the_response_after_the_servers_are_done(
+    calling: httpx.Client, site: Site
+) -> None:
+    mine = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
+    response = create(
+        calling,
+        model="scripted-chat",
+        input=script([{"call": "mine", "args": {}}, ADD], {"say": "no"}),
+        tools=[mine, server_tool(site)],
+    )
+    assert types(response["output"]) == ["mcp_list_tools", "function_call", "mcp_call"]
+    assert response["output"][2]["output"] == "42"
+
+
+# --- approval -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked_for(calling: httpx.Client, site: Site, model: str) -> Json:
+    """A response that asks the client to approve of a call."""
+    tools = [server_tool(site, require_approval="always")]
+    return create(calling, model=model, input=script(ADD, {"say": "42"}), tools=tools)
+
+
+def answer(calling: httpx.Client, site: Site, before: Json, **fields: Any) -> Json:
+    request = before["output"][-1]
+    given = {
+        "type": "mcp_approval_response",
+        "approval_request_id": request["id"],
+        "approve": True,
+        **fields,
+    }
+    return create(
+        calling,
+        model=before["model"],
+        input=[given],
+        tools=[server_tool(site, require_approval="always")],
+        previous_response_id=before["id"],
+    )
+
+
+def test_a_call_waits_for_approval(site: Site, asked_for: Json) -> None:
+    assert types(asked_for["output"]) == ["mcp_list_tools", "mcp_approval_request"]
+    assert asked_for["status"] == "completed"
+    request = asked_for["output"][1]
+    assert (request["server_label"], request["name"]) == ("calc", "add")
+    assert json.loads(request["arguments"]) == {"a": 2, "b": 40}
+    assert site.methods("tools/call") == []
+
+
+def test_an_approved_call_is_run_first(calling: httpx.Client, site: Site, asked_for: Json) -> None:
+    response = answer(calling, site, asked_for)
+    assert types(response["output"]) == ["mcp_call", "message"]
+    call, message = response["output"]
+    assert call["approval_request_id"] == asked_for["output"][1]["id"]
+    assert (call["output"], message["content"][0]["text"]) == ("42", "42")
+
+
+def test_a_call_is_not_run_again_by_who_continues(
+    calling: httpx.Client, site: Site, asked_for: Json
+) -> None:
+    response = answer(calling, site, asked_for)
+    create(
+        calling,
+        model=response["model"],
+        input="Thanks.",
+        previous_response_id=response["id"],
+        tools=[server_tool(site)],
+        tool_choice="none",
+    )
+    assert len(site.methods("tools/call")) == 1
+
+
+def test_a_denied_call_is_not_run_and_the_model_is_told(
+    calling: httpx.Client, site: Site, asked_for: Json
+) -> None:
+    response = answer(calling, site, asked_for, approve=False, reason="too dear")
+    assert types(response["output"]) == ["message"]
+    assert site.methods("tools/call") == []
+
+
+def test_what_the_filters_exempt_needs_no_approval(
+    calling: httpx.Client, site: Site, model: str
+) -> None:
+    tools = [server_tool(site, require_approval={"never": {"tool_names": ["add"]}})]
+    response = create(calling, model=model, input=script(ADD, {"say": "ok"}), tools=tools)
+    assert types(response["output"]) == CALLED
+
+
+def test_approving_of_what_nobody_asked_is_a_mistake(calling: httpx.Client, model: str) -> None:
+    given = {"type": "mcp_approval_response", "approval_request_id": "mcpr_x", "approve": True}
+    refused = calling.post("/responses", json={"model": model, "input": [given]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": "twice"}, "tools[1].server_label"),
+        ({"tool_choice": {"type": "mcp", "server_label": "other"}}, "tool_choice"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_once(
+    calling: httpx.Client, site: Site, fields: Json, param: str
+) -> None:
+    tools = [server_tool(site)] * (2 if fields.pop("tools", None) else 1)
+    body = {"model": "scripted-chat", "input": "x", "tools": tools, **fields}
+    refused = calling.post("/responses", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert site.asked == []
+
+
+def test_no_server_is_called_unless_the_operator_allows_it(
+    http: httpx.Client, site: Site, model: str
+) -> None:
+    response = create(http, model=model, input=script({"say": "a"}), tools=[server_tool(site)])
+    assert types(response["output"]) == ["mcp_list_tools", "message"]
+    assert "--fetch-urls" in response["output"][0]["error"]
+    assert site.asked == []
+
+
+def test_secrets_go_to_the_server_and_nowhere_else(
+    calling: httpx.Client,
+    site: Site,
+    folder: Path,
+    model: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = f"secret-{time.monotonic_ns()}"
+    tool = server_tool(site, authorization=secret, headers={"x-key": f"key-{secret}"})
+    brought = {"type": "additional_tools", "role": "developer", "tools": [tool]}
+    asked = {"role": "user", "content": script(ADD, {"say": "ok"})}
+    for fields in ({"tools": [tool], "input": [asked]}, {"input": [asked, brought]}):
+        body = {"model": model, "stream": True, **fields}
+        answer = calling.post("/responses", json=body)
+        assert frames(answer.text)[-1]["type"] == "response.completed"
+        assert secret not in answer.text
+    sent = [headers for method, _, headers in site.asked if method == "tools/call"]
+    assert [headers["authorization"] for headers in sent] == [f"Bearer {secret}"] * 2
+    assert {headers["x-key"] for headers in sent} == {f"key-{secret}"}
+    assert secret not in caplog.text
+    kept = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert b"server_label" in kept
+    assert secret.encode() not in kept
+
+
+def test_a_redirect_does_not_take_the_secret_along(
+    calling: httpx.Client, site: Site, model: str
+) -> None:
+    elsewhere = Site()
+    try:
+        site.redirect = elsewhere.url
+        tool = server_tool(site, authorization="secret")
+        response = create(calling, model=model, input=script({"say": "a"}), tools=[tool])
+        assert response["output"][0]["error"]
+        assert site.asked
+        assert elsewhere.asked == []
+    finally:
+        elsewhere.close()
