@@ -87,7 +87,7 @@ class RunResponse:
         """Run the turns and return the events that end the response."""
         sequencer, reason = run.sequencer, "stop"
         try:
-            async with aclosing(run.turns.each(sequencer.output)) as turns:
+            async with aclosing(run.turns.each(sequencer.output, sequencer.turns)) as turns:
                 async for turn in turns:
                     reason = await self._turn(run, aclosing(aiter(turn)))
                     if run.with_messages:

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from antiphon.application.calling import CallingTurn, OpeningTurn, Sessions
 from antiphon.application.compacting import CompactingTurn, compaction_of
-from antiphon.application.ports import Model, ModelTurn, ToolServers, Turn
+from antiphon.application.ports import Json, Model, ModelTurn, ToolServers, Turn
 from antiphon.application.searching import SearchTurn, searches_in
 from antiphon.application.show_items import ShowItems
 from antiphon.application.summaries import SummarisedTurn
 from antiphon.application.warm_up import WarmUp, shortest
+from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.items import (
     AnyItem,
     McpApprovalRequest,
@@ -33,6 +34,7 @@ from antiphon.domain.mcp import listings_in
 from antiphon.domain.offers import Offer, heard, loaded
 from antiphon.domain.tool_search import search
 from antiphon.domain.tools import Choice, McpTool
+from antiphon.domain.usage import TurnUsage
 
 MOST_ROUNDS = 32
 """Turns that the model may have after what this server did for it. In the last one nothing can be
@@ -104,31 +106,43 @@ class Turns:
         """Abort the first turn, where `each` is not going to be read."""
         await self._first.aclose()
 
-    async def each(self, output: Sequence[AnyItem]) -> AsyncGenerator[ModelTurn]:
-        """Yield the turns; `output` grows meanwhile: it has the items of those that are over."""
+    async def each(
+        self, output: Sequence[AnyItem], usages: Sequence[TurnUsage]
+    ) -> AsyncGenerator[ModelTurn]:
+        """Yield the turns; `output` and `usages`, of those that are over, grow meanwhile."""
         async with aclosing(self._sessions):
             plan, turn, latest = self._plan, self._plan.turn, self._first
+            seen = before = 0  # items and usages that are no part of the answer
             yield latest
             if plan.compacts:
                 if not plan.answers:
                     return
                 shown = await self._show_items(output, tenant=plan.tenant, model=plan.model)
                 turn = replace(turn, items=shown.items)
-                seen, latest = len(output), await self._begun(turn)
+                seen, before = len(output), len(usages)
+                latest = await self._begun(turn)
                 yield latest
-            else:
-                seen = 0
-            async with aclosing(self._further(turn, latest, output, seen)) as further:
+
+            def spent() -> int:
+                return sum(usage.output for usage in usages[before:])
+
+            async with aclosing(self._further(turn, latest, output, seen, spent)) as further:
                 async for each in further:
                     yield each
 
     async def _further(
-        self, turn: Turn, latest: ModelTurn, output: Sequence[AnyItem], seen: int
+        self,
+        turn: Turn,
+        latest: ModelTurn,
+        output: Sequence[AnyItem],
+        seen: int,
+        spent: Callable[[], int],
     ) -> AsyncGenerator[ModelTurn]:
         """Yield the turns that the latest one makes necessary: what its searches (in `output`, from
         `seen` on) have found, then the model's next turn, which sees what the server has done.
+        All of them share the tokens that the response may have (api_surface 7.13).
         """
-        offered = self._plan.offered
+        offered, limit = self._plan.offered, turn.sampling.max_tokens
         for left in reversed(range(MOST_ROUNDS)):
             tools = [each.tool for each in offered.definitions]
             found = [search(each.arguments, tools) for each in searches_in(output[seen:])]
@@ -141,11 +155,16 @@ class Turns:
                 offered = heard(offered, listings_in(new))
             else:
                 offered = loaded(offered, [tool for each in found for tool in each])
+            tokens_left = None if limit is None else limit - spent()
+            if tokens_left is not None and tokens_left < 1:
+                yield SpentTurn(after=latest)
+                return
             turn = replace(
                 turn,
                 items=[*turn.items, *new],
                 tools=offered.specs,
                 choice=offered.choice if left else Choice(mode="none"),
+                sampling=replace(turn.sampling, max_tokens=tokens_left),
             )
             seen, latest = len(output), await self._answer(turn)
             yield latest
@@ -176,6 +195,22 @@ class Turns:
         request_id = f"{self._response_id}_{self._admitted}"
         self._admitted += 1
         return await self._plan.model.begin(turn, request_id=request_id)
+
+
+class SpentTurn(ModelTurn):
+    """The turn for which `after` has left no tokens: it is cut before it has begun."""
+
+    def __init__(self, *, after: ModelTurn) -> None:
+        self._after = after
+
+    async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
+        yield [TurnEnd("length", TurnUsage())]
+
+    async def aclose(self) -> None:
+        pass
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        return self._after.messages()
 
 
 def _waits(item: AnyItem) -> bool:

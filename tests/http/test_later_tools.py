@@ -147,6 +147,25 @@ def test_a_model_that_only_searches_comes_to_an_end(
     assert types(response["output"])[-1] == "message"
 
 
+def test_all_turns_share_the_tokens_that_the_response_may_have(
+    http: httpx.Client, model: str, script: Any
+) -> None:
+    search = {"call": "tool_search", "args": {"query": "pay"}}
+    talk = {"say": "word ", "repeat": 90}
+    asked = script(search, talk)
+    free = create(http, model=model, input=asked, tools=[CRM, SEARCH])
+    assert free["status"] == "completed"
+    cut = create(http, model=model, input=asked, tools=[CRM, SEARCH], max_output_tokens=60)
+    assert cut["status"] == "incomplete"
+    assert cut["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert cut["usage"]["output_tokens"] == 60
+    assert types(cut["output"])[-1] == "message"
+    searches = script(*[search] * 9, {"say": "done"})
+    ended = create(http, model=model, input=searches, tools=[CRM, SEARCH], max_output_tokens=60)
+    assert ended["status"] == "incomplete"
+    assert ended["usage"]["output_tokens"] <= 60
+
+
 @pytest.mark.parametrize("tools", [[HIDDEN], [HIDDEN, CRM]])
 def test_deferred_tools_without_a_search_are_callable_at_once(
     http: httpx.Client, model: str, tools: Any
