@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.application.pauses import in_turn
 from antiphon.domain.decoding import Decoded, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
+from antiphon.domain.mcp import redacted
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.requests import HttpRequest, header
 
@@ -60,6 +62,19 @@ def decode_body(
     if strict:
         refuse_unknown(decoded)
     return decoded
+
+
+def as_logged(body: bytes) -> str:
+    """Return a body that was read, without the secrets of the MCP servers that it names."""
+    return msgspec.json.encode(_without_secrets(msgspec.json.decode(body))).decode()
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_secrets(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _without_secrets(each) for name, each in redacted(value).items()}
+    return value
 
 
 def refuse_unknown(decoded: Decoded[Any]) -> None:

@@ -29,7 +29,7 @@ from antiphon.domain.decoding import Decoded, decode_as
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.answers import JsonAnswer
-from antiphon.entrypoints.http.bodies import read_body, refuse_unknown
+from antiphon.entrypoints.http.bodies import as_logged, read_body, refuse_unknown
 from antiphon.entrypoints.http.lists import (
     After,
     Include,
@@ -193,5 +193,5 @@ async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) ->
     if options.strict_unknown_fields:
         refuse_unknown(decoded)
     if options.log_requests:
-        logger.info("request %s: %s", request_id(request), body.decode())
+        logger.info("request %s: %s", request_id(request), as_logged(body))
     return decoded

@@ -33,7 +33,7 @@ from antiphon.domain.decoding import Decoded
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer
-from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, read_body
+from antiphon.entrypoints.http.bodies import BodyLimits, as_logged, decode_body, read_body
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.lists import (
@@ -102,7 +102,7 @@ class Responses(Controller):
         body = await read_body(request, services.options.limits)
         decoded = await in_turn(len(body), self._decode, body, services)
         if services.options.log_requests:
-            logger.info("request %s: %s", request_id(request), body.decode())
+            logger.info("request %s: %s", request_id(request), as_logged(body))
         created = await services.create(
             decoded.request, tenant=TENANT, trace_headers=trace_headers(request)
         )

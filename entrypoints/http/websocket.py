@@ -28,7 +28,7 @@ from antiphon.domain import errors as er
 from antiphon.domain import events as e
 from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
-from antiphon.entrypoints.http.bodies import BodyLimits, check_shape, decode_body
+from antiphon.entrypoints.http.bodies import BodyLimits, as_logged, check_shape, decode_body
 from antiphon.entrypoints.http.dialects import dialect_or
 from antiphon.entrypoints.http.errors import error_json
 from antiphon.entrypoints.http.frames import frame, refusal, text_of
@@ -143,7 +143,7 @@ class Conversing:
         decoded = await in_turn(len(body), decode_body, body, strict=strict, envelope=ENVELOPE)
         request = decoded.request
         if self._options.log_requests:
-            logger.info("request on %s: %s", request_id(self._socket), body.decode())
+            logger.info("request on %s: %s", request_id(self._socket), as_logged(body))
         if request.background:
             raise er.RequestError(
                 "Unsupported parameter: 'background' cannot be used on a WebSocket connection.",

@@ -123,6 +123,27 @@ def test_requests_and_outputs_are_logged_only_on_request(
     assert caplog.text.count("secret wish") >= 2
 
 
+def test_logged_requests_hold_no_secrets_of_mcp_servers(
+    serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    tool = {
+        "type": "mcp",
+        "server_label": "crm",
+        "server_url": "http://127.0.0.1/mcp",
+        "authorization": "secret-token",
+        "headers": {"x-key": "secret-key"},
+    }
+    brought = {"type": "additional_tools", "role": "developer", "tools": [tool]}
+    body = {"model": "scripted-chat", "input": [{"role": "user", "content": "Hi"}, brought]}
+    with serve(log_requests=True) as server:
+        for given in (body, {**body, "input": "Hi", "tools": [tool]}):
+            httpx.post(f"{server.api}/responses", json=given)
+        httpx.post(f"{server.api}/conversations", json={"items": [brought]})
+    assert caplog.text.count("x-key") == 3
+    assert "secret-" not in caplog.text
+
+
 def test_stacks_of_errors_are_logged_only_on_request(
     serve: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
