@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -117,13 +117,13 @@ class ReadFile:
     def __init__(self, files: FileStore) -> None:
         self._files = files
 
-    async def __call__(self, tenant: str, file_id: str) -> tuple[StoredFile, bytes]:
-        """Return the file with its content. Raises: NotFound."""
+    async def __call__(self, tenant: str, file_id: str) -> tuple[StoredFile, AsyncGenerator[bytes]]:
+        """Return the file with its content in pieces. Raises: NotFound."""
         try:
             file = await self._files.get(tenant, file_id)
-            return file, await self._files.content(tenant, file_id)
         except NotFound:
             raise _unknown(file_id) from None
+        return file, self._files.pieces(tenant, file_id)
 
 
 class DeleteFile:

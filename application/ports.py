@@ -470,6 +470,12 @@ class FileStore(Protocol):
     async def content(self, tenant: str, file_id: str) -> bytes:
         """Raises: NotFound."""
 
+    def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
+        """Return the content in pieces, of which few are in memory at a time.
+
+        Raises, with the first piece: NotFound.
+        """
+
     async def delete(self, tenant: str, file_id: str) -> None:
         """Raises: NotFound."""
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 SWEPT_AFTER_S = 3600
 """Another server of the same folder may be writing: only old remains are swept."""
+
+PIECE_BYTES = 64 * 1024
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _decode = msgspec.json.Decoder(StoredFile).decode
@@ -58,6 +60,13 @@ class FolderFileStore(FileStore):
         place = self._place(tenant, file_id)
         await self._do(_described(place).stat)  # half a file is none
         return await self._do(place.read_bytes)
+
+    async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
+        place = self._place(tenant, file_id)
+        await self._do(_described(place).stat)  # half a file is none
+        with await self._do(lambda: place.open("rb")) as content:
+            while piece := await self._do(content.read, PIECE_BYTES):
+                yield piece
 
     async def delete(self, tenant: str, file_id: str) -> None:
         place = self._place(tenant, file_id)
@@ -152,6 +161,9 @@ class MemoryFileStore(FileStore):
 
     async def content(self, tenant: str, file_id: str) -> bytes:
         return self._kept(tenant, file_id)[1]
+
+    async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
+        yield self._kept(tenant, file_id)[1]
 
     async def delete(self, tenant: str, file_id: str) -> None:
         self._kept(tenant, file_id)

@@ -33,6 +33,14 @@ class FileStoreContract:
         assert await files.content(US, a_file().id) == CONTENT
         assert await files.all(US) == [a_file()]
 
+    async def test_content_is_read_in_pieces_too(self, files: FileStore) -> None:
+        long = CONTENT * 1000
+        await files.add(US, a_file(bytes=len(long)), long)
+        assert b"".join([piece async for piece in files.pieces(US, a_file().id)]) == long
+        for tenant, file_id in ((THEM, a_file().id), (US, "file-9")):
+            with pytest.raises(NotFound):
+                await anext(files.pieces(tenant, file_id))
+
     async def test_an_empty_file_is_a_file(self, files: FileStore) -> None:
         await files.add(US, a_file(bytes=0), b"")
         assert await files.content(US, a_file().id) == b""

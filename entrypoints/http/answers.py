@@ -8,7 +8,8 @@ events.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,17 +41,26 @@ class JsonAnswer:
         await send_json(send, self._body, self._headers, status=self._status)
 
 
-class BytesAnswer:
-    """Bytes as they are; `headers` say what they are."""
+class PiecesAnswer:
+    """Bytes as they are, each piece read when the client has taken those before it.
 
-    def __init__(self, content: bytes, headers: Headers) -> None:
-        self._content = content
-        self._headers = {**headers, "content-length": str(len(content))}
+    `headers` say what they are, and how many.
+    """
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": _raw(self._headers)}
-        await send(start)  # type: ignore[arg-type]
-        await send({"type": "http.response.body", "body": self._content, "more_body": False})
+    def __init__(self, pieces: AsyncGenerator[bytes], headers: Headers) -> None:
+        self._pieces = pieces
+        self._headers = headers
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        await unless_gone(receive, self._send(send))
+
+    async def _send(self, send: Any) -> None:
+        headers = _raw(self._headers)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(self._pieces) as pieces:
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class StreamAnswer:

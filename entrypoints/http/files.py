@@ -16,7 +16,7 @@ from msgspec import Struct
 from antiphon.application.files import AddFile, DeleteFile, GetFile, ListFiles, ReadFile
 from antiphon.application.ports import StoredFile
 from antiphon.domain.errors import RequestError, UnsupportedMediaType, missing_parameter
-from antiphon.entrypoints.http.answers import BytesAnswer, JsonAnswer
+from antiphon.entrypoints.http.answers import JsonAnswer, PiecesAnswer
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header
 from antiphon.entrypoints.http.responses import TENANT
 
@@ -100,14 +100,15 @@ class Files(Controller):
         file_services: NamedDependency[FileServices],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        file, content = await file_services.read(TENANT, file_id)
+        file, pieces = await file_services.read(TENANT, file_id)
         # Never shown by a browser as a page of this server: it is what somebody uploaded.
         headers = {
             "content-type": "application/octet-stream",
             "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename, safe='')}",
+            "content-length": str(file.bytes),
             "x-content-type-options": "nosniff",
         }
-        return BytesAnswer(content, {**headers, **answer_headers(request)})
+        return PiecesAnswer(pieces, {**headers, **answer_headers(request)})
 
     @delete("/{file_id:str}", summary="Delete a file", status_code=200)
     async def delete(
