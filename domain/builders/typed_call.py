@@ -8,7 +8,7 @@ arrive; one that was shown already stays a shell call, and is incomplete if not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,14 +23,20 @@ from antiphon.domain.builders.seed import Seed
 from antiphon.domain.builders.tool import ShellCallBuilder, ToolBuilder
 from antiphon.domain.client_tools import CLIENT_TOOLS, fields_of, normal
 
+Made = tuple[Sequence[e.Event], Any]
+"""All events of an item, and the item."""
 
-class TypedCallBuilder:
-    """Opens and closes its item at once, when the arguments are whole."""
+Make = Callable[[d.CallStart, str, str, Seed], Made]
+"""(start, arguments, status, seed) -> what became of a call."""
 
-    def __init__(self, delta: d.Delta, seed: Seed) -> None:
-        assert isinstance(delta, d.CallStart)
-        self._start = delta
+
+class WholeCallBuilder:
+    """Shows nothing until its call is over; then `make` says what item that is."""
+
+    def __init__(self, start: d.CallStart, seed: Seed, make: Make) -> None:
+        self._start = start
         self._seed = seed
+        self._make = make
         self._arguments: list[str] = []
         self.item: Any = None
 
@@ -50,27 +56,42 @@ class TypedCallBuilder:
         return ()
 
     def close(self, status: str) -> Sequence[e.Event]:
-        fields = fields_of(self._start.kind, self.arguments) if status == "completed" else None
-        if fields is None:
-            return self._close_as_function(status)
-        kind = CLIENT_TOOLS[self._start.kind].item
-        call_id = self._start.call_id or self._seed.new_id("call")
-        item_id = self._seed.new_id(i.ID_PREFIXES[kind])
-        given: dict[str, Any] = {"id": item_id, "call_id": call_id, "status": status}
-        self.item = kind(**given | fields)
-        index = self._seed.output_index
-        added = replace(self.item, status="in_progress")
-        return (
-            e.ItemAdded(output_index=index, item=added),
-            e.ItemDone(output_index=index, item=self.item),
-        )
-
-    def _close_as_function(self, status: str) -> Sequence[e.Event]:
-        plain = CallBuilder(replace(self._start, kind="function"), self._seed)
-        arguments = d.ArgumentsDelta(self.arguments)
-        events = (*plain.open(), *plain.add(arguments), *plain.close(status))
-        self.item = plain.item
+        events, self.item = self._make(self._start, self.arguments, status, self._seed)
         return events
+
+
+def _typed_call(start: d.CallStart, arguments: str, status: str, seed: Seed) -> Made:
+    fields = fields_of(start.kind, arguments) if status == "completed" else None
+    if fields is None:
+        return _function_call(start, arguments, status, seed)
+    kind = CLIENT_TOOLS[start.kind].item
+    call_id = start.call_id or seed.new_id("call")
+    item_id = seed.new_id(i.ID_PREFIXES[kind])
+    given: dict[str, Any] = {"id": item_id, "call_id": call_id, "status": status}
+    item = kind(**given | fields)
+    added = replace(item, status="in_progress")
+    events = (
+        e.ItemAdded(output_index=seed.output_index, item=added),
+        e.ItemDone(output_index=seed.output_index, item=item),
+    )
+    return events, item
+
+
+def _function_call(start: d.CallStart, arguments: str, status: str, seed: Seed) -> Made:
+    plain = CallBuilder(replace(start, kind="function"), seed)
+    events = (*plain.open(), *plain.add(d.ArgumentsDelta(arguments)), *plain.close(status))
+    return events, plain.item
+
+
+def _approval_request(start: d.CallStart, arguments: str, status: str, seed: Seed) -> Made:
+    asked, written = _of_server(start), d.ArgumentsDelta(arguments)
+    if status != "completed":  # nobody may approve of half a call
+        cut = ToolBuilder(d.ToolStart("mcp_call", asked), seed)
+        return (*cut.open(), *cut.add(written), *cut.close(status)), cut.item
+    request = ToolBuilder(
+        d.ToolStart("mcp_approval_request", asked | {"arguments": arguments}), seed
+    )
+    return (*request.open(), *request.close(status)), request.item
 
 
 class ShellArgumentsBuilder:
@@ -78,7 +99,7 @@ class ShellArgumentsBuilder:
 
     def __init__(self, delta: d.Delta, seed: Seed) -> None:
         assert isinstance(delta, d.CallStart)
-        self._whole = TypedCallBuilder(delta, seed)
+        self._whole = WholeCallBuilder(delta, seed, _typed_call)
         self._start = d.ToolStart("shell_call", {"call_id": delta.call_id})
         self._seed = seed
         self._reader = CommandReader()
@@ -140,48 +161,13 @@ def _rest_of(rest: str) -> dict[str, Any]:
     }
 
 
-class ApprovalBuilder:
-    """An mcp_approval_request: it opens and closes at once, when the arguments are whole."""
-
-    def __init__(self, delta: d.Delta, seed: Seed) -> None:
-        assert isinstance(delta, d.CallStart)
-        self._start = delta
-        self._seed = seed
-        self._arguments: list[str] = []
-        self.item: Any = None
-
-    def open(self) -> Sequence[e.Event]:
-        return ()
-
-    def accepts(self, delta: d.Delta) -> bool:
-        return isinstance(delta, d.ArgumentsDelta)
-
-    def add(self, delta: d.Delta) -> Sequence[e.Event]:
-        if isinstance(delta, d.ArgumentsDelta):
-            self._arguments.append(delta.text)
-        return ()
-
-    def close(self, status: str) -> Sequence[e.Event]:
-        asked, arguments = _of_server(self._start), "".join(self._arguments)
-        if status == "completed":
-            asked["arguments"] = arguments
-            item = ToolBuilder(d.ToolStart("mcp_approval_request", asked), self._seed)
-            events = (*item.open(), *item.close(status))
-        else:  # nobody may approve of half a call
-            item = ToolBuilder(d.ToolStart("mcp_call", asked), self._seed)
-            written = item.add(d.ArgumentsDelta(arguments))
-            events = (*item.open(), *written, *item.close(status))
-        self.item = item.item
-        return events
-
-
 def _of_server(start: d.CallStart) -> dict[str, Any]:
     return {"server_label": start.namespace or "", "name": start.name}
 
 
 def open_call(
     delta: d.Delta, seed: Seed
-) -> CallBuilder | TypedCallBuilder | ShellArgumentsBuilder | ApprovalBuilder | ToolBuilder:
+) -> CallBuilder | WholeCallBuilder | ShellArgumentsBuilder | ToolBuilder:
     """Return the builder of a CallStart's kind."""
     assert isinstance(delta, d.CallStart)
     if delta.kind in KINDS:
@@ -189,7 +175,7 @@ def open_call(
     if delta.kind == "mcp":
         return ToolBuilder(d.ToolStart("mcp_call", _of_server(delta)), seed)
     if delta.kind == "mcp_approval":
-        return ApprovalBuilder(delta, seed)
+        return WholeCallBuilder(delta, seed, _approval_request)
     if delta.kind == "shell":
         return ShellArgumentsBuilder(delta, seed)
-    return TypedCallBuilder(delta, seed)
+    return WholeCallBuilder(delta, seed, _typed_call)
