@@ -50,8 +50,7 @@ def kept(conversation: Sequence[i.Item]) -> list[i.Item]:
     stays = {n for n, item in enumerate(conversation) if _is_by(item, *INSTRUCTORS)}
     last = len(conversation) - 1
     if last >= 0 and not _is_by(conversation[last], "assistant"):
-        stays |= {n for n in [_newest_of_user(conversation)] if n is not None}
-        stays |= _answered_last(conversation)
+        stays |= _newest_of_user(conversation) | _answered_last(conversation)
     return [conversation[n] for n in sorted(stays)]
 
 
@@ -104,9 +103,9 @@ def _answered_last(conversation: Sequence[i.Item]) -> set[int]:
     return calls | set(range(first, len(conversation)))
 
 
-def _newest_of_user(conversation: Sequence[i.Item]) -> int | None:
-    positions = reversed(range(len(conversation)))
-    return next((n for n in positions if _is_by(conversation[n], "user")), None)
+def _newest_of_user(conversation: Sequence[i.Item]) -> set[int]:
+    said = [n for n, item in enumerate(conversation) if _is_by(item, "user")]
+    return set(said[-1:])
 
 
 def _is_by(item: i.Item, *roles: str) -> bool:

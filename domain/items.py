@@ -18,7 +18,6 @@ from antiphon.domain.content import (
     OutputPart,
     ReasoningText,
     SummaryText,
-    text_of,
 )
 from antiphon.domain.request import AnyFormat, Effort
 
@@ -373,8 +372,3 @@ def answers(item: Item) -> str | None:
 def asks(item: Item) -> str | None:
     """Return the call_id of `item`, if it is a call that the client must answer."""
     return getattr(item, "call_id") if type(item) in ANSWERED_BY else None  # noqa: B009
-
-
-def output_text(output: Output) -> str:
-    """Return a tool's output as text; images and files are named, not shown."""
-    return output if isinstance(output, str) else text_of(output)

@@ -99,8 +99,7 @@ class Responses(Controller):
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Answer with the whole response, or stream its events where `stream` is true."""
         dialect = dialect_of(request, services.options.dialect)
-        body = await read_body(request, services.options.limits)
-        decoded = await in_turn(len(body), self._decode, body, services)
+        body, decoded = await self._read(request, services)
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), as_logged(body))
         created = await services.create(
@@ -123,8 +122,7 @@ class Responses(Controller):
     )
     async def count(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Render what `create` would render, and count it."""
-        body = await read_body(request, services.options.limits)
-        decoded = await in_turn(len(body), self._decode, body, services)
+        _, decoded = await self._read(request, services)
         counted = await services.count(decoded.request, tenant=TENANT)
         answer = {"object": "response.input_tokens", "input_tokens": counted.tokens}
         headers = answer_headers(request, (*counted.ignored, *decoded.unknown))
@@ -139,8 +137,7 @@ class Responses(Controller):
     async def compact(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Answer with the items that a client goes on from in place of the conversation."""
         telling = Telling(dialect_of(request, services.options.dialect))
-        body = await read_body(request, services.options.limits)
-        decoded = await in_turn(len(body), self._decode, body, services)
+        _, decoded = await self._read(request, services)
         compacting = await services.compact(
             decoded.request, tenant=TENANT, trace_headers=trace_headers(request)
         )
@@ -211,8 +208,13 @@ class Responses(Controller):
         page = await services.input_items(TENANT, response_id, cut)
         return JsonAnswer(as_list(page, view), answer_headers(request))
 
-    def _decode(self, body: bytes, services: Services) -> Decoded[CreateResponse]:
-        return decode_body(body, strict=services.options.strict_unknown_fields)
+    async def _read(
+        self, request: HttpRequest, services: Services
+    ) -> tuple[bytes, Decoded[CreateResponse]]:
+        """Return the body, and the request that it is. Raises: RequestError."""
+        body = await read_body(request, services.options.limits)
+        strict = services.options.strict_unknown_fields
+        return body, await in_turn(len(body), decode_body, body, strict=strict)
 
     def _stream(
         self,

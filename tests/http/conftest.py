@@ -39,6 +39,17 @@ def wait_until(holds: Callable[[], bool], limit_s: float = 5.0) -> None:
         time.sleep(0.005)
 
 
+def text_of(response: dict[str, Any]) -> str:
+    """Return what the messages of a response say."""
+    return "".join(
+        part["text"]
+        for item in response["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+        if part["type"] == "output_text"
+    )
+
+
 def script(*turns: Any) -> str:
     """A message that makes the scripted models play these turns."""
     return f"@@script {json.dumps(list(turns))}"

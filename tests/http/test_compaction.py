@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import create
+from .conftest import create, text_of
 
 TRIGGER = {"type": "compaction_trigger"}
 TALK = [
@@ -18,15 +18,6 @@ TALK = [
 
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
-
-
-def text_of(response: dict[str, Any]) -> str:
-    return "".join(
-        part["text"]
-        for item in response["output"]
-        if item["type"] == "message"
-        for part in item["content"]
-    )
 
 
 def prompt_of(http: Any, model: str, **body: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import create, wait_until
+from .conftest import create, text_of, wait_until
 
 WEATHER = {
     "type": "function",
@@ -22,16 +22,6 @@ WEATHER = {
         "additionalProperties": False,
     },
 }
-
-
-def text_of(response: dict[str, Any]) -> str:
-    return "".join(
-        part["text"]
-        for item in response["output"]
-        if item["type"] == "message"
-        for part in item["content"]
-        if part["type"] == "output_text"
-    )
 
 
 def without_ids(value: Any) -> Any:
