@@ -5,16 +5,17 @@ VENV_VLLM = .venv-vllm
 VENV_CLIENTS = .venv-clients
 NODE = tests/clients/node_modules
 ARGS ?=
+QUICK = "not vllm and not clients and not faults"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
-	antiphon.adapters.stores antiphon.adapters.engines.scripted
+	antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.engines.scripted
 
-.PHONY: serve test check golden docs bench test-clients test-vllm format
+.PHONY: serve test check golden docs bench test-stores test-faults test-clients test-vllm format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
 
 test: $(VENV)/ready
-	$(VENV)/bin/pytest -m "not vllm and not clients" $(ARGS)
+	$(VENV)/bin/pytest -m $(QUICK) -k "not postgres and not redis" $(ARGS)
 	$(VENV)/bin/pytest --quiet --doctest-modules --pyargs $(DOCTESTED)
 
 check: $(VENV)/ready
@@ -29,6 +30,14 @@ format: $(VENV)/ready
 golden: $(VENV)/ready
 	$(VENV)/bin/pytest tests/golden --update-golden
 	git diff --stat tests/golden
+
+# What a disk confirms takes its time.
+test-stores: $(VENV)/ready
+	$(VENV)/bin/pytest -m $(QUICK) -k "postgres or redis" -rs $(ARGS)
+
+# ANTIPHON_TEST_KILLS says how many servers are killed on each store.
+test-faults: $(VENV)/ready
+	$(VENV)/bin/pytest -m faults -rs $(ARGS)
 
 # What a client warns of is its makers' concern.
 test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready

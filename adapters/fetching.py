@@ -86,6 +86,21 @@ async def _resolve(host: str, port: int) -> Sequence[str]:
     return [str(sockaddr[0]) for *_, sockaddr in found]
 
 
+def read_url(url: str) -> httpx.URL:
+    """Return an http(s) URL without credentials, read once and for all. Raises: FetchRefused."""
+    if not _URL.fullmatch(url) or "\\" in url:
+        raise FetchRefused("The URL holds characters that no URL has.")
+    try:
+        read = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
+        raise FetchRefused("The URL cannot be read.") from None
+    if read.scheme not in DEFAULT_PORTS or not read.host:
+        raise FetchRefused("Only http and https URLs can be fetched.")
+    if read.userinfo:
+        raise FetchRefused("The URL must not hold a user name or password.")
+    return read
+
+
 class Guard(Struct, frozen=True, kw_only=True):
     """What may be reached. `hosts`: `name`, `*.name` or either with `:port`; none is any host.
 
@@ -96,17 +111,8 @@ class Guard(Struct, frozen=True, kw_only=True):
     private: Sequence[Network] = ()
 
     def check_url(self, url: str) -> httpx.URL:
-        """Return the URL, read once and for all. Raises: FetchRefused."""
-        if not _URL.fullmatch(url) or "\\" in url:
-            raise FetchRefused("The URL holds characters that no URL has.")
-        try:
-            read = httpx.URL(url)
-        except (httpx.InvalidURL, ValueError):
-            raise FetchRefused("The URL cannot be read.") from None
-        if read.scheme not in DEFAULT_PORTS or not read.host:
-            raise FetchRefused("Only http and https URLs can be fetched.")
-        if read.userinfo:
-            raise FetchRefused("The URL must not hold a user name or password.")
+        """Return the URL as `read_url` reads it, if its host may be asked. Raises: FetchRefused."""
+        read = read_url(url)
         port = read.port or DEFAULT_PORTS[read.scheme]
         if not self._allows(read.host.rstrip(".").lower(), port):
             raise FetchRefused("This server may not fetch from that host or port.")
@@ -327,7 +333,7 @@ class HttpFetcher(Fetcher):
             ) as answer,
         ):
             given = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in answer.headers}
-            body = await self._body(answer, given)
+            body = await self._body(answer, given) if method == "GET" else b""
         kind = given.get("content-type", "").partition(";")[0].strip().lower()
         return Fetched(status=answer.status, headers=given, content_type=kind, content=body)
 

@@ -1,18 +1,26 @@
-"""Sealed reasoning: AES-GCM with the server's key, bound to the tenant (api_surface 7.11)."""
+"""What the server's key is for: sealing with AES-GCM, bound to the tenant (api_surface 7.11), and
+salts.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 import os
 import secrets
 from pathlib import Path
+from tempfile import mkstemp
+
+import msgspec
 
 from antiphon.domain.errors import SettingsError
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
 VERSION = b"\x01"
+SALTS = b"antiphon cache salts, version 1"
+"""What the key for salts is derived with: nothing that is told of a salt tells of the key."""
 
 
 class Sealer:
@@ -24,6 +32,11 @@ class Sealer:
     def __init__(self, key_file: Path) -> None:
         self._key_file = key_file
         self._key: bytes | None = None
+        self._salting: hmac.HMAC | None = None
+
+    def start(self) -> None:
+        """Read the key, or make it. Raises: SettingsError."""
+        self._load()
 
     def seal(self, tenant: str, text: str) -> str:
         """Return an opaque string. Raises: SettingsError when the key cannot be read or made."""
@@ -50,6 +63,18 @@ class Sealer:
         except InvalidTag:
             return None
 
+    def salt(self, tenant: str, text: str | None) -> str:
+        """Return 43 characters of A-Z, a-z, 0-9, - and _ that stand for a tenant and a text of its.
+
+        All servers of one key give the same, and nobody else can. Raises: SettingsError.
+        """
+        if self._salting is None:
+            key = hmac.digest(self._load(), SALTS, "sha256")
+            self._salting = hmac.new(key, digestmod="sha256")
+        salting = self._salting.copy()  # each request needs a salt, and to set a key costs the most
+        salting.update(msgspec.json.encode((tenant, text)))
+        return base64.urlsafe_b64encode(salting.digest()).decode().rstrip("=")
+
     def _load(self) -> bytes:
         if self._key is None:
             self._key = self._read() or self._make()
@@ -67,15 +92,24 @@ class Sealer:
         return key
 
     def _make(self) -> bytes:
+        try:
+            self._publish(secrets.token_bytes(KEY_BYTES))
+        except OSError as exc:
+            raise SettingsError(
+                f"The key file {self._key_file} cannot be made: {exc.strerror}. Name another place "
+                "with --seal-key-file or --data-dir."
+            ) from None
+        return self._read() or self._make()
+
+    def _publish(self, key: bytes) -> None:
         # Written aside and linked into place: of two servers that start at once, one key wins.
         self._key_file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._key_file.with_name(f"{self._key_file.name}.{os.getpid()}")
-        draft.touch(mode=0o600)
-        draft.write_bytes(secrets.token_bytes(KEY_BYTES))
+        descriptor, draft = mkstemp(prefix=f"{self._key_file.name}.", dir=self._key_file.parent)
         try:
+            with open(descriptor, "wb") as file:
+                file.write(key)
             os.link(draft, self._key_file)
         except FileExistsError:
             pass
         finally:
-            draft.unlink()
-        return self._read() or self._make()
+            os.unlink(draft)

@@ -1,5 +1,6 @@
-"""Tools of MCP servers, listed and called for one response (api_surface 7.18, 7.19).
+"""Tools that this server runs, listed and called for one response (api_surface 7.18, 7.19).
 
+Calls         what runs a call, by the kind of its tool, and how many there may be
 OpeningTurn   before the model's first turn: servers are asked for their tools, and calls that
               the client approved of are run
 CallingTurn   a turn of the model with the calls that it makes: they run side by side when the
@@ -9,13 +10,14 @@ CallingTurn   a turn of the model with the calls that it makes: they run side by
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from antiphon.application.ports import Json, ModelTurn, ToolResult, ToolServers, ToolSession
+from antiphon.application.runs import to_the_end
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import ToolServerError
@@ -25,18 +27,61 @@ from antiphon.domain.usage import TurnUsage
 NO_MORE = "This call was not run: the response has made the max_tool_calls that it may make."
 
 
-class Sessions:
-    """The sessions of one response, by the server's label, and how many calls are left."""
+class Caller(Protocol):
+    """Runs the calls of one kind of tool. `step` is the one that an item takes when it runs."""
 
-    def __init__(
-        self, servers: ToolServers | None, named: Sequence[McpTool], most: int | None
-    ) -> None:
+    step: str
+
+    def opening(self, start: d.CallStart) -> d.Delta:
+        """Return the delta that opens the item of a call."""
+
+    def call(self, start: d.CallStart, arguments: str) -> Awaitable[d.ToolEnd]:
+        """Return what runs the call and gives the end of its item; nothing runs yet."""
+
+    def refused(self, why: str) -> d.ToolEnd: ...
+
+
+class Calls:
+    """The calls of one response, of every kind, of which there may be `most`."""
+
+    def __init__(self, callers: Mapping[str, Caller], most: int | None) -> None:
+        self._callers = callers
+        self._left = most
+
+    def opening(self, delta: d.Delta) -> tuple[d.CallStart, d.Delta] | None:
+        """Return the start of a call that is run here, and what opens its item."""
+        if not isinstance(delta, d.CallStart) or delta.kind not in self._callers:
+            return None
+        return delta, self._callers[delta.kind].opening(delta)
+
+    def step(self, start: d.CallStart) -> d.ToolProgress:
+        return d.ToolProgress(self._callers[start.kind].step)
+
+    def run(self, start: d.CallStart, arguments: str) -> Awaitable[d.ToolEnd]:
+        """Count the call, now, and return what runs it and gives the end of its item."""
+        caller = self._callers[start.kind]
+        if self._left is not None:
+            self._left -= 1
+        if self._left is not None and self._left < 0:
+            return _ready(caller.refused(NO_MORE))
+        return caller.call(start, arguments)
+
+
+class Sessions(Caller):
+    """The sessions with MCP servers of one response, by the server's label."""
+
+    step = "calling"
+
+    def __init__(self, servers: ToolServers | None, named: Sequence[McpTool]) -> None:
         self._servers = servers
         self._named = {server.server_label: server for server in named}
         self._open: dict[str, ToolSession] = {}
-        self._left = most
 
     async def aclose(self) -> None:
+        """Close all of them, also where the response is cancelled meanwhile."""
+        await to_the_end(self._close())
+
+    async def _close(self) -> None:
         await asyncio.gather(*(session.aclose() for session in self._open.values()))
 
     async def listing(self, label: str) -> d.ToolEnd:
@@ -46,23 +91,24 @@ class Sessions:
         except ToolServerError as error:
             return d.ToolEnd("failed", {"error": str(error)})
 
-    def call(self, label: str, name: str, arguments: str) -> Awaitable[d.ToolEnd]:
-        """Count the call, now, and return what runs it and gives the end of its item."""
-        if self._left is not None:
-            self._left -= 1
-        if self._left is not None and self._left < 0:
-            return _refused(NO_MORE)
+    def opening(self, start: d.CallStart) -> d.Delta:
+        return start
+
+    def refused(self, why: str) -> d.ToolEnd:
+        return _end(ToolResult(error={"type": "mcp_tool_execution_error", "content": why}))
+
+    def call(self, start: d.CallStart, arguments: str) -> Awaitable[d.ToolEnd]:
+        label = start.namespace or ""
         if label not in self._named:
-            return _refused(
-                f"There is no MCP server labelled {label!r} among this request's tools."
-            )
+            why = f"There is no MCP server labelled {label!r} among this request's tools."
+            return _ready(self.refused(why))
         try:
             given: Any = msgspec.json.decode(arguments or "{}")
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             given = None
         if not isinstance(given, dict):
-            return _refused("The arguments are not a JSON object.")
-        return _run(self._session(label), name, given)
+            return _ready(self.refused("The arguments are not a JSON object."))
+        return _run(self._session(label), start.name, given)
 
     def _session(self, label: str) -> ToolSession:
         assert self._servers is not None, "no server is named where none can be called"
@@ -75,8 +121,8 @@ async def _run(session: ToolSession, name: str, arguments: Json) -> d.ToolEnd:
     return _end(await session.call(name, arguments))
 
 
-async def _refused(why: str) -> d.ToolEnd:
-    return _end(ToolResult(error={"type": "mcp_tool_execution_error", "content": why}))
+async def _ready(end: d.ToolEnd) -> d.ToolEnd:
+    return end
 
 
 def _end(result: ToolResult) -> d.ToolEnd:
@@ -90,23 +136,31 @@ class OpeningTurn(ModelTurn):
     def __init__(
         self,
         sessions: Sessions,
+        calls: Calls,
         unlisted: Sequence[str],
         approved: Sequence[i.McpApprovalRequest],
     ) -> None:
         self._sessions = sessions
+        self._calls = calls
         self._unlisted = unlisted
         self._approved = approved
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
+        first, *later = self._starts()
+        # Written before anything is called: a run that has shown nothing may be begun again.
+        yield first
         listings = [self._sessions.listing(label) for label in self._unlisted]
         calls = [
-            self._sessions.call(each.server_label, each.name, each.arguments)
+            self._calls.run(
+                d.CallStart(each.name, namespace=each.server_label, kind="mcp"), each.arguments
+            )
             for each in self._approved
         ]
         async with _begun([*listings, *calls]) as ends:
-            for start, end in zip(self._starts(), ends, strict=True):
-                yield start
+            for end, following in zip(ends, [*later, None], strict=True):
                 yield [await end]
+                if following is not None:
+                    yield following
         yield [d.TurnEnd("stop", TurnUsage())]
 
     def _starts(self) -> Sequence[list[d.Delta]]:
@@ -141,9 +195,9 @@ class CallingTurn(ModelTurn):
     stays open for the result, so what follows it waits. A turn that was cut runs nothing.
     """
 
-    def __init__(self, inner: ModelTurn, sessions: Sessions) -> None:
+    def __init__(self, inner: ModelTurn, calls: Calls) -> None:
         self._inner = inner
-        self._sessions = sessions
+        self._calls = calls
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
         held: list[d.Delta] = []
@@ -152,14 +206,16 @@ class CallingTurn(ModelTurn):
         async with aclosing(aiter(self._inner)) as batches:
             async for deltas in batches:
                 passed: list[d.Delta] = []
-                for delta in deltas:
+                for written in deltas:
+                    delta = written
                     if isinstance(delta, d.ArgumentsDelta) and open_call is not None:
                         open_call.arguments += delta.text
                     elif open_call is not None:
                         open_call.ends_at = len(held)
                         open_call = None
-                    if isinstance(delta, d.CallStart) and delta.kind == "mcp":
-                        open_call = _Call(delta)
+                    if (opening := self._calls.opening(delta)) is not None:
+                        start, delta = opening
+                        open_call = _Call(start)
                         calls.append(open_call)
                     waits = calls[:1] and calls[0].ends_at is not None
                     (held if waits else passed).append(delta)
@@ -171,12 +227,12 @@ class CallingTurn(ModelTurn):
         if not isinstance(end, d.TurnEnd) or end.reason != "stop":
             yield held
             return
-        running = [self._sessions.call(*call.what) for call in calls]
+        running = [self._calls.run(call.start, call.arguments) for call in calls]
         async with _begun(running) as ends:
             position = 0
             for call, result in zip(calls, ends, strict=True):
                 assert call.ends_at is not None
-                yield [*held[position : call.ends_at], d.ToolProgress("calling")]
+                yield [*held[position : call.ends_at], self._calls.step(call.start)]
                 yield [await result]
                 position = call.ends_at
         yield held[position:]
@@ -192,13 +248,9 @@ class _Call:
     """A call as it is read; `ends_at` is where its result belongs among what was held back."""
 
     def __init__(self, start: d.CallStart) -> None:
-        self._start = start
+        self.start = start
         self.arguments = ""
         self.ends_at: int | None = None
-
-    @property
-    def what(self) -> tuple[str, str, str]:
-        return self._start.namespace or "", self._start.name, self.arguments
 
 
 @asynccontextmanager

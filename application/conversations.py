@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from antiphon.application.paging import Cut, Page
 from antiphon.application.ports import Clock, NewId, ResponseStore, StoredItem
+from antiphon.application.quotas import CheckQuota
 from antiphon.application.read_items import ReadItems, to_store
 from antiphon.domain.conversation import Conversation, check_ids
 from antiphon.domain.errors import NotFound
@@ -12,15 +13,23 @@ from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 
 class CreateConversation:
     def __init__(
-        self, store: ResponseStore, read_items: ReadItems, *, new_id: NewId, now: Clock
+        self,
+        store: ResponseStore,
+        read_items: ReadItems,
+        check_quota: CheckQuota,
+        *,
+        new_id: NewId,
+        now: Clock,
     ) -> None:
         self._store = store
         self._read_items = read_items
+        self._check_quota = check_quota
         self._new_id = new_id
         self._now = now
 
     async def __call__(self, tenant: str, request: NewConversation) -> Conversation:
-        """Raises: RequestError that names the item at fault."""
+        """Raises: QuotaExceeded; RequestError that names the item at fault."""
+        await self._check_quota(tenant)
         entries = await self._read_items(request.items, tenant=tenant, path="items")
         check_ids((), [each.item for each in entries], "items")
         conversation = Conversation(
@@ -64,13 +73,25 @@ class DeleteConversation:
 
 
 class AddItems:
-    def __init__(self, store: ResponseStore, read_items: ReadItems, *, new_id: NewId) -> None:
+    def __init__(
+        self,
+        store: ResponseStore,
+        read_items: ReadItems,
+        check_quota: CheckQuota,
+        *,
+        new_id: NewId,
+    ) -> None:
         self._store = store
         self._read_items = read_items
+        self._check_quota = check_quota
         self._new_id = new_id
 
     async def __call__(self, tenant: str, conversation_id: str, request: NewItems) -> Page:
-        """Return the items that were added. Raises: NotFound, ConversationLocked, RequestError."""
+        """Return the items that were added.
+
+        Raises: NotFound, ConversationLocked, QuotaExceeded, RequestError.
+        """
+        await self._check_quota(tenant)
         entries = await self._read_items(request.items, tenant=tenant, path="items")
         there = await self._store.conversation_items(tenant, conversation_id)
         check_ids((item.id for item in there), [each.item for each in entries], "items")

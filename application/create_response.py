@@ -2,7 +2,8 @@
 start the run.
 
 Whatever can be answered with a status code is raised here, before anything is written to the
-client.
+client. A response in the background for which this server has no room waits in the store instead:
+whichever server has some begins it.
 """
 
 from __future__ import annotations
@@ -10,75 +11,152 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 
+from antiphon.application.amends import Amends
 from antiphon.application.continuations import Remembered
+from antiphon.application.event_chunks import chunk_of
 from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.hold_conversation import HoldConversation
-from antiphon.application.plan_turns import plan_of
+from antiphon.application.jobs import Jobs
+from antiphon.application.journal import DurableJournal, ForegroundJournal
+from antiphon.application.plan_turns import PlanTurns
 from antiphon.application.ports import (
     Batches,
     Clock,
     EventLog,
+    Lease,
     NewId,
-    ResponseStore,
+    NewRun,
+    Store,
     StoredItem,
     StoredResponse,
-    ToolServers,
 )
 from antiphon.application.prepare_turn import Prepared, PrepareTurn
+from antiphon.application.quotas import CheckQuota
 from antiphon.application.read_items import as_it_is, to_store
-from antiphon.application.requested import response_of, without_effect
+from antiphon.application.requested import response_of, sealing, without_effect
 from antiphon.application.run_response import Run, RunResponse
-from antiphon.application.runs import Runs, to_the_end
-from antiphon.application.show_items import ShowItems
+from antiphon.application.runs import Runs, stop, to_the_end
+from antiphon.application.stored_events import Following, StoredEvents
 from antiphon.application.turns import Seal, Turns
 from antiphon.domain import conversation as c
 from antiphon.domain.checks import check_request
-from antiphon.domain.errors import NotFound
+from antiphon.domain.errors import NotFound, QueueFull, StoreError
+from antiphon.domain.events import Event
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
 from antiphon.domain.sequencer import Sequencer
 
 logger = logging.getLogger("antiphon.requests")
 
+DAY_S = 24 * 60 * 60
 
-class Created(Struct, frozen=True, kw_only=True):
-    """A response that runs: its events, and how to leave it.
 
-    `given` is all that the model was given, where the caller is to remember it.
+class CreateLimits(Struct, frozen=True, kw_only=True):
+    """`keep_days` is for how long responses are kept, 0 for ever; `max_waiting` how many of a
+    tenant may wait; `retry_s` for how long a store that fails is asked again.
     """
 
-    run: Run
+    keep_days: float = 30
+    max_waiting: int = 1000
+    retry_s: float = 10
+
+
+class Created(Struct, frozen=True, kw_only=True):
+    """A response that runs, or waits, as it was saved; its events, and how to leave it.
+
+    `given` is all that the model was given, where the caller is to remember it. `run` and `task`
+    are None where it waits.
+    """
+
+    response: Response
     prepared: Prepared
     events: Batches
     given: Sequence[StoredItem] = ()
     ignored: Sequence[str]
-    task: asyncio.Task[None]
+    outlives_client: bool = False
+    run: Run | None = None
+    task: asyncio.Task[None] | None = None
 
     @property
     def id(self) -> str:
-        return self.run.id
+        return self.response.id
 
     @property
     def background(self) -> bool:
-        return self.run.sequencer.response.background
+        return self.response.background
 
     @property
     def stored(self) -> bool:
-        return self.run.stored
+        return self.response.store
 
     def conversation(self) -> list[StoredItem]:
         """Return `given` and the output: what the store would have kept."""
-        output = self.run.sequencer.response.output
+        output = self.run.sequencer.response.output if self.run else ()
         return [*self.given, *(as_it_is(c.entry(item)) for item in output)]
 
     async def leave(self) -> None:
-        """Stop reading; a foreground response ends with its reader (api_surface 6.1)."""
+        """Stop reading; a response ends with its reader (api_surface 6.1) unless it outlives it."""
         await self.events.aclose()
-        if not self.background and not self.run.is_over:
-            self.task.cancel()
+        if self.task is None or self.run is None or self.outlives_client or self.run.is_over:
+            return
+        stop(self.task)
+
+
+class _Asked(Struct, frozen=True, kw_only=True):
+    """A request that was checked, and what is to be made of it; its turns are not admitted yet.
+
+    `input` is what it brought, where that is kept. `job` is None where only this server can begin
+    it.
+    """
+
+    tenant: str
+    request: CreateResponse
+    prepared: Prepared
+    response: Response
+    turns: Turns
+    remembered: Remembered | None
+    input: Sequence[StoredItem] = ()
+    job: bytes | None = None
+    is_durable: bool = False
+    key: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.response.id
+
+    @property
+    def remembers(self) -> bool:
+        return self.remembered is not None and not self.response.store
+
+    def given(self) -> list[StoredItem]:
+        """Return all that the model is given."""
+        return [*map(as_it_is, self.prepared.history), *self.input]
+
+    def created(
+        self,
+        response: Response,
+        events: Batches,
+        run: Run | None = None,
+        task: asyncio.Task[None] | None = None,
+    ) -> Created:
+        ignored = (*self.prepared.offered.ignored, *without_effect(self.request))
+        if ignored:  # told in a header too, where there is one
+            logger.info("response %s: without effect: %s", self.id, ", ".join(ignored))
+        return Created(
+            response=response,
+            prepared=self.prepared,
+            events=events,
+            given=self.given() if self.remembers else (),
+            ignored=ignored,
+            outlives_client=self.is_durable,
+            run=run,
+            task=task,
+        )
 
 
 class CreateResponseService:
@@ -89,56 +167,85 @@ class CreateResponseService:
         expand_prompt: ExpandPrompt,
         hold_conversation: HoldConversation,
         prepare_turn: PrepareTurn,
-        show_items: ShowItems,
-        store: ResponseStore,
+        plan_turns: PlanTurns,
+        jobs: Jobs,
+        store: Store,
         log: EventLog,
         runs: Runs,
         run_response: RunResponse,
-        tool_servers: ToolServers | None = None,
+        check_quota: CheckQuota,
         *,
+        owner: str,
         new_id: NewId,
         now: Clock,
         seal: Seal,
+        limits: CreateLimits,
     ) -> None:
         self._expand_prompt = expand_prompt
         self._hold_conversation = hold_conversation
         self._prepare_turn = prepare_turn
-        self._show_items = show_items
+        self._plan_turns = plan_turns
+        self._jobs = jobs
         self._store = store
         self._log = log
         self._runs = runs
         self._run_response = run_response
-        self._tool_servers = tool_servers
+        self._check_quota = check_quota
+        self._owner = owner
         self._new_id = new_id
         self._now = now
         self._seal = seal
+        self._limits = limits
+        self._amends = Amends()
 
     async def __call__(
         self,
         request: CreateResponse,
         *,
         tenant: str,
+        body: bytes | None = None,
         trace_headers: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
+        response_id: str | None = None,
+        key: str | None = None,
     ) -> Created:
-        """Start a run. `remembered` is what the caller keeps of unstored responses, if anything.
+        """Start a run, or let it wait. `body` is the request as it came: without it, only this
+        server can begin it. `remembered` is what the caller keeps of unstored responses, if any.
 
-        Raises: RequestError, TooManyRequests, EngineDead, StoreError.
+        It gets a fresh id where none is given. `key` is the Idempotency-Key that this id was given,
+        of a response that is stored: others will ask for it, so it goes on when its client leaves,
+        as those in the background do. Raises: RequestError,
+        TooManyRequests, QueueFull, QuotaExceeded, ServerStops, EngineDead, StoreError.
         """
+        self._runs.check_open()
         request = await self._expand_prompt(request)
         check_request(request)
-        response_id = self._new_id("resp")
+        if request.store is not False or request.conversation_id is not None:
+            await self._check_quota(tenant, responses=int(request.store is not False))
+        response_id = response_id or self._new_id("resp")
         async with self._hold_conversation(request, tenant=tenant, response_id=response_id):
-            return await self._begin(request, response_id, tenant, trace_headers, remembered)
+            asked = await self._ask(
+                request,
+                response_id,
+                tenant=tenant,
+                body=body,
+                trace_headers=trace_headers,
+                remembered=remembered,
+                key=key,
+            )
+            return await (self._queue(asked) if self._must_wait(asked) else self._begin(asked))
 
-    async def _begin(
+    async def _ask(
         self,
         request: CreateResponse,
         response_id: str,
+        *,
         tenant: str,
+        body: bytes | None,
         trace_headers: Mapping[str, str] | None,
         remembered: Remembered | None,
-    ) -> Created:
+        key: str | None,
+    ) -> _Asked:
         prepared = await self._prepare_turn(
             request, tenant=tenant, trace_headers=trace_headers, remembered=remembered
         )
@@ -150,68 +257,139 @@ class CreateResponseService:
             created_at=int(self._now()),
             removed=prepared.removed,
         )
-        plan = await plan_of(request, prepared, tenant=tenant)
-        turns = Turns(
-            plan, self._show_items, self._seal, self._tool_servers, response_id=response.id
+        turns = await self._plan_turns(request, prepared, tenant=tenant, response_id=response_id)
+        is_durable = key is not None or response.background
+        is_kept = response.store or response.conversation is not None
+        remembers = remembered is not None and not response.store
+        return _Asked(
+            tenant=tenant,
+            request=request,
+            prepared=prepared,
+            response=response,
+            turns=turns,
+            remembered=remembered,
+            input=to_store(prepared.added, self._new_id) if is_kept or remembers else (),
+            job=await self._jobs.job_of(tenant, body) if is_durable and body else None,
+            is_durable=is_durable,
+            key=key,
         )
-        await turns.begin()
-        try:
-            remembers = remembered is not None and not response.store
-            is_kept = response.store or response.conversation is not None
-            added = to_store(prepared.added, self._new_id) if is_kept or remembers else []
-            # The store knows no parent of what continues a response that was never stored.
-            is_orphan = request.previous_response_id in (remembered or {})
-            run = Run(
-                tenant=tenant,
-                input=self._given(prepared, added) if is_orphan else added,
-                sequencer=self._sequencer(request, response, tenant),
-                turns=turns,
-                hide_reasoning=request.include_reasoning is False,
-                with_messages=bool(request.enable_response_messages),
+
+    def _must_wait(self, asked: _Asked) -> bool:
+        runs = self._runs
+        may_wait = asked.response.background and asked.job is not None
+        return may_wait and (runs.are_waiting or not runs.room)
+
+    async def _queue(self, asked: _Asked) -> Created:
+        """Let the response wait in the store. Raises: QueueFull."""
+        waiting = (await self._store.use(asked.tenant)).waiting
+        if waiting >= self._limits.max_waiting:
+            raise QueueFull(
+                f"{waiting} responses in the background are waiting, which is all that may wait. "
+                "Send the request again when some of them are complete.",
+                code="rate_limit_exceeded",
             )
-            events = await self._open(run)
+        first = self._sequencer(asked).start()
+        try:
+            await self._save(asked, asked.response, first, owner=None)
         except BaseException:
-            await turns.aclose()
-            if response.store:  # cancelled: the store may have it all the same
-                await to_the_end(self._forget(tenant, response.id))
+            await to_the_end(self._forget(asked))
             raise
-        task = await self._runs.start(response.id, self._run_response(run))
-        ignored = (*prepared.offered.ignored, *without_effect(request))
-        if ignored:  # told in a header too, where there is one
-            logger.info("response %s: without effect: %s", response.id, ", ".join(ignored))
-        given = self._given(prepared, added) if remembers else ()
-        return Created(
-            run=run, prepared=prepared, events=events, given=given, ignored=ignored, task=task
+        self._runs.are_waiting = True
+        self._runs.wanted.set()
+        return asked.created(asked.response, StoredEvents(self._store, asked.tenant, asked.id))
+
+    async def _begin(self, asked: _Asked) -> Created:
+        """Run the response here. Raises: RequestError, TooManyRequests, EngineDead."""
+        with self._runs.at_work(asked.id, in_slot=asked.response.background):
+            await asked.turns.begin()
+            try:
+                run = self._run(asked)
+                events = await self._open(asked, run)
+                saved = run.sequencer.response
+            except BaseException:
+                await asked.turns.aclose()
+                if asked.response.store:  # cancelled: the store may have it all the same
+                    await to_the_end(self._forget(asked))
+                raise
+            lease = run.lease if run.stored else None
+            task = await self._runs.start(run.id, self._run_response(run), lease=lease)
+        return asked.created(saved, events, run, task)
+
+    def _run(self, asked: _Asked) -> Run:
+        request, lease = asked.request, Lease(tenant=asked.tenant, response_id=asked.id)
+        store, retry_s = self._store, self._limits.retry_s
+        return Run(
+            lease=lease,
+            input=self._input(asked),
+            sequencer=self._sequencer(asked),
+            turns=asked.turns,
+            journal=DurableJournal(store, self._log, lease, retry_s=retry_s)
+            if asked.is_durable
+            else ForegroundJournal(
+                self._log, lease, store if asked.response.store else None, retry_s=retry_s
+            ),
+            is_repeatable=asked.job is not None,
+            hide_reasoning=request.include_reasoning is False,
+            with_messages=bool(request.enable_response_messages),
         )
 
-    async def _forget(self, tenant: str, response_id: str) -> None:
-        """Delete a response that nobody was told of; a store that fails is logged, not raised."""
-        try:
-            await self._store.delete(tenant, response_id)
-        except NotFound:
-            pass
-        except Exception:
-            logger.exception("response %s stays unfinished until the next start", response_id)
+    def _input(self, asked: _Asked) -> Sequence[StoredItem]:
+        # The store knows no parent of what continues a response that was never stored.
+        is_orphan = asked.request.previous_response_id in (asked.remembered or {})
+        return asked.given() if is_orphan else asked.input
 
-    def _given(self, prepared: Prepared, added: Sequence[StoredItem]) -> list[StoredItem]:
-        return [*map(as_it_is, prepared.history), *added]
-
-    def _sequencer(self, request: CreateResponse, response: Response, tenant: str) -> Sequencer:
-        sealed = "reasoning.encrypted_content" in (request.include or ())
+    def _sequencer(self, asked: _Asked) -> Sequencer:
         return Sequencer(
-            response,
+            asked.response,
             new_id=self._new_id,
             now=self._now,
-            seal=(lambda text: self._seal(tenant, text)) if sealed else None,
+            seal=sealing(asked.request, self._seal, asked.tenant),
         )
 
-    async def _open(self, run: Run) -> Batches:
+    async def _open(self, asked: _Asked, run: Run) -> Batches:
         """Save the response, begin its log and return a reader of it."""
         first = [*run.sequencer.start(), *run.sequencer.begin()]
-        response = run.sequencer.response
         if run.stored:
-            stored = StoredResponse(response=response, input=run.input)
-            await self._store.create(run.tenant, stored)
+            await self._save(asked, run.sequencer.response, first, owner=self._owner)
         await self._log.create(run.id)
         await self._log.append(run.id, first)
-        return await self._log.open(run.id)
+        events = await self._log.open(run.id)
+        if not asked.is_durable:
+            return events
+        return Following(events, self._store, asked.tenant, run.id)
+
+    async def _save(
+        self, asked: _Asked, response: Response, first: Sequence[Event], *, owner: str | None
+    ) -> None:
+        events = chunk_of(first) if asked.is_durable else None
+        stored = StoredResponse(
+            response=response,
+            input=self._input(asked),
+            expires_at=self._expiry(response),
+            run=NewRun(owner=owner, job=asked.job, events=events, key=asked.key),
+        )
+        await self._store.create(asked.tenant, stored)
+
+    def _expiry(self, response: Response) -> float | None:
+        # What is in a conversation is kept as long as that (api_surface 7.3).
+        if response.conversation is not None or not self._limits.keep_days:
+            return None
+        return self._now() + self._limits.keep_days * DAY_S
+
+    async def _forget(self, asked: _Asked) -> None:
+        """Delete a response that nobody was told of, at once or later; never raises.
+
+        Where there is a key it may be found by that at any time: it is deleted now, or it runs.
+        """
+        if asked.key is not None:
+            with suppress(StoreError):
+                await self._delete(asked.tenant, asked.id)
+            return
+        await self._amends.make(
+            partial(self._delete, asked.tenant, asked.id),
+            until_then=f"response {asked.id} is stored although nobody was told of it",
+        )
+
+    async def _delete(self, tenant: str, response_id: str) -> None:
+        with suppress(NotFound):
+            await self._store.delete(tenant, response_id)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
+from antiphon.application.amends import Amends
 from antiphon.application.ports import ResponseStore
 from antiphon.application.runs import to_the_end
 from antiphon.domain.errors import NotFound, conversation_not_found
 from antiphon.domain.request import CreateResponse
-
-logger = logging.getLogger("antiphon.conversations")
 
 
 class HoldConversation:
@@ -19,8 +18,10 @@ class HoldConversation:
     model is given is then all that the conversation has when the response's items are added.
     """
 
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(self, store: ResponseStore, *, owner: str) -> None:
         self._store = store
+        self._owner = owner
+        self._amends = Amends()
 
     @asynccontextmanager
     async def __call__(
@@ -39,21 +40,20 @@ class HoldConversation:
             yield
         except BaseException:
             # Also where the claim itself was cancelled: the store may have made it all the same.
-            await to_the_end(free(self._store, tenant, conversation_id, response_id))
+            undo = partial(self._undo, tenant, conversation_id, response_id)
+            until_then = f"conversation {conversation_id} stays locked by {response_id}"
+            await to_the_end(self._amends.make(undo, until_then=until_then))
             raise
 
     async def _claim(self, tenant: str, conversation_id: str, response_id: str) -> None:
         try:
-            await self._store.claim(tenant, conversation_id, response_id)
+            await self._store.claim(tenant, conversation_id, response_id, owner=self._owner)
         except NotFound:
             raise conversation_not_found(conversation_id) from None
 
-
-async def free(store: ResponseStore, tenant: str, conversation_id: str, response_id: str) -> None:
-    """Release without adding anything; a store that fails again is logged, not raised."""
-    try:
-        await store.release(tenant, conversation_id, response_id)
-    except Exception:
-        logger.exception(
-            "conversation %s stays locked by %s until the next start", conversation_id, response_id
-        )
+    async def _undo(self, tenant: str, conversation_id: str, response_id: str) -> None:
+        try:
+            await self._store.get(tenant, response_id)
+        except NotFound:
+            await self._store.release(tenant, conversation_id, response_id)
+        # Else it is stored after all, and goes on: whoever ends or deletes it frees it.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from antiphon.application.ports import Model
+from antiphon.application.ports import Model, ToolServers
 from antiphon.application.prepare_turn import Prepared
-from antiphon.application.turns import Plan
+from antiphon.application.show_items import ShowItems
+from antiphon.application.turns import Plan, Seal, Turns
 from antiphon.domain import mcp
 from antiphon.domain.compaction import kept
 from antiphon.domain.errors import RequestError
@@ -14,6 +15,26 @@ from antiphon.domain.request import CreateResponse
 
 COMPACTED_AT = 0.8
 """Part of the context from which on a conversation is compacted, where the request says none."""
+
+
+class PlanTurns:
+    """Makes the turns of a prepared request; none of them is admitted yet."""
+
+    def __init__(
+        self, show_items: ShowItems, seal: Seal, tool_servers: ToolServers | None = None
+    ) -> None:
+        self._show_items = show_items
+        self._seal = seal
+        self._tool_servers = tool_servers
+
+    async def __call__(
+        self, request: CreateResponse, prepared: Prepared, *, tenant: str, response_id: str
+    ) -> Turns:
+        """Raises: RequestError."""
+        plan = await plan_of(request, prepared, tenant=tenant)
+        return Turns(
+            plan, self._show_items, self._seal, self._tool_servers, response_id=response_id
+        )
 
 
 async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -> Plan:
@@ -39,6 +60,7 @@ async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -
         ],
         approved=prepared.approved,
         most_calls=request.max_tool_calls,
+        interpreter=prepared.interpreter,
     )
 
 

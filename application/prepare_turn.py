@@ -5,15 +5,16 @@ Creating a response and counting its tokens take the same way up to here, so tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.continuations import Remembered
+from antiphon.application.interpreting import Interpreter, Interpreters
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
-from antiphon.application.ports import Model, Turn
+from antiphon.application.ports import Model, ToolServers, Turn
 from antiphon.application.read_items import ReadItems
 from antiphon.application.requested import turn_of
 from antiphon.application.show_items import ShowItems
@@ -24,7 +25,11 @@ from antiphon.domain.items import AnyItem, McpApprovalRequest
 from antiphon.domain.offers import EARLIER, Definition, Offer, offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
-from antiphon.domain.tools import McpTool
+from antiphon.domain.tools import CodeInterpreter, McpTool
+
+Salt = Callable[[str, str | None], str]
+"""What the prompts of a tenant share in the engine's prefix cache, and no other tenant's do; apart
+for each `cache_salt` of the client's, if it gave one."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
@@ -32,7 +37,8 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
     `added` are the items that the request itself brought, `history` those that it continues;
     `removed` those that the model is not shown because nobody can read them; `conversation` is all
-    of them, `approved` the calls in it that this request approves of.
+    of them, `approved` the calls in it that this request approves of. `interpreter` runs the
+    model's code.
     """
 
     model: Model
@@ -43,6 +49,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     removed: Sequence[InputTransformation] = ()
     conversation: Sequence[AnyItem] = ()
     approved: Sequence[McpApprovalRequest] = ()
+    interpreter: Interpreter | None = None
 
 
 class PrepareTurn:
@@ -54,14 +61,18 @@ class PrepareTurn:
         read_items: ReadItems,
         load_history: LoadHistory,
         show_items: ShowItems,
+        tool_servers: ToolServers | None = None,
         *,
-        runs_tools: bool = False,
+        salt: Salt,
+        interpreters: Interpreters | None = None,
     ) -> None:
         self._models = models
         self._read_items = read_items
         self._load_history = load_history
         self._show_items = show_items
-        self._runs_tools = runs_tools
+        self._tool_servers = tool_servers
+        self._salt = salt
+        self._interpreters = interpreters
 
     async def __call__(
         self,
@@ -79,8 +90,12 @@ class PrepareTurn:
         new = [entry.item for entry in added]
         conversation = [*(entry.item for entry in history), *new]
         definitions = _definitions(request, history, added)
-        if self._runs_tools:
-            definitions = [_run_here(each, conversation) for each in definitions]
+        if self._tool_servers is not None:
+            definitions = [
+                _run_here(each, conversation, self._tool_servers) for each in definitions
+            ]
+        if self._interpreters is not None:
+            definitions = [_interpreted_here(each) for each in definitions]
         offered = offer(definitions, request.tool_choice)
         c.check_ids((entry.item.id for entry in history), new)
         c.check_pairs(conversation)
@@ -95,6 +110,7 @@ class PrepareTurn:
             model,
             items=shown.items,
             in_force=c.in_force(conversation),
+            cache_salt=self._salt(tenant, request.cache_salt),
             trace_headers=trace_headers or {},
         )
         return Prepared(
@@ -105,17 +121,37 @@ class PrepareTurn:
             turn=turn,
             removed=shown.removed,
             conversation=conversation,
-            approved=approved if self._runs_tools else (),
+            approved=approved if self._tool_servers is not None else (),
+            interpreter=await self._interpreter(definitions, conversation, tenant),
         )
 
+    async def _interpreter(
+        self, definitions: Sequence[Definition], conversation: Sequence[AnyItem], tenant: str
+    ) -> Interpreter | None:
+        asked = [each for each in definitions if isinstance(each.tool, CodeInterpreter)]
+        if self._interpreters is None or not asked:
+            return None
+        latest = asked[-1]
+        assert isinstance(latest.tool, CodeInterpreter)
+        return await self._interpreters.of(latest.tool, latest.path, conversation, tenant=tenant)
 
-def _run_here(definition: Definition, conversation: Sequence[AnyItem]) -> Definition:
+
+def _run_here(
+    definition: Definition, conversation: Sequence[AnyItem], servers: ToolServers
+) -> Definition:
     """Return the definition with what an MCP server is known to offer, if it is one."""
-    tool = definition.tool
-    if not isinstance(tool, McpTool) or not tool.server_url:
+    if not isinstance(definition.tool, McpTool):
+        return definition
+    tool = servers.resolve(definition.tool, definition.path)
+    if tool is None:
         return definition
     listed = mcp.listing_of(tool.server_label, conversation)
-    return replace(definition, is_run=True, listed=listed or ())
+    return replace(definition, tool=tool, is_run=True, listed=listed or ())
+
+
+def _interpreted_here(definition: Definition) -> Definition:
+    is_run = definition.is_run or isinstance(definition.tool, CodeInterpreter)
+    return replace(definition, is_run=is_run)
 
 
 def _definitions(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -38,6 +39,15 @@ VERBOSITY = {
 
 TIERS = {"auto": "default", "fast": "priority"}
 """How a tier is echoed where not by its own name (api_surface 1.1)."""
+
+
+def sealing(
+    request: CreateResponse, seal: Callable[[str, str], str], tenant: str
+) -> Callable[[str], str] | None:
+    """Return what seals the response's reasoning, None where nobody asked for that."""
+    if "reasoning.encrypted_content" not in (request.include or ()):
+        return None
+    return partial(seal, tenant)
 
 
 def response_of(
@@ -97,6 +107,7 @@ def turn_of(
     *,
     items: Sequence[Item],
     in_force: InForce,
+    cache_salt: str,
     trace_headers: Mapping[str, str],
 ) -> Turn:
     """Return the turn that the model is asked for, over these items; what is `in_force` comes
@@ -118,7 +129,7 @@ def turn_of(
         truncate=request.truncation == "auto",
         sampling=sampling_of(request, watched=bool(request.stream or request.background)),
         priority=request.priority or 0,
-        cache_salt=request.cache_salt,
+        cache_salt=cache_salt,
         trace_headers=trace_headers,
     )
 

@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.calling import CallingTurn, OpeningTurn, Sessions
+from antiphon.application.calling import Caller, CallingTurn, Calls, OpeningTurn, Sessions
 from antiphon.application.compacting import CompactingTurn, compaction_of
 from antiphon.application.ports import Json, Model, ModelTurn, ToolServers, Turn
 from antiphon.application.searching import SearchTurn, searches_in
@@ -24,6 +24,7 @@ from antiphon.application.warm_up import WarmUp, shortest
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.items import (
     AnyItem,
+    CodeInterpreterCall,
     McpApprovalRequest,
     McpCall,
     McpListTools,
@@ -33,14 +34,14 @@ from antiphon.domain.items import (
 from antiphon.domain.mcp import listings_in
 from antiphon.domain.offers import Offer, heard, loaded
 from antiphon.domain.tool_search import search
-from antiphon.domain.tools import Choice, McpTool
+from antiphon.domain.tools import PYTHON, Choice, McpTool
 from antiphon.domain.usage import TurnUsage
 
 MOST_ROUNDS = 32
 """Turns that the model may have after what this server did for it. In the last one nothing can be
 called: a model that only ever calls comes to an end, and that end is an answer."""
 
-DONE_HERE = (McpListTools, McpCall, ToolSearchOutput)
+DONE_HERE = (McpListTools, McpCall, ToolSearchOutput, CodeInterpreterCall)
 """Items of what this server did: the model goes on after them."""
 
 Seal = Callable[[str, str], str]
@@ -55,6 +56,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     `summary`: how long summaries of reasoning are to be; None for none.
     `servers` are the MCP servers whose tools may be called, `unlisted` the labels of those to ask
     for their tools, `approved` the calls to run before the model's turn, `most_calls` the limit.
+    `interpreter` runs the model's code, where the request has that tool.
     """
 
     tenant: str
@@ -69,6 +71,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     unlisted: Sequence[str] = ()
     approved: Sequence[McpApprovalRequest] = ()
     most_calls: int | None = None
+    interpreter: Caller | None = None
 
     @property
     def opens(self) -> bool:
@@ -91,7 +94,11 @@ class Turns:
         response_id: str,
     ) -> None:
         self._plan = plan
-        self._sessions = Sessions(tool_servers, plan.servers, plan.most_calls)
+        self._sessions = Sessions(tool_servers, plan.servers)
+        callers: dict[str, Caller] = {"mcp": self._sessions}
+        if plan.interpreter is not None:
+            callers[PYTHON] = plan.interpreter
+        self._calls = Calls(callers, plan.most_calls)
         self._show_items = show_items
         self._seal = seal
         self._response_id = response_id
@@ -174,7 +181,7 @@ class Turns:
             return await self._answer(turn)
         # What is wrong with the conversation is found now, not after servers were asked.
         await self._plan.model.count(turn)
-        return OpeningTurn(self._sessions, self._plan.unlisted, self._plan.approved)
+        return OpeningTurn(self._sessions, self._calls, self._plan.unlisted, self._plan.approved)
 
     async def _compact(self, turn: Turn) -> ModelTurn:
         admitted = await self._admit(compaction_of(turn))
@@ -184,8 +191,8 @@ class Turns:
         if self._plan.warms_up:
             return WarmUp(await self._admit(shortest(turn)))
         admitted = await self._admit(turn)
-        if self._plan.servers:
-            admitted = CallingTurn(admitted, self._sessions)
+        if self._plan.servers or self._plan.interpreter:
+            admitted = CallingTurn(admitted, self._calls)
         if self._plan.summary is None:
             return admitted
         silent = "none" if "none" in self._plan.model.efforts else None

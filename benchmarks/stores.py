@@ -17,15 +17,17 @@ from pathlib import Path
 import uvloop
 from msgspec import Raw
 
-from antiphon.adapters.stores.memory import MemoryEventLog
-from antiphon.adapters.stores.sqlite import SqliteResponseStore
-from antiphon.application.ports import StoredItem, StoredResponse
+from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.application.ports import Chunk, Lease, NewRun, StoredItem, StoredResponse
 from antiphon.domain import events as e
 from antiphon.domain.items import Message
 from antiphon.domain.response import Response
 
 EVENTS = 100_000
 RESPONSES = 2_000
+EVENTS_AT_ONCE = 64
+EVENT_BYTES = 250
 TEXT = "All work and no play. " * 40
 
 
@@ -103,7 +105,12 @@ def stored(number: int, *, previous: str | None = None) -> StoredResponse:
             id=f"resp_{number}", created_at=0, model="m", previous_response_id=previous
         ),
         input=[StoredItem(id=f"msg_{number}", raw=Raw(raw))],
+        run=NewRun(owner="srv_1", events=Chunk(first=0, count=1, body=b"{}")),
     )
+
+
+def lease(number: int) -> Lease:
+    return Lease(tenant="tenant", response_id=f"resp_{number}")
 
 
 def finished(number: int, *, previous: str | None = None) -> Response:
@@ -118,16 +125,31 @@ def finished(number: int, *, previous: str | None = None) -> Response:
     )
 
 
-async def write(store: SqliteResponseStore, first: int, *, tasks: int) -> None:
+async def write(store: SqliteStore, first: int, *, tasks: int) -> None:
     numbers = iter(range(first, first + RESPONSES))
 
     async def one_after_the_other() -> None:
         for number in numbers:
             await store.create("tenant", stored(number))
-            await store.finish("tenant", finished(number))
+            await store.finish(lease(number), finished(number))
 
     with measured(f"sqlite: create + finish, {tasks} task(s)", RESPONSES):
         await asyncio.gather(*[one_after_the_other() for _ in range(tasks)])
+
+
+async def write_logs(store: SqliteStore, first: int, *, runs: int) -> None:
+    """Write chunks as long streams do: many events at a time."""
+    chunks = RESPONSES // runs
+    body = b"x" * EVENT_BYTES * EVENTS_AT_ONCE
+
+    async def stream(number: int) -> None:
+        await store.create("tenant", stored(number))
+        for chunk in range(chunks):
+            events = Chunk(first=1 + chunk * EVENTS_AT_ONCE, count=EVENTS_AT_ONCE, body=body)
+            await store.append(lease(number), events)
+
+    with measured(f"sqlite: append, {runs} run(s), an event", chunks * runs * EVENTS_AT_ONCE):
+        await asyncio.gather(*[stream(first + run) for run in range(runs)])
 
 
 async def repeat(name: str, call: Callable[[], Awaitable[object]], count: int) -> None:
@@ -137,14 +159,16 @@ async def repeat(name: str, call: Callable[[], Awaitable[object]], count: int) -
 
 
 async def responses(directory: Path) -> None:
-    store = SqliteResponseStore(directory / "benchmark.db")
+    store = SqliteStore(directory / "benchmark.db")
     await store.start()
     for turn, tasks in enumerate((1, 32, 200)):
         await write(store, turn * RESPONSES, tasks=tasks)
+    for first, runs in ((300_000, 1), (301_000, 32)):
+        await write_logs(store, first, runs=runs)
     for number in range(100_000, 100_030):
         previous = f"resp_{number - 1}" if number > 100_000 else None
         await store.create("tenant", stored(number, previous=previous))
-        await store.finish("tenant", finished(number, previous=previous))
+        await store.finish(lease(number), finished(number, previous=previous))
 
     async def get() -> None:
         await store.get("tenant", "resp_7")
@@ -156,10 +180,11 @@ async def responses(directory: Path) -> None:
         nonlocal number
         number += 1
         await store.create("tenant", stored(number))
-        await store.finish("tenant", finished(number))
+        await store.finish(lease(number), finished(number))
 
     number = 200_000
     await repeat("sqlite: get", get, 2_000)
+    await repeat("sqlite: use", lambda: store.use("tenant"), 2_000)
     await repeat("sqlite: conversation of 30 responses, 60 items", context, 500)
 
     async def stay_busy() -> None:

@@ -76,6 +76,10 @@ _decode_tool: Mapping[str, msgspec.json.Decoder[Any]] = {
 }
 
 
+decode_any = msgspec.json.Decoder(float_hook=float).decode
+"""Read whatever JSON says, also in fields that nobody knows: 1e999, which is sound, is infinite."""
+
+
 def decode_request(body: bytes) -> Decoded[CreateResponse]:
     """Read the body of `POST /v1/responses`. Raises: RequestError."""
     return decode_as(body, CreateResponse, elsewhere=CHAT_COMPLETIONS_FIELDS)
@@ -162,12 +166,15 @@ def _untagged(raw: Raw | bytes, kind: type[T], path: str) -> T:
 
 
 def _check_text(body: bytes) -> None:
+    # What is kept and shown again, or sealed, is the whole body: also fields that nobody reads.
+    if not body.isascii():
+        read(bytes.decode, body, "", what="The request body")
     # JSON can spell half a surrogate pair, which no UTF-8 can hold: refused here, or every later
     # read of what we stored would fail. Looked for only where an escape could spell one.
     if not MAYBE_HALF_A_PAIR.search(body):
         return
     try:
-        msgspec.json.encode(msgspec.json.decode(body))
+        msgspec.json.encode(decode_any(body))
     except UnicodeEncodeError:
         raise RequestError(
             "The request body holds half of a surrogate pair, which is no character.",

@@ -2,20 +2,28 @@
 
 AntiphonError
 ├── RequestError              the client asked for something wrong            400
+│   ├── Unauthenticated       no API key that is known                        401
 │   ├── NotFound              no such response, conversation, item or model   404
 │   ├── ConversationLocked    another response runs on the conversation       400
 │   ├── BodyTooLarge                                                          413
 │   ├── UnsupportedMediaType                                                  415
 │   ├── QueueFull             the client has too many requests waiting        429
-│   └── TooManyRequests       the engine takes no more work now               503
+│   ├── QuotaExceeded         the tenant keeps as much as it may              429
+│   ├── RepeatPending         the first request of its key is still beginning 503
+│   ├── TooManyRequests       the engine takes no more work now               503
+│   └── ServerStops           this server begins nothing more                 503
 ├── EngineError               the engine failed in this run                   500
 │   └── EngineDead            the engine failed for every run                 503
 ├── StoreError                the store failed                                500
+│   ├── LogDamaged            what it kept of a run is not what was written   an `error` event
+│   └── KeysUnreadable        nobody's API key can be looked up now           503
+├── LeaseLost                 a run is another server's now, or is gone       never told
 ├── FetchError                what a URL names could not be had               told as a 400
 │   ├── FetchRefused          it may not be asked for at all
 │   ├── FetchTooLarge
 │   └── FetchFailed           it was asked for in vain
 ├── ToolServerError           a server of tools could not be asked            told in its item
+├── SandboxError              code could not be run at all                told in its item
 ├── DocumentError             a document could not be read as text            told as a 400
 ├── SettingsError             the server cannot start as it was told to       exit 2
 ├── UnreadableGrammar         a custom tool's definition, on the way to a RequestError that names it
@@ -53,6 +61,13 @@ def missing_parameter(param: str) -> RequestError:
     )
 
 
+class Unauthenticated(RequestError):
+    """Nobody knows who asks: the API key is missing, malformed or unknown."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="invalid_api_key")
+
+
 class NotFound(RequestError):
     """No such object, or not this tenant's: both answer alike."""
 
@@ -85,11 +100,36 @@ class UnsupportedMediaType(RequestError):
 
 
 class QueueFull(RequestError):
-    """The client has as many requests waiting on its connection as it may have."""
+    """The client has as many requests waiting, on its connection or in all, as it may have."""
+
+
+class QuotaExceeded(RequestError):
+    """The tenant has all that it may keep: a retry helps only after something was deleted."""
+
+
+class RepeatPending(RequestError):
+    """Another request with the same Idempotency-Key has not come to a response yet.
+
+    Or it has, while this one, which had the key first, was taken for dead.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Another request with this Idempotency-Key is still beginning. Send this one again to "
+            "get the same answer.",
+            param="Idempotency-Key",
+        )
 
 
 class TooManyRequests(RequestError):
     """The engine's queue is full; nothing was started."""
+
+
+class ServerStops(RequestError):
+    """This server begins nothing more; another one may."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is stopping. Send the request again.", code="server_error")
 
 
 class EngineError(AntiphonError):
@@ -102,6 +142,18 @@ class EngineDead(EngineError):
 
 class StoreError(AntiphonError):
     """The store could not keep or find what it must."""
+
+
+class LogDamaged(StoreError):
+    """A run's log has a gap, or bytes that were not written like this."""
+
+
+class KeysUnreadable(StoreError):
+    """Whether an API key is known cannot be found out now."""
+
+
+class LeaseLost(AntiphonError):
+    """A run was taken by another server, cancelled or deleted: nothing more of it is written."""
 
 
 class FetchError(AntiphonError):
@@ -122,6 +174,10 @@ class FetchFailed(FetchError):
 
 class ToolServerError(AntiphonError):
     """A server of tools gave no list of them; the message may be shown to clients."""
+
+
+class SandboxError(AntiphonError):
+    """Code could not be run, or a sandbox's files could not be had; its message is for clients."""
 
 
 class DocumentError(AntiphonError):

@@ -385,6 +385,9 @@ class Compacting(
 TERMINAL: tuple[type[Event], ...] = (Completed, Incomplete, Failed)
 """The last event of a stream is one of these, and nothing follows it."""
 
+OF_RESPONSE = (Created, Queued, InProgress, Completed, Incomplete, Failed)
+"""Events that show the response as it stands."""
+
 
 def _leaves(kind: type[Event]) -> list[type[Event]]:
     below = kind.__subclasses__()

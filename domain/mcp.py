@@ -1,5 +1,5 @@
-"""MCP servers that a request names: which of their tools are offered, which calls are to be run
-(api_surface 4.1, 7.18).
+"""MCP servers that a request names, by their address or by the label under which the operator set
+one up: which of their tools are offered, which calls are to be run (api_surface 4.1, 7.18).
 
 What a server lists is not trusted: what is no tool is left out, what is no schema means any object.
 """
@@ -10,6 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import MCP, McpTool, ToolSpec, flat_name
@@ -18,6 +21,53 @@ Json = dict[str, Any]
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 ANY_OBJECT: Json = {"type": "object", "properties": {}}
+_WEB = re.compile(r"https?://", re.IGNORECASE)
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What the operator says of a server of his own. `allowed_tools` bind every request, None
+    allows all; `require_approval` is for requests that say nothing of it.
+    """
+
+    label: str
+    allowed_tools: tuple[str, ...] | None = None
+    require_approval: str | Json = "never"
+
+    def allow(self, name: Any) -> bool:
+        return self.allowed_tools is None or name in self.allowed_tools
+
+
+OF_THE_OPERATOR = ("server_url", "connector_id", "tunnel_id", "authorization", "headers")
+"""What says where a server is and who asks: of a server of his own, only the operator does."""
+
+
+def under_terms(terms: Terms, server: McpTool, path: str) -> McpTool:
+    """Return a server of the operator's as a request may use it. Raises: RequestError.
+
+    What a request says of its address is refused, not left out: whoever wrote it means another
+    server than the one that would be called.
+    """
+    for field in OF_THE_OPERATOR:
+        if getattr(server, field) not in (UNSET, None):
+            raise RequestError(
+                f"The server labelled {server.server_label[:100]!r} is set up by the operator: "
+                f"leave out {field!r}, or give yours another label.",
+                param=f"{path}.{field}",
+                code="invalid_value",
+            )
+    if server.require_approval in (UNSET, None):
+        return replace(server, require_approval=terms.require_approval)
+    return server
+
+
+def check_url(server: McpTool, path: str) -> None:
+    """Raises: RequestError for an address that is not of the web, as `stdio:` and `file:`."""
+    if not _WEB.match(str(server.server_url)):
+        raise RequestError(
+            "An MCP server's URL begins with http:// or https://.",
+            param=f"{path}.server_url",
+            code="invalid_value",
+        )
 
 
 def model_name(label: str, name: str) -> str:

@@ -32,6 +32,7 @@ CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     "computer_use_preview": COMPUTERS,
     "tool_search": SEARCHES,
     "mcp": t.MCP,
+    "code_interpreter": (t.PYTHON,),
 }
 """The kinds of tools that a tool_choice of a type may mean."""
 
@@ -45,7 +46,6 @@ SERVER_RUN_CHOICES = frozenset(
         "web_search_preview",
         "web_search_preview_2025_03_11",
         "image_generation",
-        "code_interpreter",
         "programmatic_tool_calling",
     }
 )
@@ -59,7 +59,8 @@ EARLIER = "previous_response_id"
 class Definition(Struct, frozen=True, kw_only=True):
     """A tool, and where it was defined: in `tools` (`later` false) or in an item.
 
-    `is_run`: an MCP server whose tools this server can call; `listed` are those, once it was asked.
+    `is_run`: this server runs what it stands for: the code interpreter, or an MCP server, whose
+    tools are `listed`, once it was asked.
     """
 
     tool: Known
@@ -351,10 +352,28 @@ SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
 or one that only a server could run (docs/decisions/0018)."""
 
 
+PYTHON_SPEC = t.ToolSpec(
+    name=t.PYTHON,
+    kind=t.PYTHON,
+    description=(
+        "Runs Python and returns what it prints, and the value of its last line. Variables last "
+        "from call to call. Files are in /mnt/data. There is no network."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "The Python code to run."}},
+        "required": ["code"],
+        "additionalProperties": False,
+    },
+)
+
+
 def _specs(definition: Definition) -> tuple[t.ToolSpec, ...]:
     tool = definition.tool
     if isinstance(tool, t.McpTool):
         return mcp.specs(tool, definition.listed)
+    if isinstance(tool, t.CodeInterpreter):
+        return (PYTHON_SPEC,) if definition.is_run else ()
     specs = SPECS[type(tool)](tool, definition.path) if type(tool) in SPECS else ()
     if definition.later:  # being brought is being loaded
         return tuple(replace(spec, deferred=False) for spec in specs)
@@ -500,7 +519,7 @@ def _chosen(
     )
     if not found:
         which = f" called {name!r}" if is_named else ""
-        raise _bad_choice(f"there is no {kind} tool{which} in 'tools'")
+        raise _bad_choice(f"there is no {kind} tool{which} in 'tools' that can be called")
     return found
 
 

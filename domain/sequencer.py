@@ -14,7 +14,7 @@ from msgspec.structs import force_setattr, replace
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
-from antiphon.domain.builders import BUILDERS, Builder, Seed
+from antiphon.domain.builders import BUILDERS, Builder, RestoredItem, Seed
 from antiphon.domain.errors import OutOfOrder
 from antiphon.domain.items import AnyItem
 from antiphon.domain.lifecycle import State, advance
@@ -43,6 +43,39 @@ class Sequencer:
         self._turns: list[TurnUsage] = []
         self._open: Builder | None = None
 
+    @classmethod
+    def resumed(
+        cls,
+        response: Response,
+        events: Sequence[e.Event],
+        *,
+        new_id: Callable[[str], str],
+        now: Callable[[], float],
+        seal: Callable[[str], str] | None = None,
+    ) -> Sequencer:
+        """Return the sequencer of a run of which these events, its first, were logged.
+
+        It ends the run with the events that close what is open, under the next numbers; where
+        nothing is open it goes on. `response` is as it was created. What tokens earlier turns took
+        is not in a log: the usage of a run that is ended like this is null.
+        Raises: OutOfOrder where these are not the first events of a run.
+        """
+        resumed = cls(response, new_id=new_id, now=now, seal=seal)
+        opened: int | None = None
+        for index, event in enumerate(events):
+            resumed._state = advance(resumed._state, event)
+            if isinstance(event, e.ItemAdded):
+                opened = index
+            elif isinstance(event, e.ItemDone):
+                opened = None
+                resumed._output.append(event.item)
+            elif isinstance(event, e.OF_RESPONSE):
+                resumed.response = event.response
+        if opened is not None:
+            resumed._open = RestoredItem(events[opened:], seal)
+        resumed._next_number = len(events)
+        return resumed
+
     @property
     def output(self) -> Sequence[AnyItem]:
         """The items that are done, in order."""
@@ -51,6 +84,11 @@ class Sequencer:
     @property
     def turns(self) -> Sequence[TurnUsage]:
         return self._turns
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was shown of what the model did."""
+        return bool(self._output) or self._open is not None
 
     def start(self) -> list[e.Event]:
         """Return `created`, and `queued` where the response waits for a worker."""
@@ -114,8 +152,9 @@ class Sequencer:
         return [*end[:-count], *self._fail(failure)]
 
     def _fail(self, failure: Failure) -> list[e.Event]:
-        error = e.Error(code=failure.code, message=failure.message)
-        return self._number([error, e.Failed(response=self._end("failed", error=failure))])
+        told = self._state is State.ERROR  # of a log that ends there
+        error = () if told else (e.Error(code=failure.code, message=failure.message),)
+        return self._number([*error, e.Failed(response=self._end("failed", error=failure))])
 
     def show_messages(self, given: Sequence[Json], written: Sequence[Json]) -> None:
         """Show the format's own messages in the Response (`enable_response_messages`)."""

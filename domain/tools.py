@@ -202,6 +202,7 @@ ToolKind = Literal[
     "server_tool_search",
     "mcp",
     "mcp_approval",
+    "python",
 ]
 
 
@@ -211,6 +212,9 @@ NAMED_KINDS = ("function", "custom")
 MCP = ("mcp", "mcp_approval")
 """Kinds of tools of MCP servers: run at once, and run when the client approves of the call. The
 namespace of such a tool is the server's label."""
+
+PYTHON: Literal["python"] = "python"
+"""The kind of the code interpreter, and the name that models know it by."""
 
 NAMESPACE_MARK = "__"
 LONGEST_FLAT_NAME = 64

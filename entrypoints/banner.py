@@ -33,16 +33,20 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def curl_line(url: str, model: str) -> str:
-    """Return a first request, to be pasted into a shell."""
+def curl_line(url: str, model: str, *, keyed: bool = False) -> str:
+    """Return a first request, to be pasted into a shell; `keyed` where it needs an API key."""
     body = json.dumps({"model": model, "input": "Say hello."})
-    return f"curl {url}/v1/responses -H 'content-type: application/json' -d {shlex.quote(body)}"
+    key = ' -H "authorization: Bearer $OPENAI_API_KEY"' if keyed else ""
+    return (
+        f"curl {url}/v1/responses -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
+    )
 
 
-def python_lines(url: str, model: str) -> Sequence[str]:
+def python_lines(url: str, model: str, *, keyed: bool = False) -> Sequence[str]:
+    key = "" if keyed else ', api_key="none"'  # the client takes OPENAI_API_KEY by itself
     return (
         "from openai import OpenAI",
-        f'client = OpenAI(base_url="{url}/v1", api_key="none")',
+        f'client = OpenAI(base_url="{url}/v1"{key})',
         f'response = client.responses.create(model={json.dumps(model)}, input="Say hello.")',
         "print(response.output_text)",
     )
@@ -56,6 +60,7 @@ def ready(
     engine: str,
     format: str,
     store: str,
+    durability: str | None = None,
     console: Console | None = None,
 ) -> None:
     """Say what is served and how to reach it; `url` is where this machine finds the server."""
@@ -63,16 +68,25 @@ def ready(
     where = (
         store if settings.sqlite_file is None else f"{store} ({settings.sqlite_file.absolute()})"
     )
+    if durability is not None:
+        where = f"{where}: {durability}"
     facts = {
         "models": ", ".join(models),
         "engine": engine,
         "format": format,
         "store": where,
+        "api keys": "needed" if settings.needs_keys else "not asked for",
         "url": f"{url}/v1",
         "openapi": url + openapi.PATH,
     }
     show = _for_people if console.is_terminal else _for_logs
-    show(console, facts, curl_line(url, models[0]), python_lines(url, models[0]))
+    keyed = settings.needs_keys
+    show(
+        console,
+        facts,
+        curl_line(url, models[0], keyed=keyed),
+        python_lines(url, models[0], keyed=keyed),
+    )
 
 
 def _for_people(console: Console, facts: dict[str, str], curl: str, python: Sequence[str]) -> None:

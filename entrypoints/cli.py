@@ -1,4 +1,4 @@
-"""The command line: `antiphon serve`, `antiphon version`.
+"""The command line: `antiphon serve`, `antiphon keys`, `antiphon version`.
 
 Its options are made from the fields of `Settings`. Nothing heavy is imported before it is needed:
 help and version answer at once.
@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ import rich_click as click
 from rich.markup import escape
 from rich_click.utils import OptionGroupDict
 
-from antiphon.domain.errors import SettingsError
+from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints import settings as s
 
 EXIT_WRONG_USE = 2
@@ -36,8 +37,9 @@ EXAMPLES = """\
   [dim]# options for vLLM itself stand after --[/]
   antiphon serve ./models/gpt-oss-20b -- --tensor-parallel-size 2
 
-  [dim]# open to the network, nothing kept after the end[/]
-  antiphon serve --host 0.0.0.0 --port 8080 --store memory
+  [dim]# open to the network, for those who have a key[/]
+  antiphon keys create --name me
+  antiphon serve --host 0.0.0.0 --port 8080
 
   [dim]# a settings file, and one setting from the environment[/]
   ANTIPHON_PORT=8080 antiphon serve --config antiphon.toml
@@ -58,6 +60,32 @@ wins over the variable, the variable over the file, the file over the default.
 A list in a variable is separated by spaces and quoted as in a shell:
 
   ANTIPHON_ENGINE_OPTIONS="--max-model-len 65536" antiphon serve ./models/gpt-oss-20b
+"""
+
+
+KEYS_EXAMPLES = """\
+[bold]Examples[/]
+
+  [dim]# a key of the default tenant, in the store; it is printed once[/]
+  antiphon keys create --name laptop
+
+  [dim]# two teams that see nothing of each other[/]
+  antiphon keys create --name ci --tenant search
+  antiphon keys create --name ci --tenant billing
+
+  [dim]# straight into a variable: the key alone goes to standard output[/]
+  export OPENAI_API_KEY=$(antiphon keys create --name laptop)
+
+  [dim]# in a file, for a server that keeps nothing[/]
+  antiphon keys create --name laptop --file keys.toml
+  antiphon serve --store memory --auth on --keys-file keys.toml
+
+  [dim]# who has one; and no longer[/]
+  antiphon keys list
+  antiphon keys revoke key_…
+
+Name the store as you do for the server: by --store, --data-dir, --config,
+or the same variables.
 """
 
 
@@ -93,6 +121,17 @@ def _metavar(setting: s.Setting) -> str:
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _config_option(command: Command) -> Command:
+    default = escape(
+        f"[default: {s.DEFAULT_FILE} in this folder, if it exists; {s.CONFIG_VARIABLE}]"
+    )
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        help=f"The settings file. [dim]{default}[/]",
+    )(command)
 
 
 def _one_option_a_setting(command: Command) -> Command:
@@ -141,7 +180,8 @@ def app() -> None:
 
     [bold]antiphon serve[/] starts it with scripted models, to try things out;
     [bold]antiphon serve MODEL[/] with a model of yours, on vLLM.
-    [bold]antiphon serve --help[/] explains every setting, with examples.
+    [bold]antiphon serve --help[/] explains every setting, with examples;
+    [bold]antiphon keys --help[/] says how to let others in.
     """
 
 
@@ -149,13 +189,7 @@ def app() -> None:
 @click.rich_config(help_config=SERVE_HELP)
 @click.argument("model", required=False, help=_explained(s.SETTINGS["model"]))
 @_one_option_a_setting
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="The settings file. [dim]"
-    + escape(f"[default: {s.DEFAULT_FILE} in this folder, if it exists; {s.CONFIG_VARIABLE}]")
-    + "[/]",
-)
+@_config_option
 @click.pass_context
 def serve(ctx: click.RichContext, /, config: Path | None, **options: Any) -> None:
     """Serve the Responses API for MODEL, or for the scripted models without one.
@@ -181,6 +215,80 @@ def _given(options: Mapping[str, Any], engine_options: tuple[str, ...] | None) -
     return {name.replace("__", "."): v for name, v in named.items() if v is not None and v != ()}
 
 
+@app.group()
+@click.rich_config(
+    help_config=click.RichHelpConfiguration(text_markup="rich", footer_text=KEYS_EXAMPLES)
+)
+def keys() -> None:
+    """Make, list and revoke API keys.
+
+    A key names a [bold]tenant[/]: responses, conversations and files belong to one, and are unknown
+    to every other. A server asks for keys when others than this machine can reach it
+    ([bold]--auth[/] of [bold]antiphon serve[/] says when).
+    """
+
+
+def _where_keys_are(*paths: str) -> Callable[[Command], Command]:
+    """Add the options that say which store a server with these settings has."""
+
+    def add(command: Command) -> Command:
+        command = _config_option(command)
+        for path in reversed(paths):
+            setting = s.SETTINGS[path]
+            command = click.option(
+                setting.option, path, metavar=_metavar(setting), help=_explained(setting)
+            )(command)
+        return command
+
+    return add
+
+
+def _settings_for_keys(config: Path | None, **options: str | None) -> s.Settings:
+    return s.load(s.find_file(config, os.environ), os.environ, _given(options, None))
+
+
+@keys.command("create")
+@click.option("--name", required=True, help="What people know the key by.")
+@click.option("--tenant", default="default", show_default=True, help="Whose objects the key opens.")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A keys file to add it to, instead of the store; it is made when it is missing.",
+)
+@_where_keys_are("store", "data_dir")
+def create_key(
+    name: str, tenant: str, file: Path | None, config: Path | None, **options: str | None
+) -> None:
+    """Make a key and print it, once: only its hash is kept."""
+    from antiphon.entrypoints.keys import create  # like the server, it imports the stores
+
+    key, kept = create(_settings_for_keys(config, **options), name, tenant, file)
+    click.echo(key)
+    click.echo(f"{kept.id} is a key of the tenant {tenant}. It is not shown again.", err=True)
+
+
+@keys.command("list")
+@_where_keys_are("store", "data_dir", "keys_file")
+def list_keys(config: Path | None, **options: str | None) -> None:
+    """List the keys, but not what they are: their ids, tenants, names, ages and places."""
+    from antiphon.entrypoints.keys import listed
+
+    for key, where in listed(_settings_for_keys(config, **options)):
+        made = datetime.fromtimestamp(key.created_at, UTC).strftime("%Y-%m-%d")
+        click.echo(f"{key.id}\t{key.tenant}\t{key.name}\t{made}\t{where}")
+
+
+@keys.command("revoke")
+@click.argument("key_id", metavar="ID")
+@_where_keys_are("store", "data_dir", "keys_file")
+def revoke_key(key_id: str, config: Path | None, **options: str | None) -> None:
+    """Forget the key ID: within five seconds, no server takes it any more."""
+    from antiphon.entrypoints.keys import revoke
+
+    revoke(_settings_for_keys(config, **options), key_id)
+    click.echo(f"{key_id} is revoked.", err=True)
+
+
 @app.command()
 def version() -> None:
     """Print the versions of the server and of what it runs on."""
@@ -201,7 +309,7 @@ def main() -> None:
     """Run the command line; what goes wrong by its use is one sentence and exit code 2."""
     try:
         sys.exit(app.main(standalone_mode=False) or 0)
-    except SettingsError as error:
+    except (SettingsError, StoreError) as error:
         _fail(str(error))
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "antiphon"

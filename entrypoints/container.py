@@ -10,6 +10,8 @@ import asyncio
 import importlib
 import importlib.util
 import ipaddress
+import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +21,15 @@ from dependency_injector import containers, providers
 
 from antiphon.adapters.fetching import Checked, Guard, HttpFetcher, NoFetcher
 from antiphon.adapters.ids import new_id
+from antiphon.adapters.keys.file import KeysFile
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
-from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
+from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.tool_servers.own import Own, OwnServers
+from antiphon.application.background import TakeRuns
+from antiphon.application.check_ready import CheckReady
 from antiphon.application.compact_conversation import CompactConversation
 from antiphon.application.conversations import (
     AddItems,
@@ -35,7 +42,8 @@ from antiphon.application.conversations import (
     UpdateConversation,
 )
 from antiphon.application.count_tokens import CountTokens
-from antiphon.application.create_response import CreateResponseService
+from antiphon.application.create_once import CreateOnce
+from antiphon.application.create_response import CreateLimits, CreateResponseService
 from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.files import (
     AddFile,
@@ -47,61 +55,104 @@ from antiphon.application.files import (
 )
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.hold_conversation import HoldConversation
+from antiphon.application.interpreting import Interpreters
+from antiphon.application.jobs import Jobs
+from antiphon.application.keys import FindTenant
 from antiphon.application.lanes import LaneLimits
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.media import MediaLimits, ShowMedia
 from antiphon.application.models import Models
+from antiphon.application.ownership import WatchLeases
+from antiphon.application.plan_turns import PlanTurns
 from antiphon.application.ports import (
     Engine,
     Fetcher,
+    FileStore,
     Format,
+    KeyStore,
     Model,
     PromptTemplates,
-    ResponseStore,
+    Sandboxes,
+    Store,
+    ToolServer,
     ToolServers,
 )
 from antiphon.application.prepare_turn import PrepareTurn
+from antiphon.application.pulse import Pulse
+from antiphon.application.quotas import CheckQuota, Quotas
 from antiphon.application.read_items import ReadItems
+from antiphon.application.repeats import Repeats
+from antiphon.application.restore_run import RestoreRun
 from antiphon.application.run_response import RunResponse
 from antiphon.application.runs import Runs
 from antiphon.application.show_items import ShowItems
+from antiphon.application.stop_run import StopRun
 from antiphon.application.stored_responses import (
     CancelResponse,
     DeleteResponse,
     GetResponse,
     ListInputItems,
-    RecoverResponses,
 )
+from antiphon.application.sweeping import Sweep
 from antiphon.application.token_model import TokenModel
-from antiphon.domain.errors import SettingsError
+from antiphon.application.until import Moment
+from antiphon.application.webhooks import DeliverNotices, Endpoint, WriteNotices
+from antiphon.domain.errors import FetchRefused, SettingsError
+from antiphon.domain.mcp import Terms
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.responses import HttpOptions, Services
-from antiphon.entrypoints.settings import SCRIPTED_MODELS, Settings
+from antiphon.entrypoints.settings import SCRIPTED_MODELS, McpServer, Settings
+from antiphon.entrypoints.webhook_endpoints import endpoints_of, operators_guard
 
 HARMONY_MODEL = "scripted-harmony"
 CHAT_MODELS = tuple(name for name in SCRIPTED_MODELS if name != HARMONY_MODEL)
 SCRIPTED_IMAGE_TOKENS = 85
+WEBHOOK_TIMEOUT_S = 10.0
+WEBHOOK_ANSWER_BYTES = 1024 * 1024
 
 
-def sqlite_store(settings: Settings) -> ResponseStore:
-    from antiphon.adapters.stores.sqlite import SqliteResponseStore
+def sqlite_store(settings: Settings) -> Store:
+    from antiphon.adapters.stores.sqlite import SqliteStore
 
     assert settings.sqlite_file is not None
-    return SqliteResponseStore(settings.sqlite_file)
+    return SqliteStore(settings.sqlite_file)
 
 
-def named_store(settings: Settings) -> ResponseStore:
+def postgres_store(settings: Settings) -> Store:
+    from antiphon.adapters.stores.postgres import PostgresStore
+
+    return PostgresStore(settings.store)
+
+
+def redis_store(settings: Settings) -> Store:
+    from antiphon.adapters.stores.redis import RedisStore
+
+    return RedisStore(settings.store)
+
+
+def named_store(settings: Settings) -> Store:
     """Return an instance of the class that `package.module:Class` names."""
     module_name, _, class_name = settings.store.partition(":")
     try:
-        store: ResponseStore = getattr(importlib.import_module(module_name), class_name)()
+        store: Store = getattr(importlib.import_module(module_name), class_name)()
     except (ImportError, AttributeError) as exc:
         raise SettingsError(f"The store {settings.store!r} cannot be loaded: {exc}.") from None
     return store
+
+
+def keys_file(path: Path | None) -> KeysFile | None:
+    return None if path is None else KeysFile(path)
+
+
+def find_tenant(settings: Settings, file: KeysFile | None, store: KeyStore) -> FindTenant | None:
+    """Return what knows API keys, None where none are asked for."""
+    if not settings.needs_keys:
+        return None
+    return FindTenant([store.key] if file is None else [file.key, store.key])
 
 
 def prompt_templates(folder: Path | None) -> PromptTemplates | None:
@@ -110,10 +161,18 @@ def prompt_templates(folder: Path | None) -> PromptTemplates | None:
     return None if folder is None else FolderPromptTemplates(folder)
 
 
+STORE_KINDS = {
+    "memory": "memory",
+    "sqlite": "sqlite",
+    "postgres": "postgres",
+    "postgresql": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
+}
+
+
 def store_kind(settings: Settings) -> str:
-    if settings.store == "memory":
-        return "memory"
-    return "sqlite" if settings.sqlite_file else "named"
+    return STORE_KINDS.get(settings.store.partition("://")[0], "named")
 
 
 def file_store_kind(settings: Settings) -> str:
@@ -138,8 +197,33 @@ def _guard(settings: Settings) -> Guard:
     return Guard(hosts=fetch.hosts, private=tuple(map(ipaddress.ip_network, fetch.private)))
 
 
+def webhook_fetcher(endpoints: Sequence[Endpoint]) -> Fetcher:
+    """Return the way to the operator's endpoints, and to nothing else."""
+    if not endpoints:
+        return NoFetcher()
+    return HttpFetcher(
+        operators_guard([each.url for each in endpoints]),
+        max_bytes=WEBHOOK_ANSWER_BYTES,
+        timeout_s=WEBHOOK_TIMEOUT_S,
+        max_redirects=0,
+    )
+
+
 def tool_servers(settings: Settings) -> ToolServers | None:
-    """Return what calls MCP servers, None where the extra `mcp` is not installed."""
+    """Return what calls tools, None where there is nothing that could."""
+    others = _servers_of_requests(settings)
+    own = [_of_class(settings, named) for named in settings.tool]
+    own += [_of_table(settings, server) for server in settings.mcp_servers]
+    labels = [each.terms.label for each in own]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise SettingsError(f"Two servers of tools are labelled {label!r}.")
+    if not own:
+        return others
+    return OwnServers(own, others, keep_lists_s=settings.tools.keep_lists_s)
+
+
+def _servers_of_requests(settings: Settings) -> ToolServers | None:
     from antiphon.adapters.tool_servers.mcp import McpServers
 
     if importlib.util.find_spec("mcp") is None:
@@ -151,8 +235,100 @@ def tool_servers(settings: Settings) -> ToolServers | None:
     )
 
 
-def runs_tools(servers: ToolServers | None) -> bool:
-    return servers is not None
+def _of_class(settings: Settings, named: str) -> Own:
+    """Return the server of the class that `[LABEL=]package.module:Class` names."""
+    from antiphon.adapters.tool_servers.limited import LimitedServer
+
+    label, _, path = named.rpartition("=")
+    module_name, _, class_name = path.partition(":")
+    try:
+        server: ToolServer = getattr(importlib.import_module(module_name), class_name)()
+        label = label or server.label
+    except (ImportError, AttributeError, TypeError) as exc:
+        raise SettingsError(f"The tools {named!r} cannot be loaded: {exc}.") from None
+    limited = LimitedServer(
+        server, label, timeout_s=settings.tools.timeout_s, max_bytes=settings.tools.max_bytes
+    )
+    return Own(terms=Terms(label=label), server=limited)
+
+
+def _of_table(settings: Settings, table: McpServer) -> Own:
+    from antiphon.adapters.tool_servers.mcp import UrlServer
+    from antiphon.adapters.tool_servers.process import ProcessServer
+
+    if importlib.util.find_spec("mcp") is None:
+        raise SettingsError("MCP servers need a package: pip install 'antiphon[mcp]'.")
+    timeout_s = table.timeout_s or settings.tools.timeout_s
+    max_bytes = settings.tools.max_bytes
+    server: ToolServer
+    if table.url is not None:
+        server = UrlServer(
+            table.label,
+            table.url,
+            table.headers,
+            Checked(_guard_of(table.label, table.url)),
+            timeout_s=timeout_s,
+            max_bytes=max_bytes,
+        )
+    else:
+        _check_command(table)
+        server = ProcessServer(
+            table.label, table.command, env=table.env, timeout_s=timeout_s, max_bytes=max_bytes
+        )
+    terms = Terms(
+        label=table.label,
+        allowed_tools=table.allowed_tools,
+        require_approval=table.require_approval,
+    )
+    secrets = (*table.env.values(), *table.headers.values())
+    return Own(terms=terms, server=server, secrets=secrets)
+
+
+def _guard_of(label: str, url: str) -> Guard:
+    """Return the way to a server of the operator's alone, in a private network too."""
+    try:
+        return operators_guard([url])
+    except FetchRefused as error:
+        raise SettingsError(f"The MCP server {label!r} cannot be called: {error}") from None
+
+
+def _check_command(table: McpServer) -> None:
+    if sys.platform == "win32":  # nothing there ends a process together with all that it began
+        raise SettingsError("Local MCP servers need Linux or macOS.")
+    if shutil.which(table.command[0], path=table.env.get("PATH")) is None:
+        raise SettingsError(
+            f"The MCP server {table.label!r} cannot be begun: there is no program "
+            f"{table.command[0]!r}."
+        )
+
+
+def sandboxes(settings: Settings) -> Sandboxes | None:
+    """Return what runs the code of models, None where it is not asked for."""
+    if not settings.code_interpreter:
+        return None
+    from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Places
+    from antiphon.adapters.sandboxes.recipe import Limits
+
+    code = settings.code
+    return BubblewrapSandboxes(
+        python=code.python,
+        new_id=new_id,
+        limits=Limits(
+            memory_bytes=code.memory_mb * 1024**2,
+            disk_bytes=code.disk_mb * 1024**2,
+            cpu_s=code.cpu_s,
+        ),
+        places=Places(each_tenant=code.per_tenant, all=code.most, idle_s=code.idle_s),
+        timeout_s=code.timeout_s,
+    )
+
+
+def interpreters(
+    sandboxes: Sandboxes | None, files: FileStore, settings: Settings
+) -> Interpreters | None:
+    if sandboxes is None:
+        return None
+    return Interpreters(sandboxes, files, memory_bytes=settings.code.memory_mb * 1024**2)
 
 
 def scripted_models(settings: Settings) -> Sequence[Model]:
@@ -241,11 +417,18 @@ class Container(containers.DeclarativeContainer):
 
     settings: providers.Dependency[Settings] = providers.Dependency(instance_of=Settings)
 
-    store: providers.Provider[ResponseStore] = providers.Selector(
+    owner = providers.Singleton(new_id, "srv")
+    store: providers.Provider[Store] = providers.Selector(
         providers.Callable(store_kind, settings),
-        memory=providers.Singleton(MemoryResponseStore, keep=settings.provided.keep_responses),
+        memory=providers.Singleton(MemoryStore, keep=settings.provided.keep_responses),
         sqlite=providers.Singleton(sqlite_store, settings),
+        postgres=providers.Singleton(postgres_store, settings),
+        redis=providers.Singleton(redis_store, settings),
         named=providers.Singleton(named_store, settings),
+    )
+    keys_file = providers.Singleton(keys_file, settings.provided.keys_file)
+    find_tenant: providers.Provider[FindTenant | None] = providers.Singleton(
+        find_tenant, settings, keys_file, store
     )
     files = providers.Selector(
         providers.Callable(file_store_kind, settings),
@@ -266,9 +449,40 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     sealer = providers.Singleton(Sealer, settings.provided.seal_key_path)
-    runs = providers.Singleton(Runs)
+    pulse = providers.Singleton(Pulse, store, owner, lease_s=settings.provided.lease_s)
+    runs = providers.Singleton(Runs, slots=settings.provided.background_runs)
+    webhook_endpoints = providers.Singleton(endpoints_of, settings)
+    write_notices = providers.Singleton(
+        WriteNotices,
+        webhook_endpoints,
+        new_id=providers.Object(new_id),
+        now=providers.Object(time.time),
+    )
+    deliver_notices = providers.Singleton(
+        DeliverNotices,
+        store,
+        providers.Singleton(webhook_fetcher, webhook_endpoints),
+        webhook_endpoints,
+        now=providers.Object(time.time),
+        clock=providers.Object(time.monotonic),
+    )
+    check_quota = providers.Singleton(
+        CheckQuota,
+        store,
+        providers.Singleton(
+            Quotas,
+            responses=settings.provided.quota_responses,
+            bytes=settings.provided.quota_bytes,
+        ),
+        clock=providers.Object(time.monotonic),
+    )
     run_response = providers.Singleton(
-        RunResponse, log, store, log_outputs=settings.provided.log_outputs
+        RunResponse,
+        log,
+        store,
+        notices=write_notices,
+        log_outputs=settings.provided.log_outputs,
+        retry_s=settings.provided.store_retry_s,
     )
     prompts: providers.Provider[PromptTemplates | None] = providers.Singleton(
         prompt_templates, settings.provided.prompts_dir
@@ -292,31 +506,72 @@ class Container(containers.DeclarativeContainer):
     tool_servers: providers.Provider[ToolServers | None] = providers.Singleton(
         tool_servers, settings
     )
+    sandboxes: providers.Provider[Sandboxes | None] = providers.Singleton(sandboxes, settings)
     prepare_turn = providers.Singleton(
         PrepareTurn,
         models,
         read_items,
         load_history,
         show_items,
-        runs_tools=providers.Callable(runs_tools, tool_servers),
+        tool_servers,
+        salt=sealer.provided.salt,
+        interpreters=providers.Singleton(interpreters, sandboxes, files, settings),
     )
+    plan_turns = providers.Singleton(PlanTurns, show_items, sealer.provided.seal, tool_servers)
+    jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)
     create_response = providers.Singleton(
         CreateResponseService,
         expand_prompt,
-        providers.Singleton(HoldConversation, store),
+        providers.Singleton(HoldConversation, store, owner=owner),
         prepare_turn,
-        show_items,
+        plan_turns,
+        jobs,
         store,
         log,
         runs,
         run_response,
-        tool_servers,
+        check_quota,
+        owner=owner,
         new_id=providers.Object(new_id),
         now=providers.Object(time.time),
         seal=sealer.provided.seal,
+        limits=providers.Singleton(
+            CreateLimits,
+            keep_days=settings.provided.keep_days,
+            max_waiting=settings.provided.max_waiting,
+            retry_s=settings.provided.store_retry_s,
+        ),
     )
+    restore_run = providers.Singleton(
+        RestoreRun,
+        expand_prompt,
+        prepare_turn,
+        plan_turns,
+        jobs,
+        store,
+        log,
+        new_id=providers.Object(new_id),
+        now=providers.Object(time.time),
+        seal=sealer.provided.seal,
+        retry_s=settings.provided.store_retry_s,
+    )
+    stop_run = providers.Singleton(StopRun, store, runs, restore_run, run_response, owner=owner)
+    take_runs = providers.Singleton(
+        TakeRuns,
+        store,
+        log,
+        runs,
+        models,
+        restore_run,
+        run_response,
+        owner=owner,
+        may_take=pulse.provided.is_calm,
+    )
+    watch_leases = providers.Singleton(WatchLeases, store, runs, owner=owner)
+    sweep = providers.Singleton(Sweep, store, keep_events_s=settings.provided.keep_events_s)
     stopping = providers.Singleton(asyncio.Event)
-    recover = providers.Singleton(RecoverResponses, store)
+    drained = providers.Singleton(Moment)
+    ready = providers.Singleton(CheckReady, store, models, runs)
     http_options = providers.Singleton(
         HttpOptions,
         limits=providers.Singleton(
@@ -335,6 +590,18 @@ class Container(containers.DeclarativeContainer):
     services = providers.Singleton(
         Services,
         create=create_response,
+        create_once=providers.Singleton(
+            CreateOnce,
+            create_response,
+            providers.Singleton(
+                Repeats,
+                store,
+                owner=owner,
+                now=providers.Object(time.time),
+                clock=providers.Object(time.monotonic),
+            ),
+            new_id=providers.Object(new_id),
+        ),
         count=providers.Singleton(CountTokens, expand_prompt, prepare_turn),
         compact=providers.Singleton(
             CompactConversation, create_response, new_id=providers.Object(new_id)
@@ -342,11 +609,12 @@ class Container(containers.DeclarativeContainer):
         get=providers.Singleton(GetResponse, store),
         seal=sealer.provided.seal,
         follow=providers.Singleton(FollowResponse, log, store),
-        delete=providers.Singleton(DeleteResponse, store, log, runs),
-        cancel=providers.Singleton(CancelResponse, store, runs),
+        delete=providers.Singleton(DeleteResponse, store, log, stop_run),
+        cancel=providers.Singleton(CancelResponse, store, stop_run),
         input_items=providers.Singleton(ListInputItems, store),
         heartbeat=providers.Singleton(Heartbeat, settings.provided.keepalive_s),
         stopping=stopping,
+        drained=drained,
         options=http_options,
     )
     conversations = providers.Singleton(
@@ -355,13 +623,16 @@ class Container(containers.DeclarativeContainer):
             CreateConversation,
             store,
             read_items,
+            check_quota,
             new_id=providers.Object(new_id),
             now=providers.Object(time.time),
         ),
         get=providers.Singleton(GetConversation, store),
         update=providers.Singleton(UpdateConversation, store),
         delete=providers.Singleton(DeleteConversation, store),
-        add_items=providers.Singleton(AddItems, store, read_items, new_id=providers.Object(new_id)),
+        add_items=providers.Singleton(
+            AddItems, store, read_items, check_quota, new_id=providers.Object(new_id)
+        ),
         list_items=providers.Singleton(ListItems, store),
         get_item=providers.Singleton(GetItem, store),
         remove_item=providers.Singleton(RemoveItem, store),

@@ -8,28 +8,37 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
+from math import ceil
+from typing import Any
 
 import uvicorn
 from msgspec import Struct
 
 from antiphon.application.models import Models
-from antiphon.domain.errors import SettingsError
+from antiphon.application.runs import Runs
+from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.app import create_app
+from antiphon.entrypoints.http.auth import Authentication
+from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol, WebSocketProtocol
+from antiphon.entrypoints.keys import start_keys
+from antiphon.entrypoints.log_lines import LogLines
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.sole_use import sole_use
 
 logger = logging.getLogger("antiphon.server")
 GC_THRESHOLDS = (50_000, 20, 100)
 PINGS_UNANSWERED = 3
 """For as many intervals of its pings a WebSocket client may be silent before it counts as gone."""
-SENDING_S = 5
+LOOK_FOR_NOTICES_S = 1.0
+SENDING_S = 1
 """For clients to be sent the end of their streams, after the runs were ended."""
+LEAVING_S = 0.5
+"""For the store to be told that this server is gone; it finds out by itself later."""
 
 
 class Served(Struct, frozen=True, kw_only=True):
@@ -37,35 +46,57 @@ class Served(Struct, frozen=True, kw_only=True):
 
     url: str
     models: Models
-    server: uvicorn.Server
+    server: _Server
     serving: asyncio.Task[None]
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us: uvicorn repeats them when it is done, which would skip our closing."""
+    """Leaves signals to us: uvicorn repeats them when it is done, which would skip our closing.
+
+    It is told to stop by `stop`, and stops accepting `drain_delay_s` later; its runs get their time
+    from the first moment on.
+    """
 
     def __init__(
         self,
         config: uvicorn.Config,
         *,
         stopping: asyncio.Event,
+        runs: Runs,
         drain: Callable[[], Awaitable[None]],
+        drain_delay_s: float,
     ) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
         self._stopping = stopping
+        self._runs = runs
         self._drain = drain
+        self._drain_delay_s = drain_delay_s
+        self._draining: asyncio.Future[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, and give the runs their time: each stream gets its terminal event."""
+    def stop(self) -> None:
+        """Begin nothing more, and give the runs their time; called again, give them none."""
+        if self._stopping.is_set():
+            self._runs.hurry()
+            self.should_exit = self.force_exit = True
+            return
         self._stopping.set()
-        draining = asyncio.ensure_future(self._drain())
+        self._runs.close()
+        self._draining = asyncio.ensure_future(self._drain())
+        asyncio.get_running_loop().call_later(self._drain_delay_s, self._leave)
+
+    def _leave(self) -> None:
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting; each stream still gets its terminal event."""
         await super().shutdown(sockets)
-        await draining
+        if self._draining is not None:
+            await self._draining
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -74,9 +105,9 @@ class _Server(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     """Serve until the process is told to stop. Raises: SettingsError."""
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    lines = logging.StreamHandler()
+    lines.setFormatter(LogLines())
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
     if settings.log_level == "info":  # uvicorn tells of its own start what the banner tells better
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with (
@@ -99,13 +130,19 @@ async def serving(container: Container) -> AsyncIterator[Served]:
             container.conversations(),
             models,
             container.file_services(),
+            container.ready(),
             started_at=int(time.time()),
             max_file_bytes=settings.max_file_bytes,
             error_stacks=settings.error_stacks,
         )
-        drain = partial(container.runs().drain, settings.graceful_shutdown_s)
-        config = _uvicorn_config(app, settings)
-        server = _Server(config, stopping=container.stopping(), drain=drain)
+        guarded = Authentication(app, container.find_tenant(), dialect=DIALECTS[settings.dialect])
+        server = _Server(
+            _uvicorn_config(guarded, settings),
+            stopping=container.stopping(),
+            runs=container.runs(),
+            drain=partial(_drain, container),
+            drain_delay_s=settings.drain_delay_s,
+        )
         _calm_collector()
         started = asyncio.ensure_future(server.ready.wait())
         task = asyncio.create_task(server.serve(sockets=[listening]))
@@ -115,7 +152,8 @@ async def serving(container: Container) -> AsyncIterator[Served]:
         try:
             yield Served(url=banner.url_of(host, port), models=models, server=server, serving=task)
         finally:
-            server.should_exit = True
+            if not task.done():
+                server.stop()
             await task
 
 
@@ -132,7 +170,8 @@ async def _serve(settings: Settings) -> None:
             url=served.url,
             engine=settings.engine,
             format=", ".join(model.writes for model in served.models.all),
-            store=settings.store,
+            store=settings.shown_store,
+            durability=getattr(container.store(), "durability", None),
         )
         await served.serving
 
@@ -140,32 +179,70 @@ async def _serve(settings: Settings) -> None:
 async def _start(container: Container, stack: AsyncExitStack) -> Models:
     """Start the chosen adapters; what was started is closed, whatever happens later."""
     settings: Settings = container.settings()
+    container.webhook_endpoints()  # now: a wrong one is told before anything is opened
     store = container.store()
     await store.start()
     stack.push_async_callback(store.aclose)
+    await stack.enter_async_context(_beside(container.sweep().every(settings.sweep_s)))
+    await stack.enter_async_context(_beside(container.deliver_notices().every(LOOK_FOR_NOTICES_S)))
+    container.sealer().start()
+    await start_keys(container)
     prompts = container.prompts()
     if prompts is not None:
         await prompts.start()
     files = container.files()
     await files.start()
     stack.push_async_callback(files.aclose)
+    tool_servers = container.tool_servers()
+    if tool_servers is not None:
+        stack.push_async_callback(tool_servers.aclose)
+    sandboxes = container.sandboxes()
+    if sandboxes is not None:
+        stack.push_async_callback(sandboxes.aclose)
+        await sandboxes.start()
     models: Models = container.models()
     for model in models.all:
         stack.push_async_callback(model.aclose)
         with banner.starting(f"starting {settings.engine}: {', '.join(model.names)}"):
             await model.start()
-    await _recover(container, stack)
+    _own(container, stack)
     return models
 
 
-async def _recover(container: Container, stack: AsyncExitStack) -> None:
-    file = container.settings().sqlite_file
-    if file is not None and not stack.enter_context(sole_use(file)):
-        logger.warning("another server uses %s: what is unfinished there is left alone", file)
-        return
-    recovered = await container.recover()()
-    if recovered:
-        logger.warning("%d responses were unfinished at the last stop: now failed", recovered)
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do what has no end of its own, until the block is left."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _own(container: Container, stack: AsyncExitStack) -> None:
+    """Be alive in the store, and look after runs, until all else has stopped."""
+    pulse = container.pulse()
+    pulse.start()
+    stack.push_async_callback(_leave, container)
+    for looking in (container.watch_leases(), container.take_runs()):
+        task = asyncio.create_task(looking.forever())
+        stack.callback(task.cancel)
+
+
+async def _leave(container: Container) -> None:
+    """Be dead for the others at once: what is left here is theirs."""
+    await asyncio.to_thread(container.pulse().stop)
+    try:
+        async with asyncio.timeout(LEAVING_S):
+            await container.store().leave(container.owner())
+    except (StoreError, TimeoutError) as exc:
+        logger.warning("other servers wait %g s for ours: %s", container.settings().lease_s, exc)
+
+
+async def _drain(container: Container) -> None:
+    await container.runs().drain(container.settings().graceful_shutdown_s)
+    container.drained().come()
 
 
 def _calm_collector() -> None:
@@ -208,14 +285,16 @@ def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         date_header=False,
-        timeout_graceful_shutdown=settings.graceful_shutdown_s + SENDING_S,
+        # Counted from when no more is accepted, which is later than when the runs were told.
+        timeout_graceful_shutdown=SENDING_S
+        + ceil(max(settings.graceful_shutdown_s - settings.drain_delay_s, 0)),
     )
 
 
-def _on_signals(server: uvicorn.Server) -> None:
+def _on_signals(server: _Server) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.handle_exit, number, None)
+        loop.add_signal_handler(number, server.stop)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -30,14 +30,20 @@ PREFIX = "ANTIPHON_"
 CONFIG_VARIABLE = "ANTIPHON_CONFIG"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
 
+TOOL_CLASS = r"^([A-Za-z0-9_-]{1,64}=)?[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+
 SERVED = "What is served"
 KEPT = "What is kept"
+BACKGROUND = "What runs in the background"
 ADDRESS = "Where it listens"
+ACCESS = "Who may ask"
 REQUESTS = "What a request may be"
 STREAMS = "Streams"
 LOGS = "Logs and errors"
+WEBHOOKS = "Webhooks"
 FETCHED = "What is fetched"
-TOOLS = "Tools of MCP servers"
+TOOLS = "Tools that the server runs"
+CODE = "The code interpreter"
 SCRIPTED = "The scripted engine"
 
 
@@ -53,10 +59,24 @@ def _default_data_dir() -> Path:
 
 
 def _about(
-    group: str, text: str, *, allowed: str = "", shown_default: str = "", **limits: Any
+    group: str,
+    text: str,
+    *,
+    allowed: str = "",
+    shown_default: str = "",
+    is_secret: bool = False,
+    **limits: Any,
 ) -> Meta:
-    """Explain a setting; `allowed` and `shown_default` where type and default do not say it."""
-    extra = {"group": group, "allowed": allowed, "shown_default": shown_default}
+    """Explain a setting; `allowed` and `shown_default` where type and default do not say it.
+
+    No sentence repeats a value that `is_secret`.
+    """
+    extra = {
+        "group": group,
+        "allowed": allowed,
+        "shown_default": shown_default,
+        "is_secret": is_secret,
+    }
     return Meta(description=text, extra=extra, **limits)
 
 
@@ -130,14 +150,87 @@ class Fetch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Tools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the tools of MCP servers are called. Which servers may be: see Fetch."""
+    """How tools are called. Which servers requests may name by a URL: see Fetch."""
 
     timeout_s: Annotated[
-        float, _about(TOOLS, "Seconds for one call of an MCP server, or for its list.", gt=0)
+        float, _about(TOOLS, "Seconds for one call of a tool, or for a server's list.", gt=0)
     ] = 60.0
     max_bytes: Annotated[
-        int, _about(TOOLS, "The most that is read of one answer of an MCP server.", ge=1)
+        int, _about(TOOLS, "The most that is read of one answer of a tool's server.", ge=1)
     ] = 1024 * 1024
+    keep_lists_s: Annotated[
+        float,
+        _about(
+            TOOLS,
+            "Seconds for which what a server of yours lists is not asked for again.",
+            ge=0,
+        ),
+    ] = 60.0
+
+
+class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An MCP server of the operator's: a table `[[mcp_servers]]` of the settings file, where alone
+    it can stand, since it can name a command. Either `command` or `url` is set.
+    """
+
+    label: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    command: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
+    env: dict[str, str] = {}
+    url: Annotated[str, Meta(pattern=r"^https?://[^/@\s]+(/[^\s]*)?$")] | None = None
+    headers: dict[str, str] = {}
+    timeout_s: Annotated[float, Meta(gt=0)] | None = None
+    allowed_tools: tuple[str, ...] | None = None
+    require_approval: Literal["always", "never"] | dict[str, Any] = "never"
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("it needs either `command` or `url`")
+        if self.env and not self.command:
+            raise ValueError("`env` is for a `command`")
+        if self.headers and not self.url:
+            raise ValueError("`headers` are for a `url`")
+
+    def __repr__(self) -> str:
+        return f"McpServer({self.label!r})"  # the rest may be secret
+
+
+class Code(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the code interpreter's containers may use of this machine."""
+
+    python: Annotated[
+        str,
+        _about(
+            CODE,
+            "The Python that runs the code; what is installed beside it can be imported.",
+            min_length=1,
+        ),
+    ] = "/usr/bin/python3"
+    memory_mb: Annotated[
+        int, _about(CODE, "Megabytes of memory of a container.", ge=64, le=262_144)
+    ] = 1024
+    disk_mb: Annotated[
+        int,
+        _about(CODE, "Megabytes of a container's files, which are in memory too.", ge=1, le=65_536),
+    ] = 256
+    cpu_s: Annotated[
+        int, _about(CODE, "Seconds of a processor that a container may use in its life.", ge=1)
+    ] = 600
+    timeout_s: Annotated[float, _about(CODE, "Seconds for one call; then it is stopped.", gt=0)] = (
+        120.0
+    )
+    idle_s: Annotated[
+        float, _about(CODE, "Seconds without a call after which a container is closed.", gt=0)
+    ] = 1200.0
+    per_tenant: Annotated[
+        int,
+        _about(
+            CODE,
+            "Containers that one tenant may have at a time; for one more, its container that was "
+            "idle longest is closed.",
+            ge=1,
+        ),
+    ] = 8
+    most: Annotated[int, _about(CODE, "Containers of all tenants, in the same way.", ge=1)] = 32
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -203,9 +296,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             KEPT,
             "Where responses are kept. memory forgets them at the end; sqlite is a file in the "
             "data folder; sqlite:///FILE is another file (four slashes for an absolute path); "
-            "package.module:Class is a store of your own.",
-            allowed="memory, sqlite, sqlite:///FILE or package.module:Class",
-            pattern=r"^(memory|sqlite|sqlite:///.+|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+            "postgresql://… and redis://… are databases, which several servers can share; "
+            "package.module:Class is a store of your own. Set an address with a password as a "
+            "variable: others can see a command line.",
+            allowed="memory, sqlite, sqlite:///FILE, postgresql://…, redis://… or "
+            "package.module:Class",
+            pattern=r"^(memory|sqlite|sqlite:///.+|(postgres(ql)?|rediss?)://.+"
+            r"|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
         ),
     ] = "sqlite"
     data_dir: Annotated[
@@ -220,11 +317,21 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Path | None,
         _about(
             KEPT,
-            "The key that seals encrypted reasoning; it is made when it is missing. Servers that "
-            "share clients must share it.",
+            "The key that seals encrypted reasoning and the requests that wait in the store, and "
+            "salts cached prompts; it is made when it is missing. Servers that share clients or a "
+            "store must share it.",
             shown_default="seal.key in the data folder",
         ),
     ] = None
+    keep_days: Annotated[
+        float,
+        _about(
+            KEPT,
+            "Days for which a response is kept; 0 keeps it until it is deleted, as one that is in "
+            "a conversation always is.",
+            ge=0,
+        ),
+    ] = 30.0
     keep_responses: Annotated[
         int,
         _about(
@@ -243,13 +350,67 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_events_s: Annotated[
         float, _about(KEPT, "Seconds for which those events stay at the most.", ge=0)
     ] = 600.0
+    quota_responses: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        _about(
+            KEPT,
+            "Responses that may be kept for each tenant; past them, only `store: false` works.",
+            shown_default="no limit",
+        ),
+    ] = None
+    quota_bytes: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        _about(
+            KEPT,
+            "Bytes that may be kept for each tenant: texts, items and logs, about.",
+            shown_default="no limit",
+        ),
+    ] = None
+    sweep_s: Annotated[
+        float, _about(KEPT, "Seconds between the searches for what is past its time.", gt=0)
+    ] = 60.0
     keep_file_bytes: Annotated[
         int, _about(KEPT, "The bytes that all uploaded files may have together.", ge=0)
     ] = 4 * 1024 * 1024 * 1024
 
+    background_runs: Annotated[
+        int,
+        _about(
+            BACKGROUND,
+            "Responses in the background that this server runs at a time; more wait in the store "
+            "for a server that has room.",
+            ge=1,
+        ),
+    ] = 64
+    max_waiting: Annotated[
+        int, _about(BACKGROUND, "How many of them may wait, of one tenant.", ge=0)
+    ] = 1000
+    lease_s: Annotated[
+        float,
+        _about(
+            BACKGROUND,
+            "Seconds after which a server that gives no sign of life counts as dead: others then "
+            "take what it ran.",
+            ge=1,
+        ),
+    ] = 15.0
+    store_retry_s: Annotated[
+        float,
+        _about(
+            BACKGROUND,
+            "Seconds for which a store that fails is asked again, before a response fails of it.",
+            ge=0,
+        ),
+    ] = 10.0
+
     host: Annotated[
         str,
-        _about(ADDRESS, "The address to listen on; 0.0.0.0 opens it to the network.", min_length=1),
+        _about(
+            ADDRESS,
+            "The address to listen on; 0.0.0.0 opens it to the network, for those who "
+            "have an API key.",
+            min_length=1,
+        ),
     ] = "127.0.0.1"
     port: Annotated[
         int, _about(ADDRESS, "The port to listen on; 0 takes a free one.", ge=0, le=65_535)
@@ -258,6 +419,33 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int,
         _about(ADDRESS, "Seconds that running responses get to end when the server stops.", ge=0),
     ] = 25
+    drain_delay_s: Annotated[
+        float,
+        _about(
+            ADDRESS,
+            "Seconds for which a server that was told to stop still answers, so that those who "
+            "send it requests notice. 5 on Kubernetes.",
+            ge=0,
+        ),
+    ] = 0.0
+
+    auth: Annotated[
+        Literal["auto", "on", "off"],
+        _about(
+            ACCESS,
+            "Whether each request needs an API key (`antiphon keys create`). auto asks for one "
+            "unless the host is this machine alone; behind a proxy on the same machine, say on.",
+        ),
+    ] = "auto"
+    keys_file: Annotated[
+        Path | None,
+        _about(
+            ACCESS,
+            "A TOML file with hashes of API keys, besides those in the store. It is read again "
+            "when it changes.",
+            shown_default="none",
+        ),
+    ] = None
 
     max_body_bytes: Annotated[
         int,
@@ -327,6 +515,35 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 3600.0
 
+    webhooks: Annotated[
+        Path | None,
+        _about(
+            WEBHOOKS,
+            "A TOML file of endpoints that are told when a background response ends: "
+            "[[endpoint]] tables with url, secret, and at will events, tenant and name.",
+            shown_default="none",
+        ),
+    ] = None
+    webhook_url: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        _about(
+            WEBHOOKS,
+            "The one endpoint, where a file would be too much. It needs webhook_secret.",
+            shown_default="none",
+            is_secret=True,
+        ),
+    ] = None
+    webhook_secret: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        _about(
+            WEBHOOKS,
+            "What signs its webhooks: whsec_ and 24 to 64 bytes in Base64. Set it as a variable: "
+            "others can see a command line.",
+            shown_default="none",
+            is_secret=True,
+        ),
+    ] = None
+
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         _about(LOGS, "The least important line that is still logged."),
@@ -341,8 +558,32 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool, _about(LOGS, "Log the stack of every error that a client is answered with.")
     ] = False
 
+    tool: Annotated[
+        tuple[Annotated[str, Meta(pattern=TOOL_CLASS)], ...],
+        _about(
+            TOOLS,
+            "A class of yours whose tools this server runs, [LABEL=]package.module:Class. Requests "
+            "name its label. Repeat it for more.",
+            allowed="a list of [LABEL=]package.module:Class",
+            shown_default="none",
+        ),
+    ] = ()
+
+    mcp_servers: tuple[McpServer, ...] = ()
+
+    code_interpreter: Annotated[
+        bool,
+        _about(
+            CODE,
+            "Run the Python that models write for the tool code_interpreter, each container in a "
+            "sandbox of bubblewrap without files, network or processes of this machine. The server "
+            "tests the sandbox first, and does not start if anything gets out.",
+        ),
+    ] = False
+
     fetch: Fetch = Fetch()
     tools: Tools = Tools()
+    code: Code = Code()
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:
@@ -370,12 +611,42 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return None
 
     @property
+    def shown_store(self) -> str:
+        """What people are told of the store: no password."""
+        return without_password(self.store)
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether a request without an API key is refused."""
+        return self.auth == "on" or (self.auth == "auto" and not _is_loopback(self.host))
+
+    @property
     def files_folder(self) -> Path:
         return self.data_dir / "files"
 
     @property
     def seal_key_path(self) -> Path:
         return self.seal_key_file or self.data_dir / "seal.key"
+
+
+def without_password(text: str) -> str:
+    """Return a text in which the passwords of URLs are hidden.
+
+    >>> without_password("postgresql://anna:secret@db/kept?sslpassword=secret&sslmode=require")
+    'postgresql://anna:***@db/kept?sslpassword=***&sslmode=require'
+    """
+    text = re.sub(r"([?&]\w*password=)[^&]*", r"\1***", text, flags=re.IGNORECASE)
+    return re.sub(r"(//[^/:@]*):.*@", r"\1:***@", text)
+
+
+def _is_loopback(host: str) -> bool:
+    """Say whether only this machine can connect: what is no address, and not this name, may lead
+    anywhere.
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 # --- the table of settings ------------------------------------------------------------------------
@@ -390,6 +661,7 @@ class Setting(NamedTuple):
     group: str
     text: str
     allowed: str
+    is_secret: bool
 
     @property
     def variable(self) -> str:
@@ -416,6 +688,8 @@ def _settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
     hints = get_type_hints(struct, include_extras=True)
     for field in fields(struct):
         hint = hints[field.name]
+        if get_origin(hint) is tuple:  # tables of the file, which no option or variable can hold
+            continue
         if get_origin(hint) is not Annotated:
             yield from _settings_of(hint, f"{prefix}{field.name}.")
             continue
@@ -428,6 +702,7 @@ def _settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
             group=extra["group"],
             text=about.description or "",
             allowed=extra["allowed"] or _one_of(_literals(hint)) or _allowed(mi.type_info(hint)),
+            is_secret=extra["is_secret"],
         )
 
 
@@ -524,8 +799,10 @@ def load(
     Every value of every source is checked, even one that a later source replaces.
     Raises: SettingsError, one sentence with the name as it was written and what is allowed.
     """
-    tree: dict[str, Any] = {}
-    for source in (_in_file(file), _in_environment(environ or {}), _on_command_line(given or {})):
+    in_file = _table(file)
+    tree: dict[str, Any] = {"mcp_servers": _mcp_servers(in_file.pop("mcp_servers", []), file)}
+    of_file = _in_table(in_file, file)
+    for source in (of_file, _in_environment(environ or {}), _on_command_line(given or {})):
         for found in source:
             *sections, key = found.setting.path.split(".")
             table = tree
@@ -535,15 +812,31 @@ def load(
     return msgspec.convert(tree, Settings, dec_hook=_path)
 
 
-def _in_file(file: Path | None) -> Iterator[Found]:
+def _table(file: Path | None) -> dict[str, Any]:
     if file is None:
-        return
+        return {}
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"The settings file {str(file)!r} cannot be read: {error}.") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"The settings file {str(file)!r} is not TOML: {error}.") from None
+
+
+def _mcp_servers(tables: Any, file: Path | None) -> list[McpServer]:
+    """Return the servers of the file. What is wrong is named, but no value: it may be a secret."""
+    if not isinstance(tables, list):
+        raise SettingsError(f"mcp_servers in {file} must be tables: [[mcp_servers]].")
+    found: list[McpServer] = []
+    for position, each in enumerate(tables):
+        try:
+            found.append(msgspec.convert(each, McpServer))
+        except msgspec.ValidationError as error:
+            raise SettingsError(f"mcp_servers[{position}] in {file} is wrong: {error}.") from None
+    return found
+
+
+def _in_table(table: Mapping[str, Any], file: Path | None) -> Iterator[Found]:
     for path, value in _leaves(table):
         if path in SECTIONS:
             raise SettingsError(f"{path} in {file} must be a table, not {value!r}.")
@@ -599,9 +892,8 @@ def _converted(found: Found) -> Any:
             value = shlex.split(value)
         return msgspec.convert(value, setting.type, strict=not found.is_text, dec_hook=_path)
     except (msgspec.ValidationError, ValueError):
-        raise SettingsError(
-            f"{found.name} must be {setting.allowed}, not {found.value!r}."
-        ) from None
+        shown = "" if setting.is_secret else f", not {without_password(repr(found.value))}"
+        raise SettingsError(f"{found.name} must be {setting.allowed}{shown}.") from None
 
 
 def _path(kind: type, value: Any) -> Any:

@@ -35,8 +35,8 @@ class Running(msgspec.Struct):
         return self.container.models().by_name[model]._engine
 
 
-def settings_for(data_dir: Path, **given: Any) -> Settings:
-    return load(None, {}, {"port": 0, "data_dir": data_dir, "store": "memory", **given})
+def settings_for(data_dir: Path, *, config: Path | None = None, **given: Any) -> Settings:
+    return load(config, {}, {"port": 0, "data_dir": data_dir, "store": "memory", **given})
 
 
 @contextmanager
@@ -103,7 +103,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def serve_from() -> Callable[..., AbstractContextManager[Running]]:
     """As `serve`, for a server of a whole module, which brings its folder."""
-    return lambda folder, **given: running(settings_for(folder, **given))
+    return lambda folder, instead=None, **given: running(
+        settings_for(folder, **given), store=instead
+    )
 
 
 @pytest.fixture

@@ -14,12 +14,27 @@ from antiphon.domain import deltas as d
 from antiphon.domain.client_tools import CLIENT_TOOLS, KINDS_OF, asked_of, normal
 from antiphon.domain.items import Item, McpApprovalRequest, McpCall, ToolSearchOutput
 from antiphon.domain.mcp import is_mcp, model_name
-from antiphon.domain.tools import NAMED_KINDS, ToolSpec, flat_name
+from antiphon.domain.tools import NAMED_KINDS, PYTHON, ToolSpec, flat_name
 
 Json = dict[str, Any]
 
 INPUT = "input"
 """The one property of a custom tool's arguments."""
+
+CODE = "code"
+TEXTS: Mapping[str, str] = {"custom": INPUT, PYTHON: CODE}
+"""Kinds of tools that are given a text; models that know functions only wrap it in an object, as
+this property."""
+
+
+def text_key(tool: ToolSpec) -> str | None:
+    """Return the property that wraps what the tool is given, None where it is given arguments."""
+    return TEXTS.get(tool.kind)
+
+
+def python_name(tools: Iterable[ToolSpec]) -> str:
+    """Return the name that the model writes for the code interpreter."""
+    return next((tool.name for tool in tools if tool.kind == PYTHON), PYTHON)
 
 
 def offered(turn: Turn) -> Sequence[ToolSpec]:
@@ -83,8 +98,15 @@ def found_names(output: ToolSearchOutput) -> list[str]:
     return [str(tool.get("name", tool.get("type"))) for tool in output.tools]
 
 
+def logs_of(outputs: Iterable[Json]) -> str:
+    """Return what the model is told of what its code has put out."""
+    return "\n".join(str(output.get("logs", "[image]")) for output in outputs)
+
+
 def as_rendered(tool: ToolSpec, arguments: str) -> str:
-    """Return the arguments of a call as `typed_call` will write them when it comes back."""
+    """Return the arguments of a call as they will be written when it comes back."""
+    if tool.kind == PYTHON and tool.name != PYTHON:
+        return wrapped(arguments, CODE)
     if tool.kind not in CLIENT_TOOLS:
         return arguments
     written = normal(tool.kind, arguments)
@@ -110,10 +132,10 @@ def input_parameters() -> Json:
     }
 
 
-def wrapped(text: str) -> str:
-    """Return the arguments of a custom tool's call whose free text is `text`.
+def wrapped(text: str, key: str = INPUT) -> str:
+    """Return the arguments of a call whose free text is `text`, under `key`.
 
     >>> wrapped('say "hi"')
     '{"input": "say \\\\"hi\\\\""}'
     """
-    return json.dumps({INPUT: text}, ensure_ascii=False)
+    return json.dumps({key: text}, ensure_ascii=False)

@@ -1,190 +1,60 @@
-"""Stores in this process's memory: nothing outlives it, and its size is bounded."""
+"""The store in this process's memory: nothing outlives it, and its size is bounded."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from weakref import WeakValueDictionary
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
-    Batches,
-    Claim,
+    PIECE_BYTES,
+    ApiKey,
+    Chunk,
     Clock,
-    EventLog,
-    ResponseStore,
+    Lease,
+    Logged,
+    Notice,
+    Repeat,
+    Store,
     StoredItem,
     StoredResponse,
+    TakenRun,
+    Use,
 )
 from antiphon.domain.conversation import Conversation
-from antiphon.domain.errors import ConversationLocked, NotFound, StoreError
-from antiphon.domain.events import TERMINAL as LAST_EVENTS
-from antiphon.domain.events import Event
+from antiphon.domain.errors import ConversationLocked, NotFound, RepeatPending, StoreError
 from antiphon.domain.response import TERMINAL, Response
 
-BATCH = 256
-"""Events that a reader gets at most before others have their turn."""
-
-TRY_JOINING = 16
-"""Every so many events a reader tries whether waiting for one turn of the loop brings more."""
+Key = tuple[str, str]
+"""A tenant and an id."""
 
 
-# --- events ---------------------------------------------------------------------------------------
+# --- what is kept ---------------------------------------------------------------------------------
 
 
-class _Log:
-    """The events of one run. They are numbered densely from 0: an event's number is its index."""
-
-    __slots__ = ("__weakref__", "events", "over", "waiting")
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.over = False
-        self.waiting: list[asyncio.Future[None]] = []
-
-
-_CLOSED = _Log()
-_CLOSED.over = True
-
-
-class _Reader:
-    """One reader's place in a log.
-
-    Not an async generator, which is over once an `anext` is cancelled: whoever waits for events
-    with a time limit goes on where it was.
-    """
-
-    __slots__ = ("_joins", "_log", "_loop", "_next", "_yields")
-
-    def __init__(self, log: _Log, first: int) -> None:
-        self._log = log
-        self._next = first
-        self._yields = False
-        self._joins = False
-        self._loop = asyncio.get_running_loop()
-
-    def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
-        return self
-
-    async def __anext__(self) -> Sequence[Event]:
-        if self._yields:  # a long replay would otherwise keep the event loop to itself
-            self._yields = False
-            await asyncio.sleep(0)
-        first = self._next
-        while first >= len(self._log.events):
-            log = self._log
-            if log.over:
-                raise StopAsyncIteration
-            # Each waits on a future of its own, so that cancelling one reader wakes no other.
-            woken = self._loop.create_future()
-            log.waiting.append(woken)
-            try:
-                await woken
-            except BaseException:
-                if woken in log.waiting:
-                    log.waiting.remove(woken)
-                raise
-            if self._joins:
-                await asyncio.sleep(0)
-        # Nothing is awaited from here on: whoever is cancelled above has missed no event.
-        batch = self._log.events[first : first + BATCH]
-        self._next = first + len(batch)
-        # What a fast run writes in the loop's next turn shares the batch, and so a send: half the
-        # sends, at two thirds of the cost. A slow run is not waited for; a try now and then tells.
-        self._joins = len(batch) > 1 or not self._next % TRY_JOINING
-        if len(batch) == BATCH:
-            self._yields = True
-        return batch
-
-    async def aclose(self) -> None:
-        self._log = _CLOSED
-
-
-class MemoryEventLog(EventLog):
-    """Running logs are always kept; finished ones for `keep_s`, `keep_events` in all at the most.
-
-    What is over these bounds goes when the next log is created, the longest finished first.
-    """
-
-    def __init__(
-        self, *, keep_events: int = 20_000, keep_s: float = 600, clock: Clock = time.time
-    ) -> None:
-        self._keep_events = keep_events
-        self._keep_s = keep_s
-        self._clock = clock
-        self._logs: dict[str, _Log] = {}
-        self._finished: dict[str, float] = {}
-        self._finished_events = 0
-        # A dropped run that still goes on is heard by the readers that have it open: they alone
-        # keep its log alive.
-        self._dropped: WeakValueDictionary[str, _Log] = WeakValueDictionary()
-
-    async def create(self, response_id: str) -> None:
-        self._evict()
-        self._logs[response_id] = _Log()
-
-    async def append(self, response_id: str, events: Sequence[Event]) -> None:
-        log = self._logs.get(response_id) or self._dropped.get(response_id)
-        if log is None or not events:
-            return
-        log.events.extend(events)
-        if type(events[-1]) in LAST_EVENTS:
-            self._finish(response_id, log)
-        if log.waiting:
-            for woken in log.waiting:
-                if not woken.done():
-                    woken.set_result(None)
-            log.waiting.clear()
-
-    async def open(self, response_id: str, *, after: int = -1) -> Batches:
-        log = self._logs.get(response_id)
-        if log is None:
-            raise NotFound(f"There are no events of response {response_id!r}.")
-        return _Reader(log, max(after, -1) + 1)
-
-    async def drop(self, response_id: str) -> None:
-        log = self._logs.get(response_id)
-        if log is None:
-            return
-        self._forget(response_id)
-        if not log.over:
-            self._dropped[response_id] = log
-
-    def _finish(self, response_id: str, log: _Log) -> None:
-        log.over = True
-        if response_id in self._logs:
-            self._finished[response_id] = self._clock()
-            self._finished_events += len(log.events)
-
-    def _evict(self) -> None:
-        oldest_kept = self._clock() - self._keep_s
-        while self._finished:
-            response_id, finished_at = next(iter(self._finished.items()))
-            if self._finished_events <= self._keep_events and finished_at >= oldest_kept:
-                return
-            self._forget(response_id)
-
-    def _forget(self, response_id: str) -> None:
-        log = self._logs.pop(response_id)
-        if self._finished.pop(response_id, None) is not None:
-            self._finished_events -= len(log.events)
-
-
-# --- responses ------------------------------------------------------------------------------------
+class _Claim(Struct, frozen=True):
+    response_id: str
+    owner: str
 
 
 class _Conversation:
     """A conversation with its items by place. A place is given once: later items have higher."""
 
-    __slots__ = ("about", "held_by", "items", "next_place")
+    __slots__ = ("about", "claim", "items", "next_place")
 
     def __init__(self, about: Conversation) -> None:
         self.about = about
         self.items: dict[int, StoredItem] = {}
-        self.held_by: str | None = None
+        self.claim: _Claim | None = None
         self.next_place = 0
 
     def append(self, items: Sequence[StoredItem]) -> None:
@@ -192,8 +62,56 @@ class _Conversation:
         self.next_place += len(items)
 
 
+class _Log:
+    """The chunks of one run, which follow each other."""
+
+    __slots__ = ("_firsts", "chunks", "size")
+
+    def __init__(self, first: Chunk) -> None:
+        self.chunks = [first]
+        self._firsts = [first.first]
+        self.size = len(first.body)
+
+    def has(self, chunk: Chunk) -> bool:
+        """Whether it is there already. Raises: StoreError if it does not follow the last."""
+        last = self.chunks[-1]
+        if chunk.first == last.first + last.count:
+            return False
+        if self.chunks[self._place(chunk.first)] == chunk:
+            return True
+        raise StoreError(
+            f"Events from number {chunk.first} on do not follow {last.count} from {last.first} on."
+        )
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self._firsts.append(chunk.first)
+        self.size += len(chunk.body)
+
+    def read(self, after: int, limit_bytes: int) -> list[Chunk]:
+        """Return chunks from the one that has `after + 1` in it on, a piece of them."""
+        found: list[Chunk] = []
+        if after >= self.last:
+            return found
+        size = 0
+        for chunk in islice(self.chunks, self._place(after + 1), None):
+            size += len(chunk.body)
+            if found and size > limit_bytes:
+                break
+            found.append(chunk)
+        return found
+
+    @property
+    def last(self) -> int:
+        """The number of its last event."""
+        return self.chunks[-1].first + self.chunks[-1].count - 1
+
+    def _place(self, number: int) -> int:
+        return max(bisect_right(self._firsts, number) - 1, 0)
+
+
 class _Kept:
-    """A response with its place in the tree of responses that continue each other.
+    """A response with its run, and its place in the tree of responses that continue each other.
 
     `conversation` is the one that it was made in, whose items below `place` it was given.
     """
@@ -202,20 +120,25 @@ class _Kept:
         "body",
         "conversation",
         "deleted",
+        "epoch",
+        "expires_at",
+        "finished_at",
         "input",
+        "job",
+        "log",
         "output",
+        "owner",
         "parent",
         "place",
-        "running",
         "tenant",
         "used_by",
+        "waiting",
     )
 
     def __init__(
         self,
         tenant: str,
         stored: StoredResponse,
-        output: list[StoredItem],
         parent: _Kept | None,
         conversation: _Conversation | None,
     ) -> None:
@@ -224,11 +147,17 @@ class _Kept:
         self.place = conversation.next_place if conversation else 0
         self.body = body_of(stored.response)
         self.input = _copied(stored.input)
-        self.output = output
+        self.output = output_of(stored.response)
         self.parent = parent
-        self.running = stored.response.status not in TERMINAL
         self.deleted = False
         self.used_by = 0
+        self.owner = stored.run.owner
+        self.epoch = 0 if self.owner is None else 1
+        self.job = stored.run.job
+        self.log = None if stored.run.events is None else _Log(stored.run.events)
+        self.expires_at = None if stored.response.conversation else stored.expires_at
+        self.finished_at: float | None = None
+        self.waiting: list[asyncio.Future[None]] = []
 
     def response(self) -> Response:
         return response_from(self.body, [bytes(item.raw) for item in self.output])
@@ -247,19 +176,60 @@ class _Kept:
             kept = kept.parent
         return found[::-1]
 
+    def wake(self) -> None:
+        for woken in self.waiting:
+            if not woken.done():
+                woken.set_result(None)
+        self.waiting.clear()
 
-class MemoryResponseStore(ResponseStore):
+
+class _Reserved(Struct, frozen=True, kw_only=True):
+    response_id: str
+    fingerprint: bytes
+    owner: str
+    expires_at: float
+
+
+class _Due(Struct):
+    """A notice with when it is due, by the clock that nobody sets."""
+
+    notice: Notice
+    at: float
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+class MemoryStore(Store):
     """Past `keep` responses, those that were created first are deleted; running ones never are.
 
-    The same number bounds conversations; one that a response has claimed is not deleted.
+    The same number bounds conversations; one that a response has claimed is not deleted. It is for
+    one event loop; only `beat` may be called from any thread. `clock` is the time of day, `steady`
+    one that nobody sets back or forward.
     """
 
-    def __init__(self, *, keep: int = 10_000) -> None:
+    def __init__(
+        self,
+        *,
+        keep: int = 10_000,
+        clock: Clock = time.time,
+        steady: Clock = time.monotonic,
+    ) -> None:
         self._keep = keep
-        self._kept: dict[tuple[str, str], _Kept] = {}
-        self._conversations: dict[tuple[str, str], _Conversation] = {}
+        self._clock = clock
+        self._steady = steady
+        self._kept: dict[Key, _Kept] = {}
+        self._unfinished: dict[Key, _Kept] = {}
+        self._conversations: dict[Key, _Conversation] = {}
         # An item that is in a response and in a conversation is here twice.
-        self._items: dict[tuple[str, str], list[StoredItem]] = {}
+        self._items: dict[Key, list[StoredItem]] = {}
+        self._responses: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._alive_until: dict[str, float] = {}
+        self._reserved: dict[Key, _Reserved] = {}
+        self._reserved_by: dict[Key, str] = {}
+        self._outbox: dict[str, _Due] = {}
+        self._api_keys: dict[str, ApiKey] = {}
 
     async def start(self) -> None:
         pass
@@ -267,32 +237,58 @@ class MemoryResponseStore(ResponseStore):
     async def aclose(self) -> None:
         pass
 
+    async def check(self) -> None:
+        pass
+
+    # --- responses --------------------------------------------------------------------------------
+
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         response = stored.response
-        if (tenant, response.id) in self._kept:
+        key = (tenant, response.id)
+        if stored.run.key is not None and self._holder(tenant, stored.run.key) != response.id:
+            raise RepeatPending
+        if key in self._kept:
             raise StoreError(f"There is a response {response.id!r} already.")
         parent = self._kept.get((tenant, response.previous_response_id or ""))
-        kept = _Kept(
-            tenant, stored, output_of(response), parent, self._conversation_of(tenant, response)
-        )
+        kept = _Kept(tenant, stored, parent, self._conversation_of(tenant, response))
         if parent is not None:
             parent.used_by += 1
-        self._kept[tenant, response.id] = kept
+        self._kept[key] = kept
+        if response.status not in TERMINAL:
+            self._unfinished[key] = kept
+        self._responses[tenant] += 1
+        self._bytes[tenant] += len(kept.body) + (kept.log.size if kept.log else 0)
         self._list(tenant, kept.input)
         self._list(tenant, kept.output)
         self._make_room()
 
-    async def finish(self, tenant: str, response: Response) -> bool:
-        kept = self._kept.get((tenant, response.id))
-        if kept is None or not kept.running:
+    async def finish(
+        self,
+        lease: Lease,
+        response: Response,
+        *,
+        events: Chunk | None = None,
+        notices: Sequence[Notice] = (),
+    ) -> bool:
+        kept = self._leased(lease)
+        if kept is None:
             return False
+        if events is not None:
+            self._add(kept, events)
+        tenant = lease.tenant
+        del self._unfinished[tenant, lease.response_id]
         self._unlist(tenant, kept.output)
-        kept.running = False
+        self._bytes[tenant] -= len(kept.body)
         kept.body, kept.output = body_of(response), output_of(response)
+        kept.owner, kept.job, kept.finished_at = None, None, self._clock()
+        self._bytes[tenant] += len(kept.body)
         self._list(tenant, kept.output)
         if response.conversation is not None:
             left = [*kept.input, *kept.output] if response.leaves_items else []
             self._release(tenant, response.conversation.id, response.id, left)
+        for notice in notices:
+            self._outbox[notice.id] = _Due(notice, self._steady())
+        kept.wake()
         return True
 
     async def get(self, tenant: str, response_id: str) -> Response:
@@ -319,8 +315,21 @@ class MemoryResponseStore(ResponseStore):
         self._find(tenant, response_id)
         self._forget(tenant, response_id)
 
-    async def unfinished(self) -> list[tuple[str, Response]]:
-        return [(kept.tenant, kept.response()) for kept in self._kept.values() if kept.running]
+    async def use(self, tenant: str) -> Use:
+        waiting = [kept for kept in self._unfinished.values() if kept.owner is None]
+        return Use(
+            responses=self._responses[tenant],
+            bytes=self._bytes[tenant],
+            waiting=sum(kept.tenant == tenant for kept in waiting),
+        )
+
+    async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
+        past = list(islice(self._past(self._clock(), keep_events_s), limit))
+        for forget in past:
+            forget()
+        return len(past)
+
+    # --- conversations ----------------------------------------------------------------------------
 
     async def create_conversation(
         self, tenant: str, conversation: Conversation, items: Sequence[StoredItem] = ()
@@ -352,7 +361,7 @@ class MemoryResponseStore(ResponseStore):
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
         found = self._find_conversation(tenant, conversation_id)
-        if found.held_by is not None:
+        if self._is_claimed(tenant, found):
             raise ConversationLocked
         self._append(tenant, found, _copied(items))
 
@@ -363,11 +372,13 @@ class MemoryResponseStore(ResponseStore):
             raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
         self._unlist(tenant, [items.pop(place) for place in places])
 
-    async def claim(self, tenant: str, conversation_id: str, response_id: str) -> None:
+    async def claim(
+        self, tenant: str, conversation_id: str, response_id: str, *, owner: str
+    ) -> None:
         found = self._find_conversation(tenant, conversation_id)
-        if found.held_by is not None:
+        if self._is_claimed(tenant, found):
             raise ConversationLocked
-        found.held_by = response_id
+        found.claim = _Claim(response_id, owner)
 
     async def release(
         self,
@@ -378,19 +389,188 @@ class MemoryResponseStore(ResponseStore):
     ) -> None:
         self._release(tenant, conversation_id, response_id, _copied(items))
 
-    async def claims(self) -> list[Claim]:
+    # --- runs -------------------------------------------------------------------------------------
+
+    def beat(self, owner: str, ttl_s: float) -> None:
+        self._alive_until[owner] = self._steady() + ttl_s
+
+    async def leave(self, owner: str) -> None:
+        self._alive_until.pop(owner, None)
+
+    async def take(self, owner: str, *, limit: int) -> list[TakenRun]:
+        running = self._unfinished.values()
+        others = (kept for kept in running if kept.owner != owner)
+        free = (kept for kept in others if not self._is_alive(kept.owner))
+        return [_taken(kept, owner) for kept in list(islice(free, limit))]
+
+    async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
+        kept = self._find(tenant, response_id)
+        return _taken(kept, owner) if (tenant, response_id) in self._unfinished else None
+
+    async def give_back(self, lease: Lease) -> bool:
+        kept = self._leased(lease)
+        if kept is None:
+            return False
+        kept.owner = None
+        return True
+
+    async def held(self, owner: str) -> list[Lease]:
         return [
-            Claim(tenant=tenant, conversation_id=conversation_id, response_id=found.held_by)
-            for (tenant, conversation_id), found in self._conversations.items()
-            if found.held_by is not None
+            Lease(tenant=tenant, response_id=response_id, epoch=kept.epoch)
+            for (tenant, response_id), kept in self._unfinished.items()
+            if kept.owner == owner
         ]
+
+    async def append(self, lease: Lease, events: Chunk) -> bool:
+        kept = self._leased(lease)
+        if kept is None:
+            return False
+        self._add(kept, events)
+        kept.wake()
+        return True
+
+    async def events(
+        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = PIECE_BYTES
+    ) -> Logged:
+        kept = self._find(tenant, response_id)
+        if kept.log is None:
+            raise NotFound(f"There are no events of response {response_id!r}.")
+        chunks = kept.log.read(after, limit_bytes)
+        over = (tenant, response_id) not in self._unfinished
+        return Logged(
+            chunks=chunks, ends=over and (not chunks or chunks[-1] is kept.log.chunks[-1])
+        )
+
+    async def news(self, tenant: str, response_id: str, *, after: int = -1, limit_s: float) -> None:
+        kept = self._unfinished.get((tenant, response_id))
+        if kept is None or kept.log is None or kept.log.last > after:
+            return
+        woken = asyncio.get_running_loop().create_future()
+        kept.waiting.append(woken)
+        try:
+            await asyncio.wait([woken], timeout=limit_s)
+        finally:
+            if woken in kept.waiting:
+                kept.waiting.remove(woken)
+
+    # --- Idempotency-Keys -------------------------------------------------------------------------
+
+    async def reserve(
+        self,
+        tenant: str,
+        key: str,
+        *,
+        response_id: str,
+        fingerprint: bytes,
+        owner: str,
+        expires_at: float,
+    ) -> Repeat:
+        reserved = self._reserved.get((tenant, key))
+        if reserved is None or self._is_free(tenant, reserved):
+            if reserved is not None:
+                self._free(tenant, reserved.response_id)
+            reserved = _Reserved(
+                response_id=response_id,
+                fingerprint=fingerprint,
+                owner=owner,
+                expires_at=expires_at,
+            )
+            self._reserved[tenant, key] = reserved
+            self._reserved_by[tenant, response_id] = key
+        return Repeat(
+            response_id=reserved.response_id,
+            fingerprint=reserved.fingerprint,
+            exists=(tenant, reserved.response_id) in self._kept,
+        )
+
+    async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
+        reserved = self._reserved_by.get((tenant, response_id)) == key
+        if reserved and (tenant, response_id) not in self._kept:
+            self._free(tenant, response_id)
+
+    # --- notices ----------------------------------------------------------------------------------
+
+    async def due(self, *, limit: int, hold_s: float) -> list[Notice]:
+        now = self._steady()
+        found = sorted(
+            (due for due in self._outbox.values() if due.at <= now), key=lambda due: due.at
+        )[:limit]
+        notices = [due.notice for due in found]
+        for due in found:
+            due.notice = replace(due.notice, attempts=due.notice.attempts + 1)
+            due.at = now + hold_s
+        return notices
+
+    async def delay(self, notice_id: str, seconds: float) -> None:
+        if notice_id in self._outbox:
+            self._outbox[notice_id].at = self._steady() + seconds
+
+    async def remove(self, notice_id: str) -> None:
+        self._outbox.pop(notice_id, None)
+
+    # --- API keys ---------------------------------------------------------------------------------
+
+    async def add_key(self, key: ApiKey) -> None:
+        if key.id in self._api_keys or await self.key(key.hash) is not None:
+            raise StoreError(f"There is a key {key.id!r} already, or one of its hash.")
+        self._api_keys[key.id] = key
+
+    async def keys(self) -> list[ApiKey]:
+        return sorted(self._api_keys.values(), key=lambda key: key.created_at)
+
+    async def key(self, hash: bytes) -> ApiKey | None:
+        return next((key for key in self._api_keys.values() if key.hash == hash), None)
+
+    async def revoke_key(self, key_id: str) -> bool:
+        return self._api_keys.pop(key_id, None) is not None
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _is_alive(self, owner: str | None) -> bool:
+        return self._alive_until.get(owner or "", -math.inf) > self._steady()
+
+    def _leased(self, lease: Lease) -> _Kept | None:
+        """Return what the lease is for; None if it is void."""
+        kept = self._unfinished.get((lease.tenant, lease.response_id))
+        if kept is None or kept.owner is None or kept.epoch != lease.epoch:
+            return None
+        return kept
+
+    def _add(self, kept: _Kept, events: Chunk) -> None:
+        if kept.log is None:
+            raise StoreError("No log is kept of this response.")
+        if not kept.log.has(events):
+            kept.log.add(events)
+            self._bytes[kept.tenant] += len(events.body)
+
+    def _is_claimed(self, tenant: str, found: _Conversation) -> bool:
+        claim = found.claim
+        if claim is None:
+            return False
+        return self._is_alive(claim.owner) or (tenant, claim.response_id) in self._unfinished
+
+    def _is_free(self, tenant: str, reserved: _Reserved) -> bool:
+        if reserved.expires_at <= self._clock():
+            return True
+        exists = (tenant, reserved.response_id) in self._kept
+        return not exists and not self._is_alive(reserved.owner)
+
+    def _free(self, tenant: str, response_id: str) -> None:
+        """Free the Idempotency-Key that the response has, if it has one."""
+        key = self._reserved_by.pop((tenant, response_id), None)
+        if key is not None:
+            del self._reserved[tenant, key]
+
+    def _holder(self, tenant: str, key: str) -> str | None:
+        reserved = self._reserved.get((tenant, key))
+        return reserved.response_id if reserved else None
 
     def _release(
         self, tenant: str, conversation_id: str, response_id: str, items: Sequence[StoredItem]
     ) -> None:
         found = self._conversations.get((tenant, conversation_id))
-        if found is not None and found.held_by == response_id:
-            found.held_by = None
+        if found is not None and found.claim and found.claim.response_id == response_id:
+            found.claim = None
             self._append(tenant, found, items)
 
     def _find_conversation(self, tenant: str, conversation_id: str) -> _Conversation:
@@ -409,8 +589,8 @@ class MemoryResponseStore(ResponseStore):
 
     def _forget_old_conversations(self) -> None:
         while len(self._conversations) > self._keep:
-            free = (key for key, found in self._conversations.items() if found.held_by is None)
-            over = next(free, None)
+            talks = self._conversations.items()
+            over = next((key for key, talk in talks if not self._is_claimed(key[0], talk)), None)
             if over is None:
                 return
             self._forget_conversation(*over)
@@ -428,7 +608,7 @@ class MemoryResponseStore(ResponseStore):
 
     def _make_room(self) -> None:
         while len(self._kept) > self._keep:
-            over = next((key for key, kept in self._kept.items() if not kept.running), None)
+            over = next((key for key in self._kept if key not in self._unfinished), None)
             if over is None:
                 return
             self._forget(*over)
@@ -436,9 +616,15 @@ class MemoryResponseStore(ResponseStore):
     def _forget(self, tenant: str, response_id: str) -> None:
         kept: _Kept | None = self._kept.pop((tenant, response_id))
         assert kept is not None
-        kept.deleted, kept.body = True, b""
-        if kept.conversation is not None and kept.conversation.held_by == response_id:
-            kept.conversation.held_by = None
+        self._unfinished.pop((tenant, response_id), None)
+        self._free(tenant, response_id)
+        self._forget_log(kept)
+        self._responses[tenant] -= 1
+        self._bytes[tenant] -= len(kept.body)
+        kept.deleted, kept.body, kept.job = True, b"", None
+        claim = kept.conversation.claim if kept.conversation else None
+        if kept.conversation and claim and claim.response_id == response_id:
+            kept.conversation.claim = None
         # Items go once no response continues the one that brought them; so may those before it.
         while kept is not None and kept.deleted and not kept.used_by:
             self._unlist(tenant, (*kept.input, *kept.output))
@@ -446,19 +632,51 @@ class MemoryResponseStore(ResponseStore):
             if kept is not None:
                 kept.used_by -= 1
 
+    def _past(self, now: float, keep_events_s: float) -> Iterator[Callable[[], None]]:
+        """Return what forgets each thing that is past its time."""
+        for key, kept in self._kept.items():
+            if key in self._unfinished:
+                continue
+            if _is_past(kept.expires_at, now):
+                yield partial(self._forget, *key)
+            elif kept.log and _is_past(kept.finished_at, now - keep_events_s):
+                yield partial(self._forget_log, kept)
+        for (tenant, _), reserved in self._reserved.items():
+            if _is_past(reserved.expires_at, now):
+                yield partial(self._free, tenant, reserved.response_id)
+
+    def _forget_log(self, kept: _Kept) -> None:
+        self._bytes[kept.tenant] -= kept.log.size if kept.log else 0
+        kept.log = None
+        kept.wake()
+
     def _list(self, tenant: str, items: Iterable[StoredItem]) -> None:
         for item in items:
+            self._bytes[tenant] += len(item.raw)
             if item.id:
                 self._items.setdefault((tenant, item.id), []).append(item)
 
     def _unlist(self, tenant: str, items: Iterable[StoredItem]) -> None:
         for item in items:
+            self._bytes[tenant] -= len(item.raw)
             listed = self._items.get((tenant, item.id), [])
             where = (place for place, one in enumerate(listed) if one is item)
             if (place := next(where, None)) is not None:
                 del listed[place]
             if not listed:
                 self._items.pop((tenant, item.id), None)
+
+
+def _taken(kept: _Kept, owner: str) -> TakenRun:
+    kept.owner = owner
+    kept.epoch += 1
+    response = kept.response()
+    lease = Lease(tenant=kept.tenant, response_id=response.id, epoch=kept.epoch)
+    return TakenRun(lease=lease, response=response, job=kept.job)
+
+
+def _is_past(at: float | None, now: float) -> bool:
+    return at is not None and at <= now
 
 
 def _copied(items: Sequence[StoredItem]) -> list[StoredItem]:

@@ -1,8 +1,12 @@
-"""Responses in one SQLite file, for one or several processes of one machine."""
+"""All that is kept, in one SQLite file, for one or several processes of one machine.
+
+The statements on responses and conversations are in sqlite_responses.py, those on runs and their
+logs in sqlite_runs.py; threads and transactions are in sqlite_file.py.
+"""
 
 from __future__ import annotations
 
-import secrets
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,186 +16,124 @@ import apsw
 import msgspec
 from msgspec import Raw
 
-from antiphon.adapters.stores.sqlite_file import SqliteFile
+from antiphon.adapters.stores import sqlite_responses as of
+from antiphon.adapters.stores import sqlite_runs as runs
+from antiphon.adapters.stores.self_test import returns_what_it_is_given
+from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
-from antiphon.application.ports import Claim, ResponseStore, StoredItem, StoredResponse
-from antiphon.domain.conversation import Conversation
-from antiphon.domain.errors import (
-    ConversationLocked,
-    NotFound,
-    RequestError,
-    SettingsError,
-    StoreError,
+from antiphon.application.ports import (
+    PIECE_BYTES,
+    ApiKey,
+    Chunk,
+    Clock,
+    Lease,
+    Logged,
+    Notice,
+    Repeat,
+    Store,
+    StoredItem,
+    StoredResponse,
+    TakenRun,
+    Use,
 )
+from antiphon.domain.conversation import Conversation
+from antiphon.domain.errors import NotFound, SettingsError, StoreError
 from antiphon.domain.response import Response
 
-Row = tuple[Any, ...]
+SWEPT_AT_ONCE = 100
+"""What is swept in one transaction: other writes wait for no more."""
 
-INPUT, OUTPUT = 0, 1  # and 2: items that are the conversation's alone
-
-# A parent that is unknown, deleted or another tenant's is no parent.
-CREATE = """
-INSERT INTO responses (tenant, id, parent, status, created_at, body, conversation, given)
-VALUES (?1, ?2, (SELECT id FROM responses WHERE tenant = ?1 AND id = ?3 AND body IS NOT NULL),
-        ?4, ?5, ?6, ?7, (SELECT next_place FROM conversations WHERE tenant = ?1 AND id = ?7))
+# Of a server that is never alive.
+CHECK = """
+INSERT INTO servers (owner, beat_at, ttl_s) VALUES ('', ?1, 0)
+ON CONFLICT (owner) DO UPDATE SET beat_at = ?1
 """
 
-ADD_ITEM = """
-INSERT INTO items (tenant, response_id, kind, position, item_id, body) VALUES (?, ?, ?, ?, ?, ?)
-"""
-
-FINISH = """
-UPDATE responses SET status = ?3, body = ?4
-WHERE tenant = ?1 AND id = ?2 AND status IN ('queued', 'in_progress')
-RETURNING id
-"""
-
-REMOVE_OUTPUT = "DELETE FROM items WHERE tenant = ? AND response_id = ? AND kind = 1"
-
-# One statement, so that body and output are of the same moment.
-GET = """
-SELECT -1 AS position, body FROM responses WHERE tenant = ?1 AND id = ?2 AND body IS NOT NULL
-UNION ALL
-SELECT position, body FROM items WHERE tenant = ?1 AND response_id = ?2 AND kind = 1
-ORDER BY position
-"""
-
-# The chain is walked inside SQLite: four times as fast as a list of ancestors in each row, and the
-# file is a third as large (measured). A response without items still gives a row, of NULLs: no row
-# at all means that there is no such response. What a conversation gave comes before all else: a
-# response in one continues no other. CROSS JOIN keeps SQLite from beginning with all items that the
-# tenant has in conversations.
-CONTEXT = """
-WITH RECURSIVE chain (id, parent, depth, conversation, given) AS (
-    SELECT id, parent, 0, conversation, given
-    FROM responses WHERE tenant = ?1 AND id = ?2 AND body IS NOT NULL
-    UNION ALL
-    SELECT responses.id, responses.parent, depth + 1, responses.conversation, responses.given
-    FROM chain JOIN responses ON responses.tenant = ?1 AND responses.id = chain.parent
+USE = """
+SELECT coalesce(sum(responses), 0), coalesce(sum(bytes), 0), (
+    SELECT count(*) FROM responses INDEXED BY responses_running
+    WHERE tenant = ?1 AND owner IS NULL AND status IN ('queued', 'in_progress')
 )
-SELECT item_id, body FROM (
-    SELECT items.item_id, items.body, depth + 1 AS depth, 0 AS kind, items.place AS position
-    FROM chain CROSS JOIN items
-        ON items.tenant = ?1 AND items.conversation_id = chain.conversation
-        AND items.place < chain.given
-    UNION ALL
-    SELECT items.item_id, items.body, depth, items.kind, items.position
-    FROM chain LEFT JOIN items
-        ON items.tenant = ?1 AND items.response_id = chain.id
-        AND (items.kind = 0 OR chain.depth > 0 OR ?3)
+FROM uses WHERE tenant = ?1
+"""
+
+# A key is free when its response is not stored and its owner is dead.
+RESERVE = """
+INSERT INTO repeats (tenant, key, response_id, fingerprint, owner, expires_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (tenant, key) DO UPDATE
+SET response_id = excluded.response_id, fingerprint = excluded.fingerprint,
+    owner = excluded.owner, expires_at = excluded.expires_at
+WHERE NOT EXISTS (
+        SELECT 1 FROM servers
+        WHERE servers.owner = repeats.owner AND beat_at + ttl_s > ?7 AND beat_at <= ?7 + 1
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM responses
+        WHERE responses.tenant = ?1 AND responses.id = repeats.response_id AND body IS NOT NULL
+    )
+"""
+
+REPEAT = """
+SELECT response_id, fingerprint, EXISTS (
+    SELECT 1 FROM responses
+    WHERE responses.tenant = ?1 AND responses.id = repeats.response_id AND body IS NOT NULL
 )
-ORDER BY depth DESC, kind, position
+FROM repeats WHERE tenant = ?1 AND key = ?2
 """
 
-ITEM = """
-SELECT body FROM items WHERE tenant = ? AND item_id = ? ORDER BY number DESC LIMIT 1
+UNRESERVE = """
+DELETE FROM repeats WHERE tenant = ?1 AND key = ?2 AND response_id = ?3 AND NOT EXISTS (
+    SELECT 1 FROM responses WHERE tenant = ?1 AND id = ?3 AND body IS NOT NULL
+)
 """
 
-DELETE = """
-UPDATE responses SET status = 'deleted', body = NULL
-WHERE tenant = ? AND id = ? AND body IS NOT NULL
-RETURNING id
+IS_ANY_DUE = "SELECT 1 FROM notices WHERE due_at <= ? LIMIT 1"
+
+DUE = """
+SELECT id, tenant, endpoint, body, attempts FROM notices
+WHERE due_at <= ? ORDER BY due_at, rowid LIMIT ?
 """
 
-PURGE = """
-DELETE FROM responses
-WHERE tenant = ?1 AND id = ?2 AND body IS NULL
-    AND NOT EXISTS (SELECT 1 FROM responses WHERE tenant = ?1 AND parent = ?2)
-RETURNING parent
-"""
+HOLD = "UPDATE notices SET attempts = attempts + 1, due_at = ? WHERE id = ?"
 
-# What is in a conversation stays there.
-LEAVE_ITEMS = """
-UPDATE items SET response_id = conversation_id, kind = 2, position = place
-WHERE tenant = ? AND response_id = ? AND conversation_id IS NOT NULL
-"""
+DELAY = "UPDATE notices SET due_at = ? WHERE id = ?"
 
-REMOVE_ITEMS = "DELETE FROM items WHERE tenant = ? AND response_id = ?"
+REMOVE_NOTICE = "DELETE FROM notices WHERE id = ?"
 
-CREATE_CONVERSATION = """
-INSERT INTO conversations (tenant, id, created_at, metadata, next_place) VALUES (?, ?, ?, ?, ?)
-"""
+ADD_KEY = "INSERT INTO api_keys (id, name, tenant, hash, created_at) VALUES (?, ?, ?, ?, ?)"
 
-GET_CONVERSATION = "SELECT created_at, metadata FROM conversations WHERE tenant = ? AND id = ?"
+KEYS = "SELECT id, name, tenant, hash, created_at FROM api_keys ORDER BY number"
 
-UPDATE_CONVERSATION = """
-UPDATE conversations SET metadata = ?3 WHERE tenant = ?1 AND id = ?2 RETURNING created_at
-"""
+KEY = "SELECT id, name, tenant, hash, created_at FROM api_keys WHERE hash = ?"
 
-DELETE_CONVERSATION = "DELETE FROM conversations WHERE tenant = ? AND id = ? RETURNING id"
-
-# A conversation without items still gives a row, of NULLs.
-CONVERSATION_ITEMS = """
-SELECT items.item_id, items.body
-FROM conversations LEFT JOIN items
-    ON items.tenant = ?1 AND items.conversation_id = conversations.id
-WHERE conversations.tenant = ?1 AND conversations.id = ?2
-ORDER BY place
-"""
-
-HAS_ITEM = "SELECT 1 FROM items WHERE tenant = ?1 AND conversation_id = ?2 AND item_id = ?3 LIMIT 1"
-
-# Of all items where ?3 is NULL, else of those of one id: first those that are nobody else's.
-REMOVE_OWN = """
-DELETE FROM items
-WHERE tenant = ?1 AND conversation_id = ?2 AND kind = 2 AND (?3 IS NULL OR item_id = ?3)
-"""
-
-REMOVE_SHARED = """
-UPDATE items SET conversation_id = NULL, place = NULL
-WHERE tenant = ?1 AND conversation_id = ?2 AND (?3 IS NULL OR item_id = ?3)
-"""
-
-ADD_OWN = """
-INSERT INTO items (tenant, response_id, kind, position, item_id, body, conversation_id, place)
-VALUES (?1, ?2, 2, ?3, ?4, ?5, ?2, ?3)
-"""
-
-ADD_SHARED = "UPDATE items SET conversation_id = ?, place = ? WHERE number = ?"
-
-BROUGHT = "SELECT number FROM items WHERE tenant = ? AND response_id = ? ORDER BY kind, position"
-
-MAKE_ROOM = """
-UPDATE conversations SET next_place = next_place + ?3
-WHERE tenant = ?1 AND id = ?2 AND held_by IS NULL
-RETURNING next_place
-"""
-
-CLAIM = """
-UPDATE conversations SET held_by = ?3 WHERE tenant = ?1 AND id = ?2 AND held_by IS NULL
-RETURNING id
-"""
-
-RELEASE = """
-UPDATE conversations SET held_by = NULL, next_place = next_place + ?4
-WHERE tenant = ?1 AND id = ?2 AND held_by = ?3
-RETURNING next_place
-"""
-
-RELEASE_OF = "UPDATE conversations SET held_by = NULL WHERE tenant = ? AND held_by = ?"
-
-# These two are over all tenants: they are for the server, not for a client.
-CLAIMS = """
-SELECT tenant, id, held_by FROM conversations WHERE held_by IS NOT NULL ORDER BY number
-"""
-
-UNFINISHED = """
-SELECT tenant, body FROM responses WHERE status IN ('queued', 'in_progress') ORDER BY number
-"""
+REVOKE_KEY = "DELETE FROM api_keys WHERE id = ? RETURNING id"
 
 
-class SqliteResponseStore(ResponseStore):
+class SqliteStore(Store):
     """Nothing of a deleted response stays in the file once no other response continues it.
 
-    `busy_s`: how long a write waits for one of another process.
+    `busy_s`: how long a write waits for one of another process. `uptime` is a clock that all
+    processes on the file share, and that nobody sets: owners are dead or alive by it.
     """
 
-    def __init__(self, path: Path, *, busy_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        busy_s: float = 5.0,
+        clock: Clock = time.time,
+        uptime: Clock = time.monotonic,
+    ) -> None:
         self._path = path
+        self._clock = clock
+        self._uptime = uptime
         self._file = SqliteFile(path, busy_s=busy_s)
+        self._news = runs.News(self._file)
 
     async def start(self) -> None:
-        await self._file.start()
+        # Owners that nobody shares the file with died without a word: their runs wait for no lease.
+        await self._file.start(alone=runs.all_dead)
         try:
             await self._prove()
         except StoreError as error:
@@ -199,54 +141,76 @@ class SqliteResponseStore(ResponseStore):
             raise SettingsError(str(error)) from error
 
     async def aclose(self) -> None:
+        await self._news.aclose()
         await self._file.aclose()
+
+    async def check(self) -> None:
+        await self._change(CHECK, self._uptime())
+
+    # --- responses --------------------------------------------------------------------------------
 
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         response = stored.response
-        row = (
-            tenant,
-            response.id,
-            response.previous_response_id,
-            response.status,
-            response.created_at,
-            body_of(response),
-            _conversation_of(response),
-        )
-        items = _rows(tenant, response.id, INPUT, stored.input)
-        items += _rows(tenant, response.id, OUTPUT, output_of(response))
-        await self._file.write(partial(_create, row, items))
+        items = of.item_rows(tenant, response.id, of.INPUT, stored.input)
+        items += of.item_rows(tenant, response.id, of.OUTPUT, output_of(response))
+        await self._file.write(partial(of.create, tenant, stored, body_of(response), items))
 
-    async def finish(self, tenant: str, response: Response) -> bool:
-        row = (tenant, response.id, response.status, body_of(response))
-        items = _rows(tenant, response.id, OUTPUT, output_of(response))
-        return await self._file.write(partial(_finish, row, items, response))
+    async def finish(
+        self,
+        lease: Lease,
+        response: Response,
+        *,
+        events: Chunk | None = None,
+        notices: Sequence[Notice] = (),
+    ) -> bool:
+        output = of.item_rows(lease.tenant, response.id, of.OUTPUT, output_of(response))
+        ending = of.Ending(lease, response, body_of(response), output, events, notices)
+        finished = await self._file.write(partial(of.finish, ending, self._clock()))
+        self._news.tell(lease.tenant, lease.response_id)
+        return finished
 
     async def get(self, tenant: str, response_id: str) -> Response:
-        rows = await self._select(GET, tenant, response_id)
+        rows = await self._select(of.GET, tenant, response_id)
         if not rows or rows[0][0] != -1:
-            raise NotFound(f"There is no response {response_id!r}.")
+            raise runs.no_response(response_id)
         return response_from(rows[0][1], [body for _, body in rows[1:]])
 
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
-        return _items(await self._select(CONTEXT, tenant, response_id, False), response_id)
+        return of.items_of(await self._select(of.CONTEXT, tenant, response_id, False), response_id)
 
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
-        return _items(await self._select(CONTEXT, tenant, response_id, True), response_id)
+        return of.items_of(await self._select(of.CONTEXT, tenant, response_id, True), response_id)
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
-        rows = await self._select(ITEM, tenant, item_id)
+        rows = await self._select(of.ITEM, tenant, item_id)
         if not rows:
             raise NotFound(f"There is no item {item_id!r}.")
         return StoredItem(id=item_id, raw=Raw(rows[0][0]))
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        if not await self._file.erase(partial(_delete, tenant, response_id)):
-            raise NotFound(f"There is no response {response_id!r}.")
+        if not await self._file.erase(partial(of.delete, tenant, response_id)):
+            raise runs.no_response(response_id)
+        self._news.tell(tenant, response_id)
 
-    async def unfinished(self) -> list[tuple[str, Response]]:
-        return [
-            (tenant, response_from(body, [])) for tenant, body in await self._select(UNFINISHED)
-        ]
+    async def use(self, tenant: str) -> Use:
+        [(responses, size, waiting)] = await self._select(USE, tenant)
+        return Use(responses=responses, bytes=size, waiting=waiting)
+
+    async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
+        now = self._clock()
+        await self._file.write(partial(runs.forget_dead, self._uptime))
+        swept = 0
+        while swept < limit:
+            part = min(SWEPT_AT_ONCE, limit - swept)
+            if not await self._select(of.IS_ANY_OLD, now, now - keep_events_s):
+                break
+            found = await self._file.erase(partial(of.sweep, now, now - keep_events_s, part))
+            swept += found
+            if found < part:
+                break
+        return swept
+
+    # --- conversations ----------------------------------------------------------------------------
 
     async def create_conversation(
         self, tenant: str, conversation: Conversation, items: Sequence[StoredItem] = ()
@@ -258,13 +222,13 @@ class SqliteResponseStore(ResponseStore):
             msgspec.json.encode(conversation.metadata),
             len(items),
         )
-        own = _own_rows(tenant, conversation.id, 0, items)
-        await self._file.write(partial(_create_conversation, row, own))
+        own = of.own_rows(tenant, conversation.id, 0, items)
+        await self._file.write(partial(of.create_conversation, row, own))
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
-        rows = await self._select(GET_CONVERSATION, tenant, conversation_id)
+        rows = await self._select(of.GET_CONVERSATION, tenant, conversation_id)
         if not rows:
-            raise _no_conversation(conversation_id)
+            raise of.no_conversation(conversation_id)
         created_at, metadata = rows[0]
         return Conversation(
             id=conversation_id, created_at=created_at, metadata=msgspec.json.decode(metadata)
@@ -273,33 +237,36 @@ class SqliteResponseStore(ResponseStore):
     async def update_conversation(
         self, tenant: str, conversation_id: str, metadata: Mapping[str, str]
     ) -> Conversation:
-        values = (tenant, conversation_id, msgspec.json.encode(metadata))
-        rows: list[Row] = await self._file.write(
-            lambda db: db.execute(UPDATE_CONVERSATION, values).fetchall()
+        rows = await self._change(
+            of.UPDATE_CONVERSATION, tenant, conversation_id, msgspec.json.encode(metadata)
         )
         if not rows:
-            raise _no_conversation(conversation_id)
+            raise of.no_conversation(conversation_id)
         return Conversation(id=conversation_id, created_at=rows[0][0], metadata=dict(metadata))
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
-        await self._file.erase(partial(_delete_conversation, tenant, conversation_id))
+        await self._file.erase(partial(of.delete_conversation, tenant, conversation_id))
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
-        rows = await self._select(CONVERSATION_ITEMS, tenant, conversation_id)
+        rows = await self._select(of.CONVERSATION_ITEMS, tenant, conversation_id)
         if not rows:
-            raise _no_conversation(conversation_id)
-        return _stored(rows)
+            raise of.no_conversation(conversation_id)
+        return of.as_items(rows)
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
-        await self._file.write(partial(_add_items, tenant, conversation_id, items))
+        await self._file.write(partial(of.add_items, tenant, conversation_id, items, self._uptime))
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
-        await self._file.erase(partial(_remove_item, tenant, conversation_id, item_id))
+        await self._file.erase(partial(of.remove_item, tenant, conversation_id, item_id))
 
-    async def claim(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        await self._file.write(partial(_claim, tenant, conversation_id, response_id))
+    async def claim(
+        self, tenant: str, conversation_id: str, response_id: str, *, owner: str
+    ) -> None:
+        await self._file.write(
+            partial(of.claim, tenant, conversation_id, response_id, owner, self._uptime)
+        )
 
     async def release(
         self,
@@ -308,170 +275,121 @@ class SqliteResponseStore(ResponseStore):
         response_id: str,
         items: Sequence[StoredItem] = (),
     ) -> None:
-        await self._file.write(partial(_release, tenant, conversation_id, response_id, items))
+        await self._file.write(partial(of.release, tenant, conversation_id, response_id, items))
 
-    async def claims(self) -> list[Claim]:
+    # --- runs -------------------------------------------------------------------------------------
+
+    def beat(self, owner: str, ttl_s: float) -> None:
+        self._file.write_here(partial(runs.beat, owner, ttl_s, self._uptime))
+
+    async def leave(self, owner: str) -> None:
+        await self._change(runs.LEAVE, owner)
+
+    async def take(self, owner: str, *, limit: int) -> list[TakenRun]:
+        # Most of the time there is nothing: asking keeps no other process from writing.
+        if limit < 1 or not await self._select(runs.CAN_TAKE, self._uptime()):
+            return []
+        return await self._file.write(partial(runs.take, owner, limit, self._uptime))
+
+    async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
+        return await self._file.write(partial(runs.take_over, owner, tenant, response_id))
+
+    async def give_back(self, lease: Lease) -> bool:
+        return bool(await self._change(runs.GIVE_BACK, *runs.lease_row(lease)))
+
+    async def held(self, owner: str) -> list[Lease]:
         return [
-            Claim(tenant=tenant, conversation_id=conversation_id, response_id=response_id)
-            for tenant, conversation_id, response_id in await self._select(CLAIMS)
+            Lease(tenant=tenant, response_id=response_id, epoch=epoch)
+            for tenant, response_id, epoch in await self._select(runs.HELD, owner)
         ]
 
-    async def _select(self, query: str, *values: str | bool) -> list[Row]:
-        rows: list[Row] = await self._file.read(lambda db: db.execute(query, values).fetchall())
-        return rows
+    async def append(self, lease: Lease, events: Chunk) -> bool:
+        added = await self._file.write(partial(runs.append, lease, events))
+        self._news.tell(lease.tenant, lease.response_id)
+        return added
+
+    async def events(
+        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = PIECE_BYTES
+    ) -> Logged:
+        return await self._file.read(partial(runs.events, tenant, response_id, after, limit_bytes))
+
+    async def news(self, tenant: str, response_id: str, *, after: int = -1, limit_s: float) -> None:
+        await self._news.wait(tenant, response_id, after, limit_s)
+
+    # --- Idempotency-Keys -------------------------------------------------------------------------
+
+    async def reserve(
+        self,
+        tenant: str,
+        key: str,
+        *,
+        response_id: str,
+        fingerprint: bytes,
+        owner: str,
+        expires_at: float,
+    ) -> Repeat:
+        row = (tenant, key, response_id, fingerprint, owner, expires_at)
+
+        def work(db: apsw.Connection) -> Row:
+            db.execute(RESERVE, (*row, self._uptime()))
+            return rows_of(db, REPEAT, (tenant, key))[0]
+
+        has_it, given, exists = await self._file.write(work)
+        return Repeat(response_id=has_it, fingerprint=given, exists=bool(exists))
+
+    async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
+        await self._change(UNRESERVE, tenant, key, response_id)
+
+    # --- webhooks ---------------------------------------------------------------------------------
+
+    async def due(self, *, limit: int, hold_s: float) -> list[Notice]:
+        if not await self._select(IS_ANY_DUE, self._clock()):
+            return []
+        rows = await self._file.write(partial(_due, limit, hold_s, self._clock()))
+        return [
+            Notice(id=row[0], tenant=row[1], endpoint=row[2], body=row[3], attempts=row[4])
+            for row in rows
+        ]
+
+    async def delay(self, notice_id: str, seconds: float) -> None:
+        await self._change(DELAY, self._clock() + seconds, notice_id)
+
+    async def remove(self, notice_id: str) -> None:
+        await self._change(REMOVE_NOTICE, notice_id)
+
+    # --- API keys ---------------------------------------------------------------------------------
+
+    async def add_key(self, key: ApiKey) -> None:
+        await self._change(ADD_KEY, key.id, key.name, key.tenant, key.hash, key.created_at)
+
+    async def keys(self) -> list[ApiKey]:
+        return [_key(row) for row in await self._select(KEYS)]
+
+    async def key(self, hash: bytes) -> ApiKey | None:
+        rows = await self._select(KEY, hash)
+        return _key(rows[0]) if rows else None
+
+    async def revoke_key(self, key_id: str) -> bool:
+        return bool(await self._change(REVOKE_KEY, key_id))
+
+    # --- all of them ------------------------------------------------------------------------------
+
+    async def _select(self, query: str, *values: Any) -> list[Row]:
+        return await self._file.read(lambda db: rows_of(db, query, values))
+
+    async def _change(self, query: str, *values: Any) -> list[Row]:
+        return await self._file.write(lambda db: rows_of(db, query, values))
 
     async def _prove(self) -> None:
-        """Write, read and delete a response, just as clients' are.
-
-        It is finished from the start: if this process died now, nobody would take it for a run.
-        """
-        proof = Response(
-            id=f"proof_{secrets.token_hex(8)}", created_at=0, status="completed", model=""
-        )
-        await self.create("", StoredResponse(response=proof))
-        try:
-            proved = await self.get("", proof.id) == proof
-            await self.delete("", proof.id)
-        except NotFound:
-            proved = False
-        if not proved:
+        if not await returns_what_it_is_given(self):
             raise StoreError(f"The store {str(self._path)!r} does not return what was written.")
 
 
-# --- writes, in the writer's thread ---------------------------------------------------------------
-
-
-def _create(row: Row, items: Sequence[Row], db: apsw.Connection) -> None:
-    db.execute(CREATE, row)
-    db.executemany(ADD_ITEM, items)
-
-
-def _finish(row: Row, output: Sequence[Row], response: Response, db: apsw.Connection) -> bool:
-    if not db.execute(FINISH, row).fetchall():
-        return False
-    tenant, response_id = key = row[:2]
-    db.execute(REMOVE_OUTPUT, key)
-    db.executemany(ADD_ITEM, output)
-    conversation_id = _conversation_of(response)
-    if conversation_id is not None:
-        brought = _rows_of(db, BROUGHT, key) if response.leaves_items else []
-        for first in _released(tenant, conversation_id, response_id, len(brought), db):
-            shared = [
-                (conversation_id, place, number) for place, (number,) in enumerate(brought, first)
-            ]
-            db.executemany(ADD_SHARED, shared)
-    return True
-
-
-def _delete(tenant: str, response_id: str, db: apsw.Connection) -> bool:
-    if not db.execute(DELETE, (tenant, response_id)).fetchall():
-        return False
-    db.execute(RELEASE_OF, (tenant, response_id))
-    # Items go once no response continues the one that brought them; so may those before it.
-    unneeded: Any = response_id
-    while purged := db.execute(PURGE, (tenant, unneeded)).fetchall():
-        db.execute(LEAVE_ITEMS, (tenant, unneeded))
-        db.execute(REMOVE_ITEMS, (tenant, unneeded))
-        unneeded = purged[0][0]
-    return True
-
-
-def _create_conversation(row: Row, items: Sequence[Row], db: apsw.Connection) -> None:
-    db.execute(CREATE_CONVERSATION, row)
-    db.executemany(ADD_OWN, items)
-
-
-def _delete_conversation(tenant: str, conversation_id: str, db: apsw.Connection) -> None:
-    if not db.execute(DELETE_CONVERSATION, (tenant, conversation_id)).fetchall():
-        raise _no_conversation(conversation_id)
-    db.execute(REMOVE_OWN, (tenant, conversation_id, None))
-    db.execute(REMOVE_SHARED, (tenant, conversation_id, None))
-
-
-def _remove_item(tenant: str, conversation_id: str, item_id: str, db: apsw.Connection) -> None:
-    which = (tenant, conversation_id, item_id)
-    if not db.execute(HAS_ITEM, which).fetchall():
-        raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
-    db.execute(REMOVE_OWN, which)
-    db.execute(REMOVE_SHARED, which)
-
-
-def _add_items(
-    tenant: str, conversation_id: str, items: Sequence[StoredItem], db: apsw.Connection
-) -> None:
-    rows = _rows_of(db, MAKE_ROOM, (tenant, conversation_id, len(items)))
-    if not rows:
-        raise _not_free(tenant, conversation_id, db)
-    first = rows[0][0] - len(items)
-    db.executemany(ADD_OWN, _own_rows(tenant, conversation_id, first, items))
-
-
-def _claim(tenant: str, conversation_id: str, response_id: str, db: apsw.Connection) -> None:
-    if not db.execute(CLAIM, (tenant, conversation_id, response_id)).fetchall():
-        raise _not_free(tenant, conversation_id, db)
-
-
-def _release(
-    tenant: str,
-    conversation_id: str,
-    response_id: str,
-    items: Sequence[StoredItem],
-    db: apsw.Connection,
-) -> None:
-    for first in _released(tenant, conversation_id, response_id, len(items), db):
-        db.executemany(ADD_OWN, _own_rows(tenant, conversation_id, first, items))
-
-
-def _released(
-    tenant: str, conversation_id: str, response_id: str, count: int, db: apsw.Connection
-) -> list[int]:
-    """Free the conversation and return the first of `count` places; nothing if it was not held."""
-    rows = _rows_of(db, RELEASE, (tenant, conversation_id, response_id, count))
-    return [end - count for (end,) in rows]
-
-
-def _not_free(tenant: str, conversation_id: str, db: apsw.Connection) -> RequestError:
-    there = db.execute(GET_CONVERSATION, (tenant, conversation_id)).fetchall()
-    return ConversationLocked() if there else _no_conversation(conversation_id)
-
-
-def _no_conversation(conversation_id: str) -> NotFound:
-    return NotFound(f"There is no conversation {conversation_id!r}.")
-
-
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def _rows_of(db: apsw.Connection, query: str, values: Row) -> list[Row]:
-    rows: list[Row] = db.execute(query, values).fetchall()
+def _due(limit: int, hold_s: float, now: float, db: apsw.Connection) -> list[Row]:
+    rows = rows_of(db, DUE, (now, limit))
+    db.executemany(HOLD, [(now + hold_s, row[0]) for row in rows])
     return rows
 
 
-def _rows(tenant: str, response_id: str, kind: int, items: Sequence[StoredItem]) -> list[Row]:
-    return [
-        (tenant, response_id, kind, position, item.id or None, bytes(item.raw))
-        for position, item in enumerate(items)
-    ]
-
-
-def _own_rows(
-    tenant: str, conversation_id: str, first: int, items: Sequence[StoredItem]
-) -> list[Row]:
-    return [
-        (tenant, conversation_id, place, item.id or None, bytes(item.raw))
-        for place, item in enumerate(items, first)
-    ]
-
-
-def _conversation_of(response: Response) -> str | None:
-    return response.conversation.id if response.conversation else None
-
-
-def _items(rows: Sequence[Row], response_id: str) -> list[StoredItem]:
-    if not rows:
-        raise NotFound(f"There is no response {response_id!r}.")
-    return _stored(rows)
-
-
-def _stored(rows: Sequence[Row]) -> list[StoredItem]:
-    return [StoredItem(id=item_id or "", raw=Raw(body)) for item_id, body in rows if body]
+def _key(row: Row) -> ApiKey:
+    return ApiKey(id=row[0], name=row[1], tenant=row[2], hash=row[3], created_at=row[4])

@@ -23,10 +23,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
+from antiphon.adapters.stores.sole_use import UseLock
 from antiphon.domain.errors import SettingsError, StoreError
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
+Row = tuple[Any, ...]
 
 WRITES_AT_ONCE = 256
 """Writes that share a transaction, at most."""
@@ -71,11 +73,19 @@ class SqliteFile:
         self._busy_ms = int(busy_s * 1000)
         self._reader: _Lane | None = None
         self._writer: _Lane | None = None
+        self._direct: apsw.Connection | None = None
+        self._direct_use = threading.Lock()
+        self._lock = UseLock(path)
 
-    async def start(self) -> None:
-        """Open and migrate. Raises: SettingsError, which says what is wrong with the file."""
+    async def start(self, *, alone: Work[Any] | None = None) -> None:
+        """Open and migrate; where no other process has the file open, do `alone` first.
+
+        Raises: SettingsError, which says what is wrong with the file.
+        """
         try:
-            writing, reading = await asyncio.to_thread(_open, self._path, self._busy_ms)
+            writing, reading = await asyncio.to_thread(
+                _open, self._path, self._busy_ms, self._lock, alone
+            )
         except (apsw.Error, OSError) as error:
             raise SettingsError(self._complaint(error)) from error
         self._writer = _Lane(_Writing(writing, self._busy_ms), name="sqlite writer")
@@ -88,6 +98,8 @@ class SqliteFile:
         for lane in lanes:
             if lane is not None:
                 await lane.aclose()
+        await asyncio.to_thread(self._close_direct)
+        self._lock.leave()
 
     async def read(self, work: Work[T]) -> T:
         """Return what `work` read. Raises: StoreError."""
@@ -104,39 +116,76 @@ class SqliteFile:
         """
         return await self._do(self._writer, work, erases=True)
 
+    def write_here(self, work: Work[T]) -> T:
+        """As `write`, in the thread that calls, which waits. Raises: StoreError."""
+        with self._direct_use:
+            if self._writer is None:
+                raise StoreError(self._not_open())
+            try:
+                if self._direct is None:
+                    self._direct = _connect(self._path, self._busy_ms)
+                with _transaction(self._direct):
+                    return work(self._direct)
+            except apsw.Error as error:
+                raise StoreError(self._complaint(error)) from error
+
+    def _close_direct(self) -> None:
+        with self._direct_use:
+            if self._direct is not None:
+                self._direct.close()
+                self._direct = None
+
     async def _do(self, lane: _Lane | None, work: Work[T], *, erases: bool = False) -> T:
         if lane is None:
-            raise StoreError(f"The store {str(self._path)!r} is not open.")
+            raise StoreError(self._not_open())
         try:
             result: T = await lane.do(work, erases=erases)
         except apsw.Error as error:
             raise StoreError(self._complaint(error)) from error
         return result
 
+    def _not_open(self) -> str:
+        return f"The store {str(self._path)!r} is not open."
+
     def _complaint(self, error: Exception) -> str:
         reason = error.strerror if isinstance(error, OSError) else REASONS.get(type(error))
         return f"The store {str(self._path)!r} cannot be used: {reason or error}."
 
 
+def rows_of(db: apsw.Connection, query: str, values: Row) -> list[Row]:
+    """Return all rows: a cursor that is left half read would keep the WAL from being emptied."""
+    rows: list[Row] = db.execute(query, values).fetchall()
+    return rows
+
+
 # --- opening --------------------------------------------------------------------------------------
 
 
-def _open(path: Path, busy_ms: int) -> tuple[apsw.Connection, apsw.Connection]:
+def _open(
+    path: Path, busy_ms: int, lock: UseLock, alone: Work[Any] | None
+) -> tuple[apsw.Connection, apsw.Connection]:
     """Return a connection that writes and one that reads."""
     if tuple(map(int, apsw.sqlitelibversion().split("."))) < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         raise SettingsError(f"SQLite {apsw.sqlitelibversion()} is too old: {oldest} is needed.")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives the WAL the same mode
-    writing = _connect(path, busy_ms)
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(lock.leave)
+        # First of all: one that shares the file with nobody may be of a version that cannot.
+        is_alone = lock.enter(busy_ms / 1000)
+        writing = _connect(path, busy_ms)
+        undo.callback(writing.close)
         _use_wal(writing, busy_ms)
         _migrate(writing)
+        if is_alone and alone is not None:
+            with _transaction(writing):
+                alone(writing)
         reading = _connect(path, busy_ms)
+        undo.callback(reading.close)
         reading.pragma("query_only", True)
-    except BaseException:
-        writing.close()
-        raise
+        lock.share(busy_ms / 1000)
+        undo.pop_all()
     return writing, reading
 
 

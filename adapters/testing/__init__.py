@@ -11,5 +11,11 @@ pytest.register_assert_rewrite(
     "antiphon.adapters.testing.engine_contract",
     "antiphon.adapters.testing.event_log",
     "antiphon.adapters.testing.file_store",
+    "antiphon.adapters.testing.key_store",
+    "antiphon.adapters.testing.outbox",
+    "antiphon.adapters.testing.repeat_store",
     "antiphon.adapters.testing.response_store",
+    "antiphon.adapters.testing.run_store",
+    "antiphon.adapters.testing.store",
+    "antiphon.adapters.testing.tool_server",
 )

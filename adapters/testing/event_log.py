@@ -214,3 +214,45 @@ class EventLogContract:
         await log.append(ID, [end(2)])
         assert numbers(await waiting) == [1, 2]
         assert numbers(await rest(behind)) == [0, 1, 2]
+
+    async def test_who_reads_a_log_that_breaks_off_gets_what_it_has(self, log: EventLog) -> None:
+        await log.create(ID)
+        await log.append(ID, [text(0), text(1)])
+        waiting = asyncio.create_task(rest(await log.open(ID)))
+        behind = await log.open(ID, after=0)
+        await several_turns()
+        await log.break_off(ID)
+        await log.append(ID, [end(2)])
+        assert numbers(await waiting) == [0, 1]
+        assert numbers(await rest(behind)) == [1]
+
+    async def test_a_log_that_broke_off_cannot_be_opened(self, log: EventLog) -> None:
+        await log.create(ID)
+        await log.break_off(ID)
+        await log.break_off(ID)
+        with pytest.raises(NotFound):
+            await log.open(ID)
+
+    async def test_a_dropped_log_can_break_off(self, log: EventLog) -> None:
+        await log.create(ID)
+        reading = asyncio.create_task(rest(await log.open(ID)))
+        await several_turns()
+        await log.append(ID, [text(0)])
+        await log.drop(ID)
+        await log.break_off(ID)
+        await log.append(ID, [end(1)])
+        assert numbers(await reading) == [0]
+
+    async def test_a_log_that_has_its_end_does_not_break_off(self, log: EventLog) -> None:
+        await log.create(ID)
+        await log.append(ID, whole(3))
+        await log.break_off(ID)
+        assert numbers(await rest(await log.open(ID))) == [0, 1, 2]
+
+    async def test_a_log_that_broke_off_can_begin_again(self, log: EventLog) -> None:
+        await log.create(ID)
+        await log.append(ID, [text(0)])
+        await log.break_off(ID)
+        await log.create(ID)
+        await log.append(ID, whole(2))
+        assert numbers(await rest(await log.open(ID))) == [0, 1]

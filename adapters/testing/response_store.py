@@ -1,4 +1,4 @@
-"""What every ResponseStore must do."""
+"""What every store must do with responses, conversations and their items."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from antiphon.application.ports import Claim, ResponseStore, StoredItem, StoredResponse
+from antiphon.adapters.testing.store_fixtures import StoreFixtures
+from antiphon.application.ports import (
+    Chunk,
+    Lease,
+    NewRun,
+    Store,
+    StoredItem,
+    StoredResponse,
+    Use,
+)
 from antiphon.domain import items as i
 from antiphon.domain.content import (
     Logprob,
@@ -37,6 +46,12 @@ from antiphon.domain.usage import TurnUsage, total
 
 US, THEM = "us", "them"
 RUNNING = ("queued", "in_progress")
+
+FAR_AHEAD = 4e9
+"""Seconds since the epoch, far from now."""
+
+OWNER = "srv_a"
+"""The server that runs what these tests create, where they say nothing else."""
 
 EVERY_FIELD: dict[str, Any] = {
     "created_at": 1_790_000_000,
@@ -112,6 +127,8 @@ def running(
     *input_items: StoredItem,
     after: str | None = None,
     within: str | None = None,
+    run: NewRun = NewRun(owner=OWNER),  # noqa: B008 -- frozen
+    expires_at: float | None = None,
     **fields: Any,
 ) -> StoredResponse:
     """A new response `resp_…`; without items its input is one, `msg_…_in`."""
@@ -125,7 +142,12 @@ def running(
             **fields,
         }
     )
-    return StoredResponse(response=response, input=input_items or (item(f"{name}_in"),))
+    return StoredResponse(
+        response=response,
+        input=input_items or (item(f"{name}_in"),),
+        expires_at=expires_at,
+        run=run,
+    )
 
 
 def finished(
@@ -137,27 +159,50 @@ def finished(
     return running(name, after=after, within=within, **fields).response
 
 
-async def keep(
-    store: ResponseStore, name: str, *, after: str | None = None, tenant: str = US
-) -> None:
+async def end(store: Store, response: Response, tenant: str = US) -> bool:
+    """Finish it as its first owner."""
+    return await store.finish(Lease(tenant=tenant, response_id=response.id), response)
+
+
+async def keep(store: Store, name: str, *, after: str | None = None, tenant: str = US) -> None:
     """Create and finish a response with one item in, one out."""
     await store.create(tenant, running(name, after=after))
-    assert await store.finish(tenant, finished(name, after=after))
+    assert await end(store, finished(name, after=after), tenant)
 
 
-async def begin(store: ResponseStore, conversation: str, name: str, tenant: str = US) -> None:
+async def alive(store: Store, *owners: str, ttl_s: float = 60) -> None:
+    for owner in owners:
+        await asyncio.to_thread(store.beat, owner, ttl_s)
+
+
+async def claim(
+    store: Store, conversation: str, name: str, *, tenant: str = US, owner: str = OWNER
+) -> None:
+    """Claim a conversation for a response of an owner that is alive."""
+    await alive(store, owner)
+    await store.claim(tenant, f"conv_{conversation}", f"resp_{name}", owner=owner)
+
+
+async def until(condition: Callable[[], Awaitable[object]], limit_s: float = 10) -> None:
+    """Return once it holds."""
+    async with asyncio.timeout(limit_s):
+        while not await condition():  # noqa: ASYNC110 -- another process may bring it about
+            await asyncio.sleep(0.01)
+
+
+async def begin(store: Store, conversation: str, name: str, tenant: str = US) -> None:
     """Claim a conversation and create a response in it."""
-    await store.claim(tenant, f"conv_{conversation}", f"resp_{name}")
+    await claim(store, conversation, name, tenant=tenant)
     await store.create(tenant, running(name, within=conversation))
 
 
-async def say(store: ResponseStore, conversation: str, name: str, tenant: str = US) -> None:
+async def say(store: Store, conversation: str, name: str, tenant: str = US) -> None:
     """Run a response in a conversation to its end."""
     await begin(store, conversation, name, tenant)
-    assert await store.finish(tenant, finished(name, within=conversation))
+    assert await end(store, finished(name, within=conversation), tenant)
 
 
-async def converse(store: ResponseStore, name: str, *items: str, tenant: str = US) -> None:
+async def converse(store: Store, name: str, *items: str, tenant: str = US) -> None:
     """Create the conversation `conv_…`."""
     conversation = Conversation(id=f"conv_{name}", created_at=7, metadata={"k": "é"})
     await store.create_conversation(tenant, conversation, [item(one) for one in items])
@@ -171,15 +216,15 @@ def turns(*names: str) -> list[str]:
     return [f"{name}_{way}" for name in names for way in ("in", "out")]
 
 
-async def input_of(store: ResponseStore, name: str) -> list[str]:
+async def input_of(store: Store, name: str) -> list[str]:
     return ids(await store.input_items(US, f"resp_{name}"))
 
 
-async def context_of(store: ResponseStore, name: str) -> list[str]:
+async def context_of(store: Store, name: str) -> list[str]:
     return ids(await store.context(US, f"resp_{name}"))
 
 
-async def items_of(store: ResponseStore, conversation: str, tenant: str = US) -> list[str]:
+async def items_of(store: Store, conversation: str, tenant: str = US) -> list[str]:
     return ids(await store.conversation_items(tenant, f"conv_{conversation}"))
 
 
@@ -199,7 +244,7 @@ async def unknown(lookup: Awaitable[object]) -> bool:
     return False
 
 
-async def is_gone(store: ResponseStore, name: str, *, tenant: str = US) -> bool:
+async def is_gone(store: Store, name: str, *, tenant: str = US) -> bool:
     """Whether every method says so."""
     response_id = f"resp_{name}"
     return all(
@@ -208,10 +253,18 @@ async def is_gone(store: ResponseStore, name: str, *, tenant: str = US) -> bool:
             await unknown(store.input_items(tenant, response_id)),
             await unknown(store.context(tenant, response_id)),
             await unknown(store.delete(tenant, response_id)),
-            not await store.finish(tenant, finished(name)),
-            response_id not in [response.id for _, response in await store.unfinished()],
+            not await end(store, finished(name), tenant),
+            response_id not in [lease.response_id for lease in await store.held(OWNER)],
         ]
     )
+
+
+async def sweep(store: Store, *, keep_events_s: float = 3600) -> int:
+    """Sweep until nothing is left."""
+    total_count = 0
+    while count := await store.sweep(keep_events_s=keep_events_s):
+        total_count += count
+    return total_count
 
 
 def as_json(response: Response) -> bytes:
@@ -219,88 +272,71 @@ def as_json(response: Response) -> bytes:
 
 
 @pytest.mark.asyncio
-class ResponseStoreContract:
-    """Subclass it where pytest collects tests.
-
-    class TestMyStore(ResponseStoreContract):
-        @pytest.fixture
-        async def store(self):
-            store = MyStore()
-            await store.start()
-            yield store
-            await store.aclose()
-    """
-
-    @pytest.fixture
-    async def store(self) -> ResponseStore:
-        raise NotImplementedError("override this fixture: return an empty store, started")
+class ResponseStoreContract(StoreFixtures):
+    """What StoreContract says of responses, conversations and items."""
 
     # --- one response -----------------------------------------------------------------------------
 
-    async def test_a_new_response_is_read_as_it_was_written(self, store: ResponseStore) -> None:
+    async def test_a_new_response_is_read_as_it_was_written(self, store: Store) -> None:
         new = running("a", **EVERY_FIELD)
         await store.create(US, new)
         assert as_json(await store.get(US, "resp_a")) == as_json(new.response)
 
-    async def test_a_finished_response_is_read_as_it_was_written(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_a_finished_response_is_read_as_it_was_written(self, store: Store) -> None:
         await store.create(US, running("a"))
         done = finished("a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
-        assert await store.finish(US, done)
+        assert await end(store, done)
         assert as_json(await store.get(US, "resp_a")) == as_json(done)
 
-    async def test_what_was_put_out_can_be_put_in_again(self, store: ResponseStore) -> None:
+    async def test_what_was_put_out_can_be_put_in_again(self, store: Store) -> None:
         await store.create(US, running("a"))
-        await store.finish(US, finished("a", output=EVERY_KIND_OF_OUTPUT))
+        await end(store, finished("a", output=EVERY_KIND_OF_OUTPUT))
         found = (await store.context(US, "resp_a"))[1:]
         assert [one.id for one in found] == [one.id for one in EVERY_KIND_OF_OUTPUT]
         assert [bytes(one.raw) for one in found] == [
             msgspec.json.encode(one) for one in EVERY_KIND_OF_OUTPUT
         ]
 
-    async def test_a_response_may_have_no_items_at_all(self, store: ResponseStore) -> None:
-        bare = StoredResponse(response=running("a").response)
+    async def test_a_response_may_have_no_items_at_all(self, store: Store) -> None:
+        bare = StoredResponse(response=running("a").response, run=NewRun(owner=OWNER))
         await store.create(US, bare)
-        assert await store.finish(US, finished("a", output=()))
+        assert await end(store, finished("a", output=()))
         assert await store.context(US, "resp_a") == []
         assert (await store.get(US, "resp_a")).output == ()
 
-    async def test_finishing_replaces_what_was_put_out_so_far(self, store: ResponseStore) -> None:
+    async def test_finishing_replaces_what_was_put_out_so_far(self, store: Store) -> None:
         early = i.Message(id="msg_early", role="assistant", content="h", status="in_progress")
         new = running("a", output=(early, *EVERY_KIND_OF_OUTPUT))
         await store.create(US, new)
         assert as_json(await store.get(US, "resp_a")) == as_json(new.response)
-        assert await store.finish(US, finished("a"))
+        assert await end(store, finished("a"))
         assert await store.get(US, "resp_a") == finished("a")
         assert await context_of(store, "a") == ["a_in", "a_out"]
         assert await unknown(store.item(US, "msg_early"))
 
     @pytest.mark.parametrize("status", RUNNING)
-    @pytest.mark.parametrize("end", sorted(TERMINAL))
-    async def test_a_response_is_finished_once(
-        self, store: ResponseStore, status: str, end: str
-    ) -> None:
+    @pytest.mark.parametrize("last", sorted(TERMINAL))
+    async def test_a_response_is_finished_once(self, store: Store, status: str, last: str) -> None:
         await store.create(US, running("a", status=status))
-        first = finished("a", status=end)
-        assert await store.finish(US, first)
+        first = finished("a", status=last)
+        assert await end(store, first)
         for later in sorted(TERMINAL):
-            assert not await store.finish(US, finished("a", status=later, output=()))
+            assert not await end(store, finished("a", status=later, output=()))
         assert await store.get(US, "resp_a") == first
         assert await context_of(store, "a") == turns("a")
 
-    async def test_what_was_never_created_cannot_be_finished(self, store: ResponseStore) -> None:
-        assert not await store.finish(US, finished("a"))
+    async def test_what_was_never_created_cannot_be_finished(self, store: Store) -> None:
+        assert not await end(store, finished("a"))
         assert await is_gone(store, "a")
 
-    async def test_an_id_is_given_once(self, store: ResponseStore) -> None:
+    async def test_an_id_is_given_once(self, store: Store) -> None:
         await store.create(US, running("a"))
         with pytest.raises(StoreError):
             await store.create(US, running("a", item("other")))
         assert await input_of(store, "a") == ["a_in"]
         assert await unknown(store.item(US, "msg_other"))
 
-    async def test_what_was_never_written_is_unknown(self, store: ResponseStore) -> None:
+    async def test_what_was_never_written_is_unknown(self, store: Store) -> None:
         assert await is_gone(store, "a")
         assert await unknown(store.item(US, "msg_a"))
 
@@ -316,24 +352,20 @@ class ResponseStoreContract:
         ],
         ids=["unknown fields", "unknown type", "not ASCII", "large"],
     )
-    async def test_an_input_item_is_kept_byte_for_byte(
-        self, store: ResponseStore, raw: bytes
-    ) -> None:
+    async def test_an_input_item_is_kept_byte_for_byte(self, store: Store, raw: bytes) -> None:
         await store.create(US, running("a", item("x", raw=raw)))
         [listed] = await store.input_items(US, "resp_a")
         assert bytes(listed.raw) == raw
         assert bytes((await store.item(US, "msg_x")).raw) == raw
 
-    async def test_input_and_output_items_are_found_by_id(self, store: ResponseStore) -> None:
+    async def test_input_and_output_items_are_found_by_id(self, store: Store) -> None:
         await keep(store, "a")
         found = await store.item(US, "msg_a_out")
         assert found.id == "msg_a_out"
         assert bytes(found.raw) == msgspec.json.encode(finished("a").output[0])
         assert (await store.item(US, "msg_a_in")) == item("a_in")
 
-    async def test_of_several_items_of_one_id_the_newest_is_found(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_of_several_items_of_one_id_the_newest_is_found(self, store: Store) -> None:
         for name in ("z", "a", "m"):
             again = item("again", raw=b'{"content":"%b"}' % name.encode())
             await store.create(US, running(name, again))
@@ -341,7 +373,7 @@ class ResponseStoreContract:
         await store.delete(US, "resp_m")
         assert bytes((await store.item(US, "msg_again")).raw) == b'{"content":"a"}'
 
-    async def test_an_item_may_come_twice_in_one_input(self, store: ResponseStore) -> None:
+    async def test_an_item_may_come_twice_in_one_input(self, store: Store) -> None:
         await store.create(US, running("a", item("x"), item("x")))
         assert await input_of(store, "a") == ["x", "x"]
 
@@ -349,26 +381,26 @@ class ResponseStoreContract:
 
     @pytest.mark.parametrize("length", [1, 3, 30])
     async def test_a_chain_is_read_in_the_order_of_the_conversation(
-        self, store: ResponseStore, length: int
+        self, store: Store, length: int
     ) -> None:
         names = [str(n) for n in range(length)]
         for name, before in zip(names, [None, *names], strict=False):
             await store.create(
                 US, running(name, item(f"{name}_1"), item(f"{name}_2"), after=before)
             )
-            assert await store.finish(US, finished(name, after=before))
+            assert await end(store, finished(name, after=before))
         each = [[f"{name}_1", f"{name}_2", f"{name}_out"] for name in names]
         whole = [name for one in each for name in one]
         assert await context_of(store, names[-1]) == whole
         assert await input_of(store, names[-1]) == whole[:-1]
         assert await context_of(store, names[0]) == each[0]
 
-    async def test_many_items_keep_their_order(self, store: ResponseStore) -> None:
+    async def test_many_items_keep_their_order(self, store: Store) -> None:
         many = [item(f"{n}") for n in range(120)]
         await store.create(US, running("a", *many))
         assert await input_of(store, "a") == ids(many)
 
-    async def test_forks_share_what_is_before_them(self, store: ResponseStore) -> None:
+    async def test_forks_share_what_is_before_them(self, store: Store) -> None:
         await keep(store, "root")
         await keep(store, "left", after="root")
         await keep(store, "right", after="root")
@@ -376,14 +408,20 @@ class ResponseStoreContract:
         assert await context_of(store, "leaf") == turns("root", "left", "leaf")
         assert await context_of(store, "right") == turns("root", "right")
 
-    async def test_a_running_response_has_an_input_already(self, store: ResponseStore) -> None:
+    async def test_a_running_response_has_an_input_already(self, store: Store) -> None:
         await keep(store, "a")
         await store.create(US, running("b", after="a"))
         assert await input_of(store, "b") == [*turns("a"), "b_in"]
         assert await context_of(store, "b") == [*turns("a"), "b_in"]
 
+    async def test_a_response_that_names_itself_continues_nothing(self, store: Store) -> None:
+        await keep(store, "a", after="a")
+        assert await context_of(store, "a") == turns("a")
+        await store.delete(US, "resp_a")
+        assert (await store.use(US)) == Use()
+
     async def test_a_parent_that_is_unknown_deleted_or_foreign_is_no_parent(
-        self, store: ResponseStore
+        self, store: Store
     ) -> None:
         await keep(store, "foreign", tenant=THEM)
         await keep(store, "deleted")
@@ -395,16 +433,14 @@ class ResponseStoreContract:
 
     # --- deleting ---------------------------------------------------------------------------------
 
-    async def test_a_deleted_response_is_unknown(self, store: ResponseStore) -> None:
+    async def test_a_deleted_response_is_unknown(self, store: Store) -> None:
         await keep(store, "a")
         await store.delete(US, "resp_a")
         assert await is_gone(store, "a")
         assert await unknown(store.item(US, "msg_a_in"))
         assert await unknown(store.item(US, "msg_a_out"))
 
-    async def test_a_running_response_can_be_deleted_and_not_finished(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_a_running_response_can_be_deleted_and_not_finished(self, store: Store) -> None:
         await store.create(US, running("a"))
         await store.delete(US, "resp_a")
         assert await is_gone(store, "a")
@@ -412,7 +448,7 @@ class ResponseStoreContract:
 
     @pytest.mark.parametrize("name", ["root", "middle", "leaf"])
     async def test_who_continues_a_deleted_response_keeps_its_items(
-        self, store: ResponseStore, name: str
+        self, store: Store, name: str
     ) -> None:
         chain = ["root", "middle", "leaf"]
         for one, before in zip(chain, [None, *chain], strict=False):
@@ -424,9 +460,7 @@ class ResponseStoreContract:
                 up_to_it = chain[: chain.index(one) + 1]
                 assert await context_of(store, one) == turns(*up_to_it)
 
-    async def test_items_go_with_the_last_response_that_continues_them(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_items_go_with_the_last_response_that_continues_them(self, store: Store) -> None:
         for one, before in (("a", None), ("b", "a"), ("c", "b"), ("d", "b")):
             await keep(store, one, after=before)
         await store.delete(US, "resp_a")
@@ -439,7 +473,7 @@ class ResponseStoreContract:
         for name in turns("a", "b", "c", "d"):
             assert await unknown(store.item(US, f"msg_{name}"))
 
-    async def test_what_is_before_a_deleted_response_stays(self, store: ResponseStore) -> None:
+    async def test_what_is_before_a_deleted_response_stays(self, store: Store) -> None:
         await keep(store, "a")
         await keep(store, "b", after="a")
         await store.delete(US, "resp_b")
@@ -447,7 +481,7 @@ class ResponseStoreContract:
         await keep(store, "c", after="a")
         assert await context_of(store, "c") == turns("a", "c")
 
-    async def test_others_under_the_same_names_are_not_deleted(self, store: ResponseStore) -> None:
+    async def test_others_under_the_same_names_are_not_deleted(self, store: Store) -> None:
         for tenant in (US, THEM):
             await keep(store, "a", tenant=tenant)
         await store.delete(THEM, "resp_a")
@@ -456,29 +490,27 @@ class ResponseStoreContract:
 
     # --- conversations ----------------------------------------------------------------------------
 
-    async def test_a_conversation_is_read_as_it_was_written(self, store: ResponseStore) -> None:
+    async def test_a_conversation_is_read_as_it_was_written(self, store: Store) -> None:
         await converse(store, "a", "x", "y")
         found = await store.conversation(US, "conv_a")
         assert found == Conversation(id="conv_a", created_at=7, metadata={"k": "é"})
         assert await store.conversation_items(US, "conv_a") == [item("x"), item("y")]
         assert (await store.item(US, "msg_y")) == item("y")
 
-    async def test_metadata_is_replaced(self, store: ResponseStore) -> None:
+    async def test_metadata_is_replaced(self, store: Store) -> None:
         await converse(store, "a", "x")
         updated = await store.update_conversation(US, "conv_a", {"z": "1"})
         assert updated == Conversation(id="conv_a", created_at=7, metadata={"z": "1"})
         assert await store.conversation(US, "conv_a") == updated
         assert await items_of(store, "a") == ["x"]
 
-    async def test_a_conversation_id_is_given_once(self, store: ResponseStore) -> None:
+    async def test_a_conversation_id_is_given_once(self, store: Store) -> None:
         await converse(store, "a", "x")
         with pytest.raises(StoreError):
             await converse(store, "a", "y")
         assert await items_of(store, "a") == ["x"]
 
-    async def test_items_are_added_at_the_end_and_kept_byte_for_byte(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_items_are_added_at_the_end_and_kept_byte_for_byte(self, store: Store) -> None:
         await converse(store, "a", "x")
         odd = item("odd", raw=b'{ "type":"new", "unknown": [1.50] }')
         await store.add_items(US, "conv_a", [odd, item("y")])
@@ -487,7 +519,7 @@ class ResponseStoreContract:
         assert await items_of(store, "a") == ["x", "odd", "y", "z"]
         assert (await store.conversation_items(US, "conv_a"))[1] == odd
 
-    async def test_an_item_is_removed_from_one_conversation(self, store: ResponseStore) -> None:
+    async def test_an_item_is_removed_from_one_conversation(self, store: Store) -> None:
         for name in "ab":
             await converse(store, name, "x", "y", "x")
         await store.remove_item(US, "conv_a", "msg_x")
@@ -497,13 +529,13 @@ class ResponseStoreContract:
         await store.add_items(US, "conv_a", [item("z")])
         assert await items_of(store, "a") == ["y", "z"]
 
-    async def test_a_deleted_conversation_is_unknown(self, store: ResponseStore) -> None:
+    async def test_a_deleted_conversation_is_unknown(self, store: Store) -> None:
         await converse(store, "a", "x")
         await store.delete_conversation(US, "conv_a")
         assert await self.no_conversation(store, US, "a")
         assert await unknown(store.item(US, "msg_x"))
 
-    async def no_conversation(self, store: ResponseStore, tenant: str, name: str) -> bool:
+    async def no_conversation(self, store: Store, tenant: str, name: str) -> bool:
         known, conversation_id = store, f"conv_{name}"
         return all(
             [
@@ -512,24 +544,22 @@ class ResponseStoreContract:
                 await unknown(known.conversation_items(tenant, conversation_id)),
                 await unknown(known.add_items(tenant, conversation_id, [item("new")])),
                 await unknown(known.remove_item(tenant, conversation_id, "msg_x")),
-                await unknown(known.claim(tenant, conversation_id, "resp_new")),
+                await unknown(claim(store, name, "new", tenant=tenant)),
                 await unknown(known.delete_conversation(tenant, conversation_id)),
             ]
         )
 
-    async def test_a_response_leaves_its_items_in_its_conversation(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_a_response_leaves_its_items_in_its_conversation(self, store: Store) -> None:
         await converse(store, "a", "x")
         await begin(store, "a", "one")
         assert await items_of(store, "a") == ["x"]
-        assert await store.finish(US, finished("one", within="a"))
+        assert await end(store, finished("one", within="a"))
         await say(store, "a", "two")
         assert await items_of(store, "a") == ["x", *turns("one", "two")]
-        assert await store.claims() == []
+        await claim(store, "a", "three")
 
     async def test_what_a_response_was_given_is_what_its_conversation_had_then(
-        self, store: ResponseStore
+        self, store: Store
     ) -> None:
         await converse(store, "a", "x")
         for name in ("one", "two"):
@@ -541,9 +571,7 @@ class ResponseStoreContract:
         await keep(store, "next", after="two")
         assert await context_of(store, "next") == ["x", *turns("one", "two", "next")]
 
-    async def test_what_comes_after_a_removed_item_was_not_given_before(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_what_comes_after_a_removed_item_was_not_given_before(self, store: Store) -> None:
         await converse(store, "a", "x", "y")
         await say(store, "a", "one")
         for name in ("y", "one_in", "one_out"):
@@ -552,75 +580,67 @@ class ResponseStoreContract:
         assert await items_of(store, "a") == ["x", "later"]
         assert await input_of(store, "one") == ["x", "one_in"]
 
-    @pytest.mark.parametrize("end", sorted(TERMINAL))
-    async def test_only_a_failed_response_leaves_nothing(
-        self, store: ResponseStore, end: str
-    ) -> None:
+    @pytest.mark.parametrize("last", sorted(TERMINAL))
+    async def test_only_a_failed_response_leaves_nothing(self, store: Store, last: str) -> None:
         await converse(store, "a")
         await begin(store, "a", "one")
-        assert await store.finish(US, finished("one", within="a", status=end))
-        assert await items_of(store, "a") == ([] if end == "failed" else turns("one"))
-        await store.claim(US, "conv_a", "resp_two")
+        assert await end(store, finished("one", within="a", status=last))
+        assert await items_of(store, "a") == ([] if last == "failed" else turns("one"))
+        await claim(store, "a", "two")
 
-    async def test_a_response_that_is_not_kept_leaves_its_items_too(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_a_response_that_is_not_kept_leaves_its_items_too(self, store: Store) -> None:
         await converse(store, "a", "x")
-        await store.claim(US, "conv_a", "resp_one")
+        await claim(store, "a", "one")
         await store.release(US, "conv_a", "resp_one", [item("in"), item("out")])
         assert await items_of(store, "a") == ["x", "in", "out"]
         assert (await store.item(US, "msg_out")).id == "msg_out"
         await say(store, "a", "two")
         assert await input_of(store, "two") == ["x", "in", "out", "two_in"]
 
-    async def test_a_conversation_runs_one_response_at_a_time(self, store: ResponseStore) -> None:
+    async def test_a_conversation_runs_one_response_at_a_time(self, store: Store) -> None:
         await converse(store, "a", "x")
-        await store.claim(US, "conv_a", "resp_one")
-        assert await locked(store.claim(US, "conv_a", "resp_two"))
+        await claim(store, "a", "one")
+        assert await locked(claim(store, "a", "two"))
         assert await locked(store.add_items(US, "conv_a", [item("y")]))
         await store.release(US, "conv_a", "resp_two", [item("z")])
-        assert await locked(store.claim(US, "conv_a", "resp_two"))
-        assert await store.claims() == [
-            Claim(tenant=US, conversation_id="conv_a", response_id="resp_one")
-        ]
+        assert await locked(claim(store, "a", "two"))
         await store.release(US, "conv_a", "resp_one")
         await store.release(US, "conv_a", "resp_one", [item("again")])
         assert await items_of(store, "a") == ["x"]
-        await store.claim(US, "conv_a", "resp_two")
+        await claim(store, "a", "two")
 
     async def test_of_many_that_claim_a_conversation_one_succeeds(
-        self, store: ResponseStore
+        self, store: Store, another: Store
     ) -> None:
         await converse(store, "a")
-        names = [f"resp_{n}" for n in range(20)]
-        refused = await asyncio.gather(*[locked(store.claim(US, "conv_a", n)) for n in names])
+        names = [str(number) for number in range(20)]
+        stores = [store, another] * 10
+        claims = [claim(one, "a", name) for one, name in zip(stores, names, strict=True)]
+        refused = await asyncio.gather(*map(locked, claims))
         assert refused.count(False) == 1
-        [claim] = await store.claims()
-        assert claim.response_id == names[refused.index(False)]
+        holder = names[refused.index(False)]
+        await store.release(US, "conv_a", f"resp_{holder}", [item("left")])
+        assert await items_of(store, "a") == ["left"]
 
-    async def test_a_claimed_conversation_can_be_deleted(self, store: ResponseStore) -> None:
+    async def test_a_claimed_conversation_can_be_deleted(self, store: Store) -> None:
         await converse(store, "a", "x")
         await begin(store, "a", "one")
         await store.delete_conversation(US, "conv_a")
-        assert await store.finish(US, finished("one", within="a"))
+        assert await end(store, finished("one", within="a"))
         await store.release(US, "conv_a", "resp_one", [item("z")])
         assert await self.no_conversation(store, US, "a")
         assert await context_of(store, "one") == turns("one")
         assert await unknown(store.item(US, "msg_z"))
 
-    async def test_deleting_a_response_that_runs_frees_its_conversation(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_deleting_a_response_that_runs_frees_its_conversation(self, store: Store) -> None:
         await converse(store, "a", "x")
         await begin(store, "a", "one")
         await store.delete(US, "resp_one")
-        assert await store.claims() == []
-        assert not await store.finish(US, finished("one", within="a"))
+        await claim(store, "a", "two")
+        assert not await end(store, finished("one", within="a"))
         assert await items_of(store, "a") == ["x"]
 
-    async def test_items_outlive_their_response_in_their_conversation(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_items_outlive_their_response_in_their_conversation(self, store: Store) -> None:
         await converse(store, "a")
         await say(store, "a", "one")
         await say(store, "a", "two")
@@ -633,9 +653,7 @@ class ResponseStoreContract:
         await store.delete_conversation(US, "conv_a")
         assert await unknown(store.item(US, "msg_one_out"))
 
-    async def test_items_outlive_their_conversation_in_their_response(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_items_outlive_their_conversation_in_their_response(self, store: Store) -> None:
         await converse(store, "a", "x")
         await say(store, "a", "one")
         await store.remove_item(US, "conv_a", "msg_one_in")
@@ -646,14 +664,12 @@ class ResponseStoreContract:
         for name in turns("one"):
             assert await unknown(store.item(US, f"msg_{name}"))
 
-    async def test_the_conversations_of_another_tenant_are_unknown(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_the_conversations_of_another_tenant_are_unknown(self, store: Store) -> None:
         await converse(store, "a", "x")
-        await store.claim(US, "conv_a", "resp_one")
+        await claim(store, "a", "one")
         assert await self.no_conversation(store, THEM, "a")
         await store.release(THEM, "conv_a", "resp_one")
-        assert await locked(store.claim(US, "conv_a", "resp_two"))
+        assert await locked(claim(store, "a", "two"))
         await converse(store, "a", "y", tenant=THEM)
         await say(store, "a", "one", tenant=THEM)
         assert await items_of(store, "a") == ["x"]
@@ -661,9 +677,149 @@ class ResponseStoreContract:
         await store.delete_conversation(THEM, "conv_a")
         assert await items_of(store, "a") == ["x"]
 
+    async def test_a_claim_of_the_dead_for_what_is_not_stored_counts_no_more(
+        self, store: Store, another: Store
+    ) -> None:
+        await converse(store, "a")
+        await claim(store, "a", "one")
+        await store.leave(OWNER)
+        await another.add_items(US, "conv_a", [item("x")])
+        await claim(another, "a", "two", owner="srv_b")
+        assert await locked(store.add_items(US, "conv_a", [item("y")]))
+        await store.release(US, "conv_a", "resp_one", [item("too_late")])
+        assert await locked(claim(store, "a", "three", owner="srv_c"))
+        assert await items_of(store, "a") == ["x"]
+
+    async def test_an_owner_that_beats_no_more_loses_its_claims(self, store: Store) -> None:
+        await converse(store, "a")
+        await alive(store, OWNER, ttl_s=0.1)
+        await store.claim(US, "conv_a", "resp_one", owner=OWNER)
+
+        async def is_free() -> bool:
+            return not await locked(claim(store, "a", "two", owner="srv_b"))
+
+        await until(is_free)
+
+    async def test_a_claim_of_the_dead_counts_while_its_response_is_unfinished(
+        self, store: Store, another: Store
+    ) -> None:
+        await converse(store, "a", "x")
+        await begin(store, "a", "one")
+        await store.leave(OWNER)
+        assert await locked(claim(another, "a", "two", owner="srv_b"))
+        assert await locked(another.add_items(US, "conv_a", [item("y")]))
+        [taken] = await another.take("srv_b", limit=1)
+        assert await another.finish(taken.lease, finished("one", within="a"))
+        assert await items_of(store, "a") == ["x", *turns("one")]
+        await claim(another, "a", "two", owner="srv_b")
+
+    # --- what is past its time --------------------------------------------------------------------
+
+    async def test_a_response_is_swept_once_it_has_expired(self, store: Store) -> None:
+        ends = {"past": 1.0, "future": FAR_AHEAD, "never": None}
+        for name, expires_at in ends.items():
+            await store.create(US, running(name, expires_at=expires_at))
+            assert await end(store, finished(name))
+        assert await sweep(store) >= 1
+        assert await is_gone(store, "past")
+        assert await unknown(store.item(US, "msg_past_in"))
+        assert await context_of(store, "future") == turns("future")
+        assert await context_of(store, "never") == turns("never")
+        assert await sweep(store) == 0
+
+    async def test_what_continues_a_swept_response_keeps_its_items(self, store: Store) -> None:
+        await store.create(US, running("a", expires_at=1.0))
+        assert await end(store, finished("a"))
+        await keep(store, "b", after="a")
+        await sweep(store)
+        assert await is_gone(store, "a")
+        assert await context_of(store, "b") == turns("a", "b")
+
+    async def test_what_runs_or_was_made_in_a_conversation_is_never_swept(
+        self, store: Store
+    ) -> None:
+        await converse(store, "a")
+        await claim(store, "a", "within")
+        await store.create(US, running("within", within="a", expires_at=1.0))
+        assert await end(store, finished("within", within="a"))
+        await store.create(US, running("runs", expires_at=1.0))
+        await store.create(US, running("waits", expires_at=1.0, run=NewRun()))
+        await sweep(store)
+        for name in ("within", "runs", "waits"):
+            assert await input_of(store, name) == [f"{name}_in"]
+        assert await end(store, finished("runs"))
+        await sweep(store)
+        assert await is_gone(store, "runs")
+
+    async def test_no_more_is_swept_at_once_than_asked_for(self, store: Store) -> None:
+        for number in range(7):
+            await store.create(US, running(str(number), expires_at=1.0))
+            assert await end(store, finished(str(number)))
+        swept = []
+        while count := await store.sweep(keep_events_s=60, limit=3):
+            swept.append(count)
+            gone = [await unknown(store.get(US, f"resp_{number}")) for number in range(7)]
+            assert gone.count(True) == sum(swept)
+        assert swept == [3, 3, 1]
+
+    # --- what a tenant has ------------------------------------------------------------------------
+
+    async def test_nothing_is_used_at_first(self, store: Store) -> None:
+        assert await store.use(US) == Use()
+
+    async def test_the_responses_of_a_tenant_are_counted(self, store: Store) -> None:
+        await keep(store, "done")
+        await store.create(US, running("runs"))
+        await store.create(US, running("waits", run=NewRun()))
+        await keep(store, "foreign", tenant=THEM)
+        use = await store.use(US)
+        assert (use.responses, use.waiting) == (3, 1)
+        await store.delete(US, "resp_waits")
+        await store.delete(US, "resp_done")
+        use = await store.use(US)
+        assert (use.responses, use.waiting) == (1, 0)
+
+    async def test_a_run_waits_until_it_is_taken_and_when_it_is_given_back(
+        self, store: Store
+    ) -> None:
+        await store.create(US, running("a", run=NewRun()))
+        [taken] = await store.take(OWNER, limit=1)
+        assert (await store.use(US)).waiting == 0
+        assert await store.give_back(taken.lease)
+        assert (await store.use(US)).waiting == 1
+
+    async def test_the_bytes_of_items_bodies_and_logs_are_counted(self, store: Store) -> None:
+        async def used() -> int:
+            return (await store.use(US)).bytes
+
+        await converse(store, "other")
+        at_first, size = await used(), 100_000
+        large = b"x" * size
+        events = Chunk(first=0, count=1, body=large)
+        run = NewRun(owner=OWNER, events=events)
+        await store.create(
+            US, running("a", item("a", raw=b'"%b"' % large), instructions="y" * size, run=run)
+        )
+        assert 2.9 * size < await used() - at_first < 4 * size
+        lease = Lease(tenant=US, response_id="resp_a")
+        assert await store.append(lease, Chunk(first=1, count=1, body=large))
+        assert 3.9 * size < await used() - at_first < 5 * size
+        answer = i.Message(id="msg_a_out", role="assistant", content="z" * size)
+        done = finished("a", output=(answer,), instructions="y" * size)
+        assert await store.finish(lease, done, events=Chunk(first=2, count=1, body=large))
+        assert 5.9 * size < await used() - at_first < 7 * size
+        await sweep(store, keep_events_s=0)
+        assert 2.9 * size < await used() - at_first < 4 * size
+        await store.delete(US, "resp_a")
+        assert abs(await used() - at_first) < 1_000
+        await store.add_items(US, "conv_other", [item("b", raw=b'"%b"' % large)])
+        assert 0.9 * size < await used() - at_first < 2 * size
+        await store.delete_conversation(US, "conv_other")
+        assert await used() <= at_first
+
     # --- tenants ----------------------------------------------------------------------------------
 
-    async def test_what_another_tenant_has_is_unknown(self, store: ResponseStore) -> None:
+    async def test_what_another_tenant_has_is_unknown(self, store: Store) -> None:
         await keep(store, "done")
         await store.create(US, running("running"))
         assert await unknown(store.get(THEM, "resp_done"))
@@ -672,18 +828,18 @@ class ResponseStoreContract:
         assert await unknown(store.item(THEM, "msg_done_in"))
         assert await unknown(store.item(THEM, "msg_done_out"))
         assert await unknown(store.delete(THEM, "resp_done"))
-        assert not await store.finish(THEM, finished("running"))
+        assert not await end(store, finished("running"), THEM)
         assert (await store.get(US, "resp_done")).status == "completed"
         assert (await store.get(US, "resp_running")).status == "in_progress"
 
-    async def test_tenants_may_use_the_same_ids(self, store: ResponseStore) -> None:
+    async def test_tenants_may_use_the_same_ids(self, store: Store) -> None:
         await store.create(US, running("a", item("x", raw=b'{"of":"us"}'), model="ours"))
         await store.create(THEM, running("a", item("x", raw=b'{"of":"them"}'), model="theirs"))
         assert (await store.get(US, "resp_a")).model == "ours"
         assert (await store.get(THEM, "resp_a")).model == "theirs"
         assert bytes((await store.item(US, "msg_x")).raw) == b'{"of":"us"}'
 
-    async def test_chains_of_the_same_ids_do_not_mix(self, store: ResponseStore) -> None:
+    async def test_chains_of_the_same_ids_do_not_mix(self, store: Store) -> None:
         await keep(store, "a", tenant=THEM)
         await store.create(US, running("a", item("ours")))
         for tenant in (US, THEM):
@@ -692,7 +848,7 @@ class ResponseStoreContract:
         assert ids(await store.context(THEM, "resp_b")) == turns("a", "b")
 
     @pytest.mark.parametrize("name", ["' OR 1=1 --", "%", "", "\x00", "é🍀", "*"])
-    async def test_an_id_is_taken_literally(self, store: ResponseStore, name: str) -> None:
+    async def test_an_id_is_taken_literally(self, store: Store, name: str) -> None:
         await keep(store, "a")
         for lookup in (store.get, store.input_items, store.context, store.item, store.delete):
             call: Callable[[str, str], Awaitable[object]] = lookup
@@ -700,51 +856,29 @@ class ResponseStoreContract:
             assert await unknown(call(name, "resp_a"))
         assert await context_of(store, "a") == turns("a")
 
-    # --- what is running --------------------------------------------------------------------------
-
-    async def test_unfinished_responses_are_listed_oldest_first(self, store: ResponseStore) -> None:
-        assert await store.unfinished() == []
-        for tenant, name in ((US, "z"), (THEM, "a"), (US, "done"), (US, "deleted"), (US, "m")):
-            await store.create(tenant, running(name, status="queued"))
-        await store.finish(US, finished("done"))
-        await store.delete(US, "resp_deleted")
-        assert [(tenant, one.id) for tenant, one in await store.unfinished()] == [
-            (US, "resp_z"),
-            (THEM, "resp_a"),
-            (US, "resp_m"),
-        ]
-
-    async def test_an_unfinished_response_is_listed_whole(self, store: ResponseStore) -> None:
-        new = running("a", **EVERY_FIELD)
-        await store.create(US, new)
-        [(_, found)] = await store.unfinished()
-        assert as_json(found) == as_json(new.response)
-
     # --- at the same time -------------------------------------------------------------------------
 
-    async def test_many_write_and_read_their_own_at_the_same_time(
-        self, store: ResponseStore
-    ) -> None:
+    async def test_many_write_and_read_their_own_at_the_same_time(self, store: Store) -> None:
         await keep(store, "root")
 
         async def client(name: str) -> None:
             await store.create(US, running(name, after="root"))
             assert (await store.get(US, f"resp_{name}")).status == "in_progress"
-            assert await store.finish(US, finished(name, after="root"))
+            assert await end(store, finished(name, after="root"))
             assert (await store.get(US, f"resp_{name}")).status == "completed"
             assert await context_of(store, name) == turns("root", name)
 
         await asyncio.gather(*[client(str(n)) for n in range(50)])
-        assert await store.unfinished() == []
+        assert await store.held(OWNER) == []
 
-    async def test_of_many_that_finish_a_response_one_succeeds(self, store: ResponseStore) -> None:
+    async def test_of_many_that_finish_a_response_one_succeeds(self, store: Store) -> None:
         await store.create(US, running("a"))
-        ends = [finished("a", model=f"m{n}") for n in range(20)]
-        won = await asyncio.gather(*[store.finish(US, end) for end in ends])
+        done = [finished("a", model=f"m{n}") for n in range(20)]
+        won = await asyncio.gather(*[end(store, one) for one in done])
         assert won.count(True) == 1
-        assert await store.get(US, "resp_a") == ends[won.index(True)]
+        assert await store.get(US, "resp_a") == done[won.index(True)]
 
-    async def test_a_write_that_fails_takes_no_other_with_it(self, store: ResponseStore) -> None:
+    async def test_a_write_that_fails_takes_no_other_with_it(self, store: Store) -> None:
         await store.create(US, running("taken"))
         names = [str(n) for n in range(10)]
         writes = [store.create(US, running(name)) for name in names]
@@ -755,7 +889,7 @@ class ResponseStoreContract:
             assert await input_of(store, name) == [f"{name}_in"]
         assert await unknown(store.item(US, "msg_lost"))
 
-    async def test_a_caller_that_leaves_disturbs_nobody(self, store: ResponseStore) -> None:
+    async def test_a_caller_that_leaves_disturbs_nobody(self, store: Store) -> None:
         leaving = asyncio.create_task(store.create(US, running("leaving")))
         staying = asyncio.create_task(store.create(US, running("staying")))
         await asyncio.sleep(0)

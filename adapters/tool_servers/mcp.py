@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from antiphon.adapters.fetching import Checked
-from antiphon.application.ports import Json, ToolResult, ToolServers, ToolSession
+from antiphon.application.ports import Json, ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.domain.errors import AntiphonError, FetchRefused, ToolServerError
+from antiphon.domain.mcp import check_url
 from antiphon.domain.tools import McpTool
 
 MOST_OPENINGS = 3
 """A server that is lost again and again is given up for the response."""
 
 CLOSING_S = 2.0
-TIMED_OUT, LOST = -32001, -32000
+LEAVING_S = 0.2
+TIMED_OUT, LOST, TOO_LARGE = -32001, -32000, -32002
 """Codes of JSON-RPC errors, for what no server could tell."""
 
 
@@ -38,6 +39,14 @@ def protocol_error(code: int, message: str) -> Unreached:
     return Unreached({"type": "mcp_protocol_error", "code": code, "message": message})
 
 
+def timed_out(timeout_s: float) -> Unreached:
+    return protocol_error(TIMED_OUT, f"The MCP server gave no answer within {timeout_s:g} seconds.")
+
+
+def too_large(max_bytes: int) -> Unreached:
+    return protocol_error(TOO_LARGE, f"The MCP server's answer has more than {max_bytes} bytes.")
+
+
 class McpServers(ToolServers):
     """`checked` is the way to the servers; None: no server may be reached."""
 
@@ -46,10 +55,47 @@ class McpServers(ToolServers):
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
 
+    def resolve(self, server: McpTool, path: str) -> McpTool | None:
+        if not server.server_url:
+            return None
+        check_url(server, path)
+        return server
+
     def session(self, server: McpTool) -> ToolSession:
         return McpSession(
             server, self._checked, timeout_s=self._timeout_s, max_bytes=self._max_bytes
         )
+
+    async def aclose(self) -> None:
+        pass  # each session has its connection
+
+
+class UrlServer(ToolServer):
+    """A remote MCP server of the operator's; `headers` go to it alone, over `checked`."""
+
+    def __init__(
+        self,
+        label: str,
+        url: str,
+        headers: Mapping[str, str],
+        checked: Checked,
+        *,
+        timeout_s: float,
+        max_bytes: int,
+    ) -> None:
+        self.label = label
+        self._server = McpTool(server_label=label, server_url=url, headers=dict(headers))
+        self._checked = checked
+        self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
+
+    def session(self) -> ToolSession:
+        return McpSession(
+            self._server, self._checked, timeout_s=self._timeout_s, max_bytes=self._max_bytes
+        )
+
+    async def aclose(self) -> None:
+        pass  # each session has its connection
 
 
 class McpSession(ToolSession):
@@ -63,7 +109,7 @@ class McpSession(ToolSession):
         self._opening = asyncio.Lock()
         self._openings = 0
         self._failure: Unreached | None = None
-        self._line: _Line | None = None
+        self._line: Line | None = None
 
     async def tools(self) -> tuple[Json, ...]:
         try:
@@ -94,11 +140,9 @@ class McpSession(ToolSession):
                 line = await self._connected()
                 return await line.use(ask)
         except TimeoutError:
-            raise protocol_error(
-                TIMED_OUT, f"The MCP server gave no answer within {self._timeout_s:g} seconds."
-            ) from None
+            raise timed_out(self._timeout_s) from None
 
-    async def _connected(self) -> _Line:
+    async def _connected(self) -> Line:
         async with self._opening:
             if self._line is not None and self._line.is_open:
                 return self._line
@@ -114,7 +158,7 @@ class McpSession(ToolSession):
                 raise
             return self._line
 
-    async def _open(self) -> _Line:
+    async def _open(self) -> Line:
         if self._checked is None:
             raise FetchRefused(
                 "This server calls no MCP servers (its operator can allow it with --fetch-urls)."
@@ -123,7 +167,7 @@ class McpSession(ToolSession):
         sdk = await asyncio.to_thread(
             importlib.import_module, "antiphon.adapters.tool_servers.mcp_client"
         )
-        line = _Line(
+        line = Line(
             sdk.connected(url, _headers(self._server), self._checked, max_bytes=self._max_bytes)
         )
         await line.open()
@@ -137,7 +181,7 @@ def _headers(server: McpTool) -> dict[str, str]:
     return headers
 
 
-class _Line:
+class Line:
     """A connection, held open by a task of its own until it is lost or closed."""
 
     def __init__(self, connected: Any) -> None:
@@ -151,7 +195,9 @@ class _Line:
 
     @property
     def is_open(self) -> bool:
-        return not self._holding.done()
+        # What is lost or closed takes a while to be cleared away.
+        is_lost = self._client is not None and self._client.is_lost()
+        return not (self._holding.done() or self._closed.is_set() or is_lost)
 
     async def open(self) -> None:
         """Wait until it can be used. Raises: Unreached."""
@@ -164,6 +210,10 @@ class _Line:
     async def use(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
         return await self._while_held(ask(self._client))
 
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Call `tell` when the connection was lost or closed, soon if it is already."""
+        self._holding.add_done_callback(lambda _: tell())
+
     async def aclose(self) -> None:
         self._closed.set()
         await asyncio.wait({self._holding}, timeout=CLOSING_S)
@@ -172,6 +222,7 @@ class _Line:
 
     async def _while_held(self, work: Awaitable[Any]) -> Any:
         working = asyncio.ensure_future(work)
+        working.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             await asyncio.wait({working, self._holding}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
@@ -179,8 +230,8 @@ class _Line:
             raise self._loss()
         finally:
             working.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await working
+            # Not until it has ended: the SDK tells the server of it first, who may not be reading.
+            await asyncio.wait({working}, timeout=LEAVING_S)
 
     def _loss(self) -> Unreached:
         failure = None if self._holding.cancelled() else self._holding.exception()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpcore
@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from antiphon.adapters.fetching import Checked
-from antiphon.adapters.tool_servers.mcp import LOST, Unreached, protocol_error
+from antiphon.adapters.tool_servers.mcp import LOST, Unreached, protocol_error, too_large
 from antiphon.application.ports import Json, ToolResult
 from antiphon.domain.errors import FetchRefused
 
@@ -37,9 +37,20 @@ _LOST = "The connection to the MCP server was lost, or was never made."
 class Asked:
     """A connected client, in the words of ports.ToolSession."""
 
-    def __init__(self, client: Client, transport: _Transport) -> None:
+    def __init__(
+        self,
+        client: Client,
+        fault_of: Callable[[BaseException | None], Unreached],
+        is_lost: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._client = client
-        self._transport = transport
+        self._fault_of = fault_of
+        self.is_lost = is_lost
+
+    async def is_there(self) -> None:
+        """Return once the server has answered anything at all."""
+        with suppress(MCPError):
+            await self._client.session.send_ping()
 
     async def tools(self) -> tuple[Json, ...]:
         found: list[Json] = []
@@ -48,7 +59,7 @@ class Asked:
             try:
                 page = await self._client.list_tools(cursor=cursor)
             except Exception as error:
-                raise self._transport.fault_of(error) from None
+                raise self._fault_of(error) from None
             found += map(_listed, page.tools)
             cursor = page.next_cursor
             if not cursor:
@@ -59,7 +70,7 @@ class Asked:
         try:
             result = await self._called(name, arguments)
         except Exception as error:
-            raise self._transport.fault_of(error) from None
+            raise self._fault_of(error) from None
         if result.is_error:
             content = [_dumped(block) for block in result.content]
             return ToolResult(error={"type": "mcp_tool_execution_error", "content": content})
@@ -119,7 +130,7 @@ async def connected(
         try:
             async with _streamable(url, headers, transport) as client:
                 transport.answered = True
-                yield Asked(client, transport)
+                yield Asked(client, transport.fault_of)
                 return
         except Exception as error:
             if transport.answered or transport.status not in NOT_STREAMABLE:
@@ -127,7 +138,7 @@ async def connected(
         first = transport.fault_of(None)
         try:
             async with _sse(url, headers, transport) as client:
-                yield Asked(client, transport)
+                yield Asked(client, transport.fault_of)
         except Exception:
             raise first from None
 
@@ -195,9 +206,7 @@ class _Transport(httpx2.AsyncBaseTransport):
     def fault_of(self, error: BaseException | None) -> Unreached:
         """Return what went wrong as a client may see it."""
         if self._too_large:
-            return protocol_error(
-                LOST, f"The MCP server's answer has more than {self._max_bytes} bytes."
-            )
+            return too_large(self._max_bytes)
         if self.status is not None:
             message = f"The MCP server answered with HTTP status {self.status}."
             return Unreached({"type": "http_error", "code": self.status, "message": message})

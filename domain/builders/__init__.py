@@ -13,11 +13,12 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.builders.message import MessageBuilder
 from antiphon.domain.builders.reasoning import ReasoningBuilder
+from antiphon.domain.builders.restored import RestoredItem
 from antiphon.domain.builders.seed import Seed
 from antiphon.domain.builders.tool import open_tool
 from antiphon.domain.builders.typed_call import open_call
 
-__all__ = ["BUILDERS", "Builder", "Seed"]
+__all__ = ["BUILDERS", "Builder", "RestoredItem", "Seed"]
 
 
 class Builder(Protocol):

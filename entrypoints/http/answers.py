@@ -17,6 +17,7 @@ from litestar.types import Receive, Scope, Send
 
 from antiphon.application.ports import Batches
 from antiphon.domain import events as e
+from antiphon.domain.errors import ServerStops
 from antiphon.domain.events import Event
 from antiphon.domain.response import Response
 from antiphon.entrypoints.http.errors import error_json
@@ -61,6 +62,25 @@ class PiecesAnswer:
             async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def ended(
+    response: Response,
+    headers: Headers,
+    telling: Telling,
+    *,
+    shape: Callable[[Response], Any] = lambda response: response,
+) -> JsonAnswer:
+    """Return the answer to who waited for a response; a failed one is an error (api_surface 8.3).
+
+    `shape` makes what is shown of it.
+    """
+    if response.status == "failed" and response.error is not None:
+        failure = response.error
+        body = error_json(500, failure.message, None, failure.code, telling.dialect)
+        # The response was accepted and stored: a client that repeats it would run it twice.
+        return JsonAnswer(body, {**headers, "x-should-retry": "false"}, status=500)
+    return JsonAnswer(telling.whole(shape(response)), headers)
 
 
 class StreamAnswer:
@@ -127,28 +147,34 @@ class WholeAnswer:
         self._telling = telling
         self._shape = shape
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            response = await unless_gone(receive, self._last())
+            last = await unless_gone(receive, self._last())
         finally:
             await self._leave()
-        if response is None:
-            return
-        if response.status == "failed" and response.error is not None:
-            failure, dialect = response.error, self._telling.dialect
-            body = error_json(500, failure.message, None, failure.code, dialect)
-            # The response was accepted and stored: a client that repeats it would run it twice.
-            headers = {**self._headers, "x-should-retry": "false"}
-            await send_json(send, body, headers, status=500)
-            return
-        await send_json(send, self._telling.whole(self._shape(response)), self._headers)
+        if isinstance(last, e.Completed | e.Incomplete | e.Failed):
+            answer = ended(last.response, self._headers, self._telling, shape=self._shape)
+            await answer(scope, receive, send)
+        elif last is not None:
+            await self._broken_off(send, last)
 
-    async def _last(self) -> Response:
+    async def _broken_off(self, send: Send, last: Event) -> None:
+        """Answer for a run that goes on elsewhere, or whose response was deleted."""
+        dialect = self._telling.dialect
+        if isinstance(last, e.Error):
+            body = error_json(500, last.message, None, last.code, dialect)
+            await send_json(send, body, {**self._headers, "x-should-retry": "false"}, status=500)
+            return
+        stops = ServerStops()
+        body = error_json(503, stops.message, None, stops.code, dialect)
+        headers = {**self._headers, "retry-after": "1", "connection": "close"}
+        await send_json(send, body, headers, status=503)
+
+    async def _last(self) -> Event | None:
         last: Event | None = None
         async for events in self._batches:
             last = events[-1]
-        assert isinstance(last, e.Completed | e.Incomplete | e.Failed)
-        return last.response
+        return last
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
@@ -176,14 +202,19 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | Non
         gone.cancel()
 
 
-async def send_json(send: Any, body: bytes, headers: Headers, *, status: int = 200) -> None:
+async def send_json(
+    send: Any, body: bytes, headers: Headers, *, status: int = 200, to: str = "http"
+) -> None:
+    """Send a whole answer. A WebSocket that is not accepted yet is answered like any request."""
+    prefix = "websocket.http" if to == "websocket" else "http"
     all_headers = {
         "content-type": "application/json",
         "content-length": str(len(body)),
         **headers,
     }
-    await send({"type": "http.response.start", "status": status, "headers": _raw(all_headers)})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    start = {"type": f"{prefix}.response.start", "status": status, "headers": _raw(all_headers)}
+    await send(start)
+    await send({"type": f"{prefix}.response.body", "body": body, "more_body": False})
 
 
 async def _gone(receive: Receive) -> None:

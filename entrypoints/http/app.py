@@ -6,6 +6,7 @@ from litestar import Litestar
 from litestar.di import Provide
 
 from antiphon import __version__
+from antiphon.application.check_ready import CheckReady
 from antiphon.application.models import Models
 from antiphon.entrypoints.http.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.errors import ErrorAnswers
@@ -22,6 +23,7 @@ def create_app(
     conversations: ConversationServices,
     models: Models,
     files: FileServices,
+    check_ready: CheckReady,
     *,
     started_at: int,
     max_file_bytes: int,
@@ -35,6 +37,7 @@ def create_app(
             "conversations": Provide(lambda: conversations, sync_to_thread=False, use_cache=True),
             "models": Provide(lambda: models, sync_to_thread=False, use_cache=True),
             "file_services": Provide(lambda: files, sync_to_thread=False, use_cache=True),
+            "check_ready": Provide(lambda: check_ready, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },
         exception_handlers=ErrorAnswers(

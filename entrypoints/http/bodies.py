@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.pauses import in_turn
-from antiphon.domain.decoding import Decoded, decode_request
+from antiphon.domain.decoding import Decoded, decode_any, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
 from antiphon.domain.mcp import redacted
 from antiphon.domain.request import CreateResponse
@@ -66,7 +66,7 @@ def decode_body(
 
 def as_logged(body: bytes) -> str:
     """Return a body that was read, without the secrets of the MCP servers that it names."""
-    return msgspec.json.encode(_without_secrets(msgspec.json.decode(body))).decode()
+    return msgspec.json.encode(_without_secrets(decode_any(body))).decode()
 
 
 def _without_secrets(value: Any) -> Any:

@@ -44,8 +44,13 @@ from antiphon.entrypoints.http.openapi import (
     CreateConversationOperation,
     UpdateConversationOperation,
 )
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, request_id
-from antiphon.entrypoints.http.responses import TENANT, HttpOptions
+from antiphon.entrypoints.http.requests import (
+    HttpRequest,
+    answer_headers,
+    request_id,
+    tenant_of,
+)
+from antiphon.entrypoints.http.responses import HttpOptions
 
 logger = logging.getLogger("antiphon.requests")
 B = TypeVar("B", bound=Struct)
@@ -83,14 +88,14 @@ class Conversations(Controller):
     async def create(self, request: HttpRequest, conversations: Services) -> ASGIApp:
         """It may begin with up to 20 items."""
         decoded = await _decoded(request, NewConversation, conversations.options)
-        created = await conversations.create(TENANT, decoded.request)
+        created = await conversations.create(tenant_of(request), decoded.request)
         return JsonAnswer(created, answer_headers(request, decoded.unknown))
 
     @get("/{conversation_id:str}", summary="Retrieve a conversation")
     async def retrieve(
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
-        found = await conversations.get(TENANT, conversation_id)
+        found = await conversations.get(tenant_of(request), conversation_id)
         return JsonAnswer(found, answer_headers(request))
 
     @post(
@@ -103,7 +108,7 @@ class Conversations(Controller):
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
         decoded = await _decoded(request, NewMetadata, conversations.options)
-        updated = await conversations.update(TENANT, conversation_id, decoded.request)
+        updated = await conversations.update(tenant_of(request), conversation_id, decoded.request)
         return JsonAnswer(updated, answer_headers(request, decoded.unknown))
 
     @delete("/{conversation_id:str}", summary="Delete a conversation", status_code=200)
@@ -111,7 +116,7 @@ class Conversations(Controller):
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
         """Responses that were made in it keep the items that they brought."""
-        await conversations.delete(TENANT, conversation_id)
+        await conversations.delete(tenant_of(request), conversation_id)
         answer = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
         return JsonAnswer(answer, answer_headers(request))
 
@@ -130,9 +135,9 @@ class Conversations(Controller):
         include_plain: IncludePlain = None,
     ) -> ASGIApp:
         """Answer with the list of what was added, up to 20 items at once."""
-        view = _view(conversations, include_bracketed, include_plain)
+        view = _view(request, conversations, include_bracketed, include_plain)
         decoded = await _decoded(request, NewItems, conversations.options)
-        page = await conversations.add_items(TENANT, conversation_id, decoded.request)
+        page = await conversations.add_items(tenant_of(request), conversation_id, decoded.request)
         return JsonAnswer(as_list(page, view), answer_headers(request, decoded.unknown))
 
     @get("/{conversation_id:str}/items", summary="List a conversation's items")
@@ -147,9 +152,9 @@ class Conversations(Controller):
         limit: Limit = 20,
         order: InOrder = "desc",
     ) -> ASGIApp:
-        view = _view(conversations, include_bracketed, include_plain)
+        view = _view(request, conversations, include_bracketed, include_plain)
         cut = Cut(after=after, limit=limit, order=order)
-        page = await conversations.list_items(TENANT, conversation_id, cut)
+        page = await conversations.list_items(tenant_of(request), conversation_id, cut)
         return JsonAnswer(as_list(page, view), answer_headers(request))
 
     @get("/{conversation_id:str}/items/{item_id:str}", summary="Retrieve one item")
@@ -162,8 +167,8 @@ class Conversations(Controller):
         include_bracketed: Include = None,
         include_plain: IncludePlain = None,
     ) -> ASGIApp:
-        view = _view(conversations, include_bracketed, include_plain)
-        item = await conversations.get_item(TENANT, conversation_id, item_id)
+        view = _view(request, conversations, include_bracketed, include_plain)
+        item = await conversations.get_item(tenant_of(request), conversation_id, item_id)
         return JsonAnswer(view.raw(item.raw), answer_headers(request))
 
     @delete(
@@ -179,12 +184,14 @@ class Conversations(Controller):
         item_id: FromPath[str],
     ) -> ASGIApp:
         """Answer with the conversation."""
-        conversation = await conversations.remove_item(TENANT, conversation_id, item_id)
+        conversation = await conversations.remove_item(tenant_of(request), conversation_id, item_id)
         return JsonAnswer(conversation, answer_headers(request))
 
 
-def _view(conversations: ConversationServices, *given: list[str] | None) -> Visible:
-    return view_of(*given, seal=partial(conversations.seal, TENANT))
+def _view(
+    request: HttpRequest, conversations: ConversationServices, *given: list[str] | None
+) -> Visible:
+    return view_of(*given, seal=partial(conversations.seal, tenant_of(request)))
 
 
 async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:

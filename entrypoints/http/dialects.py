@@ -91,7 +91,7 @@ def _with_statuses(told: dict[str, Any]) -> dict[str, Any]:
 
 OPENAI = Dialect(
     name="openai",
-    error_types={0: "invalid_request_error", 401: "authentication_error", 429: "rate_limit_error"},
+    error_types={0: "invalid_request_error", 429: "rate_limit_error"},
 )
 OPEN_RESPONSES = Dialect(
     name="open-responses",

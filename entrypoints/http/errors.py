@@ -16,23 +16,39 @@ from msgspec import UNSET, UnsetType
 
 from antiphon.domain import errors as er
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers
+from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, is_accepted
 
 logger = logging.getLogger("antiphon.http")
 
 STATUS: Mapping[type[er.AntiphonError], int] = {
+    er.Unauthenticated: 401,
     er.NotFound: 404,
     er.BodyTooLarge: 413,
     er.UnsupportedMediaType: 415,
     er.QueueFull: 429,
+    er.QuotaExceeded: 429,
     er.TooManyRequests: 503,
+    er.ServerStops: 503,
+    er.RepeatPending: 503,
     er.RequestError: 400,
     er.EngineDead: 503,
     er.EngineError: 500,
+    er.KeysUnreadable: 503,
     er.StoreError: 500,
     er.AntiphonError: 500,
 }
 """The first type that fits counts; subclasses stand before their bases."""
+
+RETRY_LATER = (429, 503)
+HEADERS: Mapping[type[Exception], Mapping[str, str]] = {
+    # The next request of this connection is better sent to another server.
+    er.ServerStops: {"connection": "close"},
+    # Clients would send it again because of its status, to no avail.
+    er.QuotaExceeded: {"x-should-retry": "false"},
+}
+
+STORE_FAILED = "What this server keeps cannot be read or written now."
+"""In place of the reason, which names machines and files: that is for the log."""
 
 RETRY_AFTER_S = 1
 MOST_TOLD = 1000
@@ -71,6 +87,8 @@ def told(exc: Exception) -> tuple[int, str, str | None, str | None]:
     """Return what a client is told of an error: status, message, param and code."""
     if not isinstance(exc, er.AntiphonError):
         return 500, "The server had an error.", None, "server_error"
+    if isinstance(exc, er.StoreError) and not isinstance(exc, er.KeysUnreadable):
+        return STATUS[er.StoreError], STORE_FAILED, None, "server_error"
     status = next(status for kind, status in STATUS.items() if isinstance(exc, kind))
     if isinstance(exc, er.RequestError):
         return status, exc.message, exc.param, exc.code
@@ -95,7 +113,7 @@ class ErrorAnswers:
 
     def ours(self, request: HttpRequest, exc: er.AntiphonError) -> Response[bytes]:
         self._log(request, exc)
-        return self._answer(request, *told(exc))
+        return self._answer(request, *told(exc), HEADERS.get(type(exc)))
 
     def of_framework(self, request: HttpRequest, exc: HTTPException) -> Response[bytes]:
         self._log(request, exc)
@@ -119,10 +137,12 @@ class ErrorAnswers:
         message: str,
         param: str | None,
         code: str | None,
-        headers: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Response[bytes]:
         sent = {**(headers or {}), **answer_headers(request)}
-        if status == 503:
+        if is_accepted(request):
+            sent["x-should-retry"] = "false"
+        if status in RETRY_LATER and "x-should-retry" not in sent:
             sent["retry-after"] = str(RETRY_AFTER_S)
         return Response(
             # A wrong name of a dialect is an error itself, and is told like any other.
@@ -135,3 +155,5 @@ class ErrorAnswers:
     def _log(self, request: HttpRequest, exc: Exception) -> None:
         if self._stacks:
             logger.warning("%s %s", request.method, request.url.path, exc_info=exc)
+        elif isinstance(exc, er.StoreError):
+            logger.error("%s %s: %s", request.method, request.url.path, exc)

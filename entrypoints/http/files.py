@@ -17,8 +17,12 @@ from antiphon.application.files import AddFile, DeleteFile, GetFile, ListFiles, 
 from antiphon.application.ports import StoredFile
 from antiphon.domain.errors import RequestError, UnsupportedMediaType, missing_parameter
 from antiphon.entrypoints.http.answers import JsonAnswer, PiecesAnswer
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header
-from antiphon.entrypoints.http.responses import TENANT
+from antiphon.entrypoints.http.requests import (
+    HttpRequest,
+    answer_headers,
+    header,
+    tenant_of,
+)
 
 FORM_BYTES = 64 * 1024
 """What a form may have beside its file: other fields, boundaries, heads of parts."""
@@ -51,7 +55,7 @@ class Files(Controller):
         try:
             file, purpose = _fields(form)
             added = await file_services.add(
-                TENANT,
+                tenant_of(request),
                 filename=_plain(file.filename),
                 purpose=purpose,
                 content=await file.read(),
@@ -71,7 +75,7 @@ class Files(Controller):
         purpose: FromQuery[str | None] = None,
     ) -> ASGIApp:
         page = await file_services.list(
-            TENANT, after=after, limit=limit, order=order, purpose=purpose
+            tenant_of(request), after=after, limit=limit, order=order, purpose=purpose
         )
         return JsonAnswer(
             {
@@ -91,7 +95,9 @@ class Files(Controller):
         file_services: NamedDependency[FileServices],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        return JsonAnswer(_shown(await file_services.get(TENANT, file_id)), answer_headers(request))
+        return JsonAnswer(
+            _shown(await file_services.get(tenant_of(request), file_id)), answer_headers(request)
+        )
 
     @get("/{file_id:str}/content", summary="Retrieve a file's content")
     async def content(
@@ -100,7 +106,7 @@ class Files(Controller):
         file_services: NamedDependency[FileServices],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        file, pieces = await file_services.read(TENANT, file_id)
+        file, pieces = await file_services.read(tenant_of(request), file_id)
         # Never shown by a browser as a page of this server: it is what somebody uploaded.
         headers = {
             "content-type": "application/octet-stream",
@@ -117,7 +123,7 @@ class Files(Controller):
         file_services: NamedDependency[FileServices],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        await file_services.delete(TENANT, file_id)
+        await file_services.delete(tenant_of(request), file_id)
         answer = {"id": file_id, "object": "file", "deleted": True}
         return JsonAnswer(answer, answer_headers(request))
 

@@ -1,22 +1,38 @@
-"""`/health/live`: the process answers. `/health/ready`: a request would be served."""
+"""`/livez`: the process answers. `/readyz`: a request would be served. Both are as probes of
+Kubernetes ask for them. `/health/live` is the older name of the first; `/health/ready` asks the
+engine alone.
+"""
 
 from __future__ import annotations
 
-from litestar import Controller, get
+from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 
+from antiphon.application.check_ready import CheckReady
 from antiphon.application.models import Models
 
 
 class Health(Controller):
-    path = "/health"
+    path = "/"
     tags = ("Health",)
 
-    @get("/live", summary="Is the process alive?")
+    @get(["/livez", "/health/live"], summary="Is the process alive?")
     async def live(self) -> dict[str, str]:
         return {"status": "live"}
 
-    @get("/ready", summary="Would a request be served?")
+    @get("/readyz", summary="Would a request be served?")
+    async def readyz(self, check_ready: NamedDependency[CheckReady]) -> Response[dict[str, str]]:
+        """503 while the server stops, its store cannot be written, or an engine is dead."""
+        found = await check_ready()
+        body = {
+            "status": "ready" if found.is_ready else "not ready",
+            "server": found.server,
+            "store": found.store,
+            "engine": found.engine,
+        }
+        return Response(body, status_code=200 if found.is_ready else 503)
+
+    @get("/health/ready", summary="Would an engine serve a request?")
     async def ready(self, models: NamedDependency[Models]) -> dict[str, str]:
         """503 once an engine is dead: nothing but a restart helps then."""
         await models.check()

@@ -11,12 +11,15 @@ from litestar.openapi.spec import (
     Components,
     OpenAPIMediaType,
     OpenAPIResponse,
+    OpenAPIType,
     Operation,
+    Parameter,
     Reference,
     RequestBody,
     Schema,
 )
 
+from antiphon.application import repeats
 from antiphon.application.compact_conversation import CompactedWindow
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.events import EVENT_TYPES
@@ -25,6 +28,15 @@ from antiphon.domain.response import Response
 
 PATH = "/schema"
 _REF = "#/components/schemas/{name}"
+
+
+_REPEAT_KEY = Parameter(
+    name=repeats.HEADER,
+    param_in="header",
+    required=False,
+    description="The same key and body give the same response for a day: nothing runs twice.",
+    schema=Schema(type=OpenAPIType.STRING, min_length=1, max_length=255),
+)
 
 
 class _Components(Components):
@@ -54,6 +66,7 @@ class CreateOperation(Operation):
 
     def __post_init__(self) -> None:
         self.request_body = RequestBody(content=_json("CreateResponse"), required=True)
+        self.parameters = [_REPEAT_KEY]
         events = ", ".join(sorted(EVENT_TYPES))
         streamed = OpenAPIMediaType(schema=Schema(description=f"Frames of these events: {events}."))
         self.responses = {

@@ -7,6 +7,7 @@ from typing import Any
 
 from litestar import Request
 from litestar.connection import ASGIConnection
+from litestar.types import Scope
 
 from antiphon.adapters.ids import new_id
 
@@ -14,10 +15,16 @@ HttpRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
 
 REQUEST_ID_HEADER = "x-request-id"
+REPLAYED_HEADER = "idempotent-replayed"
 IGNORED_HEADER = "x-antiphon-ignored"
 MAX_REQUEST_ID = 128
 MAX_IGNORED = 1000
 TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+def sent(scope: Scope, name: bytes) -> list[bytes]:
+    """Return what was sent under the name of a header, each time, be it empty."""
+    return [value for key, value in scope["headers"] if key == name]
 
 
 def header(request: Connection, name: bytes) -> str:
@@ -26,6 +33,12 @@ def header(request: Connection, name: bytes) -> str:
         if key == name:
             return value.decode("latin-1")
     return ""
+
+
+def tenant_of(request: Connection) -> str:
+    """Return whose objects the request may see, as `auth.py` found out."""
+    tenant: str = request.auth
+    return tenant
 
 
 def request_id(request: Connection) -> str:
@@ -37,6 +50,15 @@ def request_id(request: Connection) -> str:
         state["request_id"] = given if plain else new_id("req")
     known: str = state["request_id"]
     return known
+
+
+def accept(request: Connection) -> None:
+    """Note that what fails from now on has begun: whoever sends it again, runs it twice."""
+    request.scope["state"]["is_accepted"] = True
+
+
+def is_accepted(request: Connection) -> bool:
+    return "is_accepted" in request.scope["state"]
 
 
 def trace_headers(request: Connection) -> dict[str, str]:

@@ -16,12 +16,14 @@ from msgspec import Struct
 
 from antiphon.application.compact_conversation import CompactConversation
 from antiphon.application.count_tokens import CountTokens
-from antiphon.application.create_response import Created, CreateResponseService
+from antiphon.application.create_once import CreateOnce
+from antiphon.application.create_response import CreateResponseService
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.lanes import LaneLimits
 from antiphon.application.paging import Cut
 from antiphon.application.pauses import in_turn
 from antiphon.application.ports import Batches
+from antiphon.application.repeats import Taken
 from antiphon.application.stored_responses import (
     CancelResponse,
     DeleteResponse,
@@ -29,10 +31,13 @@ from antiphon.application.stored_responses import (
     ListInputItems,
 )
 from antiphon.application.turns import Seal
+from antiphon.application.until import Moment, Until
 from antiphon.domain.decoding import Decoded
+from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.request import CreateResponse
+from antiphon.domain.response import TERMINAL
 from antiphon.domain.visible import Visible
-from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer
+from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer, ended
 from antiphon.entrypoints.http.bodies import BodyLimits, as_logged, decode_body, read_body
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
 from antiphon.entrypoints.http.heartbeat import Heartbeat
@@ -46,18 +51,19 @@ from antiphon.entrypoints.http.lists import (
     view_of,
 )
 from antiphon.entrypoints.http.openapi import CompactOperation, CountOperation, CreateOperation
+from antiphon.entrypoints.http.repeats import no_longer_streamed, repeat_of
 from antiphon.entrypoints.http.requests import (
+    REPLAYED_HEADER,
     HttpRequest,
+    accept,
     answer_headers,
     request_id,
+    tenant_of,
     trace_headers,
 )
 from antiphon.entrypoints.http.sse import Telling
 
 logger = logging.getLogger("antiphon.requests")
-
-TENANT = "default"
-"""Until there are keys, all requests are one tenant's."""
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):
@@ -73,9 +79,13 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
 
 
 class Services(Struct, frozen=True, kw_only=True):
-    """What the handlers of this controller call."""
+    """What the handlers of this controller call.
+
+    `stopping` happens when the server is told to stop, `drained` when its runs are over.
+    """
 
     create: CreateResponseService
+    create_once: CreateOnce
     count: CountTokens
     compact: CompactConversation
     get: GetResponse
@@ -85,6 +95,7 @@ class Services(Struct, frozen=True, kw_only=True):
     input_items: ListInputItems
     heartbeat: Heartbeat
     stopping: asyncio.Event
+    drained: Moment
     seal: Seal
     options: HttpOptions
 
@@ -102,17 +113,33 @@ class Responses(Controller):
         body, decoded = await self._read(request, services)
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), as_logged(body))
-        created = await services.create(
-            decoded.request, tenant=TENANT, trace_headers=trace_headers(request)
-        )
-        ignored = (*created.ignored, *decoded.unknown)
-        headers = answer_headers(request, ignored)
         telling = Telling.of(decoded.request, dialect)
+        repeat, without_effect = await repeat_of(request, decoded.request, body)
+        created = await services.create_once(
+            decoded.request,
+            repeat,
+            tenant=tenant_of(request),
+            body=body,
+            trace_headers=trace_headers(request),
+        )
+        if isinstance(created, Taken):
+            headers = {**answer_headers(request, decoded.unknown), REPLAYED_HEADER: "true"}
+            return await self._again(
+                tenant_of(request), created.response_id, decoded.request, headers, services, telling
+            )
+        if repeat is None:
+            accept(request)
+        headers = answer_headers(request, (*created.ignored, *without_effect, *decoded.unknown))
+        events = created.events
+        if created.outlives_client:
+            events = Until(events, services.drained)
         if decoded.request.stream:
-            return self._stream(created.events, headers, services, telling, leave=created.leave)
+            return self._stream(events, headers, services, telling, leave=created.leave)
         if created.background:
-            return await self._accepted(created, headers, services, telling)
-        return WholeAnswer(created.events, headers, leave=created.leave, telling=telling)
+            # As it was saved: a store that fails now would keep its id from who has to ask for it.
+            await created.leave()
+            return JsonAnswer(telling.whole(created.response), headers)
+        return WholeAnswer(events, headers, leave=created.leave, telling=telling)
 
     @post(
         "/input_tokens",
@@ -123,7 +150,7 @@ class Responses(Controller):
     async def count(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Render what `create` would render, and count it."""
         _, decoded = await self._read(request, services)
-        counted = await services.count(decoded.request, tenant=TENANT)
+        counted = await services.count(decoded.request, tenant=tenant_of(request))
         answer = {"object": "response.input_tokens", "input_tokens": counted.tokens}
         headers = answer_headers(request, (*counted.ignored, *decoded.unknown))
         return JsonAnswer(answer, headers)
@@ -139,7 +166,7 @@ class Responses(Controller):
         telling = Telling(dialect_of(request, services.options.dialect))
         _, decoded = await self._read(request, services)
         compacting = await services.compact(
-            decoded.request, tenant=TENANT, trace_headers=trace_headers(request)
+            decoded.request, tenant=tenant_of(request), trace_headers=trace_headers(request)
         )
         created = compacting.created
         headers = answer_headers(request, (*created.ignored, *decoded.unknown))
@@ -166,20 +193,25 @@ class Responses(Controller):
         """With `stream=true`, the events that follow `starting_after`, then live ones."""
         telling = Telling(
             dialect_of(request, services.options.dialect),
-            view=_view(services, include_bracketed, include_plain),
+            view=_view(request, services, include_bracketed, include_plain),
             pads=_is_true(include_obfuscation),
         )
         headers = answer_headers(request)
         if _is_true(stream):
-            events = await services.follow(TENANT, response_id, after=starting_after)
+            events: Batches = await services.follow(
+                tenant_of(request), response_id, after=starting_after
+            )
+            events = Until(events, services.drained)
             return self._stream(events, headers, services, telling, leave=events.aclose)
-        return JsonAnswer(telling.whole(await services.get(TENANT, response_id)), headers)
+        return JsonAnswer(
+            telling.whole(await services.get(tenant_of(request), response_id)), headers
+        )
 
     @delete("/{response_id:str}", summary="Delete a response", status_code=200)
     async def delete(
         self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
     ) -> ASGIApp:
-        await services.delete(TENANT, response_id)
+        await services.delete(tenant_of(request), response_id)
         answer = {"id": response_id, "object": "response", "deleted": True}
         return JsonAnswer(answer, answer_headers(request))
 
@@ -188,7 +220,7 @@ class Responses(Controller):
         self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
     ) -> ASGIApp:
         telling = Telling(dialect_of(request, services.options.dialect), view=Visible())
-        cancelled = await services.cancel(TENANT, response_id)
+        cancelled = await services.cancel(tenant_of(request), response_id)
         return JsonAnswer(telling.whole(cancelled), answer_headers(request))
 
     @get("/{response_id:str}/input_items", summary="List what the model was given")
@@ -203,9 +235,9 @@ class Responses(Controller):
         limit: Limit = 20,
         order: InOrder = "desc",
     ) -> ASGIApp:
-        view = _view(services, include_bracketed, include_plain)
+        view = _view(request, services, include_bracketed, include_plain)
         cut = Cut(after=after, limit=limit, order=order)
-        page = await services.input_items(TENANT, response_id, cut)
+        page = await services.input_items(tenant_of(request), response_id, cut)
         return JsonAnswer(as_list(page, view), answer_headers(request))
 
     async def _read(
@@ -233,20 +265,37 @@ class Responses(Controller):
             telling=telling,
         )
 
-    async def _accepted(
+    async def _again(
         self,
-        created: Created,
+        tenant: str,
+        response_id: str,
+        request: CreateResponse,
         headers: Mapping[str, str],
         services: Services,
         telling: Telling,
-    ) -> JsonAnswer:
-        await created.leave()
-        return JsonAnswer(telling.whole(await services.get(TENANT, created.id)), headers)
+    ) -> ASGIApp:
+        """Answer as the request that has the key was answered, or will be."""
+        if request.stream:
+            try:
+                events: Batches = await services.follow(tenant, response_id)
+            except NotFound:
+                raise
+            except RequestError:
+                raise no_longer_streamed(response_id) from None
+            events = Until(events, services.drained)
+            return self._stream(events, headers, services, telling, leave=events.aclose)
+        response = await services.get(tenant, response_id)
+        if response.background:
+            return JsonAnswer(telling.whole(response), headers)
+        if response.status in TERMINAL:
+            return ended(response, headers, telling)
+        events = Until(await services.follow(tenant, response_id), services.drained)
+        return WholeAnswer(events, headers, leave=events.aclose, telling=telling)
 
 
 def _is_true(text: str) -> bool:
     return text.lower() in ("true", "1")
 
 
-def _view(services: Services, *given: list[str] | None) -> Visible:
-    return view_of(*given, seal=partial(services.seal, TENANT))
+def _view(request: HttpRequest, services: Services, *given: list[str] | None) -> Visible:
+    return view_of(*given, seal=partial(services.seal, tenant_of(request)))

@@ -28,6 +28,7 @@ from antiphon.domain import errors as er
 from antiphon.domain import events as e
 from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
+from antiphon.entrypoints.http.answers import send_json
 from antiphon.entrypoints.http.bodies import BodyLimits, as_logged, check_shape, decode_body
 from antiphon.entrypoints.http.dialects import dialect_or
 from antiphon.entrypoints.http.errors import error_json
@@ -36,9 +37,10 @@ from antiphon.entrypoints.http.requests import (
     answer_headers,
     header,
     request_id,
+    tenant_of,
     trace_headers,
 )
-from antiphon.entrypoints.http.responses import TENANT, Services
+from antiphon.entrypoints.http.responses import Services
 from antiphon.entrypoints.http.sse import Telling
 
 logger = logging.getLogger("antiphon.websocket")
@@ -87,6 +89,7 @@ class Conversing:
         self._socket = socket
         self._services = services
         self._options = services.options
+        self._tenant = tenant_of(socket)
         self._traced = trace_headers(socket)
         self._dialect = dialect_or(self._options.dialect, socket)
         self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
@@ -179,7 +182,7 @@ class Conversing:
     async def _respond(self, lane: Lane, request: CreateResponse) -> None:
         created = await self._services.create(
             request,
-            tenant=TENANT,
+            tenant=self._tenant,
             trace_headers=self._traced,
             remembered=self._continuations.remembered,
         )
@@ -213,6 +216,8 @@ class Conversing:
     async def _refuse(self, exc: Exception, lane: Lane) -> None:
         if self._options.error_stacks or not isinstance(exc, er.AntiphonError):
             logger.error("a message on %s was refused", request_id(self._socket), exc_info=exc)
+        elif isinstance(exc, er.StoreError):
+            logger.error("a message on %s was refused: %s", request_id(self._socket), exc)
         await self._send(refusal(exc, lane, self._dialect))
 
     async def _send(self, text: str) -> None:
@@ -292,15 +297,8 @@ def _is_of_another_site(socket: Socket) -> bool:
 
 async def _refuse_handshake(socket: Socket) -> None:
     message = "Web pages of another host than this server's may not connect ('Origin')."
-    headers = {"content-type": "application/json", **answer_headers(socket)}
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    refused: Any = {"type": "websocket.http.response.start", "status": 403, "headers": raw}
-    body: Any = {
-        "type": "websocket.http.response.body",
-        "body": error_json(403, message, None, None),
-    }
-    await socket.send(refused)
-    await socket.send(body)
+    body = error_json(403, message, None, None)
+    await send_json(socket.send, body, answer_headers(socket), status=403, to="websocket")
 
 
 async def _cancelled(*tasks: asyncio.Task[None]) -> None:

@@ -13,35 +13,44 @@ import pytest
 from antiphon.adapters.fetching import NoFetcher
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
+from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.application.background import TakeRuns
 from antiphon.application.count_tokens import CountTokens
-from antiphon.application.create_response import Created, CreateResponseService
+from antiphon.application.create_response import Created, CreateLimits, CreateResponseService
 from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.hold_conversation import HoldConversation
+from antiphon.application.jobs import Jobs
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.media import ShowMedia
 from antiphon.application.models import Models
+from antiphon.application.ownership import WatchLeases
+from antiphon.application.plan_turns import PlanTurns
 from antiphon.application.ports import (
     Json,
     Model,
     ModelTurn,
+    Notice,
+    StoredItem,
     ToolResult,
     ToolServers,
     ToolSession,
     Turn,
 )
 from antiphon.application.prepare_turn import PrepareTurn
+from antiphon.application.quotas import CheckQuota, Quotas
 from antiphon.application.read_items import ReadItems
+from antiphon.application.restore_run import RestoreRun
 from antiphon.application.run_response import RunResponse
 from antiphon.application.runs import Runs
 from antiphon.application.show_items import ShowItems
+from antiphon.application.stop_run import StopRun
 from antiphon.application.stored_responses import (
     CancelResponse,
     DeleteResponse,
     GetResponse,
     ListInputItems,
-    RecoverResponses,
 )
 from antiphon.domain import deltas as d
 from antiphon.domain.decoding import decode_request
@@ -97,6 +106,7 @@ class PlayedModel(Model):
         self.played: Played = [[d.TextDelta("Hello")], [STOP]]
         self.later: list[Played | Exception] = []
         self.refusal: Exception | None = None
+        self.dead: Exception | None = None
         self.turns: list[Turn] = []
         self.begun: list[PlayedTurn] = []
 
@@ -104,7 +114,9 @@ class PlayedModel(Model):
 
     async def aclose(self) -> None: ...
 
-    async def check(self) -> None: ...
+    async def check(self) -> None:
+        if self.dead is not None:
+            raise self.dead
 
     async def count(self, turn: Turn) -> int:
         return len(turn.items)
@@ -133,6 +145,9 @@ class PlayedTools(ToolServers, ToolSession):
         self.stopped: list[str] = []
         self.open = 0
 
+    def resolve(self, server: McpTool, path: str) -> McpTool | None:
+        return server if server.server_url else None
+
     def session(self, server: McpTool) -> ToolSession:
         self.open += 1
         return self
@@ -152,11 +167,11 @@ class PlayedTools(ToolServers, ToolSession):
                 self.stopped.append(name)
         return ToolResult(output=f"{name} {len(self.called)}")
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # of a session; nobody closes the servers here
         self.open -= 1
 
 
-class FailingStore(MemoryResponseStore):
+class FailingStore(MemoryStore):
     """A memory store whose named methods fail; where `claimed` is set, a claim never returns; and
     `created` likewise."""
 
@@ -174,9 +189,13 @@ class FailingStore(MemoryResponseStore):
             self.created.set()
             await asyncio.Event().wait()
 
-    async def finish(self, tenant: str, response: Response) -> bool:
+    async def finish(self, *args: Any, **kwargs: Any) -> bool:
         self._maybe("finish")
-        return await super().finish(tenant, response)
+        return await super().finish(*args, **kwargs)
+
+    async def append(self, *args: Any, **kwargs: Any) -> bool:
+        self._maybe("append")
+        return await super().append(*args, **kwargs)
 
     async def claim(self, *args: Any, **kwargs: Any) -> None:
         await super().claim(*args, **kwargs)
@@ -186,66 +205,109 @@ class FailingStore(MemoryResponseStore):
 
     async def release(self, *args: Any, **kwargs: Any) -> None:
         self._maybe("release")
-        if "release once" in self.failing:
-            self.failing.remove("release once")
-            raise self.error
         await super().release(*args, **kwargs)
+        self._maybe("release heard")
+
+    async def context(self, *args: Any) -> list[StoredItem]:
+        self._maybe("context")
+        return await super().context(*args)
 
     def _maybe(self, name: str) -> None:
-        if name in self.failing:
+        once = f"{name} once"
+        if name in self.failing or once in self.failing:
+            self.failing.discard(once)
             raise self.error
 
 
 class House:
-    """All services, wired as the container does it."""
+    """All services, wired as the container does it. Houses with one `store` are servers on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: FailingStore | None = None, *, owner: str = "srv_1") -> None:
         numbers = count(1)
+        self.owner = owner
         self.model = PlayedModel()
-        self.store = FailingStore()
+        self.store = FailingStore() if store is None else store
         self.log = MemoryEventLog()
-        self.runs = Runs()
+        self.runs = Runs(slots=2)
         self.tools = PlayedTools()
         show_media = ShowMedia(MemoryFileStore(), NoFetcher(), PdfReader())
         show_items = ShowItems(show_media, unseal=unseal)
+        models = Models([self.model])
         prepare_turn = PrepareTurn(
-            Models([self.model]),
+            models,
             ReadItems(self.store),
             LoadHistory(self.store),
             show_items,
-            runs_tools=True,
+            self.tools,
+            salt=lambda tenant, text: f"salt of {tenant} {text}",
         )
         self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn)
+        self.notices: list[tuple[str, str]] = []
+        run_response = RunResponse(self.log, self.store, notices=self._noticed, retry_s=0.2)
+        plan_turns = PlanTurns(show_items, seal, self.tools)
+        self.jobs = jobs = Jobs(seal, unseal)
+
+        def new_id(prefix: str) -> str:
+            return f"{prefix}_{owner}_{next(numbers)}"
+
         self.create_response = CreateResponseService(
             ExpandPrompt(None),
-            HoldConversation(self.store),
+            HoldConversation(self.store, owner=owner),
             prepare_turn,
-            show_items,
+            plan_turns,
+            jobs,
             self.store,
             self.log,
             self.runs,
-            RunResponse(self.log, self.store),
-            self.tools,
-            new_id=lambda prefix: f"{prefix}_{next(numbers)}",
+            run_response,
+            CheckQuota(self.store, Quotas(), clock=lambda: 0.0),
+            owner=owner,
+            new_id=new_id,
             now=lambda: 100.0,
-            seal=lambda tenant, text: f"sealed:{tenant}:{text}",
+            seal=seal,
+            limits=CreateLimits(max_waiting=3, retry_s=0.05),
         )
+        restore = RestoreRun(
+            ExpandPrompt(None),
+            prepare_turn,
+            plan_turns,
+            jobs,
+            self.store,
+            self.log,
+            new_id=new_id,
+            now=lambda: 100.0,
+            seal=seal,
+            retry_s=0.2,
+        )
+        stop_run = StopRun(self.store, self.runs, restore, run_response, owner=owner)
         self.get = GetResponse(self.store)
         self.follow = FollowResponse(self.log, self.store)
-        self.delete = DeleteResponse(self.store, self.log, self.runs)
-        self.cancel = CancelResponse(self.store, self.runs)
+        self.delete = DeleteResponse(self.store, self.log, stop_run)
+        self.cancel = CancelResponse(self.store, stop_run)
         self.input_items = ListInputItems(self.store)
-        self.recover = RecoverResponses(self.store)
+        self.take_runs = TakeRuns(
+            self.store, self.log, self.runs, models, restore, run_response, owner=owner
+        )
+        self.watch_leases = WatchLeases(self.store, self.runs, owner=owner)
+        self.store.beat(owner, 60)
+
+    def _noticed(self, tenant: str, response: Response) -> list[Notice]:
+        self.notices.append((tenant, response.status))
+        return []
 
     async def create(self, **fields: Any) -> Created:
         body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
-        return await self.create_response(decode_request(body).request, tenant=TENANT)
+        return await self.create_response(decode_request(body).request, tenant=TENANT, body=body)
 
     async def whole(self, **fields: Any) -> Response:
         """Create and read to the end."""
         events = await read(await self.create(**fields))
         final: Response = events[-1].response  # type: ignore[attr-defined]
         return final
+
+
+def seal(tenant: str, text: str) -> str:
+    return f"sealed:{tenant}:{text}"
 
 
 def unseal(tenant: str, sealed: str) -> str | None:

@@ -6,11 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec import convert
 
+from antiphon.application.calling import Sessions
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError, ToolServerError
+from antiphon.domain.tools import McpTool
 
 STOP = d.TurnEnd("stop", d.TurnUsage(input=3, output=2))
 LENGTH = d.TurnEnd("length", d.TurnUsage(input=3, output=2))
@@ -182,3 +185,32 @@ async def test_a_compacted_conversation_has_its_servers_listed_next(house: Any) 
     )
     assert types(response) == [i.Compaction, i.McpListTools, i.McpCall, i.Message]
     assert response.usage.input_tokens == 9
+
+
+async def test_no_call_is_made_before_it_is_written_that_it_is_made(house: Any) -> None:
+    house.model.played = [[d.CallStart("add", namespace="calc", kind="mcp_approval"), STOP]]
+    asks = {**SERVER, "require_approval": "always"}
+    asked = await house.whole(tools=[asks])
+    request = next(item for item in asked.output if isinstance(item, i.McpApprovalRequest))
+    approval = {
+        "type": "mcp_approval_response",
+        "approval_request_id": request.id,
+        "approve": True,
+    }
+    house.store.failing = {"append"}
+    created = await house.create(
+        tools=[asks], previous_response_id=asked.id, input=[approval], background=True
+    )
+    await asyncio.wait([created.task])
+    # Nothing of it is in the log: another server would begin it again.
+    assert house.tools.called == []
+
+
+async def test_sessions_are_closed_also_for_who_is_cancelled_meanwhile(house: Any) -> None:
+    sessions = Sessions(house.tools, [convert(SERVER, McpTool)])
+    await sessions.listing("calc")
+    closing = asyncio.create_task(sessions.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert house.tools.open == 0

@@ -294,16 +294,6 @@ async def test_a_foreign_tenant_finds_nothing(house: Any) -> None:
             await verb("other", response.id)
 
 
-async def test_what_was_left_unfinished_has_failed_after_a_restart(house: Any) -> None:
-    house.model.played = [asyncio.Event()]
-    created = await house.create(background=True)
-    assert await house.recover() == 1
-    assert (await house.get(TENANT, created.id)).status == "failed"
-    created.task.cancel()
-    await asyncio.wait([created.task])
-    assert (await house.get(TENANT, created.id)).status == "failed"
-
-
 async def test_input_items_are_paged_in_both_orders(house: Any) -> None:
     texts = ["a", "b", "c"]
     response = await house.whole(input=[{"role": "user", "content": text} for text in texts])
@@ -334,4 +324,4 @@ async def test_a_client_that_leaves_while_a_response_is_saved_leaves_none_unfini
     with pytest.raises(asyncio.CancelledError):
         await creating
     assert house.model.begun[0].closed
-    assert await house.store.unfinished() == []
+    assert await house.store.held(house.owner) == []

@@ -30,6 +30,16 @@ def compacting(house: Any) -> dict[str, Any]:
     return {"input": LONG, "context_management": [{"type": "compaction"}]}
 
 
+async def test_all_turns_of_a_response_have_the_salt_of_tenant_and_client(
+    house: Any, compacting: dict[str, Any]
+) -> None:
+    house.model.later = [ANSWER]
+    await house.whole(**compacting)
+    await house.whole(input="hi", cache_salt="mine")
+    salts = [turn.cache_salt for turn in house.model.turns]
+    assert salts == ["salt of t None", "salt of t None", "salt of t mine"]
+
+
 async def test_a_compaction_comes_before_the_answer_in_one_response(
     house: Any, compacting: dict[str, Any]
 ) -> None:

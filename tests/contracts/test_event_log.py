@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.adapters.stores.memory import MemoryEventLog
+from antiphon.adapters.stores.memory_log import MemoryEventLog
 from antiphon.adapters.testing.event_log import EventLogContract
 from antiphon.application.ports import EventLog
 

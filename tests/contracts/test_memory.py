@@ -7,19 +7,24 @@ import sys
 
 import msgspec
 
-from antiphon.adapters.stores.memory import MemoryEventLog, MemoryResponseStore
+from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory_log import MemoryEventLog
 from antiphon.adapters.testing.event_log import numbers, rest, several_turns, text, whole
 from antiphon.adapters.testing.response_store import (
+    FAR_AHEAD,
     US,
+    claim,
     context_of,
     converse,
+    end,
+    finished,
     is_gone,
     keep,
     running,
     turns,
     unknown,
 )
-from antiphon.application.ports import StoredItem
+from antiphon.application.ports import Chunk, NewRun, StoredItem
 from antiphon.domain.errors import NotFound
 
 
@@ -134,7 +139,7 @@ async def test_readers_that_left_leave_nothing_behind() -> None:
 
 
 async def test_the_oldest_responses_are_deleted_when_there_are_too_many() -> None:
-    store = MemoryResponseStore(keep=3)
+    store = MemoryStore(keep=3)
     await store.create(US, running("running"))
     for name, before in (("a", None), ("b", "a"), ("c", None)):
         await keep(store, name, after=before)
@@ -147,9 +152,9 @@ async def test_the_oldest_responses_are_deleted_when_there_are_too_many() -> Non
 
 
 async def test_the_oldest_conversations_are_deleted_when_there_are_too_many() -> None:
-    store = MemoryResponseStore(keep=2)
+    store = MemoryStore(keep=2)
     await converse(store, "running")
-    await store.claim(US, "conv_running", "resp_running")
+    await claim(store, "running", "running")
     for name in "abc":
         await converse(store, name, name)
     assert [await unknown(store.conversation(US, f"conv_{name}")) for name in "abc"] == [
@@ -162,7 +167,7 @@ async def test_the_oldest_conversations_are_deleted_when_there_are_too_many() ->
 
 
 async def test_an_item_does_not_keep_the_whole_request_that_brought_it() -> None:
-    store = MemoryResponseStore()
+    store = MemoryStore()
     body = b'[{"content":"hi"},"%b"]' % (b"x" * 1000)
     holders = sys.getrefcount(body)
     raw = msgspec.json.decode(body, type=list[msgspec.Raw])[0]
@@ -183,3 +188,38 @@ async def test_a_dropped_run_leaves_nothing_behind() -> None:
     assert numbers(await waiting) == [0, 1, 2]
     del waiting
     assert list(log._dropped) == []
+
+
+async def test_what_is_deleted_for_room_leaves_nothing_behind() -> None:
+    store = MemoryStore(keep=1)
+    for name in "abc":
+        store.beat("srv_a", 60)
+        run = NewRun(owner="srv_a", events=Chunk(first=0, count=1, body=b"x" * 1000))
+        await store.reserve(
+            US,
+            name,
+            response_id=f"resp_{name}",
+            fingerprint=b"",
+            owner="srv_a",
+            expires_at=FAR_AHEAD,
+        )
+        await store.create(US, running(name, run=run))
+        assert await end(store, finished(name))
+    assert await is_gone(store, "b")
+    assert (await store.use(US)).responses == 1
+    assert (await store.use(US)).bytes < 3_000
+    assert list(store._reserved) == [(US, "c")]
+
+
+async def test_time_is_told_by_the_clocks_it_is_given() -> None:
+    day, steady = Clock(), Clock()
+    store = MemoryStore(clock=day, steady=steady)
+    await store.create(US, running("a", expires_at=day.now + 100))
+    store.beat("srv_a", 15)
+    steady.now += 15
+    [taken] = await store.take("srv_b", limit=1)
+    assert await store.finish(taken.lease, finished("a"))
+    day.now += 99
+    assert await store.sweep(keep_events_s=0) == 0
+    day.now += 1
+    assert await store.sweep(keep_events_s=0) == 1

@@ -15,15 +15,18 @@ import apsw
 import pytest
 from msgspec import Raw
 
-from antiphon.adapters.stores.sqlite import SqliteResponseStore
+from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.adapters.stores.sqlite_file import SqliteFile
 from antiphon.adapters.testing.response_store import (
     EVERY_FIELD,
     EVERY_KIND_OF_OUTPUT,
+    OWNER,
     US,
     as_json,
+    claim,
     context_of,
     converse,
+    end,
     finished,
     input_of,
     is_gone,
@@ -35,7 +38,8 @@ from antiphon.adapters.testing.response_store import (
     say,
     turns,
 )
-from antiphon.application.ports import StoredItem, StoredResponse
+from antiphon.adapters.testing.run_store import chunk, lease, logged
+from antiphon.application.ports import NewRun, StoredItem, StoredResponse
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
@@ -49,8 +53,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def store(path: Path) -> AsyncIterator[SqliteResponseStore]:
-    store = SqliteResponseStore(path)
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
     await store.start()
     yield store
     await store.aclose()
@@ -68,21 +72,21 @@ def connect(path: Path) -> apsw.Connection:
 
 async def test_a_restart_keeps_everything(path: Path) -> None:
     done = finished("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
-    store = SqliteResponseStore(path)
+    store = SqliteStore(path)
     await store.start()
     await keep(store, "a")
     await store.create(US, running("b", after="a"))
-    await store.finish(US, done)
+    await end(store, done)
     await store.create(US, running("c", after="b"))
     await store.delete(US, "resp_a")
     before = await store.context(US, "resp_c")
     await store.aclose()
 
-    again = SqliteResponseStore(path)
+    again = SqliteStore(path)
     await again.start()
     assert as_json(await again.get(US, "resp_b")) == as_json(done)
     assert await again.context(US, "resp_c") == before
-    assert [response.id for _, response in await again.unfinished()] == ["resp_c"]
+    assert [lease.response_id for lease in await again.held(OWNER)] == ["resp_c"]
     assert await is_gone(again, "a")
     await again.aclose()
 
@@ -90,7 +94,7 @@ async def test_a_restart_keeps_everything(path: Path) -> None:
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from antiphon.adapters.stores.sqlite import SqliteResponseStore
+from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.adapters.testing.response_store import keep
 
 async def write(store, name, count):
@@ -100,7 +104,7 @@ async def write(store, name, count):
 
 async def main():
     _, path, name, count = sys.argv
-    store = SqliteResponseStore(Path(path))
+    store = SqliteStore(Path(path))
     await store.start()
     await asyncio.gather(*[write(store, f"{name}{task}", int(count)) for task in range(8)])
     await store.aclose()
@@ -123,7 +127,7 @@ async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
     acknowledged += (await process.stdout.read()).decode().split("\n")[:-1]
     await process.wait()
 
-    store = SqliteResponseStore(path)
+    store = SqliteStore(path)
     await store.start()
     for name in acknowledged:
         assert await context_of(store, name) == turns(name)
@@ -136,7 +140,7 @@ async def test_two_processes_share_a_file_from_the_start(path: Path) -> None:
     written = [(await process.communicate())[0].decode().split() for process in (one, two)]
     assert [one.returncode, two.returncode] == [0, 0]
 
-    store = SqliteResponseStore(path)
+    store = SqliteStore(path)
     await store.start()
     for name in itertools.chain(*written):
         assert await context_of(store, name) == turns(name)
@@ -145,22 +149,22 @@ async def test_two_processes_share_a_file_from_the_start(path: Path) -> None:
 
 
 async def test_what_one_connection_wrote_another_reads_at_once(
-    store: SqliteResponseStore, path: Path
+    store: SqliteStore, path: Path
 ) -> None:
-    other = SqliteResponseStore(path)
+    other = SqliteStore(path)
     await other.start()
     for name in "abc":
         await store.create(US, running(name))
-        assert await other.finish(US, finished(name))
-        assert not await store.finish(US, finished(name))
+        assert await end(other, finished(name))
+        assert not await end(store, finished(name))
         assert await context_of(store, name) == turns(name)
     await other.aclose()
 
 
-async def test_output_is_kept_once(store: SqliteResponseStore, path: Path) -> None:
+async def test_output_is_kept_once(store: SqliteStore, path: Path) -> None:
     await store.create(US, running("a"))
     said = Message(id="msg_a", role="assistant", content=SECRET)
-    await store.finish(US, finished("a", output=(said,)))
+    await end(store, finished("a", output=(said,)))
     elsewhere = connect(path)
     rows = elsewhere.execute("SELECT body FROM responses UNION ALL SELECT body FROM items")
     assert [SECRET.encode() in body for (body,) in rows].count(True) == 1
@@ -180,14 +184,12 @@ async def test_many_may_open_a_new_file_at_once(path: Path) -> None:
     await asyncio.gather(*[file.aclose() for file in several])
 
 
-async def test_an_item_in_a_conversation_is_kept_once(
-    store: SqliteResponseStore, path: Path
-) -> None:
+async def test_an_item_in_a_conversation_is_kept_once(store: SqliteStore, path: Path) -> None:
     await converse(store, "a")
-    await store.claim(US, "conv_a", "resp_one")
+    await claim(store, "a", "one")
     await store.create(US, running("one", within="a"))
     said = Message(id="msg_one", role="assistant", content=SECRET)
-    await store.finish(US, finished("one", within="a", output=(said,)))
+    await end(store, finished("one", within="a", output=(said,)))
     assert await items_of(store, "a") == ["one_in", "one"]
     elsewhere = connect(path)
     rows = elsewhere.execute("SELECT body FROM responses UNION ALL SELECT body FROM items")
@@ -196,19 +198,19 @@ async def test_an_item_in_a_conversation_is_kept_once(
 
 
 async def test_of_two_processes_that_claim_a_conversation_one_succeeds(
-    store: SqliteResponseStore, path: Path
+    store: SqliteStore, path: Path
 ) -> None:
-    other = SqliteResponseStore(path)
+    other = SqliteStore(path)
     await other.start()
     await converse(store, "a")
     for turn in range(10):
         refused = await asyncio.gather(
-            locked(store.claim(US, "conv_a", f"resp_{turn}")),
-            locked(other.claim(US, "conv_a", f"resp_other_{turn}")),
+            locked(claim(store, "a", f"{turn}")),
+            locked(claim(other, "a", f"{turn}_other")),
         )
         assert sorted(refused) == [False, True]
-        [claim] = await other.claims()
-        await store.release(US, "conv_a", claim.response_id)
+        await store.release(US, "conv_a", f"resp_{turn}")
+        await store.release(US, "conv_a", f"resp_{turn}_other")
     await other.aclose()
 
 
@@ -232,7 +234,7 @@ async def test_a_file_of_the_first_version_is_opened_with_what_it_holds(path: Pa
             )
     first.close()
 
-    store = SqliteResponseStore(path)
+    store = SqliteStore(path)
     await store.start()
     assert await context_of(store, "b") == turns("a", "b")
     await converse(store, "new")
@@ -250,19 +252,17 @@ def traces(path: Path, secret: str = SECRET) -> list[str]:
     return [file.name for file in files if secret.encode() in file.read_bytes()]
 
 
-async def keep_secrets(store: SqliteResponseStore, name: str, *, after: str | None = None) -> None:
+async def keep_secrets(store: SqliteStore, name: str, *, after: str | None = None) -> None:
     """Of all sizes: in a page, and far longer than one."""
     raw = b'{"content":"%b"}' % (SECRET.encode() * 1000)
     secret = StoredItem(id=f"msg_{SECRET}", raw=Raw(raw))
     await store.create(US, running(name, item("x"), secret, after=after, instructions=SECRET))
     said = [Message(id=f"msg_{n}", role="assistant", content=SECRET * n) for n in (1, 20, 900)]
     done = finished(name, after=after, instructions=SECRET, output=tuple(said))
-    assert await store.finish(US, done)
+    assert await end(store, done)
 
 
-async def test_deleted_content_leaves_no_trace_in_the_files(
-    store: SqliteResponseStore, path: Path
-) -> None:
+async def test_deleted_content_leaves_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
     await keep_secrets(store, "a")
     for n in range(30):
         await keep(store, str(n))
@@ -272,8 +272,60 @@ async def test_deleted_content_leaves_no_trace_in_the_files(
     assert traces(path) == []
 
 
+async def keep_a_secret_log(store: SqliteStore, name: str, *, expires_at: float = 0) -> None:
+    """A finished response whose events tell a secret."""
+    run = NewRun(owner=OWNER, job=SECRET.encode(), events=chunk(0, 1, SECRET.encode()))
+    await store.create(US, running(name, run=run, expires_at=expires_at))
+    for n, size in enumerate((1, 20, 900), 1):
+        assert await store.append(lease(name), chunk(n, 1, SECRET.encode() * size))
+    assert await end(store, finished(name))
+
+
+async def test_deleted_logs_leave_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
+    await keep_a_secret_log(store, "a")
+    for n in range(30):
+        await store.create(US, logged(str(n)))
+    assert traces(path) != []
+    await store.delete(US, "resp_a")
+    await keep(store, "next")  # written after the wiping
+    assert traces(path) == []
+
+
+async def test_swept_content_leaves_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
+    await keep_a_secret_log(store, "a")
+    assert traces(path) != []
+    assert await store.sweep(keep_events_s=3600) == 1
+    await keep(store, "next")  # written after the wiping
+    assert traces(path) == []
+    await keep_a_secret_log(store, "b", expires_at=1e12)
+    assert traces(path) != []
+    assert await store.sweep(keep_events_s=0) == 1
+    await keep(store, "one more")
+    assert traces(path) == []
+    assert await context_of(store, "b") == turns("b")
+
+
+async def test_a_job_goes_with_the_end_of_its_run(store: SqliteStore, path: Path) -> None:
+    await keep_a_secret_log(store, "a")
+    elsewhere = connect(path)
+    assert elsewhere.execute("SELECT * FROM jobs").fetchall() == []
+    elsewhere.close()
+
+
+async def test_a_sweep_of_many_leaves_gaps_for_other_writes(store: SqliteStore, path: Path) -> None:
+    for n in range(250):
+        await store.create(US, running(str(n), expires_at=0))
+        assert await end(store, finished(str(n)))
+    swept = asyncio.create_task(store.sweep(keep_events_s=0, limit=220))
+    await keep(store, "kept")
+    assert not swept.done()
+    assert await swept == 220
+    assert await store.sweep(keep_events_s=0) == 30
+    assert await context_of(store, "kept") == turns("kept")
+
+
 async def test_deleted_content_is_wiped_while_the_store_is_open(
-    store: SqliteResponseStore, path: Path
+    store: SqliteStore, path: Path
 ) -> None:
     await keep_secrets(store, "a")
     await store.delete(US, "resp_a")
@@ -282,7 +334,7 @@ async def test_deleted_content_is_wiped_while_the_store_is_open(
 
 
 async def test_what_others_continue_is_wiped_when_they_are_gone(
-    store: SqliteResponseStore, path: Path
+    store: SqliteStore, path: Path
 ) -> None:
     await keep_secrets(store, "a")
     await keep(store, "b", after="a")
@@ -294,7 +346,7 @@ async def test_what_others_continue_is_wiped_when_they_are_gone(
 
 
 async def test_deleted_conversations_and_items_leave_no_trace_in_the_files(
-    store: SqliteResponseStore, path: Path
+    store: SqliteStore, path: Path
 ) -> None:
     secret = item(SECRET, raw=b'{"content":"%b"}' % (SECRET.encode() * 1000))
     about = Conversation(id="conv_a", created_at=0, metadata={"k": SECRET})
@@ -311,14 +363,14 @@ async def test_deleted_conversations_and_items_leave_no_trace_in_the_files(
 
 
 async def test_what_a_response_left_in_a_conversation_goes_with_the_last_of_both(
-    store: SqliteResponseStore, path: Path
+    store: SqliteStore, path: Path
 ) -> None:
     await converse(store, "a")
     for name in ("one", "two"):
-        await store.claim(US, "conv_a", f"resp_{name}")
+        await claim(store, "a", name)
         secret = item("secret", raw=b'{"content":"%b"}' % SECRET.encode())
         await store.create(US, running(name, secret, within="a"))
-        await store.finish(US, finished(name, within="a"))
+        await end(store, finished(name, within="a"))
     await store.delete(US, "resp_one")
     await store.delete_conversation(US, "conv_a")
     assert await context_of(store, "two") == ["secret", "two_out"]
@@ -328,7 +380,7 @@ async def test_what_a_response_left_in_a_conversation_goes_with_the_last_of_both
 
 
 async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
-    store: SqliteResponseStore, path: Path
+    store: SqliteStore, path: Path
 ) -> None:
     await keep_secrets(store, "a")
     elsewhere = connect(path)
@@ -343,7 +395,7 @@ async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
 
 
 async def test_the_wiping_is_tried_again_until_nobody_is_in_the_way(
-    store: SqliteResponseStore, path: Path
+    store: SqliteStore, path: Path
 ) -> None:
     await keep_secrets(store, "a")
     elsewhere = connect(path)
@@ -354,22 +406,22 @@ async def test_the_wiping_is_tried_again_until_nobody_is_in_the_way(
     elsewhere.execute("COMMIT")
     async with asyncio.timeout(10):
         while traces(path):
-            await store.unfinished()
+            await store.use(US)
     elsewhere.close()
 
 
 # --- starting -------------------------------------------------------------------------------------
 
 
-async def test_only_the_owner_may_read_the_files(store: SqliteResponseStore, path: Path) -> None:
+async def test_only_the_owner_may_read_the_files(store: SqliteStore, path: Path) -> None:
     await keep(store, "a")
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
-    assert modes == {path.name + suffix: 0o600 for suffix in ("", "-wal", "-shm")}
+    assert modes == {path.name + suffix: 0o600 for suffix in ("", "-wal", "-shm", ".lock")}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 async def refuses(path: Path, because: str) -> None:
-    store = SqliteResponseStore(path)
+    store = SqliteStore(path)
     with pytest.raises(SettingsError, match=because) as caught:
         await store.start()
     assert str(caught.value).count(".\n") == 0
@@ -406,7 +458,7 @@ async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_refuses_writes_is_refused(path: Path) -> None:
-    store = SqliteResponseStore(path)
+    store = SqliteStore(path)
     await store.start()
     await store.aclose()
     spoilt = connect(path)
@@ -416,7 +468,7 @@ async def test_a_file_that_refuses_writes_is_refused(path: Path) -> None:
 
 
 async def test_a_file_that_forgets_what_was_written_is_refused(path: Path) -> None:
-    store = SqliteResponseStore(path)
+    store = SqliteStore(path)
     await store.start()
     await store.aclose()
     spoilt = connect(path)
@@ -428,9 +480,7 @@ async def test_a_file_that_forgets_what_was_written_is_refused(path: Path) -> No
     await refuses(path, "does not return what was written")
 
 
-async def test_the_proof_at_the_start_leaves_nothing(
-    store: SqliteResponseStore, path: Path
-) -> None:
+async def test_the_proof_at_the_start_leaves_nothing(store: SqliteStore, path: Path) -> None:
     elsewhere = connect(path)
     assert elsewhere.execute("SELECT * FROM responses").fetchall() == []
     elsewhere.close()
@@ -514,11 +564,11 @@ async def test_a_file_that_stays_locked_fails_writes_and_not_reads(
     assert await texts(file) == ["b"]
 
 
-async def test_a_write_waits_for_another_process(store: SqliteResponseStore, path: Path) -> None:
+async def test_a_write_waits_for_another_process(store: SqliteStore, path: Path) -> None:
     elsewhere = connect(path)
     elsewhere.execute("BEGIN IMMEDIATE")
     waiting = asyncio.create_task(keep(store, "a"))
-    assert await store.unfinished() == []
+    assert await store.held(OWNER) == []
     assert not waiting.done()
     elsewhere.execute("COMMIT")
     await waiting
@@ -548,7 +598,7 @@ async def test_reading_connections_cannot_write(file: SqliteFile) -> None:
 
 
 async def test_what_was_asked_for_before_closing_is_done(path: Path) -> None:
-    store = SqliteResponseStore(path)
+    store = SqliteStore(path)
     await store.start()
     await keep(store, "root")
     writes = [asyncio.create_task(keep_one(store, str(n))) for n in range(20)]
@@ -559,26 +609,45 @@ async def test_what_was_asked_for_before_closing_is_done(path: Path) -> None:
     assert {response.id for response in await asyncio.gather(*reads)} == {"resp_root"}
 
     await store.start()
-    assert len(await store.unfinished()) == 20
+    assert len(await store.held(OWNER)) == 20
     await store.aclose()
 
 
-async def keep_one(store: SqliteResponseStore, name: str) -> None:
+async def keep_one(store: SqliteStore, name: str) -> None:
     await store.create(US, running(name))
 
 
-async def test_a_closed_store_says_so(store: SqliteResponseStore) -> None:
+async def test_a_closed_store_says_so(store: SqliteStore) -> None:
     await store.aclose()
     await store.aclose()
     for call in (
         store.create(US, StoredResponse(response=running("a").response)),
-        store.finish(US, finished("a")),
+        end(store, finished("a")),
         store.get(US, "resp_a"),
         store.input_items(US, "resp_a"),
         store.context(US, "resp_a"),
         store.item(US, "msg_a"),
         store.delete(US, "resp_a"),
-        store.unfinished(),
+        store.use(US),
+        store.sweep(keep_events_s=0),
+        store.check(),
+        asyncio.to_thread(store.beat, OWNER, 15),
+        store.leave(OWNER),
+        store.take(OWNER, limit=1),
+        store.take_over(OWNER, US, "resp_a"),
+        store.give_back(lease("a")),
+        store.held(OWNER),
+        store.append(lease("a"), chunk(1)),
+        store.events(US, "resp_a"),
+        store.news(US, "resp_a", limit_s=10),
+        store.reserve(US, "k", response_id="resp_a", fingerprint=b"", owner=OWNER, expires_at=0),
+        store.unreserve(US, "k", "resp_a"),
+        store.due(limit=1, hold_s=1),
+        store.delay("evt_a", 1),
+        store.remove("evt_a"),
+        store.keys(),
+        store.key(b""),
+        store.revoke_key("key_a"),
         converse(store, "a"),
         store.conversation(US, "conv_a"),
         store.update_conversation(US, "conv_a", {}),
@@ -586,15 +655,16 @@ async def test_a_closed_store_says_so(store: SqliteResponseStore) -> None:
         store.conversation_items(US, "conv_a"),
         store.add_items(US, "conv_a", []),
         store.remove_item(US, "conv_a", "msg_a"),
-        store.claim(US, "conv_a", "resp_a"),
+        store.claim(US, "conv_a", "resp_a", owner=OWNER),
         store.release(US, "conv_a", "resp_a"),
-        store.claims(),
     ):
         with pytest.raises(StoreError, match="not open"):
             await call
 
 
-async def test_closing_leaves_one_file(store: SqliteResponseStore, path: Path) -> None:
+async def test_closing_leaves_the_file_and_its_lock(store: SqliteStore, path: Path) -> None:
     await keep(store, "a")
     await store.aclose()
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    left = {file.name: file.stat().st_size for file in path.parent.iterdir()}
+    assert left.keys() == {path.name, f"{path.name}.lock"}
+    assert left[f"{path.name}.lock"] == 0

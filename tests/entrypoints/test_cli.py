@@ -73,7 +73,7 @@ def test_help_has_commands_to_copy(serve_help: str) -> None:
     ("arguments", "sentence"),
     [
         (["serve", "--port", "abc"], "--port must be a whole number from 0 to 65535, not 'abc'."),
-        (["serve", "--store", "disk"], "--store must be memory, sqlite, sqlite:///FILE or"),
+        (["serve", "--store", "disk"], "--store must be memory, sqlite, sqlite:///FILE,"),
         (["serve", "--engine", "vllm"], "The engine vllm needs a model"),
         (["serve", "--", "--max-model-len", "9"], "Engine options (--max-model-len 9) are for"),
         (["serve", "--config", "no.toml"], "The settings file 'no.toml' does not exist."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -76,6 +78,24 @@ def test_a_signal_ends_the_server_without_a_traceback(
     assert "Traceback" not in rest
 
 
+def test_what_a_client_sends_looks_like_no_line_of_the_log(tmp_path: Path) -> None:
+    process = started(tmp_path, "--port", "0", "--error-stacks", "--log-requests")
+    forged = "\r\nINFO all is well\n2026-01-01 INFO all is well\x1b[2K\x9b2K\u2028INFO"
+    try:
+        url = shlex.split(lines_until(process, "try: curl "))[2]
+        item = {"type": forged, "content": forged}
+        assert httpx.get(f"{url}/{quote(forged)}").status_code == 404
+        assert httpx.post(url, json={"model": "scripted", "input": [item]}).status_code == 400
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert rest.count("all is well") > 4
+    assert not any(character in rest for character in "\r\x1b\x9b\u2028")
+    records = [line for line in rest.split("\n") if line and not line.startswith("    ")]
+    assert all(re.match(r"[\d-]{10} [\d:,]{12} [A-Z]+ antiphon\.", each) for each in records[1:])
+
+
 def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -100,9 +120,9 @@ def test_a_settings_file_in_the_working_folder_is_read_and_named(tmp_path: Path)
 
 SLOW_STORE = """
 import asyncio, sys
-from antiphon.adapters.stores.memory import MemoryResponseStore
+from antiphon.adapters.stores.memory import MemoryStore
 
-class Slow(MemoryResponseStore):
+class Slow(MemoryStore):
     async def start(self):
         print("the store opens", file=sys.stderr, flush=True)
         try:

@@ -10,6 +10,8 @@ import pytest
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import SETTINGS, Settings, find_file, load
 
+STORES = "memory, sqlite, sqlite:///FILE, postgresql://…, redis://… or package.module:Class"
+
 
 @pytest.fixture
 def toml(tmp_path: Path) -> Any:
@@ -75,10 +77,18 @@ EXAMPLES = {
     "data_dir": "/srv/antiphon",
     "seal_key_file": "/run/secrets/seal.key",
     "prompts_dir": "/srv/prompts",
+    "keep_days": "1.5",
     "keep_responses": "50",
+    "background_runs": "8",
+    "max_waiting": "0",
+    "lease_s": "5",
+    "store_retry_s": "0",
+    "drain_delay_s": "5",
     "keep_events": "5",
     "keep_events_s": "1.5",
     "host": "::1",
+    "auth": "off",
+    "keys_file": "/run/keys.toml",
     "port": "0",
     "graceful_shutdown_s": "3",
     "max_body_bytes": "4096",
@@ -94,6 +104,12 @@ EXAMPLES = {
     "log_outputs": "true",
     "error_stacks": "true",
     "keep_file_bytes": "1000",
+    "quota_responses": "1000",
+    "quota_bytes": "1000",
+    "sweep_s": "5",
+    "webhooks": "webhooks.toml",
+    "webhook_url": "https://example.org/hook",
+    "webhook_secret": "whsec_",
     "max_media": "5",
     "max_media_bytes": "1000",
     "max_image_pixels": "1000",
@@ -106,6 +122,17 @@ EXAMPLES = {
     "fetch.redirects": "0",
     "tools.timeout_s": "2.5",
     "tools.max_bytes": "1000",
+    "tools.keep_lists_s": "5",
+    "tool": "examples.tools:Lengths mine=my_package.tools:Mine",
+    "code_interpreter": "true",
+    "code.python": "/opt/python/bin/python3",
+    "code.memory_mb": "512",
+    "code.disk_mb": "64",
+    "code.cpu_s": "60",
+    "code.timeout_s": "2.5",
+    "code.idle_s": "60",
+    "code.per_tenant": "2",
+    "code.most": "4",
     "scripted.tokens_per_s": "50",
     "scripted.step_tokens": "4",
     "scripted.context_length": "4096",
@@ -125,6 +152,12 @@ def test_lists_come_from_toml_as_lists_and_from_variables_as_shell_words(toml: A
     file = toml('served_model_name = ["a b", "c"]')
     assert load(file).served_model_name == ("a b", "c")
     assert load(None, {"ANTIPHON_SERVED_MODEL_NAME": "'a b' c"}).served_model_name == ("a b", "c")
+
+
+def test_no_password_of_a_store_is_told() -> None:
+    wrong = "postgres:/anna:se:cret@db/kept"
+    assert "cret" not in refusal(given={"store": f"x://{wrong[10:]}"})
+    assert Settings(store="redis://:s@cret@host").shown_store == "redis://:***@host"
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
@@ -168,6 +201,26 @@ def test_the_store_and_the_key_are_in_the_data_folder_unless_they_are_named() ->
     assert (named.sqlite_file, named.seal_key_path) == (Path("/var/b.db"), Path("/run/key"))
     assert Settings(store="sqlite:///b.db").sqlite_file == Path("b.db")
     assert Settings(store="memory").sqlite_file is None
+
+
+@pytest.mark.parametrize(
+    ("given", "needed"),
+    [
+        ({}, False),
+        ({"host": "localhost"}, False),
+        ({"host": "127.0.0.2"}, False),
+        ({"host": "::1"}, False),
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::"}, True),
+        ({"host": "192.168.1.5"}, True),
+        ({"host": "::ffff:127.0.0.1"}, True),
+        ({"host": "localhost.example.org"}, True),
+        ({"host": "127.0.0.1", "auth": "on"}, True),
+        ({"host": "0.0.0.0", "auth": "off"}, False),
+    ],
+)
+def test_keys_are_needed_where_others_may_ask(given: dict[str, str], needed: bool) -> None:
+    assert load(None, {}, given).needs_keys is needed
 
 
 def test_the_data_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +269,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("format", "chatml", "auto, harmony or chat:FAMILY"),
         ("served_model_name", "'unclosed", "a list of texts"),
         ("engine_options", "'unclosed", "a list of texts"),
-        ("store", "postgres", "memory, sqlite, sqlite:///FILE or package.module:Class"),
+        ("store", "postgres", STORES),
         ("data_dir", "", "a path"),
         ("seal_key_file", "", "a path"),
         ("prompts_dir", "", "a path"),
@@ -224,6 +277,8 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("keep_events", "-1", "a whole number of at least 0"),
         ("keep_events_s", "-1", "a number of at least 0"),
         ("host", "", "a text that is not empty"),
+        ("auth", "maybe", "auto, on or off"),
+        ("keys_file", "", "a path"),
         ("port", "65536", "a whole number from 0 to 65535"),
         ("graceful_shutdown_s", "soon", "a whole number of at least 0"),
         ("max_body_bytes", "1", "a whole number of at least 1024"),
@@ -239,10 +294,22 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("log_outputs", "some", "true or false"),
         ("error_stacks", "some", "true or false"),
         ("keep_file_bytes", "-1", "a whole number of at least 0"),
+        ("quota_responses", "0", "a whole number of at least 1"),
+        ("quota_bytes", "0", "a whole number of at least 1"),
+        ("sweep_s", "0", "a number above 0"),
+        ("webhooks", "", "a path"),
+        ("webhook_url", "", "a text that is not empty"),
+        ("webhook_secret", "", "a text that is not empty"),
         ("max_media", "0", "a whole number from 1 to 10000"),
         ("max_media_bytes", "0", "a whole number of at least 1"),
         ("max_image_pixels", "0", "a whole number of at least 1"),
         ("max_file_bytes", "0", "a whole number of at least 1"),
+        ("keep_days", "-1", "a number of at least 0"),
+        ("background_runs", "0", "a whole number of at least 1"),
+        ("max_waiting", "-1", "a whole number of at least 0"),
+        ("lease_s", "0", "a number of at least 1"),
+        ("store_retry_s", "-1", "a number of at least 0"),
+        ("drain_delay_s", "-1", "a number of at least 0"),
         ("fetch.urls", "maybe", "true or false"),
         ("fetch.hosts", "'unclosed", "a list of texts"),
         ("fetch.private", "'unclosed", "a list of networks"),
@@ -251,6 +318,17 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("fetch.redirects", "21", "a whole number from 0 to 20"),
         ("tools.timeout_s", "0", "a number above 0"),
         ("tools.max_bytes", "0", "a whole number of at least 1"),
+        ("tools.keep_lists_s", "-1", "a number of at least 0"),
+        ("tool", "my_package.tools", "a list of [LABEL=]package.module:Class"),
+        ("code_interpreter", "maybe", "true or false"),
+        ("code.python", "", "a text that is not empty"),
+        ("code.memory_mb", "16", "a whole number from 64 to 262144"),
+        ("code.disk_mb", "0", "a whole number from 1 to 65536"),
+        ("code.cpu_s", "0", "a whole number of at least 1"),
+        ("code.timeout_s", "0", "a number above 0"),
+        ("code.idle_s", "0", "a number above 0"),
+        ("code.per_tenant", "0", "a whole number of at least 1"),
+        ("code.most", "0", "a whole number of at least 1"),
         ("scripted.tokens_per_s", "0", "a number above 0"),
         ("scripted.step_tokens", "0", "a whole number from 1 to 4096"),
         ("scripted.context_length", "2", "a whole number of at least 16"),
@@ -261,9 +339,10 @@ def test_a_wrong_value_is_answered_with_its_name_and_what_is_allowed(
 ) -> None:
     setting = SETTINGS[path]
     option = "MODEL" if path == "model" else setting.option
-    assert refusal(given={path: value}) == f"{option} must be {allowed}, not {value!r}."
+    shown = "" if setting.is_secret else f", not {value!r}"
+    assert refusal(given={path: value}) == f"{option} must be {allowed}{shown}."
     if value:
-        sentence = f"{setting.variable} must be {allowed}, not {value!r}."
+        sentence = f"{setting.variable} must be {allowed}{shown}."
         assert refusal(environ={setting.variable: value}) == sentence
 
 
@@ -318,3 +397,71 @@ def test_a_network_that_is_none_is_answered_with_an_example() -> None:
     sentence = refusal(given={"fetch.private": ["10.1.0.0/16", "intranet"]})
     assert "'intranet'" in sentence
     assert "10.1.0.0/16" in sentence
+
+
+# --- tool servers of the operator's ---
+
+
+LOCAL = 'label = "files"\ncommand = ["mcp-files", "/srv"]\n'
+REMOTE = 'label = "wiki"\nurl = "https://wiki.example/mcp"\n'
+
+
+def test_mcp_servers_are_tables_of_the_file(toml: Any) -> None:
+    more = 'env = {TOKEN = "s3cret"}\ntimeout_s = 5\nallowed_tools = ["read"]\n'
+    file = toml(f"[[mcp_servers]]\n{LOCAL}{more}[[mcp_servers]]\n{REMOTE}headers = {{a = 'b'}}")
+    local, remote = load(file).mcp_servers
+    assert (local.command, local.env, local.timeout_s) == (
+        ("mcp-files", "/srv"),
+        {"TOKEN": "s3cret"},
+        5.0,
+    )
+    assert (local.allowed_tools, local.require_approval) == (("read",), "never")
+    assert (remote.url, remote.headers) == ("https://wiki.example/mcp", {"a": "b"})
+
+
+def test_no_variable_can_bring_a_command() -> None:
+    for name in ("ANTIPHON_MCP_SERVERS", "ANTIPHON_MCP_SERVERS__COMMAND"):
+        assert "is not a setting" in refusal(environ={name: "[]"})
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('label = "x"', "either `command` or `url`"),
+        (LOCAL + 'url = "http://a"', "either `command` or `url`"),
+        (REMOTE + 'env = {KEY = "s3cret"}', "`env` is for"),
+        (LOCAL + 'headers = {key = "s3cret"}', "`headers` are for"),
+        (LOCAL + 'env = {KEY = ["s3cret"]}', "$.env"),
+        (LOCAL + 'shell = "s3cret"', "unknown field `shell`"),
+        ('label = "x"\ncommand = "rm s3cret"', "$.command"),
+        ('label = "x"\ncommand = [""]', "$.command"),
+        ('label = "a b"\ncommand = ["x"]', "$.label"),
+        ('label = "x"\nurl = "file:///s3cret"', "$.url"),
+        ('label = "x"\nurl = "http://user:s3cret@host/"', "$.url"),
+        (LOCAL + "timeout_s = 0", "$.timeout_s"),
+    ],
+)
+def test_a_wrong_mcp_server_is_named_and_none_of_its_values(
+    toml: Any, table: str, said: str
+) -> None:
+    file = toml(f"[[mcp_servers]]\n{REMOTE}[[mcp_servers]]\n{table}")
+    sentence = refusal(file=file)
+    assert f"mcp_servers[1] in {file} is wrong" in sentence
+    assert said in sentence
+    assert "s3cret" not in sentence
+
+
+def test_mcp_servers_that_are_no_tables_are_refused(toml: Any) -> None:
+    assert "[[mcp_servers]]" in refusal(file=toml('mcp_servers = "s3cret"'))
+    assert "[[mcp_servers]]" in refusal(file=toml("[mcp_servers]\nlabel = 'x'"))
+
+
+def test_settings_do_not_show_the_secrets_of_servers(toml: Any) -> None:
+    file = toml(f"[[mcp_servers]]\n{LOCAL}env = {{TOKEN = 's3cret'}}")
+    assert "s3cret" not in repr(load(file))
+
+
+def test_the_tables_that_the_page_on_tools_shows_can_be_read(toml: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+    shown = page.split("```toml\n")[1].split("```")[0]
+    assert [each.label for each in load(toml(shown)).mcp_servers] == ["files", "tickets"]

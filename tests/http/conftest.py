@@ -39,6 +39,11 @@ def wait_until(holds: Callable[[], bool], limit_s: float = 5.0) -> None:
         time.sleep(0.005)
 
 
+@pytest.fixture(name="eventually")
+def eventually_fixture() -> Any:
+    return wait_until
+
+
 def text_of(response: dict[str, Any]) -> str:
     """Return what the messages of a response say."""
     return "".join(

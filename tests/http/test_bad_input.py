@@ -42,6 +42,7 @@ def _server_goes_on(http: httpx.Client) -> Any:
         b'{"model":"m","input":"x","temperature":NaN}',
         b'{"model":"m","input":"\xff\xfe"}',
         b'{"model":"m","input":"\xc3"}',
+        b'{"model":"scripted-chat","input":"x","unknown":"\xff"}',
         b'{"model":"m","input":"\\ud800"}',
         b'{"model":"m","input":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"model":"m","input":"x","metadata":' + b'{"a":' * 100 + b"1" + b"}" * 100 + b"}",
@@ -151,6 +152,22 @@ def test_odd_but_legal_characters_come_back(http: httpx.Client) -> None:
     created = http.post("/responses", content=escaped, headers=headers).json()
     assert created["metadata"] == odd
     assert http.get(f"/responses/{created['id']}").json() == created
+
+
+@pytest.mark.parametrize("log_requests", [False, True])
+@pytest.mark.parametrize("key", [{}, {"idempotency-key": "k"}])
+@pytest.mark.parametrize("background", [False, True])
+def test_what_no_field_reads_is_sound_whatever_is_done_with_the_body(
+    serve: Callable[..., Any], log_requests: bool, key: dict[str, str], background: bool
+) -> None:
+    body = b'{"unknown": [1e999, -1e999, 9%b, "\\ud83d\\ude00"], %b' % (
+        b"9" * 300,
+        json.dumps({**BASE, "background": background}).encode()[1:],
+    )
+    headers = {"content-type": "application/json", **key}
+    with serve(log_requests=log_requests) as server:
+        answer = httpx.post(f"{server.api}/responses", content=body, headers=headers)
+    assert answer.status_code == 200, answer.text
 
 
 def test_nulls_everywhere_count_as_omitted(http: httpx.Client) -> None:

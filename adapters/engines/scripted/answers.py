@@ -54,6 +54,8 @@ def _has_output(messages: Sequence[Message]) -> bool:
 def _call(tool: ToolSpec) -> Part:
     if tool.kind == "custom":
         return {"custom": tool.name, "input": smallest_input(tool.grammar)}
+    if tool.kind == "python":
+        return {"python": "print(1)"}
     arguments = smallest(tool.parameters or {"type": "object"})
     return {"call": tool.name, "args": arguments if isinstance(arguments, dict) else {}}
 

@@ -43,6 +43,7 @@ class ScriptedEngine(Engine):
         self._pace = Pace(tokens_per_s)
         self._prefixes = Prefixes()
         self._death: str | None = None
+        self.begun = 0
         self.running = 0
         self.aborted = 0
 
@@ -136,6 +137,7 @@ class ScriptedEngine(Engine):
         cached_tokens: int,
         alternatives: int | None,
     ) -> AsyncGenerator[Step]:
+        self.begun += 1
         self.running += 1
         is_over = False
         try:

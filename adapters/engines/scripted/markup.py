@@ -35,6 +35,7 @@ class Markup(Protocol):
           `args`, `{}`;
         - `{"custom": name, "input": text}`: a call of a free-form tool;
         - `{"mcp": name, "args": {…} | text, "server": label}`: a call of an MCP server's tool;
+        - `{"python": code}`: a call of the code interpreter;
         - `{"refuse": text}`: a refusal;
         - `{"raw": text}`: exactly this markup, special tokens as special tokens;
         - `fail`, `die` and `hang`, which write nothing: an empty list.

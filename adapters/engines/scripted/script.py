@@ -21,7 +21,7 @@ Message = tuple[str, str]
 """(role, text), as a Markup reads them."""
 
 CARRIERS = frozenset({"user", "developer", "system"})
-CALLS = frozenset({"call", "custom", "mcp"})
+CALLS = frozenset({"call", "custom", "mcp", "python"})
 WRITES = frozenset({"say", "refuse"})
 MISHAPS = frozenset({"fail", "die"})
 KINDS = CALLS | WRITES | MISHAPS | {"think", "raw", "hang"}
@@ -54,6 +54,7 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "input": _is_text,
     "mcp": _is_text,
     "server": _is_text,
+    "python": _is_text,
     "refuse": _is_text,
     "raw": _is_text,
     "fail": _is_text,

@@ -31,7 +31,14 @@ from antiphon.adapters.formats.chat_template.transcript import (
     written,
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
-from antiphon.adapters.formats.tools import mcp_name, offered, wrapped, written_name
+from antiphon.adapters.formats.tools import (
+    CODE,
+    mcp_name,
+    offered,
+    python_name,
+    wrapped,
+    written_name,
+)
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
@@ -276,6 +283,8 @@ def _play(
             turn.call(name, wrapped(part.get("input", "")))
         case {"mcp": name}:
             turn.call(_mcp_name(name, part.get("server"), tools), _arguments(part))
+        case {"python": code}:
+            turn.call(python_name(tools), wrapped(code, CODE))
         case {"refuse": text}:
             turn.refuse(text)
         case {"raw": text}:

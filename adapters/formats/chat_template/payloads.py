@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from antiphon.adapters.formats.chat_template.families import Region
 from antiphon.adapters.formats.chat_template.tape import Finder, Reading, Tape, Write
-from antiphon.adapters.formats.tools import INPUT
+from antiphon.adapters.formats.tools import text_key
 from antiphon.domain.tools import ToolSpec
 
 LONGEST_NAME = 128
@@ -162,16 +162,16 @@ def _arguments(tape: Tape, calls: Calls, tool: ToolSpec, end: str) -> Reading[No
         yield from json_value(tape, pieces.append, end)
         scalar = "".join(pieces)
         calls.write(empty(tool) if scalar == "null" else scalar)
-    elif tool.kind == "custom":
-        yield from _input(tape, calls, end)
+    elif (key := text_key(tool)) is not None:
+        yield from _input(tape, calls, end, key)
     else:
         yield from json_value(tape, calls.write, end)
 
 
-def _input(tape: Tape, calls: Calls, end: str) -> Reading[None]:
-    """Unwrap `{"input": "…"}`; any other value is the input itself."""
+def _input(tape: Tape, calls: Calls, end: str, key: str) -> Reading[None]:
+    """Unwrap `{"input": "…"}`, or what else `key` is; any other value is the input itself."""
     tape.pin()
-    for part in ("{", f'"{INPUT}"', ":", '"'):
+    for part in ("{", f'"{key}"', ":", '"'):
         yield from tape.space()
         if not (yield from tape.literal(part)):
             tape.back()
@@ -184,7 +184,7 @@ def _input(tape: Tape, calls: Calls, end: str) -> Reading[None]:
 
 def empty(tool: ToolSpec) -> str:
     """Return what a call hands over if the model wrote no arguments."""
-    return "" if tool.kind == "custom" else "{}"
+    return "" if text_key(tool) is not None else "{}"
 
 
 # --- calls as JSON objects ------------------------------------------------------------------------
@@ -284,8 +284,9 @@ def whole(tool: ToolSpec, arguments: str) -> str:
         return value
     if value is None and arguments == "null":
         return empty(tool)
-    if tool.kind == "custom" and isinstance(value, dict) and isinstance(value.get(INPUT), str):
-        text: str = value[INPUT]
+    key = text_key(tool)
+    if key is not None and isinstance(value, dict) and isinstance(value.get(key), str):
+        text: str = value[key]
         return text
     return arguments
 
@@ -412,8 +413,8 @@ def _xml_call(tape: Tape, calls: Calls) -> Reading[bool]:
         key = yield from tape.upto(TAG_END, LONGEST_NAME)
         if key is None:
             break
-        if tool.kind == "custom":
-            write = calls.write if key[0].strip() == INPUT else _ignore
+        if text_key(tool) is not None:
+            write = calls.write if key[0].strip() == text_key(tool) else _ignore
             yield from _xml_value(tape, write)
         else:
             calls.write(f"{before}{_quoted(key[0].strip())}: ")
@@ -422,7 +423,7 @@ def _xml_call(tape: Tape, calls: Calls) -> Reading[bool]:
     # Cut off by the end of the text, the call stays open and its arguments unfinished.
     closed = yield from tape.literal("</function>")
     if closed or not tape.over:
-        if tool.kind != "custom":
+        if text_key(tool) is None:
             calls.write("{}" if before == "{" else "}")
         calls.end()
     return True

@@ -13,10 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.adapters.formats.tools import (
+    CODE,
     description_of,
     found_names,
     input_parameters,
+    logs_of,
     mcp_called,
+    python_name,
     typed_call,
     wrapped,
     written_name,
@@ -164,7 +167,7 @@ def _json(value: Any) -> list[Piece]:
 
 
 def _logs(outputs: Sequence[Json] | None) -> list[Piece]:
-    return [("text", str(output.get("logs", ""))) for output in outputs or ()]
+    return [("text", logs_of(outputs or ()))]
 
 
 def _mcp_result(item: Any) -> list[Piece]:
@@ -184,7 +187,10 @@ CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]
     i.McpCall: lambda item, tools: (mcp_called(item, tools), item.arguments),
     i.WebSearchCall: lambda item, _: ("web_search", written(item.action or {})),
     i.FileSearchCall: lambda item, _: ("file_search", written({"queries": item.queries or ()})),
-    i.CodeInterpreterCall: lambda item, _: ("code_interpreter", written({"code": item.code or ""})),
+    i.CodeInterpreterCall: lambda item, tools: (
+        python_name(tools),
+        wrapped(item.code or "", CODE),
+    ),
     i.ImageGenerationCall: lambda item, _: (
         "image_generation",
         written({"prompt": item.revised_prompt} if item.revised_prompt else {}),

@@ -18,7 +18,7 @@ from typing import Any
 from antiphon.adapters.formats.ebnf import binds, input_grammar
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.header import ASSISTANT
-from antiphon.adapters.formats.harmony.tools import recipient_of
+from antiphon.adapters.formats.harmony.tools import is_hosted, recipient_of
 from antiphon.adapters.formats.structural_tag import constraint_to, matching, one_of, sequence
 from antiphon.adapters.formats.tools import callable_tools, input_parameters, offered
 from antiphon.application.ports import Turn
@@ -108,12 +108,19 @@ def _finals(answer: Grammar | None) -> list[Grammar]:
 
 def _calls(tool: ToolSpec, *, required: bool) -> list[Grammar]:
     """Both places of the recipient are allowed: the model was trained on both."""
+    if is_hosted(tool):
+        return [_code(tool.name, channel) for channel in ("analysis", "commentary")]
     to = f" to={recipient_of(tool.name)}"
     body = sequence(one_of(_json_types()), _arguments(tool, required=required))
     return [
         sequence(_token(h.CHANNEL), _text("commentary" + to), body),
         sequence(_text(to), _token(h.CHANNEL), _text("commentary"), body),
     ]
+
+
+def _code(name: str, channel: str) -> Grammar:
+    head = _text(f"{channel} to={recipient_of(name)} code")
+    return sequence(_token(h.CHANNEL), head, _token(h.MESSAGE), _anything())
 
 
 def _arguments(tool: ToolSpec, *, required: bool) -> Grammar:

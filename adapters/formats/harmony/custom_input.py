@@ -1,20 +1,16 @@
-"""Take a custom tool's free text out of the JSON it is wrapped in, as it arrives.
+"""Take free text, or code, out of the JSON it is wrapped in, as it arrives.
 
-What is not `{"input": "…"}` is taken as the free text itself: the model wrote it without the
-wrapping (formats/tools.py).
+What is not `{"input": "…"}`, or what else the key is, is taken as the free text itself: the model
+wrote it without the wrapping (formats/tools.py).
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _CLOSING = re.compile(r"\s*\}?\s*\Z")
-# What an opening may look like so far: the pattern above, every step of it optional.
-_OPENING_SO_FAR = re.compile(
-    r'\s*(?:\{\s*(?:"(?:i(?:n(?:p(?:u(?:t(?:"\s*(?::\s*(?:")?)?)?)?)?)?)?)?)?)?\Z'
-)
 _PLAIN = re.compile(r'[^"\\]+')
 _HEX = re.compile(r"[0-9A-Fa-f]{4}")
 
@@ -22,7 +18,8 @@ _HEX = re.compile(r"[0-9A-Fa-f]{4}")
 class Unwrapper:
     """Arguments in, free text out; the same text in however many pieces it comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: str) -> None:
+        self._opening, self._opening_so_far = _openings(key)
         self._held = ""
         self._read = self._read_opening
 
@@ -38,11 +35,11 @@ class Unwrapper:
         return held, ""
 
     def _read_opening(self) -> str:
-        if opening := _OPENING.match(self._held):
+        if opening := self._opening.match(self._held):
             self._held = self._held[opening.end() :]
             self._read = self._read_string
             return self._read()
-        if _OPENING_SO_FAR.match(self._held):
+        if self._opening_so_far.match(self._held):
             return ""
         self._read = self._read_bare
         return self._read()
@@ -74,6 +71,14 @@ class Unwrapper:
 
     def _read_closing(self) -> str:
         return ""
+
+
+@lru_cache
+def _openings(key: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return what an opening looks like, and what it may look like so far: every step optional."""
+    steps = [r"\{\s*", '"', *map(re.escape, key), r'"\s*', r":\s*", '"']
+    so_far = "".join(f"(?:{step}" for step in steps) + ")?" * len(steps)
+    return re.compile(r"\s*" + "".join(steps)), re.compile(rf"\s*{so_far}\Z")
 
 
 def _read_escape(held: str, position: int) -> tuple[str, int]:

@@ -9,10 +9,14 @@ from typing import Any
 from msgspec import Struct, UnsetType
 
 from antiphon.adapters.formats.tools import (
+    CODE,
     found_names,
+    logs_of,
     mcp_called,
+    python_name,
     typed_call,
     typed_name,
+    wrapped,
     written_name,
 )
 from antiphon.domain import content as c
@@ -20,7 +24,7 @@ from antiphon.domain import items as i
 from antiphon.domain.content import Part
 from antiphon.domain.conversation import answered_calls
 from antiphon.domain.items import Item
-from antiphon.domain.tools import ToolSpec
+from antiphon.domain.tools import PYTHON, ToolSpec
 
 Body = str | Sequence[Part]
 
@@ -152,10 +156,13 @@ class _Conversation:
             yield Answered(name="file_search", body=_json(item.results))
 
     def code(self, item: i.CodeInterpreterCall) -> Iterator[Written]:
-        yield Called(name="python", text=item.code or "", kind="code")
+        name, code = python_name(self._tools), item.code or ""
+        if name == PYTHON:
+            yield Called(name=name, text=code, kind="code")
+        else:
+            yield Called(name=name, text=wrapped(code, CODE))
         if item.outputs is not None:
-            logs = "\n".join(str(output.get("logs", "[image]")) for output in item.outputs)
-            yield Answered(name="python", body=logs)
+            yield Answered(name=name, body=logs_of(item.outputs))
 
     def image(self, item: i.ImageGenerationCall) -> Iterator[Written]:
         yield Called(name="image_generation", text=_json({"prompt": item.revised_prompt or ""}))

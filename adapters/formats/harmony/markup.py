@@ -12,12 +12,12 @@ from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.messages import RawMessage, split
 from antiphon.adapters.formats.harmony.tools import FUNCTIONS, recipient_of
-from antiphon.adapters.formats.tools import mcp_name, wrapped, written_name
-from antiphon.domain.tools import ToolSpec
+from antiphon.adapters.formats.tools import CODE, mcp_name, python_name, wrapped, written_name
+from antiphon.domain.tools import PYTHON, ToolSpec
 
 Part = Mapping[str, Any]
 
-_CALLS = ("call", "custom", "mcp")
+_CALLS = ("call", "custom", "mcp", "python")
 
 
 class HarmonyMarkup:
@@ -107,6 +107,12 @@ class HarmonyMarkup:
                 offered = mcp_name(tools, str(name), label)
                 written = offered or written_name(tools, str(name), label)
                 return self._called(written, _arguments(part))
+            case {"python": code}:
+                name = python_name(tools)
+                if name != PYTHON:
+                    return self._called(name, wrapped(str(code), CODE))
+                header = self._encoding.encode("analysis to=python code")
+                return [h.CHANNEL, *header, h.MESSAGE, *self._encoding.encode(str(code))]
         return []
 
     def _said(self, channel: str, text: object) -> list[int]:

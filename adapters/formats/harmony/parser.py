@@ -39,8 +39,8 @@ from antiphon.adapters.formats.harmony.header import (
     read_header,
 )
 from antiphon.adapters.formats.harmony.recall import Recall, key_of
-from antiphon.adapters.formats.harmony.tools import FUNCTIONS
-from antiphon.adapters.formats.tools import as_rendered, call_start, callable_tools
+from antiphon.adapters.formats.harmony.tools import FUNCTIONS, kind_of
+from antiphon.adapters.formats.tools import as_rendered, call_start, callable_tools, text_key
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
@@ -364,10 +364,10 @@ class _Said(_Message):
 
 class _Call(_Message):
     def __init__(self, tool: ToolSpec) -> None:
-        # The renderer knows calls of two kinds only: those whose text is wrapped, and the others.
-        super().__init__("custom" if tool.kind == "custom" else "function", tool.name)
+        super().__init__(kind_of(tool), tool.name)
         self._tool = tool
-        self._unwrapper = Unwrapper() if tool.kind == "custom" else None
+        key = text_key(tool)
+        self._unwrapper = None if key is None else Unwrapper(key)
 
     def open(self) -> list[d.Delta]:
         return [call_start(self._tool)]

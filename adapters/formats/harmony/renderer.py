@@ -34,12 +34,19 @@ from antiphon.adapters.formats.harmony.items import (
     write_items,
 )
 from antiphon.adapters.formats.harmony.recall import Recall, key_of
-from antiphon.adapters.formats.harmony.tools import HOSTED, ToolSections, recipient_of
+from antiphon.adapters.formats.harmony.tools import (
+    HOSTED,
+    ToolSections,
+    is_hosted,
+    python_section,
+    recipient_of,
+)
 from antiphon.adapters.formats.tools import offered, wrapped
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain import content as c
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
+from antiphon.domain.tools import ToolSpec
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
 KNOWLEDGE_CUTOFF = "2024-06"
@@ -135,10 +142,11 @@ class Renderer:
             "",
             f"Reasoning: {effort}",
             "",
+            *([python_section(), ""] if any(map(is_hosted, offered(turn))) else []),
             f"# Valid channels: {', '.join(h.CHANNELS)}. "
             "Channel must be included for every message.",
         ]
-        if offered(turn):
+        if _functions(turn):
             lines.append("Calls to these tools must go to the commentary channel: 'functions'.")
         return "\n".join(lines)
 
@@ -148,7 +156,7 @@ class Renderer:
         sections: list[Piece] = []
         if instructions:
             sections.append("# Instructions\n\n" + "\n\n".join(instructions))
-        if tools := offered(turn):
+        if tools := _functions(turn):
             sections.append(self._tool_sections.tokens(tools))
         if turn.text.format.get("type") in ("json_schema", "json_object"):
             sections.append(_response_format(turn.text.format))
@@ -264,6 +272,11 @@ class Renderer:
             raise RequestError("An image needs its `image_url` here.", param="input")
         image_urls.append(image.image_url)
         return (h.PLACEHOLDER,) * self._image_tokens
+
+
+def _functions(turn: Turn) -> list[ToolSpec]:
+    """Return the tools that the developer message tells of."""
+    return [tool for tool in offered(turn) if not is_hosted(tool)]
 
 
 def _without_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from antiphon.adapters.formats.harmony.encoding import Encoding, has_long_run
 from antiphon.adapters.formats.tools import description_of, input_parameters
 from antiphon.domain.errors import RequestError
-from antiphon.domain.tools import ToolSpec
+from antiphon.domain.tools import PYTHON, ToolSpec
 
 Json = dict[str, Any]
 
@@ -34,6 +34,27 @@ def recipient_of(name: str) -> str:
     return name if name.partition(".")[0] in HOSTED else FUNCTIONS + name
 
 
+def is_hosted(tool: ToolSpec) -> bool:
+    """Whether the tool is one of Harmony's own, which the system message tells of."""
+    return tool.kind == PYTHON and tool.name == PYTHON
+
+
+def kind_of(tool: ToolSpec) -> str:
+    """Return the kind of the tool's calls, as items.py has them."""
+    if is_hosted(tool):
+        return "code"
+    return "custom" if tool.kind == "custom" else "function"
+
+
+@cache
+def python_section() -> str:
+    """Return what gpt-oss was trained to be told of its Python tool."""
+    from openai_harmony import ToolNamespaceConfig  # type: ignore[import-untyped]
+
+    told = ToolNamespaceConfig.python()
+    return f"# Tools\n\n## {told.name}\n\n{told.description}"
+
+
 class ToolSections:
     """Renders tools as the developer message's section, as TypeScript; remembers the latest."""
 
@@ -50,10 +71,7 @@ class ToolSections:
             raise RequestError(f"The tools cannot be rendered: {error}", param="tools") from error
 
     def _render(self, encoded: bytes) -> tuple[int, ...]:
-        from openai_harmony import (  # type: ignore[import-untyped]
-            DeveloperContent,
-            ToolDescription,
-        )
+        from openai_harmony import DeveloperContent, ToolDescription
 
         # The library encodes by itself, so the cut of long runs (encoding.py) cannot help here.
         if has_long_run(encoded.decode(), longest=LONGEST_RUN_OF_TOOLS):

@@ -127,9 +127,9 @@ def test_hosted_calls_come_with_their_results() -> None:
         {
             "role": "assistant",
             "content": "",
-            "tool_calls": [tool_call("ci", {"code": "1+1"}, "code_interpreter")],
+            "tool_calls": [tool_call("ci", {"code": "1+1"}, "python")],
         },
-        {"role": "tool", "tool_call_id": "ci", "name": "code_interpreter", "content": "2"},
+        {"role": "tool", "tool_call_id": "ci", "name": "python", "content": "2"},
     ]
 
 

@@ -275,6 +275,8 @@ def items_of(parts: Parts) -> list[i.Item]:
             case {"call": name, "args": arguments}:
                 written = json.dumps(arguments, ensure_ascii=False)
                 kept.append(call(name, written, f"c{number}"))
+            case {"python": code}:
+                kept.append(i.CodeInterpreterCall(id="ci", container_id="cntr", code=code))
             case {"custom": name, "input": given}:
                 kept.append(i.CustomToolCall(call_id=f"c{number}", name=name, input=given))
     return kept
@@ -288,6 +290,7 @@ def items_of(parts: Parts) -> list[i.Item]:
         [{"think": "Hm."}, {"call": "get_weather", "args": {"city": "Oslo é"}}],
         [{"say": "I look."}, {"call": "get_weather", "args": {}}],
         [{"call": "get_weather", "args": {}}, {"custom": "apply_patch", "input": 'a\n"b"\\'}],
+        [{"think": "Hm."}, {"python": 'print("é\t", {1: 2})\n' * 3}],
         [{"think": "A"}, {"say": "B"}, {"think": "C"}, {"say": "D"}, {"call": "x", "args": {}}],
     ],
 )

@@ -94,7 +94,7 @@ def test_one_step_never_gives_two_deltas_that_are_one(ids: list[int]) -> None:
 @given(st.text(), st.lists(st.integers(min_value=0, max_value=100)), st.booleans())
 def test_a_custom_tools_text_survives_its_wrapping(text: str, cuts: list[int], bare: bool) -> None:
     text = text.encode("utf-8", "replace").decode()
-    unwrapper = Unwrapper()
+    unwrapper = Unwrapper("input")
     written = f"= {text}" if bare else wrapped(text)
     pieces, start = [], 0
     for cut in [*sorted(cuts), len(written)]:

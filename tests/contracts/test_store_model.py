@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -13,10 +14,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from antiphon.adapters.stores.memory import MemoryResponseStore
-from antiphon.adapters.stores.sqlite import SqliteResponseStore
 from antiphon.adapters.testing.response_store import (
     US,
+    claim,
     finished,
     ids,
     item,
@@ -25,13 +25,18 @@ from antiphon.adapters.testing.response_store import (
     turns,
     unknown,
 )
-from antiphon.application.ports import ResponseStore
+from antiphon.adapters.testing.run_store import chunk, lease, log_of
+from antiphon.application.ports import Lease, NewRun, Store
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, NotFound
 
 T = TypeVar("T")
 NAMES = st.sampled_from("abcdefgh")
 TALKS = st.sampled_from("xyz")
+OWNERS = st.sampled_from(["srv_a", "srv_b", "srv_c"])
+
+NewStore = Callable[[], Store]
+Place = Callable[[Path], AbstractAsyncContextManager[NewStore]]
 
 
 class Known:
@@ -44,6 +49,12 @@ class Known:
         self.deleted = False
         self.within: str | None = None
         self.given: list[str] = []
+        self.owner: str | None = "srv_a"
+        self.epoch = 1
+        self.last: int | None = None  # the number of its log's last event
+
+    def lease(self, behind: int = 0) -> Lease:
+        return lease(self.name, self.epoch - behind)
 
 
 class Talk:
@@ -55,15 +66,18 @@ class Talk:
 
 
 class Machine(RuleBasedStateMachine):
-    def __init__(self, make: Callable[[Path], ResponseStore]) -> None:
+    def __init__(self, place: Place) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
         self.directory = TemporaryDirectory()
-        self.store = make(Path(self.directory.name))
+        self.place = AsyncExitStack()
+        new_store = self.do(self.place.enter_async_context(place(Path(self.directory.name))))
+        self.store = new_store()
         self.known: dict[str, Known] = {}
         self.talks: dict[str, Talk] = {}
         self.unused = set("xyz")  # an id is given once, also after what had it is gone
         self.added = 0
+        self.alive: set[str] = set()
         self.do(self.store.start())
 
     def do(self, call: Coroutine[Any, Any, T]) -> T:
@@ -71,6 +85,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.do(self.store.aclose())
+        self.do(self.place.aclose())
         self.runner.close()
         self.directory.cleanup()
 
@@ -78,21 +93,26 @@ class Machine(RuleBasedStateMachine):
         known = self.known.get(name or "")
         return None if known is None or known.deleted else known
 
-    @rule(name=NAMES, after=st.none() | NAMES)
-    def create(self, name: str, after: str | None) -> None:
+    @rule(name=NAMES, after=st.none() | NAMES, waits=st.booleans(), logged=st.booleans())
+    def create(self, name: str, after: str | None, waits: bool, logged: bool) -> None:
         if name in self.known or name == after:
             return
         parent = self.there(after)
-        self.do(self.store.create(US, running(name, after=after)))
+        run = NewRun(owner=None if waits else "srv_a", events=chunk(0, 2) if logged else None)
+        self.do(self.store.create(US, running(name, after=after, run=run)))
         lineage = [] if parent is None else [*parent.lineage, parent.name]
-        self.known[name] = Known(name, lineage)
+        known = self.known[name] = Known(name, lineage)
+        known.last = 1 if logged else None
+        if waits:
+            known.owner, known.epoch = None, 0
 
     @rule(name=NAMES, within=TALKS)
     def create_within(self, name: str, within: str) -> None:
         if name in self.known:
             return
         expected = self.refusal(within)
-        assert self.raised(self.store.claim(US, f"conv_{within}", f"resp_{name}")) == expected
+        assert self.raised(claim(self.store, within, name)) == expected
+        self.alive.add("srv_a")
         if expected is not None:
             return
         self.do(self.store.create(US, running(name, within=within)))
@@ -101,16 +121,77 @@ class Machine(RuleBasedStateMachine):
         self.known[name].within = within
         self.known[name].given = list(self.talks[within].items)
 
-    @rule(name=NAMES, status=st.sampled_from(["completed", "failed"]))
-    def finish(self, name: str, status: str) -> None:
-        known = self.there(name)
-        expected = known is not None and known.status == "in_progress"
-        within = self.known[name].within if name in self.known else None
-        end = finished(name, status=status, within=within)
-        assert self.do(self.store.finish(US, end)) == expected
+    @rule(name=NAMES, status=st.sampled_from(["completed", "failed"]), behind=st.integers(0, 1))
+    def finish(self, name: str, status: str, behind: int) -> None:
+        known = self.known.get(name) or Known(name, [])
+        expected = self.holds(known, behind)
+        last = chunk(known.last + 1) if known.last is not None else None
+        done = finished(name, status=status, within=known.within)
+        written = self.store.finish(known.lease(behind), done, events=last)
+        assert self.do(written) == expected
         if expected:
-            self.known[name].status = status
+            known.status, known.owner = status, None
+            known.last = known.last + 1 if known.last is not None else None
             self.let_go(name, turns(name) if status != "failed" else [])
+
+    def holds(self, known: Known, behind: int) -> bool:
+        """Whether the newest lease is valid, and this is it."""
+        return self.runs(known) and known.owner is not None and not behind
+
+    def runs(self, known: Known) -> bool:
+        return self.there(known.name) is known and known.status == "in_progress"
+
+    @rule(name=NAMES, behind=st.integers(0, 1), count=st.integers(1, 3))
+    def append(self, name: str, behind: int, count: int) -> None:
+        known = self.there(name)
+        if known is None or known.last is None:
+            return
+        added = chunk(known.last + 1, count)
+        expected = self.holds(known, behind)
+        for _ in range(2):
+            assert self.do(self.store.append(known.lease(behind), added)) == expected
+        if expected:
+            known.last += count
+
+    @rule(owner=OWNERS)
+    def live(self, owner: str) -> None:
+        self.store.beat(owner, 600)
+        self.alive.add(owner)
+
+    @rule(owner=OWNERS)
+    def die(self, owner: str) -> None:
+        self.do(self.store.leave(owner))
+        self.alive.discard(owner)
+
+    @rule(owner=OWNERS, limit=st.integers(0, 3))
+    def take(self, owner: str, limit: int) -> None:
+        free = [one for one in self.known.values() if self.runs(one)]
+        free = [one for one in free if one.owner not in {*self.alive, owner}][:limit]
+        for one in free:
+            one.owner, one.epoch = owner, one.epoch + 1
+        taken = self.do(self.store.take(owner, limit=limit))
+        assert [one.lease for one in taken] == [one.lease() for one in free]
+
+    @rule(owner=OWNERS, name=NAMES)
+    def take_over(self, owner: str, name: str) -> None:
+        known = self.there(name)
+        taking = self.store.take_over(owner, US, f"resp_{name}")
+        if known is None:
+            assert self.do(unknown(taking))
+            return
+        taken = self.do(taking)
+        assert (taken is not None) == self.runs(known)
+        if taken is not None:
+            known.owner, known.epoch = owner, known.epoch + 1
+            assert taken.lease == known.lease()
+
+    @rule(name=NAMES, behind=st.integers(0, 1))
+    def give_back(self, name: str, behind: int) -> None:
+        known = self.known.get(name) or Known(name, [])
+        expected = self.holds(known, behind)
+        assert self.do(self.store.give_back(known.lease(behind))) == expected
+        if expected:
+            known.owner = None
 
     def let_go(self, name: str, items: list[str]) -> None:
         for talk in self.talks.values():
@@ -196,9 +277,6 @@ class Machine(RuleBasedStateMachine):
             assert ids(found) == self.given_to(known) + self.turns_of([*known.lineage, name])
         for name, talk in self.talks.items():
             assert await items_of(self.store, name) == talk.items
-        held = {name: talk.held_by for name, talk in self.talks.items() if talk.held_by}
-        claims = await self.store.claims()
-        assert {c.conversation_id[5:]: c.response_id[5:] for c in claims} == held
         kept = [known for known in self.known.values() if not known.deleted]
         needed = {name for known in kept for name in (*known.lineage, known.name)}
         needed_turns = {turn for name in needed for turn in turns(name)}
@@ -206,21 +284,35 @@ class Machine(RuleBasedStateMachine):
         for name in self.known:
             lost = f"{name}_in" not in needed_turns | talked_of
             assert await unknown(self.store.item(US, f"msg_{name}_in")) == lost
-        going_on = [f"resp_{known.name}" for known in kept if known.status == "in_progress"]
-        assert [response.id for _, response in await self.store.unfinished()] == going_on
+        await self.agree_on_runs(kept)
+
+    async def agree_on_runs(self, kept: list[Known]) -> None:
+        for known in kept:
+            if known.last is None:
+                assert await unknown(self.store.events(US, f"resp_{known.name}"))
+                continue
+            log = await log_of(self.store, known.name)
+            assert sum(one.count for one in log) == known.last + 1
+            piece = await self.store.events(US, f"resp_{known.name}", after=known.last)
+            assert piece.ends == (known.status != "in_progress")
+        going_on = [known for known in kept if known.status == "in_progress"]
+        for owner in ("srv_a", "srv_b", "srv_c"):
+            held = {one.response_id: one for one in await self.store.held(owner)}
+            owned = [known.lease() for known in going_on if known.owner == owner]
+            assert held == {one.response_id: one for one in owned}
+        use = await self.store.use(US)
+        waiting = [known for known in going_on if known.owner is None]
+        assert (use.responses, use.waiting) == (len(kept), len(waiting))
 
 
-@pytest.mark.parametrize(
-    ("make", "examples"),
-    [
-        (lambda _: MemoryResponseStore(), 80),
-        (lambda directory: SqliteResponseStore(directory / "antiphon.db"), 25),
-    ],
-    ids=["memory", "sqlite"],
-)
-def test_any_sequence_of_calls(make: Callable[[Path], ResponseStore], examples: int) -> None:
+EXAMPLES = {"memory": 80}
+"""How many sequences are tried; 20 of a store that waits for a disk."""
+
+
+def test_any_sequence_of_calls(place: Place, request: pytest.FixtureRequest) -> None:
+    examples = EXAMPLES.get(request.node.callspec.id, 20)
     run_state_machine_as_test(
-        lambda: Machine(make),
+        lambda: Machine(place),
         settings=settings(
             max_examples=examples,
             stateful_step_count=30,

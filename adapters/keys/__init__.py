@@ -1,0 +1,1 @@
+"""Where API keys come from besides the store."""

@@ -1,0 +1,1 @@
+"""Where the code of models runs, and what keeps it there."""

@@ -1,0 +1,176 @@
+"""What a sandbox has to hold before any code of a model runs on this machine.
+
+Each attempt is code that ends with a value if it got through a wall, and with nothing or an error
+if it did not. The suite in tests/sandbox tries more.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.adapters.sandboxes.recipe import ENVIRONMENT, Limits
+from antiphon.domain.errors import SandboxError
+
+LIMITS = Limits(memory_bytes=512 * 1024**2, disk_bytes=8 * 1024**2)
+ANSWER_S = 15.0
+SPIN_S = 0.2
+
+ATTEMPTS: Mapping[str, str] = {
+    "It can read an environment that is not its own.": """
+import glob, os
+names = set()
+for path in glob.glob("/proc/[0-9]*/environ"):
+    try:
+        found = open(path, "rb").read().split(b"\\0")
+    except OSError:
+        continue
+    names |= {each.partition(b"=")[0].decode("ascii", "replace") for each in found}
+(names | set(os.environ)) - known - {"", "PWD", "LC_CTYPE"} or None
+""",
+    "It sees files of this machine.": """
+import os
+def strange(folder):
+    for path in (os.path.join(folder, name) for name in os.listdir(folder)):
+        if path not in shown:
+            leads_on = any(each.startswith(path + "/") for each in shown)
+            yield from strange(path) if leads_on else [path]
+list(strange("/")) or None
+""",
+    "It can write outside its folder.": """
+import os
+found = []
+for folder in ("/", "/usr/lib", "/dev", "/mnt"):
+    try:
+        os.mkdir(folder + "/written")
+        found.append(folder)
+    except OSError:
+        pass
+found or None
+""",
+    "It reaches a network.": """
+import socket
+found = []
+for family in (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET):
+    try:
+        socket.socket(family, socket.SOCK_RAW if family == socket.AF_PACKET else socket.SOCK_DGRAM)
+        found.append(family)
+    except OSError:
+        pass
+try:
+    socket.socket(socket.AF_UNIX).connect(abstract)
+    found.append("abstract")
+except OSError:
+    pass
+found or None
+""",
+    "It can make namespaces or mounts.": """
+import ctypes
+libc = ctypes.CDLL(None)
+[name for name, done in (
+    ("unshare", libc.unshare(0x10000000)),
+    ("mount", libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)),
+) if done == 0] or None
+""",
+    "It can look into processes.": """
+import ctypes, os
+ctypes.CDLL(None).process_vm_readv(os.getpid(), None, 0, None, 0, 0) == 0 or None
+""",
+    "It can start processes.": """
+import os
+try:
+    child = os.fork()
+except OSError:
+    child = -1
+if child == 0:
+    os._exit(0)
+child > 0 or None
+""",
+    "It can start threads without end.": """
+import threading
+stop, started = threading.Event(), []
+try:
+    for _ in range(300):
+        each = threading.Thread(target=stop.wait)
+        each.start()
+        started.append(each)
+except RuntimeError:
+    pass
+stop.set()
+len(started) >= 300 or None
+""",
+    "It can take all memory.": """
+try:
+    found = len(bytearray(1024**3))
+except MemoryError:
+    found = None
+found
+""",
+    "It can fill a disk.": """
+import os
+found = None
+try:
+    with open("/mnt/data/large", "wb") as file:
+        for _ in range(64):
+            file.write(bytes(1024**2))
+    found = os.path.getsize("/mnt/data/large")
+except OSError:
+    pass
+os.remove("/mnt/data/large")
+found
+""",
+    "It keeps rights.": """
+about = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines()
+             if ":\\t" in line)
+[about[name] for name in ("CapEff", "CapPrm", "CapBnd") if int(about[name], 16)] + [
+    name for name, value in (("NoNewPrivs", "1"), ("Seccomp", "2")) if about[name] != value
+] or None
+""",
+}
+
+SPIN = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+while True:
+    pass
+"""
+ENDLESS = "It cannot be stopped."
+
+
+async def run(start: Any, shown: Sequence[str]) -> list[str]:
+    """Return what did not hold, none if all did; `start` starts a sandbox's kernel, in which there
+    are the paths `shown`.
+
+    Raises: SandboxError, if none can be started.
+    """
+    kernel = await start()
+    name = f"\0antiphon-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(name)
+        listening.listen()
+        known = f"abstract, known, shown = {name!r}, {set(ENVIRONMENT)!r}, {set(shown)!r}\n"
+        try:
+            found = [wall for wall, code in ATTEMPTS.items() if await _got(kernel, known + code)]
+            return found if await _is_stopped(kernel) else [*found, ENDLESS]
+        except (SandboxError, TimeoutError) as error:
+            return [f"A test of it did not end: {error}"]
+        finally:
+            await kernel.kill()
+
+
+async def _got(kernel: Any, code: str) -> bool:
+    """Whether the code ended with a value."""
+    await kernel.ask({"do": "run", "code": code}, timeout_s=ANSWER_S)
+    printed = kernel.output()
+    return bool(printed.strip()) and "Traceback" not in printed
+
+
+async def _is_stopped(kernel: Any) -> bool:
+    try:
+        await kernel.ask({"do": "run", "code": SPIN}, timeout_s=SPIN_S)
+    except TimeoutError:
+        await kernel.kill()
+        return True
+    return False

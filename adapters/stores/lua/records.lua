@@ -1,0 +1,269 @@
+-- What is where, and what more than one operation does with it. The other files here go on from this
+-- one: each script is this text, one of them, and a call of the operation that ARGV names.
+--
+-- A `ref` is `TENANT:ID`; the tenant is quoted and so has no colon. Times are microseconds of the
+-- clock of Redis, which is the same for all servers.
+--
+--   response:REF      hash    status epoch owner number parent children conversation given
+--                             expires_at size; body and job, until it is deleted;
+--                             input, inputs, output, outputs: first number and count of its items;
+--                             next, log_size: the log's next number and its bytes, where it is kept
+--   item:TENANT:N     hash    id, body, holders (its response and its conversation: 1 or 2)
+--   ids:TENANT:ID     sorted  numbers of the items of this id
+--   log:REF           stream  an entry (first, body) a chunk; its id is the number after its last
+--   conversation:REF  hash    created_at metadata next_place held_by held_owner
+--   places:REF        sorted  numbers of a conversation's items, by place
+--   owned:OWNER       sorted  refs of its unfinished responses by `number`; those that wait: no name
+--   owners            sorted  owners by the time until which they are alive
+--   expiring, ended   sorted  refs by when the response expires, by when its run was over
+--   repeat:TENANT:KEY hash    ref fingerprint owner
+--   reserved:REF      string  the repeat that stands for this response
+--   repeats           sorted  repeats by when they expire
+--   notice:ID         hash    tenant endpoint body attempts
+--   due               sorted  notices by when they are due
+--   use:TENANT        hash    responses bytes waiting
+--   api_keys, api_key_hashes, api_key_order
+
+local call = redis.call
+local operation = {}
+local RUNNING = {queued = true, in_progress = true}
+
+local function key(kind, rest)
+  return KEYS[1] .. kind .. ':' .. rest
+end
+
+local function single(name)
+  return KEYS[1] .. name
+end
+
+local function now()
+  local time = call('TIME')
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+local function microseconds(seconds)
+  return math.floor(seconds * 1000000)
+end
+
+local function split(ref)
+  return string.match(ref, '^([^:]*):(.*)$')
+end
+
+local function count(tenant, what, by)
+  if by ~= 0 then
+    call('HINCRBY', key('use', tenant), what, by)
+  end
+end
+
+-- Items -------------------------------------------------------------------------------------------
+
+-- Items of one call are numbered one after the other: a first number and a count name them all.
+local function add_items(tenant, items)
+  if #items == 0 then
+    return 0
+  end
+  local first = call('INCRBY', single('items'), #items) - #items + 1
+  local bytes = 0
+  for place, item in ipairs(items) do
+    local number = first + place - 1
+    call('HSET', key('item', tenant .. ':' .. number),
+      'id', item.id, 'body', item.body, 'holders', 1)
+    if item.id ~= '' then
+      call('ZADD', key('ids', tenant .. ':' .. item.id), number, number)
+    end
+    bytes = bytes + #item.body
+  end
+  count(tenant, 'bytes', bytes)
+  return first
+end
+
+-- An item goes when neither a response nor a conversation holds it any more.
+local function drop_item(tenant, number)
+  local item = key('item', tenant .. ':' .. number)
+  if call('HINCRBY', item, 'holders', -1) > 0 then
+    return
+  end
+  count(tenant, 'bytes', -call('HSTRLEN', item, 'body'))
+  call('ZREM', key('ids', tenant .. ':' .. call('HGET', item, 'id')), number)
+  call('DEL', item)
+end
+
+local function drop_items(tenant, first, items)
+  for number = first, first + items - 1 do
+    drop_item(tenant, number)
+  end
+end
+
+local function read_item(tenant, number, into)
+  local item = call('HMGET', key('item', tenant .. ':' .. number), 'id', 'body')
+  into[#into + 1] = item[1]
+  into[#into + 1] = item[2]
+end
+
+local function read_items(tenant, first, items, into)
+  first = tonumber(first)
+  for number = first, first + tonumber(items) - 1 do
+    read_item(tenant, number, into)
+  end
+  return into
+end
+
+-- Conversations -----------------------------------------------------------------------------------
+
+local function append_numbers(conversation, first, items)
+  if items == 0 then
+    return
+  end
+  local place = call('HINCRBY', key('conversation', conversation), 'next_place', items) - items
+  for number = first, first + items - 1 do
+    call('ZADD', key('places', conversation), place, number)
+    place = place + 1
+  end
+end
+
+local function holds(conversation, response_id)
+  return call('HGET', key('conversation', conversation), 'held_by') == response_id
+end
+
+local function free(conversation)
+  call('HDEL', key('conversation', conversation), 'held_by', 'held_owner')
+end
+
+-- Owners ------------------------------------------------------------------------------------------
+
+local function is_alive(owner)
+  local until_time = call('ZSCORE', single('owners'), owner)
+  return until_time and tonumber(until_time) > now()
+end
+
+local function own(ref, owner)
+  local response = key('response', ref)
+  call('HSET', response, 'owner', owner)
+  call('ZADD', key('owned', owner), call('HGET', response, 'number'), ref)
+  if owner == '' then
+    count(split(ref), 'waiting', 1)
+  else
+    call('ZADD', single('owners'), 'NX', 0, owner)  -- so that `take` knows of it
+  end
+end
+
+local function disown(ref)
+  local owner = call('HGET', key('response', ref), 'owner')
+  if owner and call('ZREM', key('owned', owner), ref) == 1 and owner == '' then
+    count(split(ref), 'waiting', -1)
+  end
+end
+
+-- The fence: nothing of a run is written under a lease that this does not accept.
+local function is_void(lease)
+  local is = call('HMGET', key('response', lease.ref), 'status', 'epoch', 'owner')
+  return not (RUNNING[is[1]] and tonumber(is[2]) == lease.epoch and is[3] ~= '')
+end
+
+-- Logs --------------------------------------------------------------------------------------------
+
+local function entry_id(number)
+  return string.format('%.0f-0', number)
+end
+
+-- 'next' for a chunk that continues the log, 'again' for one that is there, 'gap' for all others.
+local function judge(ref, chunk)
+  local next = tonumber(call('HGET', key('response', ref), 'next') or -1)
+  if chunk.first == next then
+    return 'next'
+  end
+  local id = entry_id(chunk.first + chunk.count)
+  local there = call('XRANGE', key('log', ref), id, id)[1]
+  local fields = there and there[2]
+  local same = fields and tonumber(fields[2]) == chunk.first and fields[4] == chunk.body
+  return same and 'again' or 'gap'
+end
+
+local function log(ref, chunk)
+  local next = chunk.first + chunk.count
+  local response = key('response', ref)
+  call('XADD', key('log', ref), entry_id(next), 'first', chunk.first, 'body', chunk.body)
+  call('HSET', response, 'next', next)
+  call('HINCRBY', response, 'log_size', #chunk.body)
+  count(split(ref), 'bytes', #chunk.body)
+end
+
+local function tell(ref)
+  call('PUBLISH', key('news', ref), '')
+end
+
+local function drop_log(ref)
+  local response = key('response', ref)
+  count(split(ref), 'bytes', -tonumber(call('HGET', response, 'log_size') or 0))
+  call('HDEL', response, 'next', 'log_size')
+  call('DEL', key('log', ref))
+  call('ZREM', single('ended'), ref)
+  tell(ref)
+end
+
+-- Responses ---------------------------------------------------------------------------------------
+
+local function is_there(ref)
+  return call('HEXISTS', key('response', ref), 'body') == 1
+end
+
+local function read_response(ref)
+  local is = call('HMGET', key('response', ref), 'body', 'output', 'outputs')
+  local found = {}
+  read_items(split(ref), is[2], is[3], found)
+  return {is[1], found}
+end
+
+-- `size` is what the hash itself holds of what clients sent.
+local function set_size(ref, size)
+  local response = key('response', ref)
+  local before = tonumber(call('HGET', response, 'size') or 0)
+  call('HSET', response, 'size', size)
+  count(split(ref), 'bytes', size - before)
+end
+
+local function drop_repeat(taken)
+  local repeated = key('repeat', taken)
+  call('DEL', repeated, key('reserved', call('HGET', repeated, 'ref') or ''))
+  call('ZREM', single('repeats'), taken)
+end
+
+-- Items go once no response continues the one that brought them; so may those before it.
+local function purge(ref)
+  local tenant = split(ref)
+  while ref do
+    local response = key('response', ref)
+    local is = call('HMGET', response,
+      'body', 'children', 'parent', 'input', 'inputs', 'output', 'outputs')
+    if is[1] or tonumber(is[2]) > 0 then
+      return
+    end
+    drop_items(tenant, tonumber(is[4]), tonumber(is[5]))
+    drop_items(tenant, tonumber(is[6]), tonumber(is[7]))
+    call('DEL', response)
+    ref = is[3] and tenant .. ':' .. is[3]
+    if ref then
+      call('HINCRBY', key('response', ref), 'children', -1)
+    end
+  end
+end
+
+local function forget(ref)
+  local tenant, id = split(ref)
+  local response = key('response', ref)
+  local conversation = call('HGET', response, 'conversation')
+  if conversation and holds(tenant .. ':' .. conversation, id) then
+    free(tenant .. ':' .. conversation)
+  end
+  local taken = call('GET', key('reserved', ref))
+  if taken then
+    drop_repeat(taken)
+  end
+  disown(ref)
+  drop_log(ref)
+  set_size(ref, 0)
+  call('HDEL', response, 'body', 'job', 'status', 'owner')
+  call('ZREM', single('expiring'), ref)
+  count(tenant, 'responses', -1)
+  purge(ref)
+end

@@ -1,0 +1,128 @@
+-- Who runs what, and the logs of runs.
+
+function operation.beat(one)
+  call('ZADD', single('owners'), now() + microseconds(one.ttl_s), one.owner)
+  return {'ok'}
+end
+
+function operation.leave(one)
+  if call('EXISTS', key('owned', one.owner)) == 1 then
+    call('ZADD', single('owners'), 0, one.owner)
+  else
+    call('ZREM', single('owners'), one.owner)
+  end
+  return {'ok'}
+end
+
+local function hand_over(ref, owner)
+  local response = key('response', ref)
+  disown(ref)
+  own(ref, owner)
+  local epoch = call('HINCRBY', response, 'epoch', 1)
+  local found = read_response(ref)
+  return {ref, epoch, found[1], found[2], call('HGET', response, 'job')}
+end
+
+-- Pairs of number and ref, but for what the asker has. An owner that is dead and has nothing is
+-- forgotten.
+local function without_owner(asker, limit)
+  local found = {}
+  local function gather(from)
+    local owned = call('ZRANGE', key('owned', from), 0, limit - 1, 'WITHSCORES')
+    for place = 1, #owned, 2 do
+      found[#found + 1] = {tonumber(owned[place + 1]), owned[place]}
+    end
+    return #owned > 0
+  end
+  gather('')
+  for _, dead in ipairs(call('ZRANGEBYSCORE', single('owners'), '-inf', now())) do
+    if dead ~= asker and not gather(dead) then
+      call('ZREM', single('owners'), dead)
+    end
+  end
+  table.sort(found, function(one, other) return one[1] < other[1] end)
+  return found
+end
+
+function operation.take(by)
+  local taken = {}
+  for place, one in ipairs(without_owner(by.owner, by.limit)) do
+    if place > by.limit then
+      break
+    end
+    taken[place] = hand_over(one[2], by.owner)
+  end
+  return taken
+end
+
+function operation.take_over(one)
+  if not is_there(one.ref) then
+    return {'missing'}
+  end
+  if not RUNNING[call('HGET', key('response', one.ref), 'status')] then
+    return {'over'}
+  end
+  return {'ok', hand_over(one.ref, one.owner)}
+end
+
+function operation.give_back(lease)
+  if is_void(lease) then
+    return {'void'}
+  end
+  disown(lease.ref)
+  own(lease.ref, '')
+  return {'ok'}
+end
+
+function operation.held(by)
+  local leases = {}
+  for place, ref in ipairs(call('ZRANGE', key('owned', by.owner), 0, -1)) do
+    leases[place] = {ref, tonumber(call('HGET', key('response', ref), 'epoch'))}
+  end
+  return leases
+end
+
+function operation.append(more)
+  if is_void(more) then
+    return {'void'}
+  end
+  local verdict = judge(more.ref, more.events)
+  if verdict == 'gap' then
+    return {'gap'}
+  end
+  if verdict == 'next' then
+    log(more.ref, more.events)
+    tell(more.ref)
+  end
+  return {'ok'}
+end
+
+local AT_ONCE = 4  -- entries read together; each may be large
+
+-- Each chunk comes as its first number, the number after its last, and its body.
+function operation.events(of)
+  local is = call('HMGET', key('response', of.ref), 'next', 'status')
+  if not is[1] then
+    return {'missing'}
+  end
+  local found, bytes, reached = {}, 0, of.after + 1
+  while bytes < of.bytes do
+    local entries = call('XRANGE', key('log', of.ref), entry_id(reached + 1), '+', 'COUNT', AT_ONCE)
+    for _, entry in ipairs(entries) do
+      local fields = entry[2]
+      reached = tonumber(string.match(entry[1], '^%d+'))
+      found[#found + 1] = {tonumber(fields[2]), reached, fields[4]}
+      bytes = bytes + #fields[4]
+    end
+    if #entries < AT_ONCE then
+      break
+    end
+  end
+  return {'ok', found, not RUNNING[is[2]] and reached >= tonumber(is[1]) and 1 or 0}
+end
+
+function operation.has_news(of)
+  local is = call('HMGET', key('response', of.ref), 'next', 'status')
+  local may_come = is[1] and RUNNING[is[2]] and tonumber(is[1]) <= of.after + 1
+  return {may_come and 0 or 1}
+end

@@ -1,0 +1,458 @@
+"""What is said to PostgreSQL.
+
+Rows of `runs` are locked first, then those of responses, conversations and items, so that no two
+wait for each other. A row of `runs` is there as long as the run is not over: who changes or deletes
+it by its epoch holds the lease until the end of the transaction.
+
+What waited for a lock sees the row as it is then, but the rest as it was before: where that
+matters, the lock is taken by a statement of its own.
+"""
+
+# --- responses ------------------------------------------------------------------------------------
+
+# A parent that is unknown, deleted or another tenant's is no parent; one that is there stays until
+# this is committed; so does the key that the response must have. A response that is over from the
+# start has no run.
+CREATE = """
+WITH own_key AS (
+    SELECT 1 FROM repeats WHERE tenant = $1 AND key = $19 AND response_id = $2 FOR SHARE
+), parent AS (
+    SELECT number FROM responses WHERE tenant = $1 AND id = $3 AND body IS NOT NULL FOR KEY SHARE
+), new AS (
+    INSERT INTO responses (tenant, id, parent, status, created_at, expires_at, conversation, given,
+                           logged, bytes, job, body)
+    SELECT $1, $2, (SELECT number FROM parent), $4, $5, $6, c.number, c.next_place,
+           CASE WHEN $9::int IS NOT NULL THEN 0 END, $12, $13, $14
+    FROM (VALUES (1)) AS one LEFT JOIN conversations c ON c.tenant = $1 AND c.id = $7
+    WHERE $19::text IS NULL OR EXISTS (SELECT 1 FROM own_key)
+    RETURNING number
+), run AS (
+    INSERT INTO runs (response, tenant, id, owner, epoch, next_event, log_bytes)
+    SELECT number, $1, $2, $8, CASE WHEN $8::text IS NULL THEN 0 ELSE 1 END, $9::int + $10::int,
+           coalesce(octet_length($11::bytea), 0)
+    FROM new WHERE $4 IN ('queued', 'in_progress')
+), log AS (
+    INSERT INTO events (response, first, count, body)
+    SELECT number, $9, $10, $11 FROM new WHERE $9::int IS NOT NULL
+), brought AS (
+    INSERT INTO items (tenant, response, kind, position, item_id, body)
+    SELECT $1, new.number, i.kind, i.position, i.item_id, i.body
+    FROM new, unnest($15::int[], $16::int[], $17::text[], $18::bytea[])
+        AS i (kind, position, item_id, body)
+    ORDER BY i.kind, i.position
+)
+SELECT number FROM new
+"""
+
+# $6 is the number of events when the last ones are added, which are not there yet.
+FINISH = """
+WITH run AS (
+    DELETE FROM runs WHERE tenant = $1 AND id = $2 AND epoch = $3 AND owner IS NOT NULL
+    RETURNING response, next_event, log_bytes
+), early AS (
+    DELETE FROM items USING run WHERE items.response = run.response AND kind = 1
+)
+UPDATE responses SET status = $4, body = $5, job = NULL, finished_at = clock_timestamp(),
+    bytes = bytes - octet_length(body) + run.log_bytes + $7,
+    logged = CASE WHEN logged IS NOT NULL THEN greatest(run.next_event, $6::int) END
+FROM run WHERE number = run.response
+RETURNING number, run.next_event
+"""
+
+ADD_OUTPUT = """
+WITH log AS (
+    INSERT INTO events (response, first, count, body)
+    SELECT $2, $3, $4, $5 WHERE $3::int IS NOT NULL
+), notices AS (
+    INSERT INTO notices (id, tenant, endpoint, body, attempts, due_at)
+    SELECT *, clock_timestamp()
+    FROM unnest($6::text[], $7::text[], $8::text[], $9::bytea[], $10::int[])
+), output AS (
+    INSERT INTO items (tenant, response, kind, position, item_id, body)
+    SELECT $1, $2, i.kind, i.position, i.item_id, i.body
+    FROM unnest($11::int[], $12::int[], $13::text[], $14::bytea[])
+        AS i (kind, position, item_id, body)
+    ORDER BY i.kind, i.position
+)
+SELECT pg_notify($15, $16) WHERE $15::text IS NOT NULL
+"""
+
+# One statement, so that body and output are of the same moment.
+GET = """
+SELECT r.body, i.body AS item FROM responses r
+LEFT JOIN items i ON i.response = r.number AND i.kind = 1
+WHERE r.tenant = $1 AND r.id = $2 AND r.body IS NOT NULL
+ORDER BY i.position
+"""
+
+# A response without items still gives a row, of NULLs: no row at all means that there is no such
+# response. What a conversation gave comes before all else: a response in one continues no other.
+# Parents are of the same tenant: CREATE sees to it.
+CONTEXT = """
+WITH RECURSIVE chain (number, parent, depth, conversation, given) AS (
+    SELECT number, parent, 0, conversation, given
+    FROM responses WHERE tenant = $1 AND id = $2 AND body IS NOT NULL
+    UNION ALL
+    SELECT r.number, r.parent, depth + 1, r.conversation, r.given
+    FROM chain JOIN responses r ON r.number = chain.parent
+)
+SELECT item_id, body FROM (
+    SELECT i.item_id, i.body, depth + 1 AS depth, 0 AS kind, i.place AS position
+    FROM chain JOIN items i ON i.conversation = chain.conversation AND i.place < chain.given
+    UNION ALL
+    SELECT i.item_id, i.body, depth, i.kind, i.position
+    FROM chain LEFT JOIN items i
+        ON i.response = chain.number AND (i.kind = 0 OR chain.depth > 0 OR $3)
+) AS found
+ORDER BY depth DESC, kind, position
+"""
+
+ITEM = """
+SELECT body FROM items WHERE tenant = $1 AND item_id = $2 ORDER BY number DESC LIMIT 1
+"""
+
+# --- deleting -------------------------------------------------------------------------------------
+
+DROP_RUN = "DELETE FROM runs WHERE tenant = $1 AND id = $2"
+
+EMPTY = """
+UPDATE responses SET status = 'deleted', body = NULL, job = NULL, logged = NULL
+WHERE tenant = $1 AND id = $2 AND body IS NOT NULL
+RETURNING number
+"""
+
+# The conversation may have gone, and another of its name come: it is held by this response or not.
+FORGET = """
+WITH log AS (DELETE FROM events WHERE response = $3),
+    repeat AS (DELETE FROM repeats WHERE tenant = $1 AND response_id = $2),
+    free AS (
+        UPDATE conversations SET held_by = NULL, held_owner = NULL
+        WHERE tenant = $1 AND held_by = $2
+    )
+SELECT pg_notify($4, $2)
+"""
+
+# Taken before it is asked who continues it, and whether it is deleted: of two that delete the last
+# who do, or the one and the other, the second sees what the first did.
+LOCK = "SELECT conversation, body IS NULL FROM responses WHERE number = $1 FOR UPDATE"
+
+LOCK_CONVERSATION = "SELECT 1 FROM conversations WHERE number = $1 FOR UPDATE"
+
+PURGE = """
+DELETE FROM responses
+WHERE number = $1 AND NOT EXISTS (SELECT 1 FROM responses WHERE parent = $1)
+RETURNING parent
+"""
+
+# What is in a conversation stays there.
+REMOVE_ITEMS = """
+WITH left_alone AS (
+    UPDATE items SET response = NULL, kind = NULL, position = NULL
+    WHERE response = $1 AND conversation IS NOT NULL
+)
+DELETE FROM items WHERE response = $1 AND conversation IS NULL
+"""
+
+# What a crash takes back is swept again: a sweep of many need not wait for the disk for each.
+NEED_NOT_LAST = "SET LOCAL synchronous_commit = off"
+
+EXPIRED = """
+SELECT tenant, id FROM responses r
+WHERE expires_at <= extract(epoch FROM clock_timestamp())
+    AND body IS NOT NULL AND conversation IS NULL
+    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response = r.number)
+ORDER BY expires_at LIMIT $1
+"""
+
+SWEEP_LOGS = """
+WITH old AS (
+    SELECT number FROM responses
+    WHERE finished_at <= clock_timestamp() - make_interval(secs => $1) AND logged IS NOT NULL
+    ORDER BY finished_at LIMIT $2
+    FOR NO KEY UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM events USING old WHERE response = old.number
+    RETURNING response, octet_length(events.body) AS bytes
+)
+UPDATE responses r SET logged = NULL, bytes = bytes - coalesce(
+    (SELECT sum(gone.bytes) FROM gone WHERE gone.response = r.number), 0)
+FROM old WHERE r.number = old.number
+RETURNING r.number
+"""
+
+SWEEP_REPEATS = """
+DELETE FROM repeats WHERE (tenant, key) IN (
+    SELECT tenant, key FROM repeats WHERE expires_at <= extract(epoch FROM clock_timestamp())
+    ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+RETURNING key
+"""
+
+SWEEP_SERVERS = "DELETE FROM servers WHERE alive_until < clock_timestamp() - interval '1 day'"
+
+USE = """
+SELECT coalesce(sum(responses), 0)::bigint,
+    coalesce(sum(bytes), 0)::bigint
+    + (SELECT coalesce(sum(log_bytes), 0)::bigint FROM runs WHERE tenant = $1),
+    (SELECT count(*) FROM runs WHERE tenant = $1 AND owner IS NULL)
+FROM uses WHERE tenant = $1
+"""
+
+# --- conversations --------------------------------------------------------------------------------
+
+CREATE_CONVERSATION = """
+INSERT INTO conversations (tenant, id, created_at, metadata, next_place, bytes)
+VALUES ($1, $2, $3, $4, $5, octet_length($4::bytea))
+RETURNING number
+"""
+
+GET_CONVERSATION = "SELECT created_at, metadata FROM conversations WHERE tenant = $1 AND id = $2"
+
+UPDATE_CONVERSATION = """
+UPDATE conversations SET metadata = $3 WHERE tenant = $1 AND id = $2 RETURNING created_at
+"""
+
+DELETE_CONVERSATION = "DELETE FROM conversations WHERE tenant = $1 AND id = $2 RETURNING number"
+
+# A conversation without items still gives a row, of NULLs.
+CONVERSATION_ITEMS = """
+SELECT i.item_id, i.body FROM conversations c LEFT JOIN items i ON i.conversation = c.number
+WHERE c.tenant = $1 AND c.id = $2
+ORDER BY i.place
+"""
+
+NUMBER_OF_CONVERSATION = """
+SELECT number FROM conversations WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
+"""
+
+# All items where $2 is NULL, else those of one id: what is nobody else's goes, the rest only from
+# here.
+REMOVE_FROM_CONVERSATION = """
+WITH own AS (
+    DELETE FROM items
+    WHERE conversation = $1 AND response IS NULL AND ($2::text IS NULL OR item_id = $2)
+    RETURNING number, octet_length(body) AS bytes
+), shared AS (
+    UPDATE items SET conversation = NULL, place = NULL
+    WHERE conversation = $1 AND response IS NOT NULL AND ($2::text IS NULL OR item_id = $2)
+    RETURNING number
+), lighter AS (
+    UPDATE conversations SET bytes = bytes - (SELECT coalesce(sum(own.bytes), 0) FROM own)
+    WHERE number = $1
+)
+SELECT number FROM own UNION ALL SELECT number FROM shared
+"""
+
+# A claim counts while its owner lives, or while its response is stored and unfinished.
+IS_FREE = """
+(held_by IS NULL OR NOT (
+    EXISTS (SELECT 1 FROM servers
+            WHERE owner = conversations.held_owner AND alive_until > clock_timestamp())
+    OR EXISTS (SELECT 1 FROM runs WHERE runs.tenant = $1 AND runs.id = conversations.held_by)))
+"""
+
+CLAIM = f"""
+UPDATE conversations SET held_by = $3, held_owner = $4
+WHERE tenant = $1 AND id = $2 AND {IS_FREE}
+RETURNING number
+"""
+
+MAKE_ROOM = f"""
+UPDATE conversations SET next_place = next_place + $3
+WHERE tenant = $1 AND id = $2 AND {IS_FREE}
+RETURNING number, next_place - $3::bigint
+"""
+
+# The row that comes back tells the first place that was made for what the response brought.
+RELEASE = """
+UPDATE conversations SET held_by = NULL, held_owner = NULL, next_place = next_place + $4
+WHERE tenant = $1 AND id = $2 AND held_by = $3
+RETURNING number, next_place - $4::bigint
+"""
+
+COUNT_BROUGHT = "SELECT count(*) FROM items WHERE response = $1"
+
+SHARE = """
+UPDATE items SET conversation = $2, place = $3 + brought.place
+FROM (
+    SELECT number, row_number() OVER (ORDER BY kind, position) - 1 AS place
+    FROM items WHERE response = $1
+) AS brought
+WHERE items.number = brought.number
+"""
+
+ADD_OWN = """
+WITH heavier AS (
+    UPDATE conversations
+    SET bytes = bytes + (SELECT coalesce(sum(octet_length(body)), 0) FROM unnest($5::bytea[]) body)
+    WHERE number = $2
+)
+INSERT INTO items (tenant, conversation, place, item_id, body)
+SELECT $1, $2, $3 + i.place - 1, i.item_id, i.body
+FROM unnest($4::text[], $5::bytea[]) WITH ORDINALITY AS i (item_id, body, place)
+ORDER BY i.place
+"""
+
+# --- runs -----------------------------------------------------------------------------------------
+
+BEAT = """
+INSERT INTO servers (owner, alive_until)
+VALUES ($1, clock_timestamp() + make_interval(secs => $2))
+ON CONFLICT (owner) DO UPDATE SET alive_until = excluded.alive_until
+"""
+
+LEAVE = "DELETE FROM servers WHERE owner = $1"
+
+# What the response was created with: its output too, which is there only in theory.
+TAKEN = """
+SELECT taken.tenant, taken.id, taken.epoch, r.job, r.body,
+    ARRAY(SELECT i.body FROM items i WHERE i.response = r.number AND i.kind = 1 ORDER BY position)
+FROM taken JOIN responses r ON r.number = taken.response
+ORDER BY r.number
+"""
+
+# Not a join: of a row that another has taken meanwhile, a subquery is asked again, a join is not.
+TAKE = f"""
+WITH free AS (
+    SELECT response FROM runs
+    WHERE owner IS NULL OR owner <> $1 AND NOT EXISTS (
+        SELECT 1 FROM servers
+        WHERE servers.owner = runs.owner AND alive_until > clock_timestamp())
+    ORDER BY response LIMIT $2
+    FOR UPDATE SKIP LOCKED
+), taken AS (
+    UPDATE runs SET owner = $1, epoch = epoch + 1
+    FROM free WHERE runs.response = free.response
+    RETURNING runs.*
+)
+{TAKEN}
+"""
+
+TAKE_OVER = f"""
+WITH taken AS (
+    UPDATE runs SET owner = $1, epoch = epoch + 1 WHERE tenant = $2 AND id = $3
+    RETURNING runs.*
+)
+{TAKEN}
+"""
+
+IS_THERE = "SELECT 1 FROM responses WHERE tenant = $1 AND id = $2 AND body IS NOT NULL"
+
+GIVE_BACK = """
+UPDATE runs SET owner = NULL
+WHERE tenant = $1 AND id = $2 AND epoch = $3 AND owner IS NOT NULL
+RETURNING response
+"""
+
+HELD = "SELECT tenant, id, epoch FROM runs WHERE owner = $1"
+
+# Chunks of several runs, one of each. Those whose place comes back are written.
+APPEND = """
+WITH written AS (
+    UPDATE runs SET next_event = g.first + g.count, log_bytes = log_bytes + octet_length(g.body)
+    FROM unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::int[], $6::bytea[])
+        WITH ORDINALITY AS g (tenant, id, epoch, first, count, body, place)
+    WHERE runs.tenant = g.tenant AND runs.id = g.id AND runs.epoch = g.epoch
+        AND runs.owner IS NOT NULL AND runs.next_event = g.first
+    RETURNING runs.response, g.id, g.first, g.count, g.body, g.place
+), log AS (
+    INSERT INTO events (response, first, count, body)
+    SELECT response, first, count, body FROM written
+)
+SELECT place, pg_notify($7, id || ' ' || first) FROM written
+"""
+
+NEXT_EVENT = """
+SELECT response, next_event FROM runs
+WHERE tenant = $1 AND id = $2 AND epoch = $3 AND owner IS NOT NULL
+"""
+
+HAS_CHUNK = "SELECT 1 FROM events WHERE response = $1 AND first = $2 AND count = $3"
+
+# One statement, so that the log and its end are of the same moment: the chunks from the one that
+# has number $3 on, as many as have $5 bytes, and at least one.
+EVENTS = """
+SELECT r.finished_at IS NOT NULL AS over, r.logged, page.first, page.count, page.body
+FROM responses r LEFT JOIN LATERAL (
+    SELECT first, count, body, sum(octet_length(body)) OVER (ORDER BY first) AS so_far
+    FROM (
+        SELECT first, count, body FROM events
+        WHERE response = r.number AND first >= coalesce(
+            (SELECT max(first) FROM events WHERE response = r.number AND first <= $3::bigint), 0)
+        ORDER BY first LIMIT $4
+    ) AS rest
+) AS page ON page.so_far - octet_length(page.body) < $5 AND page.first + page.count > $3::bigint
+WHERE r.tenant = $1 AND r.id = $2 AND r.body IS NOT NULL AND r.logged IS NOT NULL
+ORDER BY page.first
+"""
+
+# Which of these logs have more than the number given, or are over, or gone.
+NEWS = """
+SELECT g.id FROM unnest($1::text[], $2::text[], $3::bigint[]) AS g (tenant, id, after)
+LEFT JOIN runs ON runs.tenant = g.tenant AND runs.id = g.id
+WHERE runs.response IS NULL OR runs.next_event IS NULL OR runs.next_event > g.after + 1
+"""
+
+# --- Idempotency-Keys -----------------------------------------------------------------------------
+
+# Before it is asked whether the key's response is there: one that is being created is waited for.
+LOCK_REPEAT = "SELECT 1 FROM repeats WHERE tenant = $1 AND key = $2 FOR UPDATE"
+
+# A key is free once it has expired, and if its response is not there, nor will be since its owner
+# is dead.
+RESERVE = """
+INSERT INTO repeats (tenant, key, response_id, fingerprint, owner, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (tenant, key) DO UPDATE SET response_id = excluded.response_id,
+    fingerprint = excluded.fingerprint, owner = excluded.owner, expires_at = excluded.expires_at
+WHERE repeats.expires_at <= extract(epoch FROM clock_timestamp()) OR NOT (
+    EXISTS (SELECT 1 FROM servers WHERE owner = repeats.owner AND alive_until > clock_timestamp())
+    OR EXISTS (
+        SELECT 1 FROM responses r
+        WHERE r.tenant = $1 AND r.id = repeats.response_id AND r.body IS NOT NULL))
+RETURNING response_id
+"""
+
+RESERVED = """
+SELECT response_id, fingerprint, EXISTS (
+    SELECT 1 FROM responses r
+    WHERE r.tenant = $1 AND r.id = repeats.response_id AND body IS NOT NULL)
+FROM repeats WHERE tenant = $1 AND key = $2
+"""
+
+UNRESERVE = """
+DELETE FROM repeats WHERE tenant = $1 AND key = $2 AND response_id = $3 AND NOT EXISTS (
+    SELECT 1 FROM responses r WHERE r.tenant = $1 AND r.id = $3 AND r.body IS NOT NULL)
+"""
+
+# --- webhooks -------------------------------------------------------------------------------------
+
+DUE = """
+WITH due AS (
+    SELECT id, due_at FROM notices WHERE due_at <= clock_timestamp()
+    ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+), held AS (
+    UPDATE notices
+    SET attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => $2)
+    FROM due WHERE notices.id = due.id
+    RETURNING notices.*, due.due_at AS was_due_at
+)
+SELECT id, tenant, endpoint, body, attempts - 1 FROM held ORDER BY was_due_at, id
+"""
+
+DELAY = """
+UPDATE notices SET due_at = clock_timestamp() + make_interval(secs => $2) WHERE id = $1
+"""
+
+REMOVE_NOTICE = "DELETE FROM notices WHERE id = $1"
+
+# --- API keys -------------------------------------------------------------------------------------
+
+ADD_KEY = """
+INSERT INTO api_keys (id, name, tenant, hash, created_at) VALUES ($1, $2, $3, $4, $5)
+"""
+
+KEYS = "SELECT id, name, tenant, hash, created_at FROM api_keys ORDER BY number"
+
+KEY = "SELECT id, name, tenant, hash, created_at FROM api_keys WHERE hash = $1"
+
+REVOKE_KEY = "DELETE FROM api_keys WHERE id = $1 RETURNING id"

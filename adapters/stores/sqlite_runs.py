@@ -1,0 +1,321 @@
+"""Who runs what in the SQLite store, and the logs of runs: statements, and work for its threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+
+import apsw
+from msgspec import Struct
+
+from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
+from antiphon.adapters.stores.stored_json import response_from
+from antiphon.application.ports import Chunk, Clock, Lease, Logged, Notice, TakenRun
+from antiphon.domain.errors import NotFound, StoreError
+from antiphon.domain.response import TERMINAL
+
+LOOK_EVERY_S = 0.05
+"""How often it is asked whether another process has written, while anybody waits for that."""
+
+BEAT = """
+INSERT INTO servers (owner, beat_at, ttl_s) VALUES (?1, ?2, ?3)
+ON CONFLICT (owner) DO UPDATE SET beat_at = excluded.beat_at, ttl_s = excluded.ttl_s
+"""
+
+LEAVE = "DELETE FROM servers WHERE owner = ?"
+
+# The clock starts anew with the machine: a beat of its future is one of its last life.
+FORGET_DEAD = "DELETE FROM servers WHERE beat_at + ttl_s <= ?1 OR beat_at > ?1 + 1"
+
+# Left alone, SQLite would rather read all responses in their order than sort the few that run.
+CAN_TAKE = """
+SELECT 1 FROM responses INDEXED BY responses_running
+WHERE status IN ('queued', 'in_progress') AND (owner IS NULL OR owner NOT IN (
+    SELECT owner FROM servers WHERE beat_at + ttl_s > ?1 AND beat_at <= ?1 + 1
+))
+LIMIT 1
+"""
+
+TAKE = """
+UPDATE responses SET owner = ?2, epoch = epoch + 1
+WHERE number IN (
+    SELECT number FROM responses INDEXED BY responses_running
+    WHERE status IN ('queued', 'in_progress') AND (owner IS NULL OR owner <> ?2 AND owner NOT IN (
+        SELECT owner FROM servers WHERE beat_at + ttl_s > ?1 AND beat_at <= ?1 + 1
+    ))
+    ORDER BY number LIMIT ?3
+)
+RETURNING number, tenant, id, epoch, body
+"""
+
+TAKE_OVER = """
+UPDATE responses SET owner = ?1, epoch = epoch + 1
+WHERE tenant = ?2 AND id = ?3 AND status IN ('queued', 'in_progress')
+RETURNING number, tenant, id, epoch, body
+"""
+
+EXISTS = "SELECT 1 FROM responses WHERE tenant = ? AND id = ? AND body IS NOT NULL"
+
+GIVE_BACK = """
+UPDATE responses SET owner = NULL
+WHERE tenant = ? AND id = ? AND epoch = ? AND owner IS NOT NULL
+    AND status IN ('queued', 'in_progress')
+RETURNING number
+"""
+
+HELD = """
+SELECT tenant, id, epoch FROM responses WHERE owner = ? AND status IN ('queued', 'in_progress')
+"""
+
+OUTPUT_OF = """
+SELECT body FROM items WHERE tenant = ? AND response_id = ? AND kind = 1 ORDER BY position
+"""
+
+ADD_JOB = "INSERT INTO jobs (response, body) VALUES (?, ?)"
+
+JOB = "SELECT body FROM jobs WHERE response = ?"
+
+REMOVE_JOB = "DELETE FROM jobs WHERE response = ?"
+
+BEGIN_LOG = "INSERT INTO events (response, first, count, body) VALUES (?, ?, ?, ?)"
+
+# Fence and numbers are checked by the statement that writes.
+APPEND = """
+INSERT INTO events (response, first, count, body)
+SELECT number, ?4, ?5, ?6 FROM responses
+WHERE tenant = ?1 AND id = ?2 AND epoch = ?3 AND owner IS NOT NULL
+    AND status IN ('queued', 'in_progress') AND logged
+    AND ?4 = (
+        SELECT first + count FROM events WHERE response = number ORDER BY first DESC LIMIT 1
+    )
+RETURNING response
+"""
+
+LEASED = """
+SELECT number FROM responses
+WHERE tenant = ? AND id = ? AND epoch = ? AND owner IS NOT NULL
+    AND status IN ('queued', 'in_progress')
+"""
+
+HAS_CHUNK = "SELECT 1 FROM events WHERE response = ? AND first = ? AND count = ?"
+
+# A log that is there, but has nothing more, still gives a row, of NULLs.
+EVENTS = """
+SELECT status, events.first, events.count, events.body
+FROM responses LEFT JOIN events
+    ON events.response = responses.number
+    AND events.first >= coalesce((
+        SELECT first FROM events WHERE response = responses.number AND first <= ?3 + 1
+        ORDER BY first DESC LIMIT 1
+    ), 0)
+    AND events.first + events.count > ?3 + 1
+WHERE tenant = ?1 AND id = ?2 AND logged
+ORDER BY events.first
+"""
+
+# Nothing is found where the log is gone, or its response.
+NEXT_EVENT = """
+SELECT first + count FROM events
+WHERE response = (
+    SELECT number FROM responses
+    WHERE tenant = ? AND id = ? AND logged AND status IN ('queued', 'in_progress')
+)
+ORDER BY first DESC LIMIT 1
+"""
+
+REMOVE_LOG = "DELETE FROM events WHERE response = ?"
+
+LOG_IS_GONE = "UPDATE responses SET logged = 0 WHERE number = ?"
+
+ADD_NOTICE = """
+INSERT INTO notices (id, tenant, endpoint, body, attempts, due_at) VALUES (?, ?, ?, ?, ?, ?)
+"""
+
+
+# --- owners ---------------------------------------------------------------------------------------
+
+
+def beat(owner: str, ttl_s: float, uptime: Clock, db: apsw.Connection) -> None:
+    db.execute(BEAT, (owner, uptime(), ttl_s))
+
+
+def forget_dead(uptime: Clock, db: apsw.Connection) -> None:
+    db.execute(FORGET_DEAD, (uptime(),))
+
+
+def all_dead(db: apsw.Connection) -> None:
+    db.execute("DELETE FROM servers")
+
+
+def take(owner: str, limit: int, uptime: Clock, db: apsw.Connection) -> list[TakenRun]:
+    return [_taken(row, db) for row in sorted(rows_of(db, TAKE, (uptime(), owner, limit)))]
+
+
+def take_over(owner: str, tenant: str, response_id: str, db: apsw.Connection) -> TakenRun | None:
+    for row in rows_of(db, TAKE_OVER, (owner, tenant, response_id)):
+        return _taken(row, db)
+    if not rows_of(db, EXISTS, (tenant, response_id)):
+        raise no_response(response_id)
+    return None
+
+
+def _taken(row: Row, db: apsw.Connection) -> TakenRun:
+    number, tenant, response_id, epoch, body = row
+    jobs = rows_of(db, JOB, (number,))
+    output = rows_of(db, OUTPUT_OF, (tenant, response_id))
+    return TakenRun(
+        lease=Lease(tenant=tenant, response_id=response_id, epoch=epoch),
+        response=response_from(body, [item for (item,) in output]),
+        job=jobs[0][0] if jobs else None,
+    )
+
+
+def lease_row(lease: Lease) -> Row:
+    return (lease.tenant, lease.response_id, lease.epoch)
+
+
+def no_response(response_id: str) -> NotFound:
+    return NotFound(f"There is no response {response_id!r}.")
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+def append(lease: Lease, chunk: Chunk, db: apsw.Connection) -> bool:
+    row = (*lease_row(lease), chunk.first, chunk.count, chunk.body)
+    if rows_of(db, APPEND, row):
+        return True
+    leased = rows_of(db, LEASED, lease_row(lease))
+    if not leased:
+        return False
+    if not rows_of(db, HAS_CHUNK, (leased[0][0], chunk.first, chunk.count)):
+        raise StoreError(
+            f"Events of response {lease.response_id!r} are missing before number {chunk.first}."
+        )
+    return True
+
+
+def events(
+    tenant: str, response_id: str, after: int, limit_bytes: int, db: apsw.Connection
+) -> Logged:
+    chunks: list[Chunk] = []
+    size, over = 0, None
+    with contextlib.closing(db.execute(EVENTS, (tenant, response_id, after))) as rows:
+        for status, first, count, body in rows:
+            over = status in TERMINAL
+            if first is None:
+                continue
+            if size >= limit_bytes:
+                return Logged(chunks=chunks, ends=False)
+            chunks.append(Chunk(first=first, count=count, body=body))
+            size += len(body)
+    if over is None:
+        raise NotFound(f"There are no events of response {response_id!r}.")
+    return Logged(chunks=chunks, ends=over)
+
+
+def forget_run(number: int, db: apsw.Connection) -> None:
+    """Remove what only the response itself needs."""
+    db.execute(REMOVE_JOB, (number,))
+    db.execute(REMOVE_LOG, (number,))
+
+
+def add_notices(notices: Sequence[Notice], now: float, db: apsw.Connection) -> None:
+    rows = [(one.id, one.tenant, one.endpoint, one.body, one.attempts, now) for one in notices]
+    db.executemany(ADD_NOTICE, rows)
+
+
+# --- news -----------------------------------------------------------------------------------------
+
+
+class _Waiter(Struct, eq=False):
+    log: tuple[str, str]
+    after: int
+    woken: asyncio.Future[None]
+
+
+class News:
+    """Wakes those who wait for a log: at once for what this process writes.
+
+    For other processes, one task asks for all whether anything was written; only then each log is
+    looked at. It runs while anybody waits.
+    """
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._waiters: dict[tuple[str, str], set[_Waiter]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def wait(self, tenant: str, response_id: str, after: int, limit_s: float) -> None:
+        woken = asyncio.get_running_loop().create_future()
+        waiter = _Waiter((tenant, response_id), after, woken)
+        # Before the first look, or what comes meanwhile would be missed.
+        self._waiters.setdefault(waiter.log, set()).add(waiter)
+        try:
+            if await self._file.read(partial(_has_news, waiter)):
+                return
+            if self._looking is None and not woken.done():
+                self._looking = asyncio.create_task(self._look())
+            await asyncio.wait([woken], timeout=limit_s)
+        finally:
+            self._forget(waiter)
+
+    def tell(self, tenant: str, response_id: str) -> None:
+        """Wake who waits for this log."""
+        for waiter in self._waiters.get((tenant, response_id), ()):
+            _wake(waiter)
+
+    async def aclose(self) -> None:
+        for waiter in self._all():
+            _wake(waiter)
+        if self._looking is not None:
+            self._looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._looking
+
+    def _all(self) -> list[_Waiter]:
+        return [waiter for waiters in self._waiters.values() for waiter in waiters]
+
+    def _forget(self, waiter: _Waiter) -> None:
+        waiters = self._waiters[waiter.log]
+        waiters.remove(waiter)
+        if not waiters:
+            del self._waiters[waiter.log]
+
+    async def _look(self) -> None:
+        version = None
+        try:
+            while self._waiters:
+                await asyncio.sleep(LOOK_EVERY_S)
+                version = await self._look_once(version)
+        finally:
+            self._looking = None
+
+    async def _look_once(self, seen: int | None) -> int | None:
+        waiting = self._all()
+
+        def look(db: apsw.Connection) -> tuple[int, list[_Waiter]]:
+            version = db.pragma("data_version")
+            if version == seen:
+                return version, []
+            return version, [waiter for waiter in waiting if _has_news(waiter, db)]
+
+        try:
+            version, found = await self._file.read(look)
+        except StoreError:  # they are told when they read
+            version, found = None, waiting
+        for waiter in found:
+            _wake(waiter)
+        return version
+
+
+def _has_news(waiter: _Waiter, db: apsw.Connection) -> bool:
+    rows = rows_of(db, NEXT_EVENT, waiter.log)
+    return not rows or rows[0][0] > waiter.after + 1
+
+
+def _wake(waiter: _Waiter) -> None:
+    if not waiter.woken.done():
+        waiter.woken.set_result(None)

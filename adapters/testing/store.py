@@ -1,0 +1,35 @@
+"""What every Store must do."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.adapters.testing.key_store import KeyStoreContract
+from antiphon.adapters.testing.outbox import OutboxContract
+from antiphon.adapters.testing.repeat_store import RepeatStoreContract
+from antiphon.adapters.testing.response_store import ResponseStoreContract
+from antiphon.adapters.testing.run_store import RunStoreContract
+from antiphon.application.ports import Store
+
+
+@pytest.mark.asyncio
+class StoreContract(
+    ResponseStoreContract, RunStoreContract, RepeatStoreContract, OutboxContract, KeyStoreContract
+):
+    """Subclass it where pytest collects tests.
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        async def store(self, tmp_path):
+            store = MyStore(tmp_path / "kept")
+            await store.start()
+            yield store
+            await store.aclose()
+
+    Where several processes can share what is kept, override `another` in the same way: it is a
+    second store on what `store` keeps.
+    """
+
+    async def test_a_store_that_is_well_says_so(self, store: Store) -> None:
+        await store.check()
+        await store.check()

@@ -1,0 +1,112 @@
+"""A TOML file of API keys, written by us or by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.adapters.keys.file import KeysFile, append
+from antiphon.application.ports import ApiKey
+from antiphon.domain.errors import SettingsError
+
+HASH = "ab" * 32
+
+
+def key(number: int = 1, **given: object) -> ApiKey:
+    fields = {"name": "laptop", "tenant": "t", "created_at": 7, **given}
+    return ApiKey(id=f"key_{number}", hash=bytes([number]) * 32, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.toml"
+
+
+def write(path: Path, content: str) -> None:
+    path.write_text(content)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def content_of(path: Path) -> str:
+    return path.read_text()
+
+
+async def started(path: Path) -> KeysFile:
+    file = KeysFile(path)
+    await file.start()
+    return file
+
+
+async def test_what_is_added_is_read(path: Path) -> None:
+    keys = [key(1), key(2, name='a "quoted" \\ name ✓')]
+    for each in keys:
+        append(path, each)
+    file = await started(path)
+    assert await file.keys() == keys
+    assert await file.key(keys[1].hash) == keys[1]
+    assert await file.key(b"\0" * 32) is None
+
+
+async def test_a_file_by_hand_needs_an_id_and_a_hash(path: Path) -> None:
+    write(path, f'# ours\n[[keys]]\nid = "ci"\nsha256 = "{HASH}"\n')
+    [found] = await (await started(path)).keys()
+    assert (found.id, found.tenant, found.hash.hex()) == ("ci", "default", HASH)
+
+
+async def test_what_changes_is_read_again(path: Path) -> None:
+    append(path, key(1))
+    file = await started(path)
+    append(path, key(2))
+    assert await file.key(key(2).hash) == key(2)
+    remove(path)
+    append(path, key(2))
+    assert await file.key(key(1).hash) is None
+
+
+async def test_a_slip_in_a_changed_file_locks_nobody_out_and_is_logged(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(path, key(1))
+    file = await started(path)
+    write(path, "[[keys]]\nid = ")
+    assert await file.key(key(1).hash) == key(1)
+    assert "keys that were in it before still work" in caplog.text
+    remove(path)
+    append(path, key(2))
+    assert await file.keys() == [key(2)]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("[[keys]]\nid = ", "Invalid value"),
+        ('[[keys]]\nid = "a"', "sha256"),
+        ('[[keys]]\nid = "a"\nsha256 = "ABC"', "sha256"),
+        ('[[keys]]\nid = "a"\nkey = "ak-secret"', "key"),
+        ("keys = 1", "array"),
+        (f'[[keys]]\nid = "a"\nsha256 = "{HASH}"\n' * 2, "'a' 2 times"),
+        ("".join(f'[[keys]]\nid = "{i}"\nsha256 = "{HASH}"\n' for i in "ab"), "2 times"),
+    ],
+)
+async def test_a_file_that_cannot_be_used_is_told(path: Path, content: str, reason: str) -> None:
+    write(path, content)
+    with pytest.raises(SettingsError, match=reason) as told:
+        await started(path)
+    assert "ak-secret" not in str(told.value)
+    with pytest.raises(SettingsError, match=reason):
+        append(path, key())
+    assert content_of(path) == content
+
+
+async def test_a_file_that_is_not_there_is_told(path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"keys\.toml' cannot be used"):
+        await started(path)
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be written"):
+        append(tmp_path / "no" / "keys.toml", key())

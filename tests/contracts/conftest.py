@@ -1,0 +1,107 @@
+"""Where the stores under test keep what they keep: to test another store, add a line to STORES."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.postgres import PostgresStore
+from antiphon.adapters.stores.redis import RedisStore
+from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.application.ports import Store
+
+POSTGRES = os.environ.get("ANTIPHON_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
+REDIS = os.environ.get("ANTIPHON_TEST_REDIS", "redis://127.0.0.1:6379/0")
+
+NewStore = Callable[[], Store]
+"""Another store, not started yet, on the same kept state: as another server has it."""
+
+Place = Callable[[Path], AbstractAsyncContextManager[NewStore]]
+"""Makes room for one test, in a folder of its own or elsewhere, and clears it afterwards."""
+
+
+@asynccontextmanager
+async def in_memory(_: Path) -> AsyncIterator[NewStore]:
+    store = MemoryStore()
+    yield lambda: store
+
+
+@asynccontextmanager
+async def in_sqlite(folder: Path) -> AsyncIterator[NewStore]:
+    yield lambda: SqliteStore(folder / "antiphon.db")
+
+
+@asynccontextmanager
+async def redis_prefix() -> AsyncIterator[str]:
+    """A prefix of one test's own, of which nothing stays. Skips where there is no Redis."""
+    prefix = f"antiphon-test-{secrets.token_hex(8)}:"
+    async with Redis.from_url(REDIS) as client:
+        try:
+            await client.ping()
+        except (RedisError, OSError) as error:
+            pytest.skip(f"no Redis at {REDIS} (ANTIPHON_TEST_REDIS): {error}")
+        yield prefix
+        async for key in client.scan_iter(f"{prefix}*", count=1000):
+            await client.delete(key)
+
+
+@asynccontextmanager
+async def in_redis(_: Path) -> AsyncIterator[NewStore]:
+    async with redis_prefix() as prefix:
+        yield lambda: RedisStore(REDIS, prefix=prefix)
+
+
+@asynccontextmanager
+async def schema_of_postgres() -> AsyncIterator[tuple[str, str]]:
+    """The address of a PostgreSQL, and the name of a schema of one test's own, of which nothing
+    stays. Skips where there is none."""
+    try:
+        admin = await asyncpg.connect(POSTGRES, timeout=2)
+    except (OSError, asyncpg.PostgresError) as error:
+        pytest.skip(f"no PostgreSQL at {POSTGRES} (ANTIPHON_TEST_POSTGRES): {error}")
+    schema = f"test_{secrets.token_hex(6)}"
+    try:
+        yield POSTGRES, schema
+    finally:
+        await admin.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        await admin.close()
+
+
+@asynccontextmanager
+async def in_postgres(_: Path) -> AsyncIterator[NewStore]:
+    async with schema_of_postgres() as (dsn, schema):
+        yield lambda: PostgresStore(dsn, schema=schema)
+
+
+STORES: Mapping[str, Place] = {
+    "memory": in_memory,
+    "sqlite": in_sqlite,
+    "postgres": in_postgres,
+    "redis": in_redis,
+}
+
+
+@pytest.fixture(params=STORES)
+def place(request: pytest.FixtureRequest) -> Place:
+    return STORES[request.param]
+
+
+@pytest.fixture
+async def new_store(place: Place, tmp_path: Path) -> AsyncIterator[NewStore]:
+    async with place(tmp_path) as new_store:
+        yield new_store
+
+
+@pytest.fixture
+async def postgres() -> AsyncIterator[tuple[str, str]]:
+    async with schema_of_postgres() as found:
+        yield found

@@ -1,0 +1,506 @@
+"""What the SQLite store promises of runs besides the contract: processes that die, old files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.testing.response_store import (
+    OWNER,
+    THEM,
+    US,
+    alive,
+    as_json,
+    claim,
+    context_of,
+    converse,
+    end,
+    finished,
+    item,
+    keep,
+    locked,
+    running,
+    turns,
+    until,
+)
+from antiphon.adapters.testing.run_store import (
+    NEXT,
+    chunk,
+    last_of,
+    lease,
+    log_of,
+    logged,
+    names,
+    take,
+    waiting,
+)
+from antiphon.application.ports import Clock, NewRun, Notice, Use
+from antiphon.domain.errors import SettingsError, StoreError
+
+OLDER = ("0001_responses.sql", "0002_conversations.sql")
+KEPT_OF_OLD = ((US, "a", "completed"), (US, "b", "queued"), (THEM, "a", "failed"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "antiphon.db"
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    path: Path, *, busy_s: float = 5, uptime: Clock = time.monotonic
+) -> AsyncGenerator[SqliteStore]:
+    store = SqliteStore(path, busy_s=busy_s, uptime=uptime)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    async with opened(path) as store:
+        yield store
+
+
+# --- processes that die ---------------------------------------------------------------------------
+
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+from antiphon.adapters.stores.sqlite import SqliteStore
+from antiphon.adapters.testing.run_store import chunk, lease, logged
+from antiphon.adapters.testing.response_store import US
+
+async def main():
+    _, path, owner, ttl_s, name = sys.argv
+    store = SqliteStore(Path(path))
+    await store.start()
+    store.beat(owner, float(ttl_s))
+    if name:
+        await store.create(US, logged(name, owner=owner))
+    print("ready", flush=True)
+    number = 2
+    while name and await store.append(lease(name), chunk(number)):
+        print(number, flush=True)
+        number += 1
+    await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
+
+
+@contextlib.asynccontextmanager
+async def another_process(
+    path: Path, owner: str, *, ttl_s: float, runs: str = ""
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A server on the same file, which may run a response and writes its log as fast as it can."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SERVER, str(path), owner, str(ttl_s), runs),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert await line_of(process) == "ready"
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def line_of(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().strip()
+
+
+async def test_a_lone_server_takes_what_a_killed_one_ran_at_once(path: Path) -> None:
+    async with another_process(path, "srv_killed", ttl_s=3600, runs="a") as killed:
+        seen = [await line_of(killed) for _ in range(50)]
+        killed.kill()
+        await killed.wait()
+        async with opened(path) as store:
+            [taken] = await take(store)
+            assert taken.lease == lease("a", epoch=2)
+            assert taken.job == b"job"
+            log = await log_of(store, "a")
+            assert last_of(log) >= int(seen[-1])
+            assert [one.first for one in log] == [0, *range(2, last_of(log) + 1)]
+
+
+async def test_a_server_that_is_not_alone_waits_until_the_killed_one_is_dead(path: Path) -> None:
+    async with (
+        another_process(path, "srv_alive", ttl_s=3600),
+        another_process(path, "srv_killed", ttl_s=1, runs="a") as killed,
+    ):
+        killed.kill()
+        await killed.wait()
+        async with opened(path) as store:
+            assert await take(store) == []
+            await until(lambda: take(store))
+            assert await store.held(NEXT) == [lease("a", epoch=2)]
+
+
+async def test_a_server_that_starts_takes_nothing_from_one_that_runs(path: Path) -> None:
+    async with (
+        another_process(path, "srv_alive", ttl_s=3600, runs="a") as other,
+        opened(path) as store,
+    ):
+        assert await take(store) == []
+        before = int(await line_of(other))
+        await until(lambda: has_more(store, "a", before))
+
+
+async def has_more(store: SqliteStore, name: str, than: int) -> bool:
+    return last_of(await log_of(store, name)) > than
+
+
+async def test_what_another_process_writes_is_news(path: Path) -> None:
+    async with opened(path) as store, another_process(path, "srv_alive", ttl_s=3600, runs="a"):
+        after = 1
+        for _ in range(20):
+            async with asyncio.timeout(1):
+                await store.news(US, "resp_a", after=after, limit_s=10)
+            log = await log_of(store, "a", after=after)
+            assert log[0].first == after + 1
+            after = last_of(log)
+
+
+async def test_beats_reach_the_file_while_the_event_loop_is_blocked(store: SqliteStore) -> None:
+    await store.create(US, logged("a"))
+    beating = threading.Thread(target=store.beat, args=(OWNER, 60))
+    beating.start()
+    beating.join()  # the loop does nothing meanwhile
+    assert await take(store) == []
+
+
+async def test_a_clock_that_starts_anew_revives_nobody(path: Path) -> None:
+    """A machine that was up for a day has been restarted."""
+    async with opened(path) as store:
+        await store.create(US, logged("a"))
+        await alive(store, OWNER, ttl_s=15)
+        async with opened(path, uptime=lambda: 30.0) as restarted:
+            assert names(await restarted.take(NEXT, limit=1)) == ["a"]
+
+
+async def test_the_oldest_are_taken_first_whoever_had_them(store: SqliteStore) -> None:
+    for n, owner in enumerate(("srv_z", None, "srv_a", None, "srv_z")):
+        await store.create(US, logged(str(n), owner=owner))
+    assert names(await take(store, limit=2)) == ["0", "1"]
+    assert names(await take(store, limit=2)) == ["2", "3"]
+    assert names(await take(store, limit=2)) == ["4"]
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+async def test_a_long_log_comes_in_pieces(store: SqliteStore) -> None:
+    await store.create(US, logged("a"))
+    for n in range(12):
+        assert await store.append(lease("a"), chunk(2 + n, 1, bytes([n]) * 1_000_000))
+    piece = await store.events(US, "resp_a")
+    assert not piece.ends
+    assert 2 <= len(piece.chunks) < 12
+    whole = await log_of(store, "a")
+    assert [one.first for one in whole] == [0, *range(2, 14)]
+    assert whole[-1].body == bytes([11]) * 1_000_000
+
+
+async def test_a_read_of_a_part_keeps_no_transaction_open(store: SqliteStore, path: Path) -> None:
+    await store.create(US, logged("a"))
+    for n in range(12):
+        assert await store.append(lease("a"), chunk(2 + n, 1, b"x" * 1_000_000))
+    assert not (await store.events(US, "resp_a")).ends
+    await store.delete(US, "resp_a")
+    wal = path.with_name(f"{path.name}-wal")
+    await until(lambda: asyncio.to_thread(is_empty, wal))
+
+
+def is_empty(file: Path) -> bool:
+    return file.stat().st_size == 0
+
+
+async def test_a_hundred_who_wait_are_woken_by_their_own_log_only(
+    store: SqliteStore, path: Path
+) -> None:
+    for n in range(100):
+        await store.create(US, logged(str(n)))
+    waiting = {
+        n: asyncio.create_task(store.news(US, f"resp_{n}", after=1, limit_s=30)) for n in range(100)
+    }
+    async with opened(path) as other:
+        for n in (7, 70):
+            assert await other.append(lease(str(n)), chunk(2))
+            await waiting.pop(n)
+    assert not any(task.done() for task in waiting.values())
+    for n in (8, 80):
+        assert await store.append(lease(str(n)), chunk(2))
+        await waiting.pop(n)
+    assert not any(task.done() for task in waiting.values())
+    for task in waiting.values():
+        task.cancel()
+
+
+async def test_closing_wakes_those_who_wait_for_news(path: Path) -> None:
+    async with opened(path) as store:
+        await store.create(US, logged("a"))
+        waiting = asyncio.create_task(store.news(US, "resp_a", after=1, limit_s=30))
+        await store.held(OWNER)
+    async with asyncio.timeout(5):
+        await waiting
+
+
+# --- files of before ------------------------------------------------------------------------------
+
+
+def old_file(path: Path) -> None:
+    """A file of the second version, with what a killed server left in it."""
+    db = apsw.Connection(str(path))
+    db.pragma("journal_mode", "WAL")
+    for number, name in enumerate(OLDER, 1):
+        script = files("antiphon.adapters.stores") / "migrations" / "sqlite" / name
+        db.execute(script.read_text("utf-8")).fetchall()
+        db.pragma("user_version", number)
+    for tenant, name, status in KEPT_OF_OLD:
+        response = finished(name, status=status, output=())
+        db.execute(
+            "INSERT INTO responses (tenant, id, status, created_at, body) VALUES (?, ?, ?, 0, ?)",
+            (tenant, response.id, status, as_json(response)),
+        )
+        for kind, way in enumerate(("in", "out")):
+            db.execute(
+                "INSERT INTO items (tenant, response_id, kind, position, item_id, body)"
+                " VALUES (?, ?, ?, 0, ?, ?)",
+                (tenant, response.id, kind, f"msg_{name}_{way}", bytes(item(f"{name}").raw)),
+            )
+    db.execute(
+        "INSERT INTO conversations (tenant, id, created_at, metadata, held_by, next_place)"
+        " VALUES (?, 'conv_c', 0, x'7b7d', 'resp_gone', 0)",
+        (US,),
+    )
+    db.close()
+
+
+async def reads_well(path: Path) -> bool:
+    async with opened(path) as store:
+        assert await context_of(store, "a") == turns("a")
+        [left] = await take(store)
+        assert left.lease == lease("b", epoch=1)
+        assert left.job is None
+        assert not await locked(claim(store, "c", "new"))
+        ours = await store.use(US)
+        await keep(store, "new")
+        more = await store.use(US)
+        assert (more.responses, more.bytes > ours.bytes) == (3, True)
+        for name in ("new", "a", "b"):
+            await store.delete(US, f"resp_{name}")
+        assert await store.use(US) == Use()
+        assert (await store.use(THEM)).responses == 1
+    return True
+
+
+async def test_a_file_of_the_last_version_is_opened_with_what_it_holds(path: Path) -> None:
+    old_file(path)
+    assert await reads_well(path)
+
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+import apsw
+from antiphon.adapters.stores import sqlite_file
+from antiphon.adapters.stores.sole_use import UseLock
+
+old, folder = map(Path, sys.argv[1:])
+
+def die_at(statement):
+    left = [statement]
+    def trace(cursor, sql, bindings):
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+    apsw.connection_hooks.append(lambda connection: setattr(connection, "exec_trace", trace))
+
+statement, status = 0, 1
+while status:
+    statement += 1
+    path = folder / f"{statement}.db"
+    shutil.copy(old, path)
+    child = os.fork()
+    if not child:
+        die_at(statement)
+        sqlite_file._open(path, 5000, UseLock(path), lambda db: None)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+print(statement)
+"""
+
+
+async def test_a_kill_at_any_statement_of_an_upgrade_leaves_a_file_that_starts(
+    tmp_path: Path,
+) -> None:
+    old = tmp_path / "old.db"
+    old_file(old)
+    (tmp_path / "new").mkdir()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", KILLED, str(old), str(tmp_path / "new")),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+    statements = int(said)
+    assert statements > 30  # of 0003 alone
+    for statement in range(1, statements + 1):
+        assert await reads_well(tmp_path / "new" / f"{statement}.db")
+
+
+# --- whoever is alone -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def kept_to_oneself(path: Path) -> Iterator[None]:
+    """As servers did before several could share a file."""
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield
+    os.close(descriptor)
+
+
+async def test_a_file_that_a_server_keeps_to_itself_is_refused_as_it_is(path: Path) -> None:
+    old_file(path)
+    with kept_to_oneself(path), pytest.raises(SettingsError, match="keeps it to itself"):
+        async with opened(path, busy_s=0.05):
+            pass
+    db = apsw.Connection(str(path))
+    assert db.pragma("user_version") == len(OLDER)
+    db.close()
+    assert await reads_well(path)
+
+
+async def test_a_check_writes(path: Path) -> None:
+    async with opened(path, busy_s=0.05) as store:
+        await store.check()
+        elsewhere = apsw.Connection(str(path))
+        elsewhere.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="another process keeps it locked"):
+            await store.check()
+        with pytest.raises(StoreError, match="another process keeps it locked"):
+            await asyncio.to_thread(store.beat, OWNER, 15)
+        elsewhere.execute("ROLLBACK")
+        elsewhere.close()
+        await store.check()
+
+
+async def test_an_end_that_cannot_be_logged_is_not_written(store: SqliteStore) -> None:
+    await store.create(US, waiting("a"))
+    [taken] = await take(store)
+    with pytest.raises(StoreError, match="missing before number 9"):
+        await store.finish(taken.lease, finished("a"), events=chunk(9))
+    assert (await store.get(US, "resp_a")).status == "in_progress"
+    assert await store.finish(taken.lease, finished("a"), events=chunk(2))
+    assert not await end(store, finished("a"))
+
+
+async def test_use_is_what_there_is(store: SqliteStore, path: Path) -> None:
+    """The sums that triggers keep are those of the rows, whatever came and went."""
+    await converse(store, "c", "x", "y")
+    for name, before in (("a", None), ("b", "a"), ("c", "b")):
+        await keep(store, name, after=before)
+    await store.create(US, running("in", within="c"))
+    await end(store, finished("in", within="c"))
+    await store.create(US, logged("log"))
+    await store.append(lease("log"), chunk(2))
+    await store.delete(US, "resp_b")
+    await store.remove_item(US, "conv_c", "msg_x")
+    elsewhere = apsw.Connection(str(path))
+    size: Any = elsewhere.execute(
+        "SELECT sum(length(body)) FROM (SELECT body FROM responses UNION ALL"
+        " SELECT body FROM items UNION ALL SELECT body FROM events)"
+    ).fetchall()[0][0]
+    elsewhere.close()
+    assert await store.use(US) == Use(responses=4, bytes=size)
+
+
+# --- all at once ----------------------------------------------------------------------------------
+
+
+class FullDisk:
+    """Fails one statement, the `at`-th from when it is set."""
+
+    at = 0
+
+    def watch(self, connection: apsw.Connection) -> None:
+        connection.exec_trace = self
+
+    def __call__(self, _cursor: object, _sql: str, _bindings: object) -> bool:
+        self.at -= 1
+        if not self.at:
+            raise apsw.FullError
+        return True
+
+
+@pytest.fixture
+def disk() -> Iterator[FullDisk]:
+    disk = FullDisk()
+    apsw.connection_hooks.append(disk.watch)
+    yield disk
+    apsw.connection_hooks.remove(disk.watch)
+
+
+async def state_of(store: SqliteStore) -> object:
+    return (
+        await store.get(US, "resp_a"),
+        await store.events(US, "resp_a"),
+        await store.conversation_items(US, "conv_c"),
+        await store.held(OWNER),
+        await store.use(US),
+        await locked(claim(store, "c", "other")),
+    )
+
+
+async def test_an_end_that_fails_at_any_statement_is_not_written_at_all(
+    disk: FullDisk, path: Path
+) -> None:
+    notice = Notice(id="evt_a", tenant=US, endpoint="main", body=b"{}")
+    run = NewRun(owner=OWNER, job=b"job", events=chunk(0))
+    async with opened(path) as store:
+        await converse(store, "c", "x")
+        await claim(store, "c", "a")
+        await store.create(US, running("a", within="c", run=run))
+        before = await state_of(store)
+        failures = 0
+        while True:
+            disk.at = failures + 1
+            try:
+                assert await store.finish(
+                    lease("a"), finished("a", within="c"), events=chunk(1), notices=[notice]
+                )
+                break
+            except StoreError as error:
+                assert "the disk is full" in str(error)
+            failures += 1
+            assert await state_of(store) == before
+            assert await store.due(limit=1, hold_s=0) == []
+        disk.at = 0
+        assert failures > 10
+        assert (await store.events(US, "resp_a")).ends
+        assert await store.due(limit=1, hold_s=0) == [notice]
+        assert [one.id for one in await store.conversation_items(US, "conv_c")] == [
+            "msg_x",
+            "msg_a_in",
+            "msg_a_out",
+        ]

@@ -1,0 +1,139 @@
+"""`antiphon keys`, as a person or a script meets it: in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from antiphon.application.keys import hash_of
+
+MODULE = (sys.executable, "-m", "antiphon.entrypoints.cli")
+KEY = re.compile(r"ak-[A-Za-z0-9_-]{43}\n")
+
+
+class Shell:
+    """Runs commands in a folder, which is also where the data is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")}
+        return subprocess.run(
+            [*MODULE, *arguments],
+            env={**inherited, "ANTIPHON_DATA_DIR": str(self.folder), "COLUMNS": "120", **variables},
+            cwd=self.folder,
+            encoding="utf-8",
+            capture_output=True,
+            timeout=15,
+            check=False,
+        )
+
+    def made(self, *arguments: str) -> tuple[str, str]:
+        """Make a key; return it and its id."""
+        made = self("keys", "create", *arguments)
+        assert made.returncode == 0, made.stderr
+        assert KEY.fullmatch(made.stdout)
+        return made.stdout.strip(), made.stderr.split()[0]
+
+    def listed(self, *arguments: str) -> list[list[str]]:
+        listed = self("keys", "list", *arguments)
+        assert listed.returncode == 0, listed.stderr
+        return [line.split("\t") for line in listed.stdout.splitlines()]
+
+    def refused(self, *arguments: str) -> str:
+        refused = self("keys", *arguments)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert len(refused.stderr.splitlines()) == 1
+        return refused.stderr
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_a_key_is_printed_once_and_listed_without_itself(shell: Shell) -> None:
+    key, key_id = shell.made("--name", "ci", "--tenant", "search")
+    [row] = shell.listed()
+    assert row[:3] == [key_id, "search", "ci"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", row[3])
+    assert row[4] == "store"
+    for file in shell.folder.iterdir():
+        content = file.read_bytes()
+        assert key.encode() not in content, file
+        assert hash_of(key) not in content or file.name.startswith("antiphon.db")
+
+
+def test_a_key_is_the_default_tenants_unless_another_is_named(shell: Shell) -> None:
+    shell.made("--name", "me")
+    assert shell.listed()[0][1] == "default"
+
+
+def test_a_revoked_key_is_gone(shell: Shell) -> None:
+    (_, first), (_, second) = shell.made("--name", "a"), shell.made("--name", "b")
+    assert shell("keys", "revoke", first).returncode == 0
+    assert [row[0] for row in shell.listed()] == [second]
+    assert "There is no key" in shell.refused("revoke", first)
+
+
+def test_a_running_server_takes_keys_that_are_made_beside_it(
+    shell: Shell, serve: Callable[..., Any]
+) -> None:
+    """`serve` and `shell` have the same folder."""
+    _, first = shell.made("--name", "first")
+    with serve(store="sqlite", auth="on") as server:
+        key, _ = shell.made("--name", "second")
+        headers = {"authorization": f"Bearer {key}"}
+        assert httpx.get(f"{server.api}/models", headers=headers).status_code == 200
+        assert shell("keys", "revoke", first).returncode == 0
+
+
+def test_a_key_can_be_kept_in_a_file(shell: Shell) -> None:
+    key, key_id = shell.made("--name", "a", "--tenant", "t", "--file", "keys.toml")
+    [entry] = tomllib.loads((shell.folder / "keys.toml").read_text())["keys"]
+    assert (entry["id"], entry["tenant"]) == (key_id, "t")
+    assert entry["sha256"] == hash_of(key).hex()
+    rows = shell.listed("--store", "memory", "--keys-file", "keys.toml")
+    assert [(row[0], row[4]) for row in rows] == [(key_id, "keys.toml")]
+    told = shell.refused("revoke", key_id, "--store", "memory", "--keys-file", "keys.toml")
+    assert "is in keys.toml: take its table out" in told
+
+
+def test_a_store_that_forgets_takes_no_key(shell: Shell) -> None:
+    assert "add --file keys.toml" in shell.refused("create", "--name", "a", "--store", "memory")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["create"], "Missing option '--name'"),
+        (["create", "--name", ""], "A key's name must be printable"),
+        (["create", "--name", "a", "--tenant", "a b"], "A tenant must be up to 64 letters"),
+        (["create", "--name", "a", "--store", "disk"], "--store must be memory"),
+        (["create", "--name", "a", "--file", "no/keys.toml"], "cannot be written"),
+        (["list", "--keys-file", "no.toml"], "The keys file 'no.toml' cannot be used"),
+        (["revoke"], "Missing argument 'ID'"),
+        (["remove"], "No such command 'remove'"),
+    ],
+)
+def test_wrong_use_is_one_sentence(shell: Shell, arguments: list[str], sentence: str) -> None:
+    assert sentence in shell.refused(*arguments)
+
+
+def test_help_teaches_by_commands_to_copy(shell: Shell) -> None:
+    asked = shell("keys", "--help")
+    assert asked.returncode == 0
+    assert "antiphon keys create --name ci --tenant search" in asked.stdout
+    assert "antiphon keys revoke key_" in asked.stdout
+    for command in ("create", "list", "revoke"):
+        assert "--data-dir" in shell("keys", command, "--help").stdout

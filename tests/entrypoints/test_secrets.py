@@ -1,0 +1,77 @@
+"""What is secret in settings is in no sentence that people are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.adapters.stores.postgres import PostgresStore
+from antiphon.adapters.stores.redis import RedisStore
+from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.settings import load
+
+HALVES = ("h4lf", "r3st")
+ADDRESSES = [
+    *(f"//anna:h4lf{character}r3st@127.0.0.1:1/0" for character in ":/?#@[%&= "),
+    "//:h4lfr3st@127.0.0.1:1/0",
+    "//127.0.0.1:1/0?user=anna&password=h4lfr3st",
+    "//127.0.0.1:1/0?sslpassword=h4lf%23r3st&sslmode=disable",
+    "//anna:h4lf@127.0.0.1:1/0?password=r3st",
+]
+
+
+def tells_nothing(text: str) -> bool:
+    return not any(half in text for half in HALVES)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
+def test_the_banner_shows_no_password(scheme: str, address: str) -> None:
+    assert tells_nothing(load(None, {}, {"store": f"{scheme}:{address}"}).shown_store)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_store_that_there_is_not_is_refused_without_its_password(address: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(None, {"ANTIPHON_STORE": f"mysql:{address}"}, {})
+    assert tells_nothing(str(refused.value))
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize(
+    "store", [lambda it: PostgresStore(f"postgresql:{it}"), lambda it: RedisStore(f"redis:{it}")]
+)
+async def test_a_store_that_cannot_be_reached_is_named_without_its_password(
+    store: Any, address: str
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        await store(address).start()
+    assert tells_nothing(str(refused.value))
+
+
+@pytest.mark.parametrize("store", [PostgresStore, RedisStore])
+async def test_a_password_that_was_not_written_as_urls_have_it_is_answered_with_how(
+    store: Any,
+) -> None:
+    scheme = "postgresql" if store is PostgresStore else "redis"
+    with pytest.raises(SettingsError, match="%2F for /"):
+        await store(f"{scheme}://anna:h4lf/r3st@127.0.0.1/0").start()
+
+
+async def test_an_option_of_redis_that_there_is_none_of_is_refused_in_a_sentence() -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        await RedisStore("redis://127.0.0.1:1/0?h4lf=r3st").start()
+
+
+@pytest.mark.parametrize("name", ["webhook_secret", "webhook_url"])
+@pytest.mark.parametrize("value", ['["h4lf"]', '{ r3st = "h4lf" }', '""'])
+def test_what_is_no_text_is_not_repeated_where_it_is_secret(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    file = tmp_path / "antiphon.toml"
+    file.write_text(f"{name} = {value}")
+    with pytest.raises(SettingsError, match=rf"^{name} in .* must be a text") as refused:
+        load(file, {}, {})
+    assert tells_nothing(str(refused.value))

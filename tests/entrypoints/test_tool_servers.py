@@ -1,0 +1,48 @@
+"""The operator's tool servers in the settings: what is wrong is told before the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.container import tool_servers
+from antiphon.entrypoints.settings import McpServer, Settings
+
+ROOT = Path(__file__).parents[2]
+FILES: dict[str, Any] = {"label": "files", "command": ("true", "s3cret")}
+
+
+def refusal(*servers: dict[str, Any], tool: tuple[str, ...] = ()) -> str:
+    tables = tuple(McpServer(**each) for each in servers)
+    with pytest.raises(SettingsError) as refused:
+        tool_servers(Settings(tool=tool, mcp_servers=tables))
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("servers", "tool", "said"),
+    [
+        ([FILES, FILES], (), "Two servers of tools are labelled 'files'."),
+        ([FILES], ("files=examples.tools:Lengths",), "Two servers of tools are labelled 'files'."),
+        ([{**FILES, "command": ("no-such-program", "s3cret")}], (), "no program 'no-such-program'"),
+        ([{**FILES, "env": {"PATH": "/s3cret"}}], (), "no program 'true'"),
+        ([{"label": "w", "url": "http://user:s3cret@host/"}], (), "'w' cannot be called"),
+        ([], ("no_such_package:Tools",), "'no_such_package:Tools' cannot be loaded"),
+        ([], ("examples.tools:Nothing",), "'examples.tools:Nothing' cannot be loaded"),
+        ([], ("examples.tools:converted",), "'examples.tools:converted' cannot be loaded"),
+        ([], ("builtins:object",), "no attribute 'label'"),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence(
+    servers: list[dict[str, Any]],
+    tool: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    sentence = refusal(*servers, tool=tool)
+    assert said in sentence
+    assert "s3cret" not in sentence

@@ -1,0 +1,144 @@
+"""Servers as processes of their own, on one store, that can be killed, stopped and woken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+T = TypeVar("T")
+
+MODEL = "scripted-chat"
+LEASE_S = 2.0
+"""Short, so that tests need not wait long for the death of a server to be noticed."""
+
+
+class Replica:
+    """One server; `restart` gives it a new life at the same address."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._folder = folder
+        self._options = options
+        self._port = "0"
+        self.url = ""
+        self.output = folder / "server.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def api(self) -> str:
+        return f"{self.url}/v1"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Return when it answers."""
+        told = self.output.stat().st_size if self.output.exists() else 0
+        with self.output.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "antiphon.entrypoints.cli", "serve"),
+                    *("--port", self._port, "--data-dir", str(self._folder.parent)),
+                    *("--lease-s", str(LEASE_S), *self._options),
+                ],
+                env={k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")},
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
+            )
+        address = wait_for(lambda: self._address(told), limit_s=30)
+        self.url = address
+        self._port = address.rpartition(":")[2]
+
+    def _address(self, told: int) -> str | None:
+        """Return the address that the server printed in this life, once it has."""
+        assert self.process is not None
+        printed = self.output.read_bytes()[told:].decode(errors="replace")
+        assert self.process.poll() is None, f"the server did not start:\n{printed[-3000:]}"
+        for word in printed.split():
+            if word.startswith("http://127.0.0.1:") and word.endswith("/v1/responses"):
+                return word.removesuffix("/v1/responses")
+        return None
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def stop(self, limit_s: float = 20) -> int:
+        """Ask it to stop, and return its exit code."""
+        self.signal(signal.SIGTERM)
+        assert self.process is not None
+        return self.process.wait(timeout=limit_s)
+
+    def log(self) -> str:
+        return self.output.read_text(errors="replace")
+
+
+@contextmanager
+def replicas(folder: Path, *options: str, count: int = 2) -> Iterator[list[Replica]]:
+    """Serve from so many processes until the block is left."""
+    started: list[Replica] = []
+    try:
+        for number in range(count):
+            own = folder / f"replica{number}"
+            own.mkdir()
+            started.append(Replica(own, *options))
+            started[-1].start()
+        yield started
+    finally:
+        for replica in started:
+            if replica.process is not None and replica.process.poll() is None:
+                replica.signal(signal.SIGCONT)
+                replica.kill()
+
+
+def wait_for(found: Callable[[], T | None], limit_s: float = 10.0) -> T:
+    """Return what `found` returns once it is something."""
+    deadline = time.monotonic() + limit_s
+    while (value := found()) is None:
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return value
+
+
+def background(prompt: str, **fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "input": prompt, "background": True, **fields}
+
+
+def frames_of(body: bytes) -> dict[int, bytes]:
+    """Return the frames of a stream by their numbers, without keepalives and a torn last one."""
+    found: dict[int, bytes] = {}
+    for frame in body.split(b"\n\n")[:-1]:
+        if frame.startswith(b"event: "):
+            number = number_of(frame)
+            assert number not in found, f"event {number} came twice in one stream"
+            found[number] = frame
+    return found
+
+
+def number_of(frame: bytes) -> int:
+    return int(json.loads(frame.partition(b"data: ")[2])["sequence_number"])
+
+
+def stream(api: str, response_id: str, after: int = -1, limit_s: float = 20) -> bytes:
+    """Return the rest of a response's stream, to its end."""
+    asked: Mapping[str, Any] = {"stream": "true", "starting_after": after}
+    answer = httpx.get(f"{api}/responses/{response_id}", params=asked, timeout=limit_s)
+    assert answer.status_code == 200, answer.text
+    return answer.content

@@ -1,0 +1,70 @@
+"""A disk that takes no more: what can be read is served, and all is well once there is room."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.faults.replicas import (
+    LEASE_S,
+    MODEL,
+    Replica,
+    background,
+    frames_of,
+    replicas,
+    stream,
+    wait_for,
+)
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="prlimit is Linux's"),
+]
+
+RUN = '@@script [[{"say": "word ", "repeat": 150, "tick": 0.02}]]'
+
+
+def let_grow(server: Replica, size: int) -> None:
+    """Let no file of the server's be written past this size."""
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def post(server: Replica, **fields: object) -> httpx.Response:
+    body = {"model": MODEL, "input": "hi", **fields}
+    return httpx.post(f"{server.api}/responses", json=body, timeout=20)
+
+
+def status(server: Replica, response_id: str) -> str:
+    return str(httpx.get(f"{server.api}/responses/{response_id}").json()["status"])
+
+
+@pytest.mark.timeout(60)
+def test_a_server_whose_disk_is_full_goes_on_and_recovers_by_itself(tmp_path: Path) -> None:
+    options = ("--store", f"sqlite:///{tmp_path}/kept.db", "--store-retry-s", "1")
+    with replicas(tmp_path, *options, count=1) as [server]:
+        kept = post(server).json()
+        runs = httpx.post(f"{server.api}/responses", json=background(RUN)).json()
+
+        let_grow(server, 0)
+        assert post(server).status_code == 500
+        assert post(server, background=True).status_code == 500
+        assert post(server, store=False).json()["status"] == "completed"
+        assert httpx.get(f"{server.api}/responses/{kept['id']}").json() == kept
+        assert httpx.delete(f"{server.api}/responses/{kept['id']}").status_code == 500
+        ready = httpx.get(f"{server.url}/readyz")
+        assert (ready.status_code, ready.json()["store"]) == (503, "unavailable")
+        assert httpx.get(f"{server.url}/livez").status_code == 200
+
+        let_grow(server, resource.RLIM_INFINITY)
+        wait_for(lambda: httpx.get(f"{server.url}/readyz").status_code == 200 or None, limit_s=2)
+        assert post(server).json()["status"] == "completed"
+        assert httpx.delete(f"{server.api}/responses/{kept['id']}").status_code == 200
+        wait_for(lambda: status(server, runs["id"]) != "in_progress" or None, limit_s=LEASE_S + 10)
+        # It has gone on, or failed where its events could not be written for `store_retry_s`.
+        frames = frames_of(stream(server.api, runs["id"]))
+        assert sorted(frames) == list(range(len(frames)))
+        last = frames[len(frames) - 1]
+        assert f"response.{status(server, runs['id'])}".encode() in last
+        assert server.stop() == 0

@@ -1,0 +1,105 @@
+"""Harmony's own Python tool: told of as gpt-oss knows it, called with code as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai_harmony import Message, Role, SystemContent
+
+from antiphon.adapters.formats.harmony import HarmonyFormat
+from antiphon.adapters.formats.harmony.encoding import Encoding
+from antiphon.application.ports import Prompt, Step, Turn
+from antiphon.domain import deltas as d
+from antiphon.domain import items as i
+from antiphon.domain.offers import PYTHON_SPEC
+from antiphon.domain.tools import Choice, ToolSpec
+
+from .conftest import a_turn, joined
+
+Render = Callable[[Turn], Prompt]
+HELLO = i.Message(role="user", content="What is 6 times 7?")
+CODE = 'x = "a\\n"\nprint({"b": x})'
+
+WAYS = {
+    "while thinking": "<|channel|>analysis to=python code<|message|>{}<|call|>",
+    "in the open": "<|channel|>commentary to=python code<|message|>{}<|call|>",
+    "recipient with the role": " to=python<|channel|>analysis code<|message|>{}<|call|>",
+    "as a function": "<|channel|>commentary to=functions.python<|message|>{}<|call|>",
+}
+
+
+def parsed(harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int]) -> list[d.Delta]:
+    parser = harmony.parser(turn, render(turn))
+    return joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_code_is_read_as_it_is_and_continued_exactly(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding, way: str
+) -> None:
+    turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))
+    before, generated = list(render(turn).token_ids), encoding.encode_markup(way.format(CODE))
+    deltas = parsed(harmony, render, turn, generated)
+    assert deltas[:2] == [d.CallStart("python", kind="python"), d.ArgumentsDelta(CODE)]
+    call = i.CodeInterpreterCall(
+        container_id="c", code=CODE, outputs=({"type": "logs", "logs": "42"},)
+    )
+    prompt = list(render(a_turn(items=(HELLO, call), tools=(PYTHON_SPEC,))).token_ids)
+    assert prompt[: len(before) + len(generated)] == before + generated
+
+
+def test_code_in_the_wrapping_of_a_function_is_taken_out_of_it(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding
+) -> None:
+    turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))
+    written = '<|channel|>analysis to=python json<|message|>{"code": "1\\n2"}<|call|>'
+    deltas = parsed(harmony, render, turn, encoding.encode_markup(written))
+    assert deltas[1] == d.ArgumentsDelta("1\n2")
+
+
+def test_the_model_is_told_of_it_as_it_was_trained(
+    render: Render, encoding: Encoding, prompt_text: Callable[[Turn], str]
+) -> None:
+    system = Message.from_role_and_content(Role.SYSTEM, SystemContent.new().with_python_tool())
+    known = system.content[0].tools["python"].description
+    prompt = prompt_text(a_turn(items=(HELLO,), tools=(PYTHON_SPEC,)))
+    told = f"# Tools\n\n## python\n\n{known}\n\n# Valid channels"
+    assert told in prompt
+    assert "'functions'" not in prompt
+    assert "namespace functions" not in prompt
+
+
+def test_it_stands_beside_functions(prompt_text: Callable[[Turn], str]) -> None:
+    function = ToolSpec(name="look")
+    prompt = prompt_text(a_turn(items=(HELLO,), tools=(PYTHON_SPEC, function)))
+    assert "## python" in prompt
+    assert "commentary channel: 'functions'" in prompt
+    assert "type look = () => any;" in prompt
+    assert "type python" not in prompt
+
+
+def test_nothing_is_told_where_nothing_may_be_called(prompt_text: Callable[[Turn], str]) -> None:
+    turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,), choice=Choice(mode="none"))
+    assert "python" not in prompt_text(turn)
+
+
+def test_under_another_name_it_is_a_function(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding, prompt_text: Any
+) -> None:
+    tool = ToolSpec(name="python_tool", kind="python", parameters=PYTHON_SPEC.parameters)
+    turn = a_turn(items=(HELLO,), tools=(tool,))
+    assert "type python_tool" in prompt_text(turn)
+    markup = '<|channel|>commentary to=functions.python_tool json<|message|>{"code": "1"}<|call|>'
+    before, generated = list(render(turn).token_ids), encoding.encode_markup(markup)
+    assert parsed(harmony, render, turn, generated)[1] == d.ArgumentsDelta("1")
+    call = i.CodeInterpreterCall(container_id="c", code="1")
+    prompt = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
+    assert prompt[: len(before) + len(generated)] == before + generated
+
+
+def test_a_forced_call_may_hold_any_code(harmony: HarmonyFormat) -> None:
+    turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,), choice=Choice(mode="required"))
+    assert harmony.constraint(turn) is not None
+    assert harmony.constraint(a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))) is None

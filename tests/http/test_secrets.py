@@ -1,0 +1,105 @@
+"""What is not for clients, and what is not for logs: no answer and no line holds it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from antiphon.adapters.keys.file import append
+from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.application.keys import make_key
+from antiphon.application.ports import StoredItem
+from antiphon.domain.errors import StoreError
+from antiphon.domain.response import Response
+
+SECRETS = ("t0k3n-of-mcp", "h34d3r-of-mcp", "ak-", "whsec_")
+BODY = {"model": "scripted-chat", "input": "hi"}
+REASON = "The store at 'redis://db-7.internal:6379/0' cannot be used: it cannot be reached."
+
+
+class LostStore(MemoryStore):
+    """Once it is lost, nothing of responses is read any more."""
+
+    async def get(self, tenant: str, response_id: str) -> Response:
+        raise StoreError(REASON)
+
+    async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
+        raise StoreError(REASON)
+
+
+@pytest.fixture
+def lost(serve: Any) -> Iterator[Any]:
+    with serve(instead=LostStore()) as server:
+        yield server
+
+
+def test_why_a_store_fails_is_for_the_log_alone(
+    lost: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    continuing = {**BODY, "previous_response_id": "resp_a"}
+    answers = [
+        httpx.get(f"{lost.api}/responses/resp_a"),
+        httpx.post(f"{lost.api}/responses", json=continuing),
+    ]
+    with connect(f"{lost.api}/responses".replace("http", "ws", 1), proxy=None) as connection:
+        connection.send(json.dumps({"type": "response.create", **continuing}))
+        told = str(connection.recv(timeout=5))
+    for answer in answers:
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "server_error"
+    assert not any("internal" in text for text in (told, *(each.text for each in answers)))
+    assert caplog.text.count(REASON) == 3
+
+
+def test_a_run_that_waits_leaves_no_secret_on_disk_nor_in_the_log(
+    serve: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, script: Any, eventually: Any
+) -> None:
+    key, kept = make_key("ci", "us", new_id=lambda _: "key_1", now=lambda: 0)
+    append(tmp_path / "keys.toml", kept)
+    secret = b"s" * 32
+    server_of_tools = {
+        "type": "mcp",
+        "server_label": "tools",
+        "server_url": "http://127.0.0.1:9/",
+        "authorization": SECRETS[0],
+        "headers": {"x-secret": SECRETS[1]},
+    }
+    settings = {
+        "store": "sqlite",
+        "auth": "on",
+        "keys_file": tmp_path / "keys.toml",
+        "background_runs": 1,
+        "log_requests": True,
+        "log_outputs": True,
+        "error_stacks": True,
+        "webhook_url": "http://127.0.0.1:9/",
+        "webhook_secret": f"whsec_{base64.b64encode(secret).decode()}",
+    }
+    caplog.set_level("DEBUG", "antiphon")
+    headers = {"authorization": f"Bearer {key}", "idempotency-key": "k"}
+    with serve(**settings) as server, httpx.Client(base_url=server.api, headers=headers) as http:
+        hanging = {**BODY, "input": script({"hang": 60}), "background": True}
+        running = http.post("/responses", json=hanging).json()
+        headers["idempotency-key"] = "l"
+        waiting = http.post(
+            "/responses", json={**hanging, "tools": [server_of_tools]}, headers=headers
+        ).json()
+        assert waiting["status"] == "queued"
+        assert "authorization" not in waiting["tools"][0]
+        kept_now = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+        assert waiting["id"].encode() in kept_now
+        for each in (running, waiting):
+            assert http.post(f"/responses/{each['id']}/cancel").status_code == 200
+        eventually(lambda: "webhook" in caplog.text)
+        kept_then = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+    for each in (*SECRETS, base64.b64encode(secret).decode()):
+        assert each.encode() not in kept_now + kept_then
+        assert each not in caplog.text
+    assert secret not in kept_now + kept_then

@@ -1,0 +1,50 @@
+"""Sandboxes of this machine, one Python in each."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from antiphon.adapters.ids import new_id
+from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Places
+from antiphon.adapters.sandboxes.recipe import Limits
+from antiphon.application.ports import Sandbox
+
+PYTHON = "/usr/bin/python3"
+MEMORY = 512 * 1024**2
+DISK = 16 * 1024**2
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _bubblewrap() -> None:
+    if shutil.which("bwrap") is None or shutil.which(PYTHON) is None:
+        pytest.skip("there is no bwrap here: apt-get install bubblewrap")
+
+
+def sandboxes_of(
+    timeout_s: float = 5.0, places: Places | None = None, interrupt_s: float = 0.3
+) -> BubblewrapSandboxes:
+    return BubblewrapSandboxes(
+        python=PYTHON,
+        new_id=new_id,
+        limits=Limits(memory_bytes=MEMORY, disk_bytes=DISK, cpu_s=60, files=2000),
+        places=places or Places(),
+        timeout_s=timeout_s,
+        interrupt_s=interrupt_s,
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandboxes(_bubblewrap: None) -> AsyncIterator[BubblewrapSandboxes]:
+    made = sandboxes_of()
+    await made.start()
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def sandbox(sandboxes: BubblewrapSandboxes) -> Sandbox:
+    return sandboxes.open("tenant")
