@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 
 from msgspec.structs import replace
 
@@ -12,11 +13,15 @@ from antiphon.domain.errors import NotFound
 from antiphon.domain.response import Response
 
 
+# Seconds. Longer than any start takes, or another server sweeps the proof while it is read.
+_KEPT_S = 3600
+
+
 async def returns_what_it_is_given(store: Store) -> bool:
     """Run, read and delete a response, just as clients' are. Raises: StoreError.
 
     It is a live owner's, so no other server takes it for a run; if this process dies now, it is
-    swept with the first that are past their time.
+    swept when its time is over.
     """
     name = f"proof_{secrets.token_hex(8)}"
     proof = Response(id=name, created_at=0, model="")
@@ -26,7 +31,7 @@ async def returns_what_it_is_given(store: Store) -> bool:
     done = replace(proof, status="completed")
     try:
         await asyncio.to_thread(store.beat, name, 60)
-        await store.create("", StoredResponse(response=proof, expires_at=0, run=run))
+        await store.create("", StoredResponse(response=proof, expires_at=time.time() + _KEPT_S, run=run))
         proved = [
             await store.held(name) == [lease],
             await store.append(lease, last),

@@ -1,0 +1,38 @@
+"""What a store proves at its start holds while other servers use it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from antiphon.adapters.stores.self_test import returns_what_it_is_given
+from antiphon.application.ports import Store
+from tests.contracts.conftest import NewStore
+
+
+class SweptStore:
+    """A store that another server sweeps before each call."""
+
+    def __init__(self, store: Store, other: Store) -> None:
+        self._store = store
+        self._other = other
+
+    def beat(self, owner: str, alive_s: float) -> None:
+        self._store.beat(owner, alive_s)
+
+    def __getattr__(self, name: str) -> Any:
+        async def swept(*given: Any) -> Any:
+            await self._other.sweep(keep_events_s=0)
+            return await getattr(self._store, name)(*given)
+
+        return swept
+
+
+async def test_a_store_proves_itself_while_another_server_sweeps(new_store: NewStore) -> None:
+    store, other = new_store(), new_store()
+    await store.start()
+    await other.start()
+    try:
+        assert await returns_what_it_is_given(cast(Store, SweptStore(store, other)))
+    finally:
+        await other.aclose()
+        await store.aclose()
