@@ -818,6 +818,53 @@ class ToolServers(Protocol):
         """Leave nothing running. All sessions are closed."""
 
 
+class Domains(Struct, frozen=True, kw_only=True):
+    """Hosts that a search may show, with all below them: none of `blocked`, and only those of
+    `allowed`, where that is not empty."""
+
+    allowed: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """A page that a search found; `text` is what the search shows of it."""
+
+    url: str
+    title: str
+    text: str = ""
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """A page as text. In `text` the n-th of `links` stands as `【n†words】`, as models know it."""
+
+    url: str
+    title: str
+    text: str
+    links: tuple[str, ...] = ()
+
+
+class Web(Protocol):
+    """Pages: those that a search finds, and those of a URL.
+
+    Each use ends within a time that the operator set. Raises: WebError, from any method, with what
+    the model is to be told.
+    """
+
+    async def start(self) -> None:
+        """Open what it needs. Raises: SettingsError."""
+
+    async def aclose(self) -> None: ...
+
+    async def search(
+        self, query: str, *, most: int, domains: Domains, location: Json | None = None
+    ) -> Sequence[Found]:
+        """Return up to `most` pages, best first; `location` is `user_location` of api_surface
+        4.1."""
+
+    async def read(self, url: str) -> Page:
+        """Return the page at `url`, with at most as much text as the operator lets it have."""
+
+
 class Ran(Struct, frozen=True, kw_only=True):
     """What code printed, and the pictures (PNG) that it showed; `is_error`: it ended with one."""
 

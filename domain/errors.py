@@ -180,6 +180,11 @@ class SandboxError(AntiphonError):
     """Code could not be run, or a sandbox's files could not be had; its message is for clients."""
 
 
+class WebError(AntiphonError):
+    """The web could not be searched, or a page not be read; the message is for models and
+    clients."""
+
+
 class DocumentError(AntiphonError):
     """A document could not be read as text; the message may be shown to clients."""
 
