@@ -1,6 +1,7 @@
 """Tools that this server runs, listed and called for one response (api_surface 7.18, 7.19).
 
-Calls         what runs a call, by the kind of its tool, and how many there may be
+Caller        runs the calls of one kind of tool
+Calls         the callers of a response, and how many calls there may be
 OpeningTurn   before the model's first turn: servers are asked for their tools, and calls that
               the client approved of are run
 CallingTurn   a turn of the model with the calls that it makes: they run side by side when the
@@ -10,7 +11,7 @@ CallingTurn   a turn of the model with the calls that it makes: they run side by
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Protocol
 
@@ -27,18 +28,43 @@ from antiphon.domain.usage import TurnUsage
 NO_MORE = "This call was not run: the response has made the max_tool_calls that it may make."
 
 
+Given = AsyncGenerator[Sequence[d.Delta]]
+"""What a call gives while it runs, a batch at a time: the first batches end the item of the call,
+items of its own may follow."""
+
+
 class Caller(Protocol):
-    """Runs the calls of one kind of tool. `step` is the one that an item takes when it runs."""
+    """Runs the calls of one kind of tool."""
 
     step: str
+    """What the item of a call is doing while it runs (ToolProgress)."""
 
     def opening(self, start: d.CallStart) -> d.Delta:
         """Return the delta that opens the item of a call."""
 
-    def call(self, start: d.CallStart, arguments: str) -> Awaitable[d.ToolEnd]:
-        """Return what runs the call and gives the end of its item; nothing runs yet."""
+    def call(self, start: d.CallStart, arguments: str) -> Given:
+        """Return what runs the call; nothing runs before it is read."""
 
-    def refused(self, why: str) -> d.ToolEnd: ...
+    def refused(self, start: d.CallStart, why: str) -> Sequence[d.Delta]:
+        """Return what a call gives that is not run."""
+
+
+class ItemCaller(Caller):
+    """A caller whose calls are one item each, which has the result too."""
+
+    async def call(self, start: d.CallStart, arguments: str) -> Given:
+        yield [await self.end(start, arguments)]
+
+    def refused(self, start: d.CallStart, why: str) -> Sequence[d.Delta]:  # noqa: ARG002
+        return [self.refusal(why)]
+
+    async def end(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
+        """Run the call and return the end of its item."""
+        raise NotImplementedError
+
+    def refusal(self, why: str) -> d.ToolEnd:
+        """Return the end of the item of a call that is not run."""
+        raise NotImplementedError
 
 
 class Calls:
@@ -57,17 +83,17 @@ class Calls:
     def step(self, start: d.CallStart) -> d.ToolProgress:
         return d.ToolProgress(self._callers[start.kind].step)
 
-    def run(self, start: d.CallStart, arguments: str) -> Awaitable[d.ToolEnd]:
-        """Count the call, now, and return what runs it and gives the end of its item."""
+    def run(self, start: d.CallStart, arguments: str) -> Given:
+        """Count the call, now, and return what runs it."""
         caller = self._callers[start.kind]
         if self._left is not None:
             self._left -= 1
         if self._left is not None and self._left < 0:
-            return _ready(caller.refused(NO_MORE))
+            return _one(caller.refused(start, NO_MORE))
         return caller.call(start, arguments)
 
 
-class Sessions(Caller):
+class Sessions(ItemCaller):
     """The sessions with MCP servers of one response, by the server's label."""
 
     step = "calling"
@@ -84,31 +110,32 @@ class Sessions(Caller):
     async def _close(self) -> None:
         await asyncio.gather(*(session.aclose() for session in self._open.values()))
 
-    async def listing(self, label: str) -> d.ToolEnd:
-        """Return the end of the item that lists the server's tools."""
+    async def listing(self, label: str) -> Given:
+        """Give the end of the item that lists the server's tools."""
         try:
-            return d.ToolEnd("completed", {"tools": await self._session(label).tools()})
+            yield [d.ToolEnd("completed", {"tools": await self._session(label).tools()})]
         except ToolServerError as error:
-            return d.ToolEnd("failed", {"error": str(error)})
+            yield [d.ToolEnd("failed", {"error": str(error)})]
 
     def opening(self, start: d.CallStart) -> d.Delta:
         return start
 
-    def refused(self, why: str) -> d.ToolEnd:
+    def refusal(self, why: str) -> d.ToolEnd:
         return _end(ToolResult(error={"type": "mcp_tool_execution_error", "content": why}))
 
-    def call(self, start: d.CallStart, arguments: str) -> Awaitable[d.ToolEnd]:
+    async def end(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
         label = start.namespace or ""
         if label not in self._named:
-            why = f"There is no MCP server labelled {label!r} among this request's tools."
-            return _ready(self.refused(why))
+            return self.refusal(
+                f"There is no MCP server labelled {label!r} among this request's tools."
+            )
         try:
             given: Any = msgspec.json.decode(arguments or "{}")
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             given = None
         if not isinstance(given, dict):
-            return _ready(self.refused("The arguments are not a JSON object."))
-        return _run(self._session(label), start.name, given)
+            return self.refusal("The arguments are not a JSON object.")
+        return _end(await self._session(label).call(start.name, given))
 
     def _session(self, label: str) -> ToolSession:
         assert self._servers is not None, "no server is named where none can be called"
@@ -117,12 +144,8 @@ class Sessions(Caller):
         return self._open[label]
 
 
-async def _run(session: ToolSession, name: str, arguments: Json) -> d.ToolEnd:
-    return _end(await session.call(name, arguments))
-
-
-async def _ready(end: d.ToolEnd) -> d.ToolEnd:
-    return end
+async def _one(batch: Sequence[d.Delta]) -> Given:
+    yield batch
 
 
 def _end(result: ToolResult) -> d.ToolEnd:
@@ -156,9 +179,10 @@ class OpeningTurn(ModelTurn):
             )
             for each in self._approved
         ]
-        async with _begun([*listings, *calls]) as ends:
-            for end, following in zip(ends, [*later, None], strict=True):
-                yield [await end]
+        async with _begun([*listings, *calls]) as running:
+            for each, following in zip(running, [*later, None], strict=True):
+                async for given in each:
+                    yield [*given]
                 if following is not None:
                     yield following
         yield [d.TurnEnd("stop", TurnUsage())]
@@ -227,13 +251,14 @@ class CallingTurn(ModelTurn):
         if not isinstance(end, d.TurnEnd) or end.reason != "stop":
             yield held
             return
-        running = [self._calls.run(call.start, call.arguments) for call in calls]
-        async with _begun(running) as ends:
+        work = [self._calls.run(call.start, call.arguments) for call in calls]
+        async with _begun(work) as running:
             position = 0
-            for call, result in zip(calls, ends, strict=True):
+            for call, each in zip(calls, running, strict=True):
                 assert call.ends_at is not None
                 yield [*held[position : call.ends_at], self._calls.step(call.start)]
-                yield [await result]
+                async for given in each:
+                    yield [*given]
                 position = call.ends_at
         yield held[position:]
 
@@ -253,15 +278,36 @@ class _Call:
         self.ends_at: int | None = None
 
 
+class _Running:
+    """A call that runs; what it gives waits until it is read."""
+
+    def __init__(self, work: Given) -> None:
+        self._given: asyncio.Queue[Sequence[d.Delta] | None] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run(work))
+
+    async def __aiter__(self) -> Given:
+        while (batch := await self._given.get()) is not None:
+            yield batch
+        await self._task
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, work: Given) -> None:
+        try:
+            async with aclosing(work):
+                async for batch in work:
+                    self._given.put_nowait(batch)
+        finally:
+            self._given.put_nowait(None)
+
+
 @asynccontextmanager
-async def _begun(
-    work: Sequence[Awaitable[d.ToolEnd]],
-) -> AsyncGenerator[Sequence[asyncio.Future[d.ToolEnd]]]:
+async def _begun(work: Sequence[Given]) -> AsyncGenerator[Sequence[_Running]]:
     """Run all of it side by side; whoever leaves early stops it."""
-    running = [asyncio.ensure_future(each) for each in work]
+    running = [_Running(each) for each in work]
     try:
         yield running
     finally:
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*(each.stop() for each in running))

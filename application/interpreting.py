@@ -7,15 +7,17 @@ as the container lives and the request reaches the server that has it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.application.calling import Caller
+from antiphon.application.calling import Caller, ItemCaller
+from antiphon.application.hosted import Hosted
 from antiphon.application.ports import FileStore, Ran, Sandbox, Sandboxes
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import NotFound, RequestError, SandboxError
-from antiphon.domain.tools import CodeInterpreter
+from antiphon.domain.offers import Definition, Known
+from antiphon.domain.tools import PYTHON, CodeInterpreter
 
 Json = dict[str, Any]
 
@@ -24,13 +26,23 @@ SIZES = {"1g": 1, "4g": 4, "16g": 16, "64g": 64}
 """Gigabytes of a container's memory, as requests name them."""
 
 
-class Interpreters:
+class Interpreters(Hosted):
     """Gives each response its interpreter. `memory_bytes` is what a container has."""
 
     def __init__(self, sandboxes: Sandboxes, files: FileStore, *, memory_bytes: int) -> None:
         self._sandboxes = sandboxes
         self._files = files
         self._memory_bytes = memory_bytes
+
+    def runs(self, tool: Known) -> bool:
+        return isinstance(tool, CodeInterpreter)
+
+    async def callers(
+        self, asked: Sequence[Definition], conversation: Sequence[i.Item], *, tenant: str
+    ) -> Mapping[str, Caller]:
+        latest = asked[-1]
+        assert isinstance(latest.tool, CodeInterpreter)
+        return {PYTHON: await self.of(latest.tool, latest.path, conversation, tenant=tenant)}
 
     async def of(
         self, tool: CodeInterpreter, path: str, conversation: Sequence[i.Item], *, tenant: str
@@ -105,7 +117,7 @@ class Interpreters:
         return found
 
 
-class Interpreter(Caller):
+class Interpreter(ItemCaller):
     """Runs the code of one response, one call after another, in `sandbox` or in a new one, which
     begins with `files`."""
 
@@ -132,20 +144,18 @@ class Interpreter(Caller):
     def opening(self, start: d.CallStart) -> d.Delta:  # noqa: ARG002
         return d.ToolStart("code_interpreter_call", {"container_id": self._sandbox.id})
 
-    def call(self, start: d.CallStart, arguments: str) -> Awaitable[d.ToolEnd]:  # noqa: ARG002
-        return self._run(self._sandbox, arguments)
-
-    def refused(self, why: str) -> d.ToolEnd:
+    def refusal(self, why: str) -> d.ToolEnd:
         return d.ToolEnd("failed", {"outputs": (_logs(why),)})
 
-    async def _run(self, sandbox: Sandbox, code: str) -> d.ToolEnd:
+    async def end(self, start: d.CallStart, arguments: str) -> d.ToolEnd:  # noqa: ARG002
+        sandbox = self._sandbox
         try:
             while self._files:
                 await sandbox.put(*self._files[0])
                 del self._files[0]
-            ran = await sandbox.run(code)
+            ran = await sandbox.run(arguments)
         except SandboxError as error:
-            return self.refused(str(error))
+            return self.refusal(str(error))
         return d.ToolEnd("completed", {"outputs": _outputs(ran)})
 
 

@@ -60,7 +60,7 @@ async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -
         ],
         approved=prepared.approved,
         most_calls=request.max_tool_calls,
-        interpreter=prepared.interpreter,
+        hosted=prepared.hosted,
     )
 
 

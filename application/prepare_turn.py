@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.application.calling import Caller
 from antiphon.application.continuations import Remembered
-from antiphon.application.interpreting import Interpreter, Interpreters
+from antiphon.application.hosted import Hosted, callers_of, run_here
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.models import Models
 from antiphon.application.ports import Model, ToolServers, Turn
@@ -25,7 +26,7 @@ from antiphon.domain.items import AnyItem, McpApprovalRequest
 from antiphon.domain.offers import EARLIER, Definition, Offer, offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
-from antiphon.domain.tools import CodeInterpreter, McpTool
+from antiphon.domain.tools import McpTool
 
 Salt = Callable[[str, str | None], str]
 """What the prompts of a tenant share in the engine's prefix cache, and no other tenant's do; apart
@@ -37,8 +38,8 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
     `added` are the items that the request itself brought, `history` those that it continues;
     `removed` those that the model is not shown because nobody can read them; `conversation` is all
-    of them, `approved` the calls in it that this request approves of. `interpreter` runs the
-    model's code.
+    of them, `approved` the calls in it that this request approves of. `hosted` run the calls of
+    tools that this server has, by their kind.
     """
 
     model: Model
@@ -49,7 +50,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     removed: Sequence[InputTransformation] = ()
     conversation: Sequence[AnyItem] = ()
     approved: Sequence[McpApprovalRequest] = ()
-    interpreter: Interpreter | None = None
+    hosted: Mapping[str, Caller] = {}
 
 
 class PrepareTurn:
@@ -64,7 +65,7 @@ class PrepareTurn:
         tool_servers: ToolServers | None = None,
         *,
         salt: Salt,
-        interpreters: Interpreters | None = None,
+        hosted: Sequence[Hosted] = (),
     ) -> None:
         self._models = models
         self._read_items = read_items
@@ -72,7 +73,7 @@ class PrepareTurn:
         self._show_items = show_items
         self._tool_servers = tool_servers
         self._salt = salt
-        self._interpreters = interpreters
+        self._hosted = hosted
 
     async def __call__(
         self,
@@ -92,10 +93,9 @@ class PrepareTurn:
         definitions = _definitions(request, history, added)
         if self._tool_servers is not None:
             definitions = [
-                _run_here(each, conversation, self._tool_servers) for each in definitions
+                _called_here(each, conversation, self._tool_servers) for each in definitions
             ]
-        if self._interpreters is not None:
-            definitions = [_interpreted_here(each) for each in definitions]
+        definitions = [run_here(each, self._hosted) for each in definitions]
         offered = offer(definitions, request.tool_choice)
         c.check_ids((entry.item.id for entry in history), new)
         c.check_pairs(conversation)
@@ -122,21 +122,11 @@ class PrepareTurn:
             removed=shown.removed,
             conversation=conversation,
             approved=approved if self._tool_servers is not None else (),
-            interpreter=await self._interpreter(definitions, conversation, tenant),
+            hosted=await callers_of(definitions, self._hosted, conversation, tenant=tenant),
         )
 
-    async def _interpreter(
-        self, definitions: Sequence[Definition], conversation: Sequence[AnyItem], tenant: str
-    ) -> Interpreter | None:
-        asked = [each for each in definitions if isinstance(each.tool, CodeInterpreter)]
-        if self._interpreters is None or not asked:
-            return None
-        latest = asked[-1]
-        assert isinstance(latest.tool, CodeInterpreter)
-        return await self._interpreters.of(latest.tool, latest.path, conversation, tenant=tenant)
 
-
-def _run_here(
+def _called_here(
     definition: Definition, conversation: Sequence[AnyItem], servers: ToolServers
 ) -> Definition:
     """Return the definition with what an MCP server is known to offer, if it is one."""
@@ -147,11 +137,6 @@ def _run_here(
         return definition
     listed = mcp.listing_of(tool.server_label, conversation)
     return replace(definition, tool=tool, is_run=True, listed=listed or ())
-
-
-def _interpreted_here(definition: Definition) -> Definition:
-    is_run = definition.is_run or isinstance(definition.tool, CodeInterpreter)
-    return replace(definition, is_run=is_run)
 
 
 def _definitions(

@@ -7,7 +7,7 @@ the run nor the sequencer knows of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -25,23 +25,34 @@ from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.items import (
     AnyItem,
     CodeInterpreterCall,
+    FileSearchCall,
     McpApprovalRequest,
     McpCall,
     McpListTools,
+    ShellCallOutput,
     ToolSearchOutput,
+    WebSearchCall,
     asks,
 )
 from antiphon.domain.mcp import listings_in
 from antiphon.domain.offers import Offer, heard, loaded
 from antiphon.domain.tool_search import search
-from antiphon.domain.tools import PYTHON, Choice, McpTool
+from antiphon.domain.tools import Choice, McpTool
 from antiphon.domain.usage import TurnUsage
 
 MOST_ROUNDS = 32
 """Turns that the model may have after what this server did for it. In the last one nothing can be
 called: a model that only ever calls comes to an end, and that end is an answer."""
 
-DONE_HERE = (McpListTools, McpCall, ToolSearchOutput, CodeInterpreterCall)
+DONE_HERE = (
+    McpListTools,
+    McpCall,
+    ToolSearchOutput,
+    CodeInterpreterCall,
+    WebSearchCall,
+    FileSearchCall,
+    ShellCallOutput,
+)
 """Items of what this server did: the model goes on after them."""
 
 Seal = Callable[[str, str], str]
@@ -56,7 +67,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     `summary`: how long summaries of reasoning are to be; None for none.
     `servers` are the MCP servers whose tools may be called, `unlisted` the labels of those to ask
     for their tools, `approved` the calls to run before the model's turn, `most_calls` the limit.
-    `interpreter` runs the model's code, where the request has that tool.
+    `hosted` run the calls of the tools that this server has, by their kind.
     """
 
     tenant: str
@@ -71,7 +82,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     unlisted: Sequence[str] = ()
     approved: Sequence[McpApprovalRequest] = ()
     most_calls: int | None = None
-    interpreter: Caller | None = None
+    hosted: Mapping[str, Caller] = {}
 
     @property
     def opens(self) -> bool:
@@ -95,10 +106,7 @@ class Turns:
     ) -> None:
         self._plan = plan
         self._sessions = Sessions(tool_servers, plan.servers)
-        callers: dict[str, Caller] = {"mcp": self._sessions}
-        if plan.interpreter is not None:
-            callers[PYTHON] = plan.interpreter
-        self._calls = Calls(callers, plan.most_calls)
+        self._calls = Calls({"mcp": self._sessions, **plan.hosted}, plan.most_calls)
         self._show_items = show_items
         self._seal = seal
         self._response_id = response_id
@@ -191,7 +199,7 @@ class Turns:
         if self._plan.warms_up:
             return WarmUp(await self._admit(shortest(turn)))
         admitted = await self._admit(turn)
-        if self._plan.servers or self._plan.interpreter:
+        if self._plan.servers or self._plan.hosted:
             admitted = CallingTurn(admitted, self._calls)
         if self._plan.summary is None:
             return admitted

@@ -59,8 +59,8 @@ EARLIER = "previous_response_id"
 class Definition(Struct, frozen=True, kw_only=True):
     """A tool, and where it was defined: in `tools` (`later` false) or in an item.
 
-    `is_run`: this server runs what it stands for: the code interpreter, or an MCP server, whose
-    tools are `listed`, once it was asked.
+    `is_run`: this server runs what it stands for: a tool of its own, or an MCP server, whose tools
+    are `listed`, once it was asked.
     """
 
     tool: Known
@@ -368,12 +368,18 @@ PYTHON_SPEC = t.ToolSpec(
 )
 
 
+HOSTED_SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
+    t.CodeInterpreter: lambda _, __: (PYTHON_SPEC,),
+}
+"""How a model is told of a tool that this server runs."""
+
+
 def _specs(definition: Definition) -> tuple[t.ToolSpec, ...]:
     tool = definition.tool
     if isinstance(tool, t.McpTool):
         return mcp.specs(tool, definition.listed)
-    if isinstance(tool, t.CodeInterpreter):
-        return (PYTHON_SPEC,) if definition.is_run else ()
+    if definition.is_run and type(tool) in HOSTED_SPECS:
+        return HOSTED_SPECS[type(tool)](tool, definition.path)
     specs = SPECS[type(tool)](tool, definition.path) if type(tool) in SPECS else ()
     if definition.later:  # being brought is being loaded
         return tuple(replace(spec, deferred=False) for spec in specs)

@@ -55,6 +55,7 @@ from antiphon.application.files import (
 )
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.hold_conversation import HoldConversation
+from antiphon.application.hosted import Hosted
 from antiphon.application.interpreting import Interpreters
 from antiphon.application.jobs import Jobs
 from antiphon.application.keys import FindTenant
@@ -323,12 +324,13 @@ def sandboxes(settings: Settings) -> Sandboxes | None:
     )
 
 
-def interpreters(
-    sandboxes: Sandboxes | None, files: FileStore, settings: Settings
-) -> Interpreters | None:
-    if sandboxes is None:
-        return None
-    return Interpreters(sandboxes, files, memory_bytes=settings.code.memory_mb * 1024**2)
+def hosted(sandboxes: Sandboxes | None, files: FileStore, settings: Settings) -> Sequence[Hosted]:
+    """Return what provides the tools that this server runs by itself."""
+    found: list[Hosted] = []
+    if sandboxes is not None:
+        memory_bytes = settings.code.memory_mb * 1024**2
+        found.append(Interpreters(sandboxes, files, memory_bytes=memory_bytes))
+    return found
 
 
 def scripted_models(settings: Settings) -> Sequence[Model]:
@@ -515,7 +517,7 @@ class Container(containers.DeclarativeContainer):
         show_items,
         tool_servers,
         salt=sealer.provided.salt,
-        interpreters=providers.Singleton(interpreters, sandboxes, files, settings),
+        hosted=providers.Singleton(hosted, sandboxes, files, settings),
     )
     plan_turns = providers.Singleton(PlanTurns, show_items, sealer.provided.seal, tool_servers)
     jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)

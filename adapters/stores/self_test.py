@@ -12,7 +12,6 @@ from antiphon.application.ports import Chunk, Lease, NewRun, Store, StoredRespon
 from antiphon.domain.errors import NotFound
 from antiphon.domain.response import Response
 
-
 # Seconds. Longer than any start takes, or another server sweeps the proof while it is read.
 _KEPT_S = 3600
 
@@ -31,7 +30,9 @@ async def returns_what_it_is_given(store: Store) -> bool:
     done = replace(proof, status="completed")
     try:
         await asyncio.to_thread(store.beat, name, 60)
-        await store.create("", StoredResponse(response=proof, expires_at=time.time() + _KEPT_S, run=run))
+        await store.create(
+            "", StoredResponse(response=proof, expires_at=time.time() + _KEPT_S, run=run)
+        )
         proved = [
             await store.held(name) == [lease],
             await store.append(lease, last),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 from msgspec import convert
 
-from antiphon.application.calling import Sessions
+from antiphon.application.calling import Caller, CallingTurn, Calls, Given, Sessions
+from antiphon.application.ports import ModelTurn
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
@@ -208,9 +210,74 @@ async def test_no_call_is_made_before_it_is_written_that_it_is_made(house: Any) 
 
 async def test_sessions_are_closed_also_for_who_is_cancelled_meanwhile(house: Any) -> None:
     sessions = Sessions(house.tools, [convert(SERVER, McpTool)])
-    await sessions.listing("calc")
+    assert [batch async for batch in sessions.listing("calc")]
     closing = asyncio.create_task(sessions.aclose())
     await asyncio.sleep(0)
     closing.cancel()
     await asyncio.wait([closing])
     assert house.tools.open == 0
+
+
+class Streaming(Caller):
+    """A tool whose calls give an item of their own, piece by piece, after that of the call."""
+
+    step = "calling"
+
+    def __init__(self) -> None:
+        self.goes_on = asyncio.Event()
+        self.begun: list[str] = []
+
+    def opening(self, start: d.CallStart) -> d.Delta:
+        return start
+
+    async def call(self, start: d.CallStart, arguments: str) -> Given:
+        self.begun.append(start.name)
+        yield [d.ToolEnd("completed", {"output": start.name})]
+        yield [d.TextDelta(f"{start.name} 1")]
+        await self.goes_on.wait()
+        yield [d.TextDelta(f"{start.name} 2"), d.ItemEnd()]
+
+    def refused(self, start: d.CallStart, why: str) -> list[d.Delta]:
+        return [d.ToolEnd("failed", {"error": why})]
+
+
+class Written(ModelTurn):
+    """A turn in which the model writes these batches."""
+
+    def __init__(self, *batches: list[d.Delta]) -> None:
+        self._batches = batches
+
+    async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
+        for batch in self._batches:
+            yield batch
+
+    async def aclose(self) -> None:
+        pass
+
+    def messages(self) -> tuple[list[Any], list[Any]]:
+        return [], []
+
+
+async def test_what_a_call_gives_is_shown_while_it_runs_and_in_the_order_of_the_calls() -> None:
+    tool = Streaming()
+    turn = CallingTurn(Written(call("one"), call("two"), [STOP]), Calls({"mcp": tool}, most=None))
+    batches = aiter(turn)
+    texts: list[str] = []
+    async for batch in batches:
+        texts += [delta.text for delta in batch if isinstance(delta, d.TextDelta)]
+        if texts == ["one 1"]:
+            assert tool.begun == ["one", "two"]
+            tool.goes_on.set()
+    assert texts == ["one 1", "one 2", "two 1", "two 2"]
+
+
+async def test_what_goes_wrong_in_a_call_reaches_whoever_reads_the_turn() -> None:
+    class Broken(Streaming):
+        async def call(self, start: d.CallStart, arguments: str) -> Given:
+            yield [d.ToolEnd("completed", {"output": arguments})]
+            raise ToolServerError(start.name)
+
+    turn = CallingTurn(Written(call("one"), [STOP]), Calls({"mcp": Broken()}, most=None))
+    with pytest.raises(ToolServerError, match="one"):
+        async for _ in turn:
+            pass

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from tests.contracts.conftest import NewStore
+
 from antiphon.adapters.stores.self_test import returns_what_it_is_given
 from antiphon.application.ports import Store
-from tests.contracts.conftest import NewStore
 
 
 class SweptStore:
