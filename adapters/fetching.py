@@ -18,7 +18,15 @@ import re
 import socket
 import ssl
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
@@ -240,7 +248,8 @@ class Checked:
 class HttpFetcher(Fetcher):
     """Reads no proxy and no credentials from the environment, keeps no cookies and no connection.
 
-    `timeout_s` is for the whole exchange, redirects and waiting for a place included.
+    `timeout_s` is for the whole exchange, redirects and waiting for a place included. `reads` are
+    the methods of whose answers the content is read too.
     """
 
     def __init__(
@@ -250,6 +259,7 @@ class HttpFetcher(Fetcher):
         max_bytes: int,
         timeout_s: float,
         max_redirects: int,
+        reads: Collection[str] = ("GET",),
         resolve: Resolve = _resolve,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -257,6 +267,7 @@ class HttpFetcher(Fetcher):
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._max_redirects = max_redirects
+        self._reads = reads
         self._checked = Checked(guard, resolve=resolve, ssl_context=ssl_context)
         self._places = asyncio.Semaphore(AT_ONCE)
 
@@ -333,9 +344,11 @@ class HttpFetcher(Fetcher):
             ) as answer,
         ):
             given = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in answer.headers}
-            body = await self._body(answer, given) if method == "GET" else b""
+            body = await self._body(answer, given) if method in self._reads else b""
         kind = given.get("content-type", "").partition(";")[0].strip().lower()
-        return Fetched(status=answer.status, headers=given, content_type=kind, content=body)
+        return Fetched(
+            status=answer.status, url=str(url), headers=given, content_type=kind, content=body
+        )
 
     async def _body(self, answer: httpcore.Response, headers: Mapping[str, str]) -> bytes:
         length = headers.get("content-length", "")

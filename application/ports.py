@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
 
@@ -736,9 +737,13 @@ class FileStore(Protocol):
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
-    """An answer, whatever its status. Names of headers are in small letters."""
+    """An answer, whatever its status. Names of headers are in small letters.
+
+    `url` is what answered: where redirects were followed, the last of them.
+    """
 
     status: int
+    url: str = ""
     headers: Mapping[str, str] = {}
     content_type: str = ""
     content: bytes = b""
@@ -757,7 +762,7 @@ class Fetcher(Protocol):
     ) -> Fetched:
         """Return the answer; a GET follows redirects, each checked like the URL itself.
 
-        Of the answer to anything but a GET, status and headers are all that is read.
+        Of the answer to anything but a GET, status and headers may be all that is read.
         Raises: FetchRefused for a URL that may not be fetched; FetchTooLarge; FetchFailed. Their
         messages may be shown to clients: they say nothing of the network behind this server.
         """
@@ -825,6 +830,39 @@ class Domains(Struct, frozen=True, kw_only=True):
     allowed: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
 
+    def allows(self, url: str) -> bool:
+        """Whether a page at this URL may be shown.
+
+        >>> domains = Domains(allowed=("example.org",), blocked=("ads.example.org",))
+        >>> [domains.allows(f"https://{host}/") for host in ("www.example.org", "ads.example.org")]
+        [True, False]
+        """
+        host = _host(url)
+        if any(_is_below(host, each) for each in self.blocked):
+            return False
+        return not self.allowed or any(_is_below(host, each) for each in self.allowed)
+
+
+def _host(url: str) -> str:
+    try:
+        return _spelled(urlsplit(url).hostname or "")
+    except ValueError:
+        return ""
+
+
+def _is_below(host: str, domain: str) -> bool:
+    domain = _spelled(domain.removeprefix("*."))
+    return bool(domain) and (host == domain or host.endswith(f".{domain}"))
+
+
+def _spelled(host: str) -> str:
+    """Return the one spelling of a host: what is not ASCII as DNS has it."""
+    host = host.strip(".").lower()
+    try:
+        return host if host.isascii() else host.encode("idna").decode("ascii")
+    except UnicodeError:
+        return host
+
 
 class Found(Struct, frozen=True, kw_only=True):
     """A page that a search found; `text` is what the search shows of it."""
@@ -835,7 +873,8 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """A page as text. In `text` the n-th of `links` stands as `【n†words】`, as models know it."""
+    """A page as text. In `text`, `【n†words】` is a link to `links[n]`, as models know it; nothing
+    else there is written so."""
 
     url: str
     title: str

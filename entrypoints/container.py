@@ -77,6 +77,7 @@ from antiphon.application.ports import (
     Store,
     ToolServer,
     ToolServers,
+    Web,
 )
 from antiphon.application.prepare_turn import PrepareTurn
 from antiphon.application.pulse import Pulse
@@ -107,6 +108,7 @@ from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.settings import SCRIPTED_MODELS, McpServer, Settings
+from antiphon.entrypoints.web_search import web
 from antiphon.entrypoints.webhook_endpoints import endpoints_of, operators_guard
 
 HARMONY_MODEL = "scripted-harmony"
@@ -492,11 +494,12 @@ class Container(containers.DeclarativeContainer):
     expand_prompt = providers.Singleton(ExpandPrompt, prompts)
     read_items = providers.Singleton(ReadItems, store)
     load_history = providers.Singleton(LoadHistory, store)
+    read_pdf = providers.Singleton(PdfReader)
     show_media = providers.Singleton(
         ShowMedia,
         files,
         providers.Singleton(fetcher, settings),
-        providers.Singleton(PdfReader),
+        read_pdf,
         limits=providers.Singleton(
             MediaLimits,
             count=settings.provided.max_media,
@@ -509,6 +512,7 @@ class Container(containers.DeclarativeContainer):
         tool_servers, settings
     )
     sandboxes: providers.Provider[Sandboxes | None] = providers.Singleton(sandboxes, settings)
+    web: providers.Provider[Web | None] = providers.Singleton(web, settings, read_pdf)
     prepare_turn = providers.Singleton(
         PrepareTurn,
         models,

@@ -200,6 +200,10 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     if sandboxes is not None:
         stack.push_async_callback(sandboxes.aclose)
         await sandboxes.start()
+    web = container.web()
+    if web is not None:
+        stack.push_async_callback(web.aclose)
+        await web.start()
     models: Models = container.models()
     for model in models.all:
         stack.push_async_callback(model.aclose)

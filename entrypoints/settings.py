@@ -44,6 +44,7 @@ WEBHOOKS = "Webhooks"
 FETCHED = "What is fetched"
 TOOLS = "Tools that the server runs"
 CODE = "The code interpreter"
+WEB = "Web search"
 SCRIPTED = "The scripted engine"
 
 
@@ -231,6 +232,37 @@ class Code(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 8
     most: Annotated[int, _about(CODE, "Containers of all tenants, in the same way.", ge=1)] = 32
+
+
+class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the web is searched and read."""
+
+    folder: Annotated[
+        Path | None,
+        _about(
+            WEB,
+            "The folder that corpus searches: its .html, .md and .txt files, as they are when the "
+            "server starts.",
+            shown_default="none",
+        ),
+    ] = None
+    folder_url: Annotated[
+        str,
+        _about(
+            WEB,
+            "The address under which the folder's pages are known and cited. It is never asked.",
+            allowed="an http(s) URL that ends with a slash",
+            pattern=r"^https?://[^/@\s?#]+/([^\s?#]*/)?\Z",
+        ),
+    ] = "https://corpus.invalid/"
+    results: Annotated[int, _about(WEB, "The most pages that one search shows.", ge=1, le=20)] = 10
+    max_page_kb: Annotated[
+        int,
+        _about(WEB, "The most that is read of one page; its text has 1 MB at most.", ge=1),
+    ] = 5 * 1024
+    timeout_s: Annotated[
+        float, _about(WEB, "Seconds for one search, or for reading one page.", gt=0)
+    ] = 20.0
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -581,9 +613,18 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = False
 
+    web_search: Annotated[
+        Literal["off", "corpus"],
+        _about(
+            WEB,
+            "What models search in place of the web: corpus is a folder of pages of yours.",
+        ),
+    ] = "off"
+
     fetch: Fetch = Fetch()
     tools: Tools = Tools()
     code: Code = Code()
+    web: WebSearch = WebSearch()
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:

@@ -1,0 +1,1 @@
+"""The web: pages that a search finds, and pages of a URL as text."""

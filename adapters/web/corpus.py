@@ -1,0 +1,129 @@
+"""A folder of pages as the web: what is searched and read is in it, and nothing is fetched.
+
+The folder is read once, when the server starts. Later, pages are looked up by their address in what
+was read then: no address leads to a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote, urldefrag
+
+from antiphon.adapters.web.index import PageIndex
+from antiphon.adapters.web.limited import within
+from antiphon.adapters.web.reading import PageReader
+from antiphon.adapters.web.text import one_line, shown
+from antiphon.application.ports import Domains, Found, Json, Page, Web
+from antiphon.domain.errors import SettingsError, WebError
+
+logger = logging.getLogger("antiphon.web")
+
+TYPES: Mapping[str, str] = {
+    ".html": "text/html",
+    ".htm": "text/html",
+    ".md": "text/markdown",
+    ".txt": "text/plain",
+}
+
+
+class CorpusWeb(Web):
+    """The file `a/b.html` of `folder` is the page `a/b.html` below `base_url`.
+
+    Files with another ending, hidden ones, and what lies outside of the folder are no pages; one
+    with more than `max_bytes` is left out. `timeout_s` is for each use, and for each file.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        reader: PageReader,
+        *,
+        base_url: str,
+        most: int,
+        max_bytes: int,
+        timeout_s: float,
+    ) -> None:
+        self._folder = folder
+        self._reader = reader
+        self._base_url = base_url
+        self._most = most
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+        self._index = PageIndex()
+
+    async def start(self) -> None:
+        self._reader.start()
+        if not self._folder.is_dir():
+            raise SettingsError(f"There is no folder {str(self._folder)!r} to search.")
+        await self._index.start()
+        pages = 0
+        for name, file in await asyncio.to_thread(lambda: list(_files(self._folder))):
+            try:
+                await self._index.add(await self._read(name, file))
+                pages += 1
+            except (OSError, WebError) as error:
+                logger.warning("%s is left out of web search: %s", file, error)
+        if not pages:
+            raise SettingsError(
+                f"The folder {str(self._folder)!r} has no pages to search ({', '.join(TYPES)})."
+            )
+
+    async def aclose(self) -> None:
+        await self._reader.aclose()
+        await self._index.aclose()
+
+    async def search(
+        self,
+        query: str,
+        *,
+        most: int,
+        domains: Domains,
+        location: Json | None = None,  # noqa: ARG002
+    ) -> Sequence[Found]:
+        most = min(most, self._most)
+        async with within(self._timeout_s):
+            return shown(await self._index.search(query, most), most=most, domains=domains)
+
+    async def read(self, url: str) -> Page:
+        async with within(self._timeout_s):
+            page = await self._index.page(urldefrag(url).url)
+        if page is None:
+            raise WebError(
+                f"There is no page {one_line(url, 200)!r} here. All pages that can be read are "
+                f"below {self._base_url}."
+            )
+        return page
+
+    async def _read(self, name: str, file: Path) -> Page:
+        content = await asyncio.to_thread(self._content, file)
+        async with within(self._timeout_s):
+            return await self._reader.read(
+                content, TYPES[Path(name).suffix.lower()], self._base_url + quote(os.fsencode(name))
+            )
+
+    def _content(self, file: Path) -> bytes:
+        with file.open("rb") as opened:
+            content = opened.read(self._max_bytes + 1)
+        if len(content) > self._max_bytes:
+            raise WebError(f"it has more than {self._max_bytes} bytes.")
+        return content
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the names of pages below the folder, in order, and the files that they are."""
+    root = folder.resolve()
+    found: list[tuple[str, Path]] = []
+    for at, folders, names in os.walk(root):  # follows no links to folders
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for name in names:
+            file = Path(at, name)
+            real = file.resolve()
+            is_page = not name.startswith(".") and file.suffix.lower() in TYPES
+            # A link may stand for a file of this folder, as on Kubernetes; for no other.
+            if is_page and real.is_file() and real.is_relative_to(root):
+                found.append((file.relative_to(root).as_posix(), real))
+    return iter(sorted(found))

@@ -1,0 +1,201 @@
+"""Content of a URL as a page of text, by its type.
+
+HTML is read in processes of their own, like PDFs: hostile HTML can take for ever, or all memory,
+and only a process can be bounded and ended. They are used again, for to begin one takes longer than
+to read a page; one that failed is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import struct
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.util import find_spec
+from urllib.parse import unquote, urljoin, urlsplit
+
+import msgspec
+
+from antiphon.adapters.web.text import Links, clean, cut, one_line
+from antiphon.application.ports import Page, ReadPdf
+from antiphon.domain.errors import DocumentError, SettingsError, WebError
+
+AT_ONCE = 2
+PAGES_EACH = 200
+"""A process that has read as many is not used again: memory that libraries lose is given back."""
+
+ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "SYSTEMROOT")
+"""All that such a process is given of ours; it could hold keys."""
+
+Work = tuple[str, str]
+"""HTML and its address: what such a process is sent. It answers with a Page."""
+
+LENGTH = struct.Struct("!I")
+"""Before each message: the bytes that it has."""
+
+BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+
+_CHARSET = re.compile(r"charset=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
+_MARKDOWN_LINK = re.compile(
+    r"(?<!!)\[([^\[\]\n]{1,300})\]\(<?([^()\s<>]{1,2000})>?(?:[ \t]+\"[^\"\n]{0,300}\")?\)"
+)
+_MARKDOWN_TITLE = re.compile(r"^#[ \t]+(.{1,300})$", re.MULTILINE)
+
+
+class _Process:
+    """A process that reads HTML, one page at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pages = 0
+
+    @classmethod
+    async def begin(cls) -> _Process:
+        return cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # what lies in the working folder is no module of ours
+                "-m",
+                "antiphon.adapters.web.html",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            )
+        )
+
+    async def read(self, html: str, url: str) -> Page:
+        """Raises: OSError, EOFError or ValueError; the process is then of no more use."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        work: Work = (html, url)
+        sent = msgspec.msgpack.encode(work)
+        stdin.write(LENGTH.pack(len(sent)) + sent)
+        await stdin.drain()
+        (length,) = LENGTH.unpack(await stdout.readexactly(LENGTH.size))
+        self.pages += 1
+        return msgspec.msgpack.decode(await stdout.readexactly(length), type=Page)
+
+    async def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+class PageReader:
+    """Makes pages of what was fetched. How long it may take, its callers say."""
+
+    def __init__(self, read_pdf: ReadPdf) -> None:
+        self._read_pdf = read_pdf
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._idle: list[_Process] = []
+        self._by_type: Mapping[str, Callable[[bytes, str, str], Awaitable[Page]]] = {
+            "text/html": self._html,
+            "application/xhtml+xml": self._html,
+            "text/markdown": self._markdown,
+            "text/x-markdown": self._markdown,
+            "application/pdf": self._pdf,
+        }
+
+    def start(self) -> None:
+        """Raises: SettingsError if what it needs is not installed."""
+        if find_spec("trafilatura") is None:
+            raise SettingsError("Web search needs a package: pip install 'antiphon[web]'.")
+
+    async def aclose(self) -> None:
+        """End all processes; nothing is read any more."""
+        while self._idle:
+            await self._idle.pop().end()
+
+    async def read(self, content: bytes, content_type: str, url: str) -> Page:
+        """Return the page of content with this header. Raises: WebError, if it is no text."""
+        kind = content_type.partition(";")[0].strip().lower() or _guessed(content)
+        read = self._by_type.get(kind, self._plain if _is_text(kind) else None)
+        if read is None:
+            raise WebError(f"What is at this address is no text, but {one_line(kind, 60)!r}.")
+        page = await read(content, content_type, url)
+        if not page.text.strip():
+            raise WebError("The page at this address has no text.")
+        return page
+
+    async def _html(self, content: bytes, content_type: str, url: str) -> Page:
+        html = _decoded(content, content_type, declared=content[:2048])
+        async with self._places:
+            process = self._idle.pop() if self._idle else await _Process.begin()
+            is_well = False
+            try:
+                page = await process.read(html, url)
+                is_well = process.pages < PAGES_EACH
+            except (OSError, EOFError, ValueError):
+                raise WebError("The page at this address cannot be read.") from None
+            finally:
+                if is_well:
+                    self._idle.append(process)
+                else:
+                    await process.end()
+        return page if page.title else msgspec.structs.replace(page, title=_name(url))
+
+    async def _markdown(self, content: bytes, content_type: str, url: str) -> Page:
+        text = cut(clean(_decoded(content, content_type)))
+        links = Links()
+
+        def marked(found: re.Match[str]) -> str:
+            try:
+                target = urljoin(url, found[2])
+            except ValueError:
+                return found[0]
+            is_page = target.startswith(("http://", "https://")) and not found[2].startswith("#")
+            return links.mark(found[1], target) if is_page else found[0]
+
+        heading = _MARKDOWN_TITLE.search(text)
+        title = one_line(heading[1] if heading else "") or _name(url)
+        text = _MARKDOWN_LINK.sub(marked, text)
+        return Page(url=url, title=title, text=text, links=links.urls)
+
+    async def _plain(self, content: bytes, content_type: str, url: str) -> Page:
+        if b"\0" in content and not content.startswith(tuple(BYTE_ORDER_MARKS)):
+            raise WebError("What is at this address is no text.")
+        text = cut(clean(_decoded(content, content_type)))
+        return Page(url=url, title=_name(url), text=text)
+
+    async def _pdf(self, content: bytes, _content_type: str, url: str) -> Page:
+        try:
+            text = await self._read_pdf(content)
+        except DocumentError as error:
+            raise WebError(str(error)) from None
+        return Page(url=url, title=_name(url), text=cut(clean(text)))
+
+
+def _is_text(kind: str) -> bool:
+    return kind.startswith("text/") or kind.endswith(("/json", "+json", "/xml", "+xml", "/yaml"))
+
+
+def _guessed(content: bytes) -> str:
+    start = content[:512].lstrip().lower()
+    return "text/html" if start.startswith((b"<!doctype html", b"<html")) else "text/plain"
+
+
+def _decoded(content: bytes, content_type: str, *, declared: bytes = b"") -> str:
+    """Return the text in the encoding that the header says, or its first bytes, or UTF-8."""
+    for mark, encoding in (
+        (b"\xef\xbb\xbf", "utf-8"),
+        (b"\xff\xfe", "utf-16"),
+        (b"\xfe\xff", "utf-16"),
+    ):
+        if content.startswith(mark):
+            return content.decode(encoding, "replace")
+    found = _CHARSET.search(content_type) or _CHARSET.search(declared.decode("latin-1"))
+    try:
+        return content.decode(found[1] if found else "utf-8", "replace")
+    except (LookupError, ValueError):  # no encoding of texts has this name
+        return content.decode("utf-8", "replace")
+
+
+def _name(url: str) -> str:
+    """Return what a page without a title is called."""
+    split = urlsplit(url)
+    return one_line(unquote(split.path).rstrip("/").rpartition("/")[2]) or split.netloc
