@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from antiphon.application.citing import Cite, Cites
 from antiphon.application.ports import Json, ModelTurn, ToolResult, ToolServers, ToolSession
 from antiphon.application.runs import to_the_end
 from antiphon.domain import deltas as d
@@ -45,7 +46,7 @@ class Caller(Protocol):
     def call(self, start: d.CallStart, arguments: str) -> Given:
         """Return what runs the call; nothing runs before it is read."""
 
-    def refused(self, start: d.CallStart, why: str) -> Sequence[d.Delta]:
+    def refused(self, start: d.CallStart, arguments: str, why: str) -> Sequence[d.Delta]:
         """Return what a call gives that is not run."""
 
 
@@ -55,7 +56,7 @@ class ItemCaller(Caller):
     async def call(self, start: d.CallStart, arguments: str) -> Given:
         yield [await self.end(start, arguments)]
 
-    def refused(self, start: d.CallStart, why: str) -> Sequence[d.Delta]:  # noqa: ARG002
+    def refused(self, start: d.CallStart, arguments: str, why: str) -> Sequence[d.Delta]:  # noqa: ARG002
         return [self.refusal(why)]
 
     async def end(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
@@ -73,6 +74,10 @@ class Calls:
     def __init__(self, callers: Mapping[str, Caller], most: int | None) -> None:
         self._callers = callers
         self._left = most
+        each_once = {id(caller): caller for caller in callers.values()}.values()
+        self.cites: Sequence[Cite] = [
+            caller.cite for caller in each_once if isinstance(caller, Cites)
+        ]
 
     def opening(self, delta: d.Delta) -> tuple[d.CallStart, d.Delta] | None:
         """Return the start of a call that is run here, and what opens its item."""
@@ -89,7 +94,7 @@ class Calls:
         if self._left is not None:
             self._left -= 1
         if self._left is not None and self._left < 0:
-            return _one(caller.refused(start, NO_MORE))
+            return _one(caller.refused(start, arguments, NO_MORE))
         return caller.call(start, arguments)
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.calling import Caller, CallingTurn, Calls, OpeningTurn, Sessions
+from antiphon.application.citing import CitingTurn
 from antiphon.application.compacting import CompactingTurn, compaction_of
 from antiphon.application.ports import Json, Model, ModelTurn, ToolServers, Turn
 from antiphon.application.searching import SearchTurn, searches_in
@@ -199,6 +200,8 @@ class Turns:
         if self._plan.warms_up:
             return WarmUp(await self._admit(shortest(turn)))
         admitted = await self._admit(turn)
+        if self._calls.cites:
+            admitted = CitingTurn(admitted, self._calls.cites)
         if self._plan.servers or self._plan.hosted:
             admitted = CallingTurn(admitted, self._calls)
         if self._plan.summary is None:

@@ -1,0 +1,61 @@
+"""Citations in what the model writes become annotations of its messages (api_surface 2.1).
+
+The text stays as the model wrote it, markers included: the next prompt repeats it, and an
+annotation's place is that of its marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Protocol, runtime_checkable
+
+from antiphon.application.ports import Json, ModelTurn
+from antiphon.domain import deltas as d
+from antiphon.domain.citations import Markers
+from antiphon.domain.content import Annotation
+
+Cite = Callable[[str, int, int], Annotation | None]
+"""(words of a marker, its start and end in the text) -> what it cites; None if it cites nothing
+that is known here."""
+
+
+@runtime_checkable
+class Cites(Protocol):
+    """A caller whose results the model may cite."""
+
+    def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
+        """See Cite."""
+
+
+class CitingTurn(ModelTurn):
+    """A turn whose messages have an annotation after each marker that one of `cites` knows."""
+
+    def __init__(self, inner: ModelTurn, cites: Sequence[Cite]) -> None:
+        self._inner = inner
+        self._cites = cites
+        self._markers: Markers | None = None
+        self._phase: str | None = None
+
+    async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
+        async with aclosing(aiter(self._inner)) as batches:
+            async for deltas in batches:
+                yield [each for delta in deltas for each in self._with_citations(delta)]
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        return self._inner.messages()
+
+    def _with_citations(self, delta: d.Delta) -> Iterator[d.Delta]:
+        yield delta
+        if isinstance(delta, d.TextDelta):
+            if self._markers is None or delta.phase != self._phase:  # another part begins
+                self._markers, self._phase = Markers(), delta.phase
+            for marker in self._markers.feed(delta.text):
+                cited = (cite(marker.words, marker.start, marker.end) for cite in self._cites)
+                if annotation := next(filter(None, cited), None):
+                    yield d.AnnotationDelta(annotation)
+        elif not isinstance(delta, d.AnnotationDelta):
+            self._markers = None
