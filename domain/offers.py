@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from antiphon.domain import grammars, mcp
+from antiphon.domain import grammars, mcp, web
 from antiphon.domain import tools as t
 from antiphon.domain.client_tools import CLIENT_TOOLS, SearchArguments, parameters_of
 from antiphon.domain.errors import RequestError, UnreadableGrammar, missing_parameter
@@ -33,6 +33,7 @@ CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     "tool_search": SEARCHES,
     "mcp": t.MCP,
     "code_interpreter": (t.PYTHON,),
+    **{tag: t.WEB for tag, kind in t.TOOL_TYPES.items() if issubclass(kind, t.AnyWebSearch)},
 }
 """The kinds of tools that a tool_choice of a type may mean."""
 
@@ -42,9 +43,6 @@ MOST_GRAMMAR = 40_960
 SERVER_RUN_CHOICES = frozenset(
     {
         "file_search",
-        "web_search",
-        "web_search_preview",
-        "web_search_preview_2025_03_11",
         "image_generation",
         "programmatic_tool_calling",
     }
@@ -104,11 +102,12 @@ def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> 
             )
         specs = _specs(each)
         for spec in specs:
-            if _key(spec) in told and not each.later:
+            if _key(spec) in told and not each.later and spec.kind not in t.WEB:
                 raise _same_name(spec.client_name, each.path)
             told[_key(spec)] = (spec, each.path)
         if each.path != EARLIER:  # what came with an earlier request was named there
             ignored += _told_only(each.tool, each.path) if specs or each.is_run else (each.path,)
+    ignored += _overridden(definitions)
     every = _with_names_of_their_own(list(told.values()))
     labels = frozenset(label for each in definitions if (label := _label(each)) is not None)
     choice = choice_of(tool_choice, every, labels)
@@ -280,7 +279,8 @@ def _grammar_size(tool: Known) -> int:
 
 
 def _told_only(tool: t.AnyTool | t.UnknownTool, path: str) -> Iterator[str]:
-    """Yield the paths of grammars that the model is told of but no engine can enforce."""
+    """Yield the paths of what has no effect: grammars that no engine can enforce, pictures that no
+    search finds."""
     if isinstance(tool, t.NamespaceTool):
         for position, inner in enumerate(tool.tools):
             yield from _told_only(inner, f"{path}.tools[{position}]")
@@ -288,6 +288,22 @@ def _told_only(tool: t.AnyTool | t.UnknownTool, path: str) -> Iterator[str]:
         grammar = _grammar(tool.format, f"{path}.format")
         if grammar is not None and grammars.read(*grammar) is None:
             yield f"{path}.format"
+    if isinstance(tool, t.AnyWebSearch) and set(tool.search_content_types or ()) - {"text"}:
+        yield f"{path}.search_content_types"
+
+
+def _overridden(definitions: Sequence[Definition]) -> list[str]:
+    """Return the paths of web searches that say something else than the last one, which holds."""
+    of_web = [
+        (each, msgspec.to_builtins(each.tool) | {"type": ""})
+        for each in definitions
+        if each.is_run and isinstance(each.tool, t.AnyWebSearch)
+    ]
+    return [
+        each.path
+        for each, settings in of_web
+        if settings != of_web[-1][1] and each.path != EARLIER and not each.later
+    ]
 
 
 def _namespace(tool: t.NamespaceTool, path: str) -> tuple[t.ToolSpec, ...]:
@@ -370,6 +386,7 @@ PYTHON_SPEC = t.ToolSpec(
 
 HOSTED_SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
     t.CodeInterpreter: lambda _, __: (PYTHON_SPEC,),
+    **dict.fromkeys(t.AnyWebSearch.__subclasses__(), lambda _, __: tuple(web.SPECS.values())),
 }
 """How a model is told of a tool that this server runs."""
 

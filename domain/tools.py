@@ -74,7 +74,9 @@ class McpTool(Tool, frozen=True, kw_only=True, tag="mcp"):
     allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
 
 
-class _WebSearch(Tool, frozen=True, kw_only=True):
+class AnyWebSearch(Tool, frozen=True, kw_only=True):
+    """The same tool under each of its names."""
+
     filters: Json | None | UnsetType = UNSET
     search_context_size: Literal["low", "medium", "high"] | None = "medium"
     user_location: Json | None = None
@@ -82,20 +84,20 @@ class _WebSearch(Tool, frozen=True, kw_only=True):
     search_content_types: tuple[str, ...] | None | UnsetType = UNSET
 
 
-class WebSearch(_WebSearch, frozen=True, kw_only=True, tag="web_search"):
+class WebSearch(AnyWebSearch, frozen=True, kw_only=True, tag="web_search"):
     pass
 
 
-class WebSearch2025(_WebSearch, frozen=True, kw_only=True, tag="web_search_2025_08_26"):
+class WebSearch2025(AnyWebSearch, frozen=True, kw_only=True, tag="web_search_2025_08_26"):
     pass
 
 
-class WebSearchPreview(_WebSearch, frozen=True, kw_only=True, tag="web_search_preview"):
+class WebSearchPreview(AnyWebSearch, frozen=True, kw_only=True, tag="web_search_preview"):
     pass
 
 
 class WebSearchPreview2025(
-    _WebSearch, frozen=True, kw_only=True, tag="web_search_preview_2025_03_11"
+    AnyWebSearch, frozen=True, kw_only=True, tag="web_search_preview_2025_03_11"
 ):
     pass
 
@@ -203,6 +205,9 @@ ToolKind = Literal[
     "mcp",
     "mcp_approval",
     "python",
+    "web_search",
+    "open_page",
+    "find_in_page",
 ]
 
 
@@ -215,6 +220,9 @@ namespace of such a tool is the server's label."""
 
 PYTHON: Literal["python"] = "python"
 """The kind of the code interpreter, and the name that models know it by."""
+
+WEB: tuple[ToolKind, ...] = ("web_search", "open_page", "find_in_page")
+"""Kinds of what a web search tool is to a model: it can open what it has found."""
 
 NAMESPACE_MARK = "__"
 LONGEST_FLAT_NAME = 64

@@ -12,7 +12,13 @@ from typing import Any
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.client_tools import CLIENT_TOOLS, KINDS_OF, asked_of, normal
-from antiphon.domain.items import Item, McpApprovalRequest, McpCall, ToolSearchOutput
+from antiphon.domain.items import (
+    Item,
+    McpApprovalRequest,
+    McpCall,
+    ToolSearchOutput,
+    WebSearchCall,
+)
 from antiphon.domain.mcp import is_mcp, model_name
 from antiphon.domain.tools import NAMED_KINDS, PYTHON, ToolSpec, flat_name
 
@@ -20,6 +26,15 @@ Json = dict[str, Any]
 
 INPUT = "input"
 """The one property of a custom tool's arguments."""
+
+RECIPIENTS: Mapping[str, str] = {
+    "web_search": "browser.search",
+    "open_page": "browser.open",
+    "find_in_page": "browser.find",
+    PYTHON: PYTHON,
+}
+"""Kinds of tools that gpt-oss was trained on, by the names that it knows. Scripts use these names
+whatever the model."""
 
 CODE = "code"
 TEXTS: Mapping[str, str] = {"custom": INPUT, PYTHON: CODE}
@@ -35,6 +50,13 @@ def text_key(tool: ToolSpec) -> str | None:
 def python_name(tools: Iterable[ToolSpec]) -> str:
     """Return the name that the model writes for the code interpreter."""
     return next((tool.name for tool in tools if tool.kind == PYTHON), PYTHON)
+
+
+def scripted_name(tools: Iterable[ToolSpec], name: str) -> str:
+    """Return the name that the model writes for the tool that gpt-oss knows as `name`."""
+    known = (tool.name for tool in tools if tool.kind != PYTHON)
+    of_kind = (tool.name for tool in tools if RECIPIENTS.get(tool.kind) == name)
+    return name if name in known else next(of_kind, name)
 
 
 def offered(turn: Turn) -> Sequence[ToolSpec]:
@@ -96,6 +118,28 @@ def typed_name(call: type[Item], tools: Iterable[ToolSpec]) -> tuple[str, str]:
 def found_names(output: ToolSearchOutput) -> list[str]:
     """Return what the model is told of tools that were found: their definitions are offered."""
     return [str(tool.get("name", tool.get("type"))) for tool in output.tools]
+
+
+def browsed(call: WebSearchCall) -> tuple[str, str, str | None]:
+    """Return the kind of tool that a model called, the arguments it wrote, what it was shown.
+
+    Items of other servers, and those whose results were lost, do not tell: the arguments are then
+    what the action says, and what was shown is None.
+    """
+    action = call.action or {}
+    kind = _BROWSED.get(str(action.get("type")), "web_search")
+    result = call.results[0] if call.results else {}
+    arguments, text = result.get("arguments"), result.get("text")
+    if not isinstance(arguments, str):
+        told = {"query": action.get("query"), "id": action.get("url"), **action}
+        arguments = json.dumps({name: told.get(name) for name in _TAKEN[kind]}, ensure_ascii=False)
+    if not isinstance(text, str):
+        text = json.dumps(action["sources"], ensure_ascii=False) if action.get("sources") else None
+    return kind, arguments, text
+
+
+_BROWSED = {"open_page": "open_page", "find_in_page": "find_in_page"}
+_TAKEN = {"web_search": ("query",), "open_page": ("id",), "find_in_page": ("pattern",)}
 
 
 def logs_of(outputs: Iterable[Json]) -> str:

@@ -36,6 +36,7 @@ from antiphon.adapters.formats.tools import (
     mcp_name,
     offered,
     python_name,
+    scripted_name,
     wrapped,
     written_name,
 )
@@ -278,7 +279,7 @@ def _play(
         case {"think": text} if thinking:
             turn.think(text)
         case {"call": name}:
-            turn.call(name, _arguments(part))
+            turn.call(scripted_name(tools, name), _arguments(part))
         case {"custom": name}:
             turn.call(name, wrapped(part.get("input", "")))
         case {"mcp": name}:

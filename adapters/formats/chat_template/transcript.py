@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from antiphon.adapters.formats.tools import (
     CODE,
+    browsed,
     description_of,
     found_names,
     input_parameters,
@@ -176,6 +177,11 @@ def _mcp_result(item: Any) -> list[Piece]:
     return [("text", "Error: "), *_json(item.error)] if item.error else []
 
 
+def _browsed(item: i.WebSearchCall, tools: Sequence[ToolSpec]) -> tuple[str, str]:
+    kind, arguments, _ = browsed(item)
+    return next((tool.name for tool in tools if tool.kind == kind), kind), arguments
+
+
 def _named(item: Any, tools: Sequence[ToolSpec]) -> str:
     return written_name(tools, item.name, item.namespace or None)
 
@@ -185,7 +191,7 @@ CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]
     i.FunctionCall: lambda item, tools: (_named(item, tools), item.arguments),
     i.CustomToolCall: lambda item, tools: (_named(item, tools), wrapped(item.input)),
     i.McpCall: lambda item, tools: (mcp_called(item, tools), item.arguments),
-    i.WebSearchCall: lambda item, _: ("web_search", written(item.action or {})),
+    i.WebSearchCall: _browsed,
     i.FileSearchCall: lambda item, _: ("file_search", written({"queries": item.queries or ()})),
     i.CodeInterpreterCall: lambda item, tools: (
         python_name(tools),
@@ -201,7 +207,7 @@ CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]
 
 RESULTS: Mapping[type[i.Item], Callable[[Any], Sequence[Piece]]] = {
     i.McpCall: _mcp_result,
-    i.WebSearchCall: lambda item: [("text", item.status or "completed")],
+    i.WebSearchCall: lambda item: [("text", browsed(item)[2] or item.status or "completed")],
     i.FileSearchCall: lambda item: _json(item.results or ()),
     i.CodeInterpreterCall: lambda item: _logs(item.outputs),
     i.ImageGenerationCall: lambda item: [("text", item.status or "completed")],

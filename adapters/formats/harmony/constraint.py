@@ -18,9 +18,14 @@ from typing import Any
 from antiphon.adapters.formats.ebnf import binds, input_grammar
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.header import ASSISTANT
-from antiphon.adapters.formats.harmony.tools import is_hosted, recipient_of
+from antiphon.adapters.formats.harmony.tools import is_hosted, name_of, recipient_of
 from antiphon.adapters.formats.structural_tag import constraint_to, matching, one_of, sequence
-from antiphon.adapters.formats.tools import callable_tools, input_parameters, offered
+from antiphon.adapters.formats.tools import (
+    callable_tools,
+    input_parameters,
+    offered,
+    text_key,
+)
 from antiphon.application.ports import Turn
 from antiphon.application.sampling import Constraint
 from antiphon.domain.errors import RequestError
@@ -109,7 +114,8 @@ def _finals(answer: Grammar | None) -> list[Grammar]:
 def _calls(tool: ToolSpec, *, required: bool) -> list[Grammar]:
     """Both places of the recipient are allowed: the model was trained on both."""
     if is_hosted(tool):
-        return [_code(tool.name, channel) for channel in ("analysis", "commentary")]
+        given = _anything() if text_key(tool) else _arguments(tool, required=required)
+        return [_own(name_of(tool), channel, given) for channel in ("analysis", "commentary")]
     to = f" to={recipient_of(tool.name)}"
     body = sequence(one_of(_json_types()), _arguments(tool, required=required))
     return [
@@ -118,9 +124,9 @@ def _calls(tool: ToolSpec, *, required: bool) -> list[Grammar]:
     ]
 
 
-def _code(name: str, channel: str) -> Grammar:
+def _own(name: str, channel: str, given: Grammar) -> Grammar:
     head = _text(f"{channel} to={recipient_of(name)} code")
-    return sequence(_token(h.CHANNEL), head, _token(h.MESSAGE), _anything())
+    return sequence(_token(h.CHANNEL), head, _token(h.MESSAGE), given)
 
 
 def _arguments(tool: ToolSpec, *, required: bool) -> Grammar:

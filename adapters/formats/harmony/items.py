@@ -10,6 +10,8 @@ from msgspec import Struct, UnsetType
 
 from antiphon.adapters.formats.tools import (
     CODE,
+    RECIPIENTS,
+    browsed,
     found_names,
     logs_of,
     mcp_called,
@@ -143,12 +145,10 @@ class _Conversation:
         yield Answered(name=name, body=f"{denial} Reason: {reason}" if reason else denial)
 
     def web_search(self, item: i.WebSearchCall) -> Iterator[Written]:
-        action = dict(item.action or {})
-        sources = action.pop("sources", None)
-        name = _BROWSER_TOOLS.get(str(action.pop("type", "")), "browser.search")
-        yield Called(name=name, text=_json(action))
-        if sources:
-            yield Answered(name=name, body=_json(sources))
+        kind, arguments, shown = browsed(item)
+        yield Called(name=RECIPIENTS[kind], text=arguments, kind="code")
+        if shown is not None:
+            yield Answered(name=RECIPIENTS[kind], body=shown)
 
     def file_search(self, item: i.FileSearchCall) -> Iterator[Written]:
         yield Called(name="file_search", text=_json({"queries": item.queries or ()}))
@@ -214,8 +214,6 @@ _CALLS: tuple[type[Item], ...] = (
     i.FileSearchCall,
     i.CodeInterpreterCall,
 )
-
-_BROWSER_TOOLS = {"open_page": "browser.open", "find_in_page": "browser.find"}
 
 
 def _json(value: Any) -> str:

@@ -11,8 +11,15 @@ from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.messages import RawMessage, split
-from antiphon.adapters.formats.harmony.tools import FUNCTIONS, recipient_of
-from antiphon.adapters.formats.tools import CODE, mcp_name, python_name, wrapped, written_name
+from antiphon.adapters.formats.harmony.tools import FUNCTIONS, is_hosted, name_of, recipient_of
+from antiphon.adapters.formats.tools import (
+    CODE,
+    mcp_name,
+    python_name,
+    scripted_name,
+    wrapped,
+    written_name,
+)
 from antiphon.domain.tools import PYTHON, ToolSpec
 
 Part = Mapping[str, Any]
@@ -98,7 +105,11 @@ class HarmonyMarkup:
                 refusal += self._encoding.encode("refusal")
                 return [h.CHANNEL, *refusal, h.MESSAGE, *self._encoding.encode(str(text))]
             case {"call": name}:
-                return self._called(str(name), _arguments(part))
+                written, arguments = scripted_name(tools, str(name)), _arguments(part)
+                own = (tool for tool in tools if is_hosted(tool) and tool.name == written)
+                if (tool := next(own, None)) is not None:
+                    return self._addressed(name_of(tool), arguments)
+                return self._called(written, arguments)
             case {"custom": name}:
                 return self._called(str(name), wrapped(str(part.get("input", ""))))
             case {"mcp": name}:
@@ -111,13 +122,17 @@ class HarmonyMarkup:
                 name = python_name(tools)
                 if name != PYTHON:
                     return self._called(name, wrapped(str(code), CODE))
-                header = self._encoding.encode("analysis to=python code")
-                return [h.CHANNEL, *header, h.MESSAGE, *self._encoding.encode(str(code))]
+                return self._addressed(name, str(code))
         return []
 
     def _said(self, channel: str, text: object) -> list[int]:
         said = self._encoding.encode(str(text))
         return [h.CHANNEL, *self._encoding.encode(channel), h.MESSAGE, *said]
+
+    def _addressed(self, name: str, given: str) -> list[int]:
+        """One of Harmony's own tools is called while thinking."""
+        header = self._encoding.encode(f"analysis to={recipient_of(name)} code")
+        return [h.CHANNEL, *header, h.MESSAGE, *self._encoding.encode(given)]
 
     def _called(self, name: str, arguments: str) -> list[int]:
         to = self._encoding.encode(f"commentary to={recipient_of(name)} ")

@@ -39,7 +39,7 @@ from antiphon.adapters.formats.harmony.header import (
     read_header,
 )
 from antiphon.adapters.formats.harmony.recall import Recall, key_of
-from antiphon.adapters.formats.harmony.tools import FUNCTIONS, kind_of
+from antiphon.adapters.formats.harmony.tools import Recipients, kind_of, name_of
 from antiphon.adapters.formats.tools import as_rendered, call_start, callable_tools, text_key
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
@@ -64,7 +64,7 @@ class HarmonyParser(Parser):
         self.reasoning_tokens = 0
         self.recovered = 0
         self._encoding = encoding
-        self._tools = callable_tools(turn)
+        self._tools = Recipients(callable_tools(turn).values())
         self._parallel = turn.parallel_tool_calls
         self._calls = 0
         self._recall = recall
@@ -244,12 +244,9 @@ class HarmonyParser(Parser):
     def _tool(self, recipient: str | None) -> ToolSpec | None:
         if recipient is None:
             return None
-        name = recipient.removeprefix(FUNCTIONS)
-        if name in self._tools:
-            return self._tools[name]
-        glued = (*CONTENT_TYPES, *h.CHANNELS)
-        names = (name.removesuffix(word) for word in glued if name.endswith(word))
-        return next((self._tools[name] for name in names if name in self._tools), None)
+        glued = (word for word in (*CONTENT_TYPES, *h.CHANNELS) if recipient.endswith(word))
+        names = (recipient, *(recipient.removesuffix(word) for word in glued))
+        return next(filter(None, map(self._tools.find, names)), None)
 
     def _close(self) -> None:
         message = self._message
@@ -364,7 +361,7 @@ class _Said(_Message):
 
 class _Call(_Message):
     def __init__(self, tool: ToolSpec) -> None:
-        super().__init__(kind_of(tool), tool.name)
+        super().__init__(kind_of(tool), name_of(tool))
         self._tool = tool
         key = text_key(tool)
         self._unwrapper = None if key is None else Unwrapper(key)

@@ -38,7 +38,6 @@ from antiphon.adapters.formats.harmony.tools import (
     HOSTED,
     ToolSections,
     is_hosted,
-    python_section,
     recipient_of,
 )
 from antiphon.adapters.formats.tools import offered, wrapped
@@ -135,6 +134,7 @@ class Renderer:
 
     def _system_text(self, turn: Turn) -> str:
         effort = EFFORTS.get(turn.effort or "medium", "medium")
+        hosted = self._tool_sections.hosted(offered(turn))
         lines = [
             IDENTITY,
             f"Knowledge cutoff: {KNOWLEDGE_CUTOFF}",
@@ -142,7 +142,7 @@ class Renderer:
             "",
             f"Reasoning: {effort}",
             "",
-            *([python_section(), ""] if any(map(is_hosted, offered(turn))) else []),
+            *([hosted, ""] if hosted else []),
             f"# Valid channels: {', '.join(h.CHANNELS)}. "
             "Channel must be included for every message.",
         ]

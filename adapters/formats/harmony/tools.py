@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from antiphon.adapters.formats.harmony.encoding import Encoding, has_long_run
-from antiphon.adapters.formats.tools import description_of, input_parameters
+from antiphon.adapters.formats.tools import RECIPIENTS, description_of, input_parameters
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import PYTHON, ToolSpec
+
+if TYPE_CHECKING:
+    from openai_harmony import ToolNamespaceConfig  # type: ignore[import-untyped]
 
 Json = dict[str, Any]
 
@@ -36,7 +39,13 @@ def recipient_of(name: str) -> str:
 
 def is_hosted(tool: ToolSpec) -> bool:
     """Whether the tool is one of Harmony's own, which the system message tells of."""
-    return tool.kind == PYTHON and tool.name == PYTHON
+    # A client may have a function called `python`: ours has another name then, and is a function.
+    return tool.kind in RECIPIENTS and (tool.kind != PYTHON or tool.name == PYTHON)
+
+
+def name_of(tool: ToolSpec) -> str:
+    """Return the name of the tool in a call: see `recipient_of`."""
+    return RECIPIENTS[tool.kind] if is_hosted(tool) else tool.name
 
 
 def kind_of(tool: ToolSpec) -> str:
@@ -46,13 +55,38 @@ def kind_of(tool: ToolSpec) -> str:
     return "custom" if tool.kind == "custom" else "function"
 
 
-@cache
-def python_section() -> str:
-    """Return what gpt-oss was trained to be told of its Python tool."""
-    from openai_harmony import ToolNamespaceConfig  # type: ignore[import-untyped]
+class Recipients:
+    """The tools that the model may call, found by whom it addresses."""
 
-    told = ToolNamespaceConfig.python()
-    return f"# Tools\n\n## {told.name}\n\n{told.description}"
+    def __init__(self, tools: Iterable[ToolSpec]) -> None:
+        self._tools = {
+            name_of(tool) if is_hosted(tool) else FUNCTIONS + tool.name: tool for tool in tools
+        }
+
+    def find(self, recipient: str) -> ToolSpec | None:
+        """Return the tool; models forget the namespace of functions, and give it to other tools."""
+        names = (recipient, FUNCTIONS + recipient, recipient.removeprefix(FUNCTIONS))
+        return next((self._tools[name] for name in names if name in self._tools), None)
+
+
+def _browser() -> ToolNamespaceConfig:
+    from openai_harmony import ToolNamespaceConfig
+
+    return ToolNamespaceConfig.browser()
+
+
+def _python() -> ToolNamespaceConfig:
+    from openai_harmony import ToolNamespaceConfig
+
+    return ToolNamespaceConfig.python()
+
+
+NAMESPACES: Mapping[str, Callable[[], ToolNamespaceConfig]] = {
+    "browser": _browser,
+    "python": _python,
+}
+"""What gpt-oss was trained to be told of its own tools, in the order in which it is told. The
+recipients of a namespace are offered together."""
 
 
 class ToolSections:
@@ -61,6 +95,7 @@ class ToolSections:
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
         self._section = lru_cache(maxsize=32)(self._render)
+        self._hosted = lru_cache(maxsize=32)(self._render_hosted)
 
     def tokens(self, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """Raises: RequestError for tools that cannot be written."""
@@ -69,6 +104,21 @@ class ToolSections:
         # pydantic's or the library's own: nesting without end, mostly.
         except (ValueError, RecursionError) as error:
             raise RequestError(f"The tools cannot be rendered: {error}", param="tools") from error
+
+    def hosted(self, tools: Sequence[ToolSpec]) -> str:
+        """Return the system message's section; nothing where no tool is one of Harmony's own."""
+        named = {name_of(tool).partition(".")[0] for tool in tools if is_hosted(tool)}
+        return self._hosted(tuple(name for name in NAMESPACES if name in named))
+
+    def _render_hosted(self, namespaces: Sequence[str]) -> str:
+        if not namespaces:
+            return ""
+        from openai_harmony import DeveloperContent
+
+        content = DeveloperContent.new()
+        for namespace in namespaces:
+            content = content.with_tools(NAMESPACES[namespace]())
+        return self._encoding.text(self._encoding.render_tools(content))
 
     def _render(self, encoded: bytes) -> tuple[int, ...]:
         from openai_harmony import DeveloperContent, ToolDescription

@@ -269,8 +269,21 @@ HOSTED = {
     ),
     "web search": (
         i.WebSearchCall(action={"type": "open_page", "url": "u", "sources": [{"url": "u"}]}),
-        'to=browser.open <|constrain|>json<|message|>{"url": "u"}<|call|>',
+        '<|channel|>analysis to=browser.open code<|message|>{"id": "u"}<|call|>',
         '<|message|>[{"url": "u"}]<|end|>',
+    ),
+    "web search with what was shown": (
+        i.WebSearchCall(
+            action={"type": "find_in_page", "url": "u", "pattern": "p"},
+            results=({"arguments": '{ "pattern":"p" }', "text": "[1] Find"},),
+        ),
+        '<|channel|>analysis to=browser.find code<|message|>{ "pattern":"p" }<|call|>',
+        "<|start|>browser.find to=assistant<|channel|>analysis<|message|>[1] Find<|end|>",
+    ),
+    "web search that tells nothing": (
+        i.WebSearchCall(action={"type": "search", "query": "q"}, results=({"text": 7},)),
+        '<|channel|>analysis to=browser.search code<|message|>{"query": "q"}<|call|>',
+        "<|call|><|start|>assistant",
     ),
     "shell": (
         i.ShellCall(call_id="s", action={"commands": ["ls"]}),

@@ -1,0 +1,129 @@
+"""Harmony's own browser: told of as gpt-oss knows it, called by its own recipients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from antiphon.adapters.formats.harmony import HarmonyFormat
+from antiphon.adapters.formats.harmony.encoding import Encoding
+from antiphon.application.ports import Prompt, Step, Turn
+from antiphon.domain import deltas as d
+from antiphon.domain import items as i
+from antiphon.domain.offers import PYTHON_SPEC
+from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.web import SPECS
+
+from .conftest import a_turn, joined
+
+Render = Callable[[Turn], Prompt]
+HELLO = i.Message(role="user", content="How is the weather?")
+BROWSER = tuple(SPECS.values())
+ARGUMENTS = '{"query": "bonn",  "topn": 3}'
+
+WAYS = {
+    "while thinking": "<|channel|>analysis to=browser.search code<|message|>{}<|call|>",
+    "with a type": "<|channel|>analysis to=browser.search <|constrain|>json<|message|>{}<|call|>",
+    "without a type": "<|channel|>analysis to=browser.search<|message|>{}<|call|>",
+    "in the open": "<|channel|>commentary to=browser.search code<|message|>{}<|call|>",
+    "recipient with the role": " to=browser.search<|channel|>analysis code<|message|>{}<|call|>",
+    "as a function": "<|channel|>commentary to=functions.browser.search<|message|>{}<|call|>",
+}
+KINDS = {
+    "browser.search": ("web_search", "search"),
+    "browser.open": ("open_page", "open_page"),
+    "browser.find": ("find_in_page", "find_in_page"),
+}
+
+
+def parsed(harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int]) -> list[d.Delta]:
+    parser = harmony.parser(turn, render(turn))
+    return joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_call_is_read_however_it_is_addressed_and_continued_exactly(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding, way: str
+) -> None:
+    turn = a_turn(items=(HELLO,), tools=BROWSER)
+    before, generated = list(render(turn).token_ids), encoding.encode_markup(way.format(ARGUMENTS))
+    assert parsed(harmony, render, turn, generated) == [
+        d.CallStart("web_search", kind="web_search"),
+        d.ArgumentsDelta(ARGUMENTS),
+        d.ItemEnd(),
+    ]
+    call = i.WebSearchCall(
+        action={"type": "search", "query": "bonn"},
+        results=({"arguments": ARGUMENTS, "text": "[0] bonn"},),
+    )
+    prompt = list(render(a_turn(items=(HELLO, call), tools=BROWSER)).token_ids)
+    assert prompt[: len(before) + len(generated)] == before + generated
+    shown = "<|start|>browser.search to=assistant<|channel|>analysis<|message|>[0] bonn<|end|>"
+    assert encoding.text(prompt[len(before) + len(generated) :]) == shown + "<|start|>assistant"
+
+
+@pytest.mark.parametrize(("recipient", "kinds"), KINDS.items(), ids=KINDS)
+def test_each_recipient_is_a_kind_and_an_action(
+    harmony: HarmonyFormat,
+    render: Render,
+    encoding: Encoding,
+    prompt_text: Any,
+    recipient: str,
+    kinds: tuple[str, str],
+) -> None:
+    turn = a_turn(items=(HELLO,), tools=BROWSER)
+    markup = f"<|channel|>analysis to={recipient} code<|message|>{{}}<|call|>"
+    [start, *_] = parsed(harmony, render, turn, encoding.encode_markup(markup))
+    assert start == d.CallStart(kinds[0], kind=kinds[0])
+    call = i.WebSearchCall(action={"type": kinds[1]})
+    assert f"analysis to={recipient} code" in prompt_text(a_turn(items=(HELLO, call), tools=()))
+
+
+def test_the_model_is_told_of_it_as_it_was_trained(prompt_text: Callable[[Turn], str]) -> None:
+    prompt = prompt_text(a_turn(items=(HELLO,), tools=(PYTHON_SPEC, *BROWSER)))
+    system, _, rest = prompt.partition("<|end|>")
+    assert "\n\n# Tools\n\n## browser\n\n// Tool for browsing.\n// The `cursor` appears" in system
+    assert "} // namespace browser\n\n## python\n\nUse this tool to execute" in system
+    assert system.index("# Tools") < system.index("# Valid channels")
+    assert "functions" not in prompt
+    assert "web_search" not in rest
+
+
+def test_it_stands_beside_functions_of_any_name(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding, prompt_text: Any
+) -> None:
+    function = ToolSpec(name="web_search")
+    ours = ToolSpec(name="web_search_tool", kind="web_search")
+    turn = a_turn(items=(HELLO,), tools=(function, ours))
+    assert "type web_search = () => any;" in prompt_text(turn)
+    assert "web_search_tool" not in prompt_text(turn)
+    to_function = "<|channel|>commentary to=functions.web_search json<|message|>{}<|call|>"
+    [start, *_] = parsed(harmony, render, turn, encoding.encode_markup(to_function))
+    assert start == d.CallStart("web_search")
+
+
+def test_without_an_offer_it_is_no_call(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding
+) -> None:
+    markup = WAYS["while thinking"].format(ARGUMENTS)
+    turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))
+    deltas = parsed(harmony, render, turn, encoding.encode_markup(markup))
+    assert deltas[0] == d.TextDelta(f"to=browser.search {ARGUMENTS}", phase="commentary")
+
+
+def test_nothing_is_told_where_nothing_may_be_called(prompt_text: Callable[[Turn], str]) -> None:
+    turn = a_turn(items=(HELLO,), tools=BROWSER, choice=Choice(mode="none"))
+    assert "browser" not in prompt_text(turn)
+
+
+def test_a_forced_call_has_its_arguments(harmony: HarmonyFormat) -> None:
+    names = frozenset({"web_search"})
+    turn = a_turn(items=(HELLO,), tools=BROWSER, choice=Choice(mode="required", names=names))
+    constraint = harmony.constraint(turn)
+    assert constraint is not None
+    assert "analysis to=browser.search code" in str(constraint.value)
+    assert "'required': ['query']" in str(constraint.value)
+    assert "browser.open" not in str(constraint.value)
+    assert harmony.constraint(a_turn(items=(HELLO,), tools=BROWSER)) is None
