@@ -133,7 +133,7 @@ class Visible:
 def may_lack(item: i.Item) -> bool:
     """Whether a client that sends `item` back may have got it with a field hidden."""
     fields = _FIELDS_OF.get(type(item), ())
-    return bool(fields) and not any(field.of(getattr(item, field.name)) for field in fields)
+    return not all(field.of(getattr(item, field.name)) for field in fields)
 
 
 def restored(came: Raw, kept: Raw) -> Raw:
