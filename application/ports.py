@@ -889,6 +889,9 @@ class Web(Protocol):
     the model is to be told.
     """
 
+    is_external: bool = True
+    """Whether it asks anything of other machines."""
+
     async def start(self) -> None:
         """Open what it needs. Raises: SettingsError."""
 

@@ -29,6 +29,7 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_log import MemoryEventLog
 from antiphon.adapters.tool_servers.own import Own, OwnServers
 from antiphon.application.background import TakeRuns
+from antiphon.application.browsing import Browsers
 from antiphon.application.check_ready import CheckReady
 from antiphon.application.compact_conversation import CompactConversation
 from antiphon.application.conversations import (
@@ -326,12 +327,16 @@ def sandboxes(settings: Settings) -> Sandboxes | None:
     )
 
 
-def hosted(sandboxes: Sandboxes | None, files: FileStore, settings: Settings) -> Sequence[Hosted]:
+def hosted(
+    sandboxes: Sandboxes | None, web: Web | None, files: FileStore, settings: Settings
+) -> Sequence[Hosted]:
     """Return what provides the tools that this server runs by itself."""
     found: list[Hosted] = []
     if sandboxes is not None:
         memory_bytes = settings.code.memory_mb * 1024**2
         found.append(Interpreters(sandboxes, files, memory_bytes=memory_bytes))
+    if web is not None:
+        found.append(Browsers(web))
     return found
 
 
@@ -521,7 +526,7 @@ class Container(containers.DeclarativeContainer):
         show_items,
         tool_servers,
         salt=sealer.provided.salt,
-        hosted=providers.Singleton(hosted, sandboxes, files, settings),
+        hosted=providers.Singleton(hosted, sandboxes, web, files, settings),
     )
     plan_turns = providers.Singleton(PlanTurns, show_items, sealer.provided.seal, tool_servers)
     jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)

@@ -37,6 +37,8 @@ class CorpusWeb(Web):
     with more than `max_bytes` is left out. `timeout_s` is for each use, and for each file.
     """
 
+    is_external = False
+
     def __init__(
         self,
         folder: Path,

@@ -119,14 +119,14 @@ class ToolBuilder:
         if self._end is not None:
             return False
         if isinstance(delta, d.ArgumentsDelta):
-            return self._writing
+            # Some items show what a call asks for only once it is understood: no event tells of it.
+            return self._writing or self._kind.text is None
         return isinstance(delta, d.ToolProgress | d.ToolEnd)
 
     def add(self, delta: d.Delta) -> Sequence[e.Event]:
         match delta:
-            case d.ArgumentsDelta(text=text):
+            case d.ArgumentsDelta(text=text) if self._kind.written is not None:
                 self._text.append(text)
-                assert self._kind.written is not None
                 return (self._kind.written[0](delta=text, **self._place()),)
             case d.ToolProgress(step=step, fields=fields):
                 return self._progress(step, fields)

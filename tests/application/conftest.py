@@ -21,6 +21,7 @@ from antiphon.application.create_response import Created, CreateLimits, CreateRe
 from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.hold_conversation import HoldConversation
+from antiphon.application.hosted import Hosted
 from antiphon.application.jobs import Jobs
 from antiphon.application.load_history import LoadHistory
 from antiphon.application.media import ShowMedia
@@ -220,9 +221,19 @@ class FailingStore(MemoryStore):
 
 
 class House:
-    """All services, wired as the container does it. Houses with one `store` are servers on it."""
+    """All services, wired as the container does it. Houses with one `store` are servers on it.
 
-    def __init__(self, store: FailingStore | None = None, *, owner: str = "srv_1") -> None:
+    Its model is `model`, one that is played where that is None; its own tools are of `hosted`.
+    """
+
+    def __init__(
+        self,
+        store: FailingStore | None = None,
+        *,
+        owner: str = "srv_1",
+        model: Model | None = None,
+        hosted: Sequence[Hosted] = (),
+    ) -> None:
         numbers = count(1)
         self.owner = owner
         self.model = PlayedModel()
@@ -232,7 +243,7 @@ class House:
         self.tools = PlayedTools()
         show_media = ShowMedia(MemoryFileStore(), NoFetcher(), PdfReader())
         show_items = ShowItems(show_media, unseal=unseal)
-        models = Models([self.model])
+        models = Models([model or self.model])
         prepare_turn = PrepareTurn(
             models,
             ReadItems(self.store),
@@ -240,6 +251,7 @@ class House:
             show_items,
             self.tools,
             salt=lambda tenant, text: f"salt of {tenant} {text}",
+            hosted=hosted,
         )
         self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn)
         self.notices: list[tuple[str, str]] = []

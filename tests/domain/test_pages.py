@@ -1,0 +1,124 @@
+"""Pages as a model sees them: lines, parts, links, places."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from antiphon.domain import pages
+from antiphon.domain.errors import WebError
+from antiphon.domain.pages import Link, View, lines_of, of_places, of_search, shown
+
+PAGE = View(
+    url="https://a.example/x",
+    title="A page",
+    lines=("# Top", "one 【0†two words†b.example】 three", "", "Four"),
+    links=(Link(url="https://b.example/"),),
+)
+
+
+def test_a_page_is_shown_with_its_number_its_place_and_numbered_lines() -> None:
+    assert shown(PAGE, 3, most=1000) == (
+        "[3] A page (https://a.example/x)\n"
+        "**viewing lines [0 - 3] of 3**\n\n"
+        "L0: # Top\n"
+        "L1: one 【0†two words†b.example】 three\n"
+        "L2: \n"
+        "L3: Four"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "lines"),
+    [
+        ({"first": 2}, "[2 - 3]"),
+        ({"first": 1, "count": 2}, "[1 - 2]"),
+        ({"count": 99}, "[0 - 3]"),
+        ({"most": 1}, "[0 - 0]"),
+        ({"most": 20}, "[0 - 1]"),
+        ({"first": 3, "count": 1, "most": 1}, "[3 - 3]"),
+    ],
+)
+def test_a_part_says_which_lines_it_has(asked: dict[str, int], lines: str) -> None:
+    text = shown(PAGE, 0, **{"most": 1000, **asked})
+    first, last = lines[1:-1].split(" - ")
+    assert f"**viewing lines {lines} of 3**\n\nL{first}: " in text
+    assert f"\nL{last}: " in text
+    assert f"\nL{int(last) + 1}: " not in text
+
+
+def test_a_line_that_is_not_there_is_told() -> None:
+    with pytest.raises(WebError, match="last line of the page is 3"):
+        shown(PAGE, 0, first=4, most=1000)
+
+
+def test_a_page_without_text_has_one_empty_line() -> None:
+    page = View(url="u", title="t", lines=lines_of(""))
+    assert shown(page, 0, most=10) == "[0] t (u)\n**viewing lines [0 - 0] of 0**\n\nL0: "
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a\n\nb\n", "word " * 200, "x" * 500, "\n", " " * 300, "é " * 99]
+)
+def test_lines_are_the_text_in_a_width(text: str) -> None:
+    lines = lines_of(text)
+    assert all(len(line) <= pages.COLUMNS for line in lines)
+    assert "".join(lines) == text.replace("\n", "")
+
+
+@pytest.mark.parametrize("text", ["x" * 10**6, "a b" * 300_000, "\n" * 10**6, " " * 10**6])
+def test_a_long_text_is_cut_at_once(text: str) -> None:
+    began = time.perf_counter()
+    lines_of(text)
+    assert time.perf_counter() - began < 2
+
+
+def test_a_search_is_a_page_of_links() -> None:
+    page = of_search("rain", [("https://a.example/x", "A", "wet"), ("https://b.example", "B", "")])
+    assert page.lines == (
+        "# Search Results",
+        "",
+        "  * 【0†A†a.example】 wet",
+        "  * 【1†B†b.example】 ",
+    )
+    assert page.cited(0) is None
+    assert page.cited(2) == ("https://a.example/x", "A")
+    assert page.cited(99) == ("https://b.example", "B")
+    assert of_search("q", []).lines == ("No results.", "")
+
+
+def test_places_are_found_whatever_the_case_and_without_links() -> None:
+    page = of_places(PAGE, "ONE two")
+    assert page.title == "Find results for text: `ONE two` in `A page`"
+    assert page.url == "https://a.example/x/find?pattern=ONE%20two"
+    assert page.lines == ("# 【0†match at L1】", "one two words three", "", "Four", "")
+    assert page.links == (Link(url=PAGE.url, title="A page", line=0, leads_to=1),)
+    assert page.cited(3) == (PAGE.url, "A page")
+    none = of_places(PAGE, "five")
+    assert none.lines == ("No results for the text: `five`",)
+    assert none.cited(0) is None
+
+
+def test_a_text_is_found_over_the_end_of_a_line() -> None:
+    page = View(url="u", title="t", lines=lines_of("word " * 40 + "needle in " + "word " * 15))
+    words = of_places(page, "needle in word")
+    assert len(words.links) == 1
+    line = words.links[0].leads_to
+    assert page.lines
+    assert "needle" in page.lines[line]
+
+
+def test_places_do_not_overlap_and_have_an_end() -> None:
+    page = View(url="u", title="t", lines=("x x",) * 1000)
+    assert [link.leads_to for link in of_places(page, "x").links] == list(range(0, 200, 4))
+
+
+def test_links_over_the_end_of_a_line_leave_lines_their_numbers() -> None:
+    page = View(url="u", title="t", lines=("a 【0†b ", "c†h", "ost】 d", "needle"))
+    assert of_places(page, "needle").links[0].leads_to == 3
+
+
+@pytest.mark.parametrize("pattern", [".*", "(", "[a", "\\", "x" * 2000, "\ud800", "\x00"])
+def test_a_pattern_is_a_text_and_no_more(pattern: str) -> None:
+    assert of_places(PAGE, pattern).links == ()
