@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -28,6 +29,7 @@ from antiphon.domain.pages import Link, View
 from antiphon.domain.tools import WEB, AnyWebSearch
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 MOST_DOMAINS = 100
 MOST_FOUND = 20
@@ -43,6 +45,9 @@ LONGEST = 2000
 
 MOST_OPEN = 8
 """Pages whose text is kept; that of an older one is read again."""
+
+LONG = 50_000
+"""Characters of a page from which on cutting and searching it is given a thread: a millisecond."""
 
 AT_ONCE = 4
 """What one browser loads side by side."""
@@ -225,6 +230,8 @@ class Browser(ItemCaller):
 
     async def _open(self, call: _Call, before: asyncio.Event) -> tuple[View, int]:
         if (url := call.url()) is not None:
+            if len(url) > LONGEST:
+                raise WebError(f"A URL may have {LONGEST} characters.")
             return await self._read(url), call.number("loc") or 0
         await before.wait()
         cursor, page = self._page(call)
@@ -248,7 +255,9 @@ class Browser(ItemCaller):
         call.action["url"] = page.url
         if page.is_list:
             raise WebError(f"Page [{cursor}] is a list of results: name the `cursor` of a page.")
-        return pages.of_places(await self._with_text(cursor, page), pattern), 0
+        page = await self._with_text(cursor, page)
+        size = len(page.lines or ()) * pages.COLUMNS
+        return await _aside(size, partial(pages.of_places, page, pattern)), 0
 
     def _page(self, call: _Call) -> tuple[int, View]:
         if not self._pages:
@@ -279,13 +288,17 @@ class Browser(ItemCaller):
         return View(
             url=page.url,
             title=page.title,
-            lines=pages.lines_of(page.text),
+            lines=await _aside(len(page.text), partial(pages.lines_of, page.text)),
             links=tuple(Link(url=each) for each in page.links),
         )
 
     def _check(self, url: str) -> None:
         if not self._domains.allows(url):
             raise WebError("This request does not allow pages of that site.")
+
+
+async def _aside(size: int, work: Callable[[], T]) -> T:
+    return await asyncio.to_thread(work) if size > LONG else work()
 
 
 _Way = Callable[["Browser", "_Call", asyncio.Event], Awaitable[tuple[View, int]]]

@@ -21,6 +21,10 @@ Known = t.AnyTool | t.UnknownTool
 SEARCHES = ("tool_search", "server_tool_search")
 COMPUTERS = ("computer", "computer_use_preview")
 
+WEB_SEARCHES = {
+    name: kind for name, kind in t.TOOL_TYPES.items() if issubclass(kind, t.AnyWebSearch)
+}
+
 CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     "function": ("function",),
     "custom": ("custom",),
@@ -33,7 +37,7 @@ CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     "tool_search": SEARCHES,
     "mcp": t.MCP,
     "code_interpreter": (t.PYTHON,),
-    **{tag: t.WEB for tag, kind in t.TOOL_TYPES.items() if issubclass(kind, t.AnyWebSearch)},
+    **dict.fromkeys(WEB_SEARCHES, t.WEB),
 }
 """The kinds of tools that a tool_choice of a type may mean."""
 
@@ -386,7 +390,7 @@ PYTHON_SPEC = t.ToolSpec(
 
 HOSTED_SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
     t.CodeInterpreter: lambda _, __: (PYTHON_SPEC,),
-    **dict.fromkeys(t.AnyWebSearch.__subclasses__(), lambda _, __: tuple(web.SPECS.values())),
+    **dict.fromkeys(WEB_SEARCHES.values(), lambda _, __: tuple(web.SPECS.values())),
 }
 """How a model is told of a tool that this server runs."""
 

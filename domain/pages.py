@@ -13,7 +13,9 @@ model can open like those of any page.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -105,9 +107,8 @@ def of_places(page: View, pattern: str) -> View:
     the end of a line."""
     links: list[Link] = []
     told: list[str] = []
-    without_links = _LINK.sub(_words_of, "\n".join(page.lines or ()))
-    lines = without_links.split("\n")
-    for line in _places(without_links, pattern):
+    lines = _LINK.sub(_words_of, "\n".join(page.lines or ())).split("\n")
+    for line in _places(lines, pattern):
         links.append(Link(url=page.url, title=page.title, line=len(told), leads_to=line))
         told += [f"# 【{len(links) - 1}†match at L{line}】"]
         told += [*lines[line : line + LINES_OF_A_PLACE], ""]
@@ -120,18 +121,22 @@ def of_places(page: View, pattern: str) -> View:
     )
 
 
-def _places(text: str, pattern: str) -> Iterator[int]:
-    """Yield the first lines of where it stands, as far apart as what is shown of each."""
-    wanted = re.compile(r"\s+".join(map(re.escape, pattern.split())), re.IGNORECASE)
-    line = counted = places = 0
-    next_line = 0
-    for match in wanted.finditer(text):
-        line += text.count("\n", counted, match.start())
-        counted = match.start()
-        if line >= next_line and places < MOST_PLACES:
-            yield line
-            places += 1
-            next_line = line + LINES_OF_A_PLACE
+def _places(lines: Sequence[str], pattern: str) -> Iterator[int]:
+    """Yield the lines where it stands, as far apart as what is shown of each.
+
+    Blanks are alike, and so is the end of a line: that of ours means nothing. No regular
+    expression: both texts are strangers', and some patterns take them for ever.
+    """
+    plain = [" ".join(line.lower().split()) for line in lines]
+    starts = list(accumulate((len(line) + 1 for line in plain), initial=0))
+    text, wanted = " ".join(plain), " ".join(pattern.lower().split())
+    at = text.find(wanted)
+    for _ in range(MOST_PLACES):
+        if at < 0:
+            return
+        line = bisect_right(starts, at) - 1
+        yield line
+        at = text.find(wanted, starts[min(line + LINES_OF_A_PLACE, len(lines))])
 
 
 def _words_of(link: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from msgspec import convert
 
 from antiphon.application.browsing import AT_ONCE, MOST_OPEN, Browser, Browsers
-from antiphon.application.ports import Domains, Json, Web
+from antiphon.application.ports import Domains, Json, Page, Web
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.content import UrlCitation
@@ -136,6 +136,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
         {"id": "https://c.example/"},
         "There is no page at https://c.example/.",
     ),
+    "long URL": ("open", {"id": f"https://a.example/{2000 * 'x'}"}, "A URL may have"),
     "web down": ("search", {"query": "broken"}, "The search does not answer."),
 }
 
@@ -196,6 +197,14 @@ async def test_calls_of_one_turn_are_numbered_in_their_order(web: PlayedWeb) -> 
         "[1] quick",
         "[2] A (https://a.example/)",
     ]
+
+
+async def test_a_long_page_is_shown_like_a_short_one(web: PlayedWeb) -> None:
+    url = "https://long.example/"
+    web.pages[url] = Page(url=url, title="L", text="one line\n" * 9000 + "the end")
+    browsing = await browser(web)
+    assert "of 9000**" in text(await ask(browsing, "open", id=url))
+    assert "match at L9000" in text(await ask(browsing, "find", pattern="THE END"))
 
 
 async def test_few_things_are_loaded_at_once(web: PlayedWeb) -> None:

@@ -119,6 +119,21 @@ def test_links_over_the_end_of_a_line_leave_lines_their_numbers() -> None:
     assert of_places(page, "needle").links[0].leads_to == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("a " * 500_000, "a " * 900 + "b"),
+        ("a" + " " * 10**6, "a b"),
+        ("ab" * 500_000, "ab" * 999 + "c"),
+    ],
+)
+def test_a_hostile_page_is_searched_at_once(text: str, pattern: str) -> None:
+    page = View(url="u", title="t", lines=lines_of(text))
+    began = time.perf_counter()
+    assert of_places(page, pattern).links == ()
+    assert time.perf_counter() - began < 2
+
+
 @pytest.mark.parametrize("pattern", [".*", "(", "[a", "\\", "x" * 2000, "\ud800", "\x00"])
 def test_a_pattern_is_a_text_and_no_more(pattern: str) -> None:
     assert of_places(PAGE, pattern).links == ()
