@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
+from antiphon.application.calling import Calls, ItemCaller, Sessions
 from antiphon.application.citing import CitingTurn
 from antiphon.application.ports import Json, ModelTurn
 from antiphon.domain import deltas as d
@@ -101,6 +102,19 @@ async def test_a_part_goes_on_after_an_annotation_and_a_batch() -> None:
         text("【p1】"),
         page("p1", 2),
     ]
+
+
+class Citing(ItemCaller):
+    """A caller whose calls may be cited."""
+
+    def cite(self, words: str, start: int, end: int) -> Annotation | None:
+        return of_pages(words, start, end)
+
+
+def test_each_caller_is_asked_once_and_only_if_it_cites() -> None:
+    citing = Citing()
+    assert Calls({"mcp": Sessions(None, []), "a": citing, "b": citing}, None).cites == [citing.cite]
+    assert Calls({"mcp": Sessions(None, [])}, None).cites == []
 
 
 async def test_any_pieces_give_the_same_annotations() -> None:
