@@ -182,7 +182,8 @@ class Browser(ItemCaller):
         match = _CITED.fullmatch(words)
         page = self._pages.get(int(match[1])) if match else None
         cited = page.cited(int(match[2])) if match and page else None
-        if cited is None:
+        # Pages of earlier responses are what a client says they were.
+        if cited is None or not cited[0].startswith(("https://", "http://")):
             return None
         return UrlCitation(start_index=start, end_index=end, url=cited[0], title=cited[1])
 

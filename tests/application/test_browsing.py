@@ -312,6 +312,12 @@ async def test_results_that_are_none_of_ours_open_nothing(web: PlayedWeb, result
     assert "No page is open yet" in text(await ask(browsing, "open"))
 
 
+async def test_only_pages_of_the_web_are_cited(web: PlayedWeb) -> None:
+    result = {"cursor": 0, "url": "javascript:alert(1)", "title": "t"}
+    browsing = await browser(web, i.WebSearchCall(action={}, results=(result,)))
+    assert browsing.cite("0†L0", 0, 1) is None
+
+
 async def test_only_the_latest_pages_are_kept_whole(web: PlayedWeb) -> None:
     browsing = await browser(web)
     for _ in range(MOST_OPEN + 1):
