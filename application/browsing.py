@@ -37,8 +37,8 @@ FOUND = 10
 """Pages that a search shows: at most, and where the model does not say."""
 
 SIZES = {"low": 2000, "medium": 4000, "high": 12_000}
-"""Characters of a page that are shown at once, by `search_context_size`. As a token is some four,
-`medium` is what gpt-oss was trained with."""
+"""Characters of a page that are shown at once, by `search_context_size`. A token is some four of
+them, and gpt-oss's own browser shows 1024 tokens."""
 
 LONGEST = 2000
 """Characters of a query, a URL or a pattern."""
