@@ -7,7 +7,8 @@ NODE = tests/clients/node_modules
 ARGS ?=
 QUICK = "not vllm and not clients and not faults"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
-	antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web antiphon.adapters.engines.scripted
+	antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
+	antiphon.adapters.engines.scripted
 
 .PHONY: serve test check golden docs bench test-stores test-faults test-clients test-vllm format
 

@@ -517,7 +517,9 @@ class Container(containers.DeclarativeContainer):
         tool_servers, settings
     )
     sandboxes: providers.Provider[Sandboxes | None] = providers.Singleton(sandboxes, settings)
-    web: providers.Provider[Web | None] = providers.Singleton(web, settings, read_pdf)
+    web: providers.Provider[Web | None] = providers.Singleton(
+        web, settings, providers.Singleton(_guard, settings), read_pdf
+    )
     prepare_turn = providers.Singleton(
         PrepareTurn,
         models,

@@ -235,8 +235,28 @@ class Code(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the web is searched and read."""
+    """How the web is searched and read. Which addresses pages may have: see Fetch."""
 
+    url: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^/@\s?#]+(/[^\s?#]*)?\Z")] | None,
+        _about(
+            WEB,
+            "The address of your SearXNG, https://search.example.org; for brave and tavily, of a "
+            "proxy of yours that stands for theirs. It may be in a private network.",
+            allowed="an http(s) URL without user, query and fragment",
+            shown_default="the search service's own",
+        ),
+    ] = None
+    key: Annotated[
+        Annotated[str, Meta(pattern=r"^[!-~]+\Z")] | None,
+        _about(
+            WEB,
+            "Your key for brave or tavily. Set it as a variable: others can see a command line.",
+            allowed="a text without spaces",
+            shown_default="none",
+            is_secret=True,
+        ),
+    ] = None
     folder: Annotated[
         Path | None,
         _about(
@@ -263,6 +283,9 @@ class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timeout_s: Annotated[
         float, _about(WEB, "Seconds for one search, or for reading one page.", gt=0)
     ] = 20.0
+
+    def __repr__(self) -> str:
+        return f"WebSearch({self.url!r})"  # without the key
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -614,10 +637,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = False
 
     web_search: Annotated[
-        Literal["off", "corpus"],
+        Literal["off", "searxng", "brave", "tavily", "corpus"],
         _about(
             WEB,
-            "What models search in place of the web: corpus is a folder of pages of yours.",
+            "What searches the web for models: a SearXNG of yours, a search service that needs a "
+            "key, or a folder of pages. Models may then read the pages of any public http(s) URL "
+            "that fetch.hosts allows, with fetch.urls or without; of corpus, only its own.",
         ),
     ] = "off"
 

@@ -14,6 +14,7 @@ import contextlib
 import re
 import signal
 import sys
+from itertools import islice
 from typing import Any
 from urllib.parse import urljoin
 
@@ -28,15 +29,22 @@ from antiphon.adapters.web.text import Links, clean, cut, one_line
 from antiphon.application.ports import Page
 
 MEMORY_BYTES = 1 << 30
-PAGE_S = 60
+PAGE_S = 30
 """An orphan that never comes to an end is ended by its own alarm."""
 
 MIN_TEXT = 200
 MIN_SHARE = 0.1
 """What has less text than this, or less of the whole, is no article but a page of links."""
 
-PRIVATE_USE = range(0xE000, 0xF900)
+LONG = 500_000
+MANY = 20_000
+"""To find what is worth reading in a longer text, or among more elements, takes seconds."""
+
+RARE = range(0x2A000, 0x2A6D7)
+"""Characters that hardly any page has. Those of private use, trafilatura drops."""
+
 LINK_LENGTH = 2000
+MAX_LINKS = 5000
 BLOCKS = (
     "address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 "
     "h3 h4 h5 h6 header hr li main nav ol p pre section table td th tr ul"
@@ -55,7 +63,7 @@ def page_of(html: str, url: str) -> Page:
     targets = _mark_links(tree, url, marks)
     whole = _whole(tree)
     # Cut before links are numbered: half a link is none.
-    text = cut(clean(_main(tree, whole)))
+    text = clean(cut(_main(tree, whole)))
     links = Links()
     opening, middle, closing = marks
     text = re.sub(
@@ -70,7 +78,7 @@ def page_of(html: str, url: str) -> Page:
 def _unused(tree: Any) -> tuple[str, str, str]:
     """Return three characters that the page has nowhere."""
     used = set().union(*tree.itertext(), *tree.xpath("//@*"))
-    first, second, third, *_ = (each for each in map(chr, PRIVATE_USE) if each not in used)
+    first, second, third, *_ = (each for each in map(chr, RARE) if each not in used)
     return first, second, third
 
 
@@ -78,7 +86,7 @@ def _mark_links(tree: Any, url: str, marks: tuple[str, str, str]) -> list[str]:
     opening, middle, closing = marks
     base = urljoin(url, next(iter(tree.xpath("//base/@href")), ""))
     targets: list[str] = []
-    for link in list(tree.iter("a")):
+    for link in list(islice(tree.iter("a"), MAX_LINKS)):
         target = _target(base, link.get("href") or "")
         words = " ".join("".join(link.itertext()).split()) or _described(link)
         if target is None or not words:
@@ -111,6 +119,8 @@ def _target(base: str, href: str) -> str | None:
 
 def _main(tree: Any, whole: str) -> str:
     """Return the text worth reading: the article, or all there is where that is hardly any."""
+    if len(whole) > LONG or sum(1 for _ in tree.iter()) > MANY:
+        return whole
     text = extract(tree, output_format="markdown", favor_recall=True) or ""
     return text if len(text) >= max(MIN_TEXT, MIN_SHARE * len(whole)) else whole
 

@@ -13,19 +13,21 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
+from antiphon.adapters.web.limited import within
 from antiphon.adapters.web.text import Links, clean, cut, one_line
 from antiphon.application.ports import Page, ReadPdf
 from antiphon.domain.errors import DocumentError, SettingsError, WebError
 
-AT_ONCE = 2
-PAGES_EACH = 200
-"""A process that has read as many is not used again: memory that libraries lose is given back."""
+AT_ONCE = 4
+HTML_S = 10.0
+"""Seconds for one page of HTML, so that a few hostile ones do not keep others waiting for long."""
 
 ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "SYSTEMROOT")
 """All that such a process is given of ours; it could hold keys."""
@@ -67,6 +69,10 @@ class _Process:
             )
         )
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
     async def read(self, html: str, url: str) -> Page:
         """Raises: OSError, EOFError or ValueError; the process is then of no more use."""
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -87,10 +93,14 @@ class _Process:
 
 
 class PageReader:
-    """Makes pages of what was fetched. How long it may take, its callers say."""
+    """Makes pages of what was fetched. How long it may take, its callers say.
 
-    def __init__(self, read_pdf: ReadPdf) -> None:
+    A process that has read `pages_each` is not used again: what libraries lose is given back.
+    """
+
+    def __init__(self, read_pdf: ReadPdf, *, pages_each: int = 200) -> None:
         self._read_pdf = read_pdf
+        self._pages_each = pages_each
         self._places = asyncio.Semaphore(AT_ONCE)
         self._idle: list[_Process] = []
         self._by_type: Mapping[str, Callable[[bytes, str, str], Awaitable[Page]]] = {
@@ -124,23 +134,31 @@ class PageReader:
 
     async def _html(self, content: bytes, content_type: str, url: str) -> Page:
         html = _decoded(content, content_type, declared=content[:2048])
-        async with self._places:
-            process = self._idle.pop() if self._idle else await _Process.begin()
-            is_well = False
-            try:
+        try:
+            async with self._places, within(HTML_S), self._process() as process:
                 page = await process.read(html, url)
-                is_well = process.pages < PAGES_EACH
-            except (OSError, EOFError, ValueError):
-                raise WebError("The page at this address cannot be read.") from None
-            finally:
-                if is_well:
-                    self._idle.append(process)
-                else:
-                    await process.end()
+        except (OSError, EOFError, ValueError):
+            raise WebError("The page at this address cannot be read.") from None
         return page if page.title else msgspec.structs.replace(page, title=_name(url))
 
+    @asynccontextmanager
+    async def _process(self) -> AsyncGenerator[_Process]:
+        """Yield a process; it is kept for others if all went well with it."""
+        process = self._idle.pop() if self._idle else None
+        if process is None or not process.is_alive:
+            process = await _Process.begin()
+        try:
+            yield process
+        except BaseException:
+            await process.end()
+            raise
+        if process.pages < self._pages_each:
+            self._idle.append(process)
+        else:
+            await process.end()
+
     async def _markdown(self, content: bytes, content_type: str, url: str) -> Page:
-        text = cut(clean(_decoded(content, content_type)))
+        text = clean(cut(_decoded(content, content_type)))
         links = Links()
 
         def marked(found: re.Match[str]) -> str:
@@ -159,7 +177,7 @@ class PageReader:
     async def _plain(self, content: bytes, content_type: str, url: str) -> Page:
         if b"\0" in content and not content.startswith(tuple(BYTE_ORDER_MARKS)):
             raise WebError("What is at this address is no text.")
-        text = cut(clean(_decoded(content, content_type)))
+        text = clean(cut(_decoded(content, content_type)))
         return Page(url=url, title=_name(url), text=text)
 
     async def _pdf(self, content: bytes, _content_type: str, url: str) -> Page:
@@ -167,7 +185,7 @@ class PageReader:
             text = await self._read_pdf(content)
         except DocumentError as error:
             raise WebError(str(error)) from None
-        return Page(url=url, title=_name(url), text=cut(clean(text)))
+        return Page(url=url, title=_name(url), text=clean(cut(text)))
 
 
 def _is_text(kind: str) -> bool:

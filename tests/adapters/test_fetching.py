@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import ipaddress
 import zlib
@@ -12,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.sink import Sink, answer, chunked, listening, redirect
 
 from antiphon.adapters.fetching import Guard, HttpFetcher, NoFetcher
 from antiphon.application.ports import Fetched
@@ -20,49 +20,11 @@ from antiphon.domain.errors import FetchError, FetchFailed, FetchRefused, FetchT
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 MAX_BYTES = 10_000
 TRUST = httpx.create_ssl_context(trust_env=False)  # once: it takes a while
-Answer = Callable[[str], bytes]
-
-
-class Sink:
-    """A server on loopback that notes who came. `answers` are bytes by path, head and all."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, bytes] = {}
-        self.heads: list[str] = []
-        self.connections = 0
-        self.port = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            self.heads.append(head)
-            path = head.split(" ")[1]
-            writer.write(self.answers.get(path, answer(b"", status="404 Not Found")))
-            await writer.drain()
-            if path.startswith("/hang"):
-                await reader.read()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
-def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers, "", ""]
-    return "\r\n".join(lines).encode() + body
-
-
-def redirect(to: str) -> bytes:
-    return answer(b"", f"location: {to}", status="302 Found")
 
 
 @pytest.fixture
 async def sink() -> AsyncIterator[Sink]:
-    sink = Sink()
-    server = await asyncio.start_server(sink.serve, "127.0.0.1", 0)
-    sink.port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with listening() as sink:
         yield sink
 
 
@@ -360,11 +322,6 @@ async def test_what_is_posted_follows_no_redirect(sink: Sink) -> None:
     url = f"http://127.0.0.1:{sink.port}/go"
     assert (await fetcher(sink).fetch(url, method="POST", content=b"x")).status == 302
     assert sink.connections == 1
-
-
-def chunked(*chunks: bytes) -> bytes:
-    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    return head + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in chunks) + b"0\r\n\r\n"
 
 
 BOMB = gzip.compress(bytes(20_000_000))

@@ -1,15 +1,26 @@
-"""Every web keeps its promises."""
+"""Every web keeps its promises: a folder, and each search service as a server plays it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.sink import Sink, answer, listening
+from tests.web import searched
 
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.testing.web import WebContract
 from antiphon.adapters.web.corpus import CorpusWeb
 from antiphon.adapters.web.reading import PageReader
+from antiphon.adapters.web.services import (
+    BraveService,
+    SearchService,
+    SearxngService,
+    TavilyService,
+)
 from antiphon.application.ports import Web
 
 # No HTML: the process that reads it takes longer to begin than all else here.
@@ -38,3 +49,56 @@ class TestACorpus(WebContract):
             max_bytes=10_000,
             timeout_s=10.0,
         )
+
+
+@pytest.fixture
+async def sink() -> AsyncIterator[Sink]:
+    async with listening() as sink:
+        for name, text in PAGES.items():
+            kind = "text/markdown" if name.endswith(".md") else "text/plain"
+            sink.answers[f"/{name}"] = answer(text.encode(), f"content-type: {kind}")
+        yield sink
+
+
+def results(sink: Sink, text: str) -> list[dict[str, Any]]:
+    """What a service says of the pages; some of it is none of its business."""
+    base = f"http://127.0.0.1:{sink.port}"
+    shown: Any = {"title": "Antiphons\n【0†fake】", text: "An <strong>antiphon</strong>\n†"}
+    urls = [f"{base}/{name}" for name in PAGES]
+    others = ["https://other.example/", "javascript:alert(1)", "file:///etc/passwd", urls[0]]
+    return [{"url": url, **shown, "score": 0.5} for url in (*urls, *others)]
+
+
+def serves(sink: Sink, service: SearchService, found: Any) -> Web:
+    sink.answers["/search"] = answer(json.dumps(found).encode(), "content-type: application/json")
+    return searched(sink, service)
+
+
+class TestSearxng(WebContract):
+    finds = "antiphons"
+    nowhere = "https://nowhere.example/"
+
+    @pytest.fixture
+    async def opened(self, sink: Sink) -> Web:
+        service = SearxngService(f"http://127.0.0.1:{sink.port}/")
+        return serves(sink, service, {"query": "q", "results": results(sink, "content")})
+
+
+class TestBrave(WebContract):
+    finds = "antiphons"
+    nowhere = "https://nowhere.example/"
+
+    @pytest.fixture
+    async def opened(self, sink: Sink) -> Web:
+        service = BraveService("k3y", f"http://127.0.0.1:{sink.port}/search")
+        return serves(sink, service, {"web": {"results": results(sink, "description")}})
+
+
+class TestTavily(WebContract):
+    finds = "antiphons"
+    nowhere = "https://nowhere.example/"
+
+    @pytest.fixture
+    async def opened(self, sink: Sink) -> Web:
+        service = TavilyService("k3y", f"http://127.0.0.1:{sink.port}/search")
+        return serves(sink, service, {"answer": None, "results": results(sink, "content")})

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import running, settings_for
+from tests.sink import answer, listening
 
-from antiphon.domain.errors import SettingsError
+from antiphon.application.ports import Domains, Web
+from antiphon.domain.errors import SettingsError, WebError
 from antiphon.entrypoints.container import Container
+
+KEY = "k3y-of-a-service"
+
+
+def web_of(folder: Path, **given: Any) -> Web | None:
+    web: Web | None = Container(settings=settings_for(folder, **given)).web()
+    return web
 
 
 def test_there_is_no_web_unless_it_is_asked_for(tmp_path: Path) -> None:
-    assert Container(settings=settings_for(tmp_path)).web() is None
+    assert web_of(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -21,6 +32,13 @@ def test_there_is_no_web_unless_it_is_asked_for(tmp_path: Path) -> None:
     [
         ({"web_search": "corpus"}, "needs web.folder"),
         ({"web_search": "corpus", "web.folder": Path("/no/such")}, "no folder '/no/such'"),
+        ({"web_search": "searxng"}, "needs web.url"),
+        ({"web_search": "brave"}, "needs web.key.*ANTIPHON_WEB__KEY"),
+        ({"web_search": "tavily"}, "needs web.key.*ANTIPHON_WEB__KEY"),
+        (
+            {"web_search": "tavily", "web.key": KEY, "web.url": "http://[::1"},
+            r"web.url cannot be asked: The URL cannot be read\.$",
+        ),
     ],
 )
 def test_a_web_that_cannot_be_is_one_sentence_before_anything_is_served(
@@ -35,3 +53,32 @@ def test_a_server_with_a_corpus_starts_and_stops(tmp_path: Path) -> None:
     given = {"web_search": "corpus", "web.folder": tmp_path}
     with running(settings_for(tmp_path, **given)) as server:
         assert server.container.web() is not None
+
+
+@pytest.mark.parametrize("kind", ["searxng", "brave", "tavily"])
+async def test_a_service_may_be_inside_where_no_page_is_read(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with listening() as sink:
+        base = f"http://127.0.0.1:{sink.port}"
+        results = {"results": [{"url": f"{base}/page", "title": "A"}]}
+        sink.answers["/search"] = answer(json.dumps({**results, "web": results}).encode())
+        url = base if kind == "searxng" else f"{base}/search"
+        web = web_of(tmp_path, **{"web_search": kind, "web.key": KEY, "web.url": url})
+        assert web is not None
+        await web.start()
+        [found] = await web.search("bells", most=5, domains=Domains())
+        with pytest.raises(WebError):
+            await web.read(found.url)
+        await web.aclose()
+        assert sink.connections == 1
+        assert (KEY in sink.heads[0]) is (kind != "searxng")
+    assert KEY not in caplog.text
+
+
+def test_the_key_is_not_shown_with_the_settings(tmp_path: Path) -> None:
+    assert KEY not in repr(settings_for(tmp_path, **{"web.key": KEY}))
+    with pytest.raises(SettingsError) as refused:
+        settings_for(tmp_path, **{"web.key": f"{KEY} "})
+    assert KEY not in str(refused.value)

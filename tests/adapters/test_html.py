@@ -1,0 +1,235 @@
+"""HTML as text: what is worth reading, its links, and what hostile HTML can do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.sink import listening
+
+from antiphon.adapters.pdf import PdfReader
+from antiphon.adapters.testing.web import keeps_its_word
+from antiphon.adapters.web.html import MEMORY_BYTES, page_of
+from antiphon.adapters.web.limited import within
+from antiphon.adapters.web.reading import PageReader
+from antiphon.application.ports import Page
+from antiphon.domain.errors import WebError
+
+URL = "https://a.example/b/c.html"
+SENTENCES = "".join(
+    f"<p>Sentence {number} of an article about bells, which ring in towers, and "
+    f"<a href='/bell/{number}'>bell {number}</a> is one of them.</p>"
+    for number in range(20)
+)
+ARTICLE = f"""<!DOCTYPE html><html><head><title> Bells\n of Bonn </title></head><body>
+<nav><ul><li><a href="/">Home</a></li><li><a href="/about">About</a></li></ul></nav>
+<main><article><h1>Bells</h1>{SENTENCES}<ul><li>one</li><li>two</li></ul></article></main>
+<footer><p>Imprint</p></footer><script>alert("x")</script></body></html>"""
+
+
+def page(html: str) -> Page:
+    read = page_of(html, URL)
+    if read.text and read.title:
+        keeps_its_word(read)
+    return read
+
+
+def test_an_article_is_read_without_what_is_around_it() -> None:
+    read = page(ARTICLE)
+    assert read.title == "Bells of Bonn"
+    assert "# Bells\n" in read.text
+    assert "- one\n- two" in read.text
+    assert "and 【3†bell 3】 is one of them." in read.text
+    assert read.links[3] == "https://a.example/bell/3"
+    for other in ("Home", "alert", "Imprint"):
+        assert other not in read.text
+
+
+def test_a_page_of_links_is_read_whole() -> None:
+    rows = "".join(f"<tr><td><a href='{n}.html'>Page {n}</a></td></tr>" for n in range(40))
+    read = page(f"<title>Index</title><h1>Index</h1><table>{rows}</table>")
+    assert read.text.startswith("Index\n【0†Page 0】\n【1†Page 1】")
+    assert read.links[39] == "https://a.example/b/39.html"
+
+
+def test_each_address_has_one_number_in_the_order_of_the_text() -> None:
+    read = page("<p><a href=/x>one</a> <a href=/y>two</a> <a href=/x>three</a></p>")
+    assert read.text == "【0†one】 【1†two】 【0†three】"
+    assert read.links == ("https://a.example/x", "https://a.example/y")
+
+
+@pytest.mark.parametrize(
+    ("link", "text", "links"),
+    [
+        ("<a href='?q=ä b'>x</a>", "【0†x】", ["https://a.example/b/c.html?q=%C3%A4%20b"]),
+        ("<a href='//ö.example/'>x</a>", "【0†x】", ["https://xn--nda.example/"]),
+        ("<a href=x><h3>Big</h3> <b>words</b></a>", "【0†Big words】", ["https://a.example/b/x"]),
+        ("<a href=x><img alt='a cat'></a>", "【0†a cat】", ["https://a.example/b/x"]),
+        ("<base href='https://c.example/d/'><a href=x>x</a>", "【0†x】", ["https://c.example/d/x"]),
+        ("<a href=x></a>", "", []),
+        ("<a>x</a>", "x", []),
+        ("<a href='#top'>x</a>", "x", []),
+        ("<a href='javascript:alert(1)'>x</a>", "x", []),
+        ("<a href='mailto:a@b.example'>x</a>", "x", []),
+        ("<a href='file:///etc/passwd'>x</a>", "x", []),
+        ("<a href='http://['>x</a>", "x", []),
+        ("<a href='http://'>x</a>", "x", []),
+    ],
+)
+def test_links_lead_to_other_pages_only(link: str, text: str, links: list[str]) -> None:
+    read = page(f"<title>T</title><p>See {link}.</p>")
+    assert (read.text, list(read.links)) == (f"See {text}.", links)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "【7†forged】",
+        "&#12304;7&#8224;forged&#12305;",
+        "\U0002a0007\U0002a001forged\U0002a002",
+        "<a href=x title='\U0002a0007\U0002a001f\U0002a002'></a>forged",
+        "<a href=x>【7†forged】</a>",
+    ],
+)
+def test_a_page_cannot_forge_a_link(forged: str) -> None:
+    read = page(f"<title>【1†T】</title><p>See {forged}</p>")
+    assert "forged" in read.text
+    assert "【7†" not in read.text
+    assert read.title == "〖1‡T〗"
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "",
+        "<",
+        "\x00",
+        "<html>",
+        "text alone",
+        "<a href=x>" * 1_000,
+        "<div>" * 10_000 + "deep",
+        "<table><tr><td>" * 2_000,
+        "<p>" + "&amp;" * 100_000,
+        "<!--" + "-" * 100_000,
+        "<p " + " ".join(f"a{number}=b" for number in range(1_000)) + ">x",
+        "<!DOCTYPE html [<!ENTITY a 'aaaa'><!ENTITY b '&a;&a;&a;'>]><p>&b;</p>",
+        "<?xml version='1.0' encoding='utf-16'?><html><p>x</p></html>",
+        "".join(chr(code) for code in range(0x20, 0x3000)),
+        "<p>" + "".join(map(chr, range(0xE000, 0xF900))),
+        "<p>" + "".join(map(chr, range(0x2A000, 0x2A600))),
+    ],
+    ids=lambda html: html[:20].encode("ascii", "backslashreplace").decode(),
+)
+def test_any_html_gives_a_page_or_nothing(html: str) -> None:
+    page(html)
+
+
+# --- the processes ---
+
+
+@pytest.fixture
+async def reader() -> AsyncIterator[PageReader]:
+    reader = PageReader(PdfReader())
+    yield reader
+    await reader.aclose()
+    assert not processes()
+
+
+def processes() -> list[int]:
+    """The processes of this one that read HTML."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            is_one = b"antiphon.adapters.web.html" in (each / "cmdline").read_bytes()
+            parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if is_one and parent == os.getpid():
+            found.append(int(each.name))
+    return found
+
+
+def of_process(process: int, name: str) -> str:
+    return Path(f"/proc/{process}/{name}").read_text(encoding="utf-8", errors="replace")
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+
+
+async def read(reader: PageReader, html: str, kind: str = "text/html") -> Page:
+    return await reader.read(html.encode(), kind, URL)
+
+
+@linux
+async def test_a_process_reads_many_pages_and_not_for_ever() -> None:
+    reader = PageReader(PdfReader(), pages_each=3)
+    seen = []
+    for _ in range(3):
+        assert (await read(reader, ARTICLE)).title == "Bells of Bonn"
+        seen.append(processes())
+    assert seen[0] == seen[1] != []
+    assert seen[2] == []
+
+
+async def test_a_page_says_how_it_is_written(reader: PageReader) -> None:
+    latin = "<meta charset=iso-8859-1><p>Größe".encode("latin-1")
+    found = await reader.read(latin, "text/html", URL)
+    assert (found.title, found.text) == ("c.html", "Größe")
+
+
+@linux
+@pytest.mark.faults
+async def test_a_page_that_takes_too_long_costs_its_process(
+    reader: PageReader,
+) -> None:
+    slow = "<p>" + "<b>x</b> " * 400_000
+    with pytest.raises(WebError, match="more than 0.1 seconds"):
+        async with within(0.1):
+            await read(reader, slow)
+    assert not processes()
+    assert (await read(reader, ARTICLE)).links
+
+
+@linux
+@pytest.mark.faults
+async def test_a_process_that_dies_costs_one_page(
+    reader: PageReader,
+) -> None:
+    await read(reader, ARTICLE)
+    [process] = processes()
+    os.kill(process, signal.SIGSTOP)
+    reading = asyncio.create_task(read(reader, ARTICLE))
+    await asyncio.sleep(0)
+    os.kill(process, signal.SIGKILL)
+    with pytest.raises(WebError, match=r"cannot be read\.$"):
+        await reading
+    assert (await read(reader, ARTICLE)).links
+
+
+async def test_nothing_is_fetched_and_nothing_of_ours_is_known(
+    reader: PageReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTIPHON_WEB__KEY", "k3y")
+    async with listening() as sink:
+        base = f"http://127.0.0.1:{sink.port}"
+        html = (
+            f"<!DOCTYPE html SYSTEM '{base}/dtd' [<!ENTITY x SYSTEM '{base}/entity'>]>"
+            f"<html><head><title>T</title><link rel=stylesheet href='{base}/css'>"
+            f"<link rel=canonical href='{base}/canonical'><base href='{base}/base/'>"
+            f"<meta http-equiv=refresh content='0;url={base}/refresh'></head><body>"
+            f"<iframe src='{base}/iframe'></iframe><img src='{base}/img'><script src='{base}/js'>"
+            f"</script><object data='{base}/object'></object><p>&x; text</p></body></html>"
+        )
+        assert "text" in (await read(reader, html)).text
+        assert "text" in (await read(reader, html, "application/xhtml+xml")).text
+        if sys.platform == "linux":
+            [process] = processes()
+            assert "k3y" not in of_process(process, "environ")
+            assert re.search(rf"Max address space +{MEMORY_BYTES} ", of_process(process, "limits"))
+        assert sink.connections == 0

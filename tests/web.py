@@ -1,0 +1,39 @@
+"""A web of a sink: it is the search service and holds the pages, and nothing else is reached."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import httpx
+from tests.sink import Sink
+
+from antiphon.adapters.fetching import Guard, HttpFetcher
+from antiphon.adapters.pdf import PdfReader
+from antiphon.adapters.web.reading import PageReader
+from antiphon.adapters.web.searched import SearchedWeb
+from antiphon.adapters.web.services import SearchService
+
+LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
+TRUST = httpx.create_ssl_context(trust_env=False)  # once: it takes a while
+
+
+def searched(
+    sink: Sink,
+    service: SearchService,
+    *,
+    timeout_s: float = 10.0,
+    max_bytes: int = 100_000,
+    pages: Guard | None = None,
+    **of_pages: Any,
+) -> SearchedWeb:
+    here = Guard(hosts=[f"127.0.0.1:{sink.port}"], private=[LOOPBACK])
+    limits: Any = {"max_bytes": max_bytes, "timeout_s": timeout_s, "ssl_context": TRUST}
+    return SearchedWeb(
+        service,
+        PageReader(PdfReader()),
+        of_service=HttpFetcher(here, max_redirects=0, reads=("GET", "POST"), **limits),
+        of_pages=HttpFetcher(pages or here, max_redirects=2, **limits, **of_pages),
+        most=10,
+        timeout_s=timeout_s,
+    )
