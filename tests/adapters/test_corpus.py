@@ -81,6 +81,15 @@ async def test_html_of_the_folder_is_read_as_text(tmp_path: Path) -> None:
         assert read.links == (f"{BASE}more",)
 
 
+async def test_the_example_is_a_corpus() -> None:
+    async with started(Path(__file__).parents[2] / "examples" / "corpus", max_bytes=10_000) as web:
+        [first, *_] = await web.search("Which antiphons are sung?", most=5, domains=EVERYWHERE)
+        assert first.title == "Antiphon"
+        links = (await web.read(first.url)).links
+        assert links == (f"{BASE}instruments/bells.html", f"{BASE}psalms.txt")
+        assert [(await web.read(link)).title for link in links] == ["Bells", "psalms.txt"]
+
+
 async def test_only_files_of_the_folder_are_pages(tmp_path: Path) -> None:
     folder, outside = tmp_path / "pages", tmp_path / "outside"
     for each in (folder, folder / ".git", folder / "deep", outside):
