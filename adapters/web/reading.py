@@ -30,13 +30,16 @@ HTML_S = 10.0
 """Seconds for one page of HTML, so that a few hostile ones do not keep others waiting for long."""
 
 ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "SYSTEMROOT")
-"""All that such a process is given of ours; it could hold keys."""
+"""All that such a process is given of our environment, which can hold keys."""
 
 Work = tuple[str, str]
 """HTML and its address: what such a process is sent. It answers with a Page."""
 
 LENGTH = struct.Struct("!I")
 """Before each message: the bytes that it has."""
+
+MAX_PAGE_BYTES = 32 * 1024 * 1024
+"""More than any page has: 1 MB of text, and 5000 links."""
 
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
@@ -83,6 +86,8 @@ class _Process:
         stdin.write(LENGTH.pack(len(sent)) + sent)
         await stdin.drain()
         (length,) = LENGTH.unpack(await stdout.readexactly(LENGTH.size))
+        if length > MAX_PAGE_BYTES:  # the process may not be ours any more
+            raise ValueError("no page is as large")
         self.pages += 1
         return msgspec.msgpack.decode(await stdout.readexactly(length), type=Page)
 
