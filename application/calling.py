@@ -270,6 +270,9 @@ class CallingTurn(ModelTurn):
     async def aclose(self) -> None:
         await self._inner.aclose()
 
+    def became(self, items: Sequence[i.Item]) -> None:
+        self._inner.became(items)
+
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._inner.messages()
 

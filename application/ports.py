@@ -113,6 +113,10 @@ class Parser(Protocol):
     reasoning_tokens: int
     """Tokens of reasoning read so far."""
 
+    is_well_formed: bool
+    """Whether what was read can be shown to the model again as it was written: nothing had to be
+    mended, and all of it was given out."""
+
     def feed(self, step: Step) -> list[Delta]: ...
 
     def end(self) -> list[Delta]:
@@ -144,6 +148,13 @@ class Format(Protocol):
         """Return the prompt. Raises: RequestError for what this model cannot be given."""
 
     def parser(self, turn: Turn, prompt: Prompt) -> Parser: ...
+
+    def keep(
+        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int], parser: Parser
+    ) -> None:
+        """Remember that the turn's output, complete and read by `parser`, has become `items`: a
+        prompt with them continues this turn's prompt and output exactly.
+        """
 
     def constraint(self, turn: Turn) -> Constraint | None:
         """Return what the output must match so that tool choice, strict tools and text format hold.
@@ -236,6 +247,12 @@ class ModelTurn(Protocol):
     def __aiter__(self) -> AsyncGenerator[list[Delta]]: ...
 
     async def aclose(self) -> None: ...
+
+    def became(self, items: Sequence[Item]) -> None:  # noqa: ARG002 - it is a default
+        """Hear which items this turn has become, once it has ended by itself: later prompts may
+        repeat it as it was written. What is no turn of a model has nothing to repeat.
+        """
+        return
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         """Return the turn's input and output in the format's own shape, as far as they exist."""

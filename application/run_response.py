@@ -169,7 +169,10 @@ class RunResponse:
                 await run.journal.append(sequencer.begin())
             async with aclosing(run.turns.each(sequencer.output, sequencer.turns)) as turns:
                 async for turn in turns:
+                    before = len(sequencer.output)
                     reason = await self._turn(run, aclosing(aiter(turn)))
+                    if reason == "stop":
+                        turn.became(sequencer.output[before:])
                     if run.with_messages:
                         sequencer.show_messages(*turn.messages())
                     if reason != "stop":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from antiphon.application.ports import Json, ModelTurn, Turn
 from antiphon.application.sampling import Sampling
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError
-from antiphon.domain.items import Message
+from antiphon.domain.items import Item, Message
 from antiphon.domain.tools import Choice
 from antiphon.domain.usage import TurnUsage
 
@@ -66,6 +66,9 @@ class SummarisedTurn(ModelTurn):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+    def became(self, items: Sequence[Item]) -> None:
+        self._inner.became(items)
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._inner.messages()

@@ -26,6 +26,7 @@ from antiphon.application.stopping import StopStrings
 from antiphon.domain.conversation import droppable
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.errors import EngineError, RequestError
+from antiphon.domain.items import Item
 from antiphon.domain.usage import TurnUsage
 
 TRUNCATED_ROOM = 4
@@ -101,7 +102,7 @@ class TokenModel(Model):
         )
         parser = self._format.parser(turn, prompt)
         steps = await self._engine.generate(request)
-        return TokenTurn(self._format, parser, prompt, steps, self._stopping(turn))
+        return TokenTurn(self._format, parser, turn, prompt, steps, self._stopping(turn))
 
     def _stopping(self, turn: Turn) -> StopStrings | None:
         if self._format.reads_text or not turn.sampling.stop:
@@ -178,12 +179,14 @@ class TokenTurn(ModelTurn):
         self,
         format: Format,
         parser: Parser,
+        turn: Turn,
         prompt: Prompt,
         steps: Steps,
         stopping: StopStrings | None = None,
     ) -> None:
         self._format = format
         self._parser = parser
+        self._turn = turn
         self._prompt = prompt
         self._steps = steps
         self._stopping = stopping
@@ -204,6 +207,11 @@ class TokenTurn(ModelTurn):
 
     async def aclose(self) -> None:
         await self._steps.aclose()
+
+    def became(self, items: Sequence[Item]) -> None:
+        # What a stop string has cut off was written all the same: its tokens are not the items'.
+        if not self._turn.sampling.stop:
+            self._format.keep(self._turn, items, self._output, self._parser)
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return (

@@ -11,7 +11,7 @@ from typing import Any
 
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
-from antiphon.domain.client_tools import CLIENT_TOOLS, KINDS_OF, asked_of, normal
+from antiphon.domain.client_tools import CLIENT_TOOLS, KINDS_OF, asked_of
 from antiphon.domain.items import (
     Item,
     McpApprovalRequest,
@@ -145,16 +145,6 @@ _TAKEN = {"web_search": ("query",), "open_page": ("id",), "find_in_page": ("patt
 def logs_of(outputs: Iterable[Json]) -> str:
     """Return what the model is told of what its code has put out."""
     return "\n".join(str(output.get("logs", "[image]")) for output in outputs)
-
-
-def as_rendered(tool: ToolSpec, arguments: str) -> str:
-    """Return the arguments of a call as they will be written when it comes back."""
-    if tool.kind == PYTHON and tool.name != PYTHON:
-        return wrapped(arguments, CODE)
-    if tool.kind not in CLIENT_TOOLS:
-        return arguments
-    written = normal(tool.kind, arguments)
-    return arguments if written is None else written
 
 
 def description_of(tool: ToolSpec) -> str:

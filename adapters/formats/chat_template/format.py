@@ -25,6 +25,7 @@ from antiphon.adapters.formats.chat_template.tokenizer import (
 from antiphon.application.ports import Format, Json, Parser, Prompt, Turn
 from antiphon.application.sampling import Constraint
 from antiphon.domain.errors import SettingsError
+from antiphon.domain.items import Item
 from antiphon.domain.request import Effort
 
 TAIL = 16
@@ -63,6 +64,13 @@ class ChatTemplateFormat(Format):
         return ChatTemplateParser(
             self._family, self._tokenizer, turn=turn, reasons_first=self._is_open(prompt)
         )
+
+    def keep(
+        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int], parser: Parser
+    ) -> None:
+        ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
+        repeated = token_ids if ended and parser.is_well_formed else None
+        self._renderer.keep(turn, items, repeated, thinks=parser.reasoning_tokens > 0)
 
     def constraint(self, turn: Turn) -> Constraint | None:
         return constraint(self._family, turn, inside_reasoning=self._renderer.opens_reasoning(turn))

@@ -26,11 +26,13 @@ from antiphon.adapters.formats.chat_template.transcript import (
     Returned,
     Said,
     Thought,
+    chat_recall,
     function_of,
     transcript,
     written,
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
+from antiphon.adapters.formats.recall import Own, as_called
 from antiphon.adapters.formats.tools import (
     CODE,
     mcp_name,
@@ -42,6 +44,7 @@ from antiphon.adapters.formats.tools import (
 )
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain.errors import RequestError
+from antiphon.domain.items import Item
 from antiphon.domain.tools import ToolSpec
 
 IMAGE_TOKENS = 85
@@ -139,6 +142,9 @@ class ScriptedRenderer(Renderer):
 
     reads_images = True
 
+    def __init__(self) -> None:
+        self._recall = chat_recall()
+
     def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - it never does
         return False
 
@@ -153,11 +159,23 @@ class ScriptedRenderer(Renderer):
             prompt.add(Said("system", [("text", turn.instructions)]))
         for message in turn.previous_messages:
             prompt.add(_previous(message))
-        for entry in transcript(turn.items, turn.tools):
-            prompt.add(entry)
+        entries = list(transcript(turn.items, turn.tools))
+        for entry in self._recall.turns(turn.cache_salt, entries):
+            if isinstance(entry, Own):
+                prompt.repeat(entry)
+            else:
+                prompt.add(entry)
         prompt.close()
         prompt.ids += HEADS["assistant"]
         return Prompt(token_ids=prompt.ids, image_urls=prompt.image_urls)
+
+    def keep(
+        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int] | None, *, thinks: bool
+    ) -> None:
+        written = list(transcript([*turn.items, *as_called(items)], turn.tools))
+        begins = len(list(transcript(turn.items, turn.tools)))
+        before, wrote = written[:begins], written[begins:]
+        self._recall.keep(turn.cache_salt, before, wrote, token_ids, thinks=thinks)
 
 
 @lru_cache(maxsize=64)
@@ -206,6 +224,17 @@ class _PromptWriting:
                 self.ids += [*HEADS["tool"], RESPONSE, NEWLINE]
                 self._write(pieces)
                 self.ids += [NEWLINE, RESPONDED, *TAIL]
+        self._spoke = False
+
+    def repeat(self, own: Own[Entry]) -> None:
+        """Add a turn as it was written, or, where that is not known, as one turn at least."""
+        self.close()
+        if own.token_ids is None:
+            for entry in own.entries:
+                self.add(entry)
+            self.close()
+        else:
+            self.ids += [*HEADS["assistant"], *own.token_ids, NEWLINE]
         self._spoke = False
 
     def close(self) -> None:

@@ -44,6 +44,7 @@ class ChatTemplateParser(Parser):
         self, family: Family, tokenizer: Tokenizer, *, turn: Turn, reasons_first: bool = False
     ) -> None:
         self.reasoning_tokens = 0
+        self._mended = False
         self._tokenizer = tokenizer
         self._tape = Tape()
         self._out = _Deltas()
@@ -73,6 +74,10 @@ class ChatTemplateParser(Parser):
         self._quick: Kind | None = None
         self._reading = self._read()
         next(self._reading)
+
+    @property
+    def is_well_formed(self) -> bool:  # type: ignore[override]  # the calls know a part of it
+        return not self._mended and not self._calls.dropped
 
     def feed(self, step: Step) -> list[d.Delta]:
         text, quick = step.text, self._quick
@@ -165,6 +170,7 @@ class ChatTemplateParser(Parser):
             # Reasoning about markup is reasoning; it is not for us to take it out.
             self._give(marker, self._tape.origin + self._tape.pos - len(marker))
         else:
+            self._mended = True
             self._drop()
 
     def _bare_call(self) -> Reading[bool]:
@@ -249,6 +255,7 @@ class _OfferedCalls(Calls):
         self._begins = begins
         self._began = False
         self._silent = False
+        self.dropped = False
 
     def offered(self, name: str) -> ToolSpec | None:
         return self.tools.get(name) or self.tools.get(name.strip())
@@ -257,6 +264,7 @@ class _OfferedCalls(Calls):
         self._begins()
         self._silent = self._began and not self._parallel
         self._began = True
+        self.dropped = self.dropped or self._silent
         if not self._silent:
             self._out.add(call_start(tool, call_id))
 

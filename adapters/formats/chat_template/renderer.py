@@ -6,10 +6,22 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+import secrets
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template.families import Family
+from antiphon.adapters.formats.chat_template.seams import (
+    Place,
+    Repeated,
+    Seams,
+    cut,
+    marked,
+    seams,
+)
 from antiphon.adapters.formats.chat_template.takes import IMAGE, Takes, in_parts, takes
 from antiphon.adapters.formats.chat_template.takes import text as text_part
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
@@ -22,18 +34,28 @@ from antiphon.adapters.formats.chat_template.transcript import (
     Returned,
     Said,
     Thought,
+    chat_recall,
     function_of,
     pieces,
     text_of,
     transcript,
 )
+from antiphon.adapters.formats.recall import Own, as_called
 from antiphon.adapters.formats.tools import offered
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
+from antiphon.domain.items import Item
 
 LONG_PROMPT = 20_000
 """Characters from which on encoding is given a thread, so that other requests go on."""
+
+MOST_OPTIONS = 100
+"""Options come from requests; so many are known at once."""
+
+MARK = f"mark-{secrets.token_hex(8)}-"
+
+T = TypeVar("T")
 
 
 class Renderer(Protocol):
@@ -45,6 +67,13 @@ class Renderer(Protocol):
 
     async def render(self, turn: Turn) -> Prompt:
         """Raises: RequestError for what this model cannot be given."""
+
+    def keep(
+        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int] | None, *, thinks: bool
+    ) -> None:
+        """Remember that this output, its end included, has become `items`; without its tokens, only
+        that they were one turn. `thinks`: reasoning is among the tokens.
+        """
 
     def opens_reasoning(self, turn: Turn) -> bool:
         """Whether the prompt of such a turn ends inside reasoning."""
@@ -61,24 +90,72 @@ class TemplateRenderer(Renderer):
         # Some templates tell a call from a message by its content being null; most want a string.
         self._no_content = None if re.search(r"content\W* is none", template.source) else ""
         self._takes = takes(template)
+        self._recall = chat_recall()
+        self._known_seams: dict[str, Seams] = {}
 
     @property
     def reads_images(self) -> bool:
         return self._takes.images
 
     async def render(self, turn: Turn) -> Prompt:
-        image_urls: list[str] = []
-        messages = self._messages(turn, image_urls)
-        if not self._takes.texts:
-            messages = [in_parts(message) for message in messages]
-        text = self._template.render(
-            messages, [function_of(tool) for tool in offered(turn)], options(turn)
-        )
-        if len(text) > LONG_PROMPT:
-            ids = await asyncio.to_thread(self._encode, text)
+        entries = list(self._recall.turns(turn.cache_salt, _entries(turn.items, turn)))
+        known = self._seams(options(turn))
+        pieces, image_urls = self._pieces(turn, [_cuttable(each, known) for each in entries], known)
+        if pieces is None:
+            pieces, image_urls = self._pieces(turn, [_cuttable(each, {}) for each in entries], {})
+        assert pieces is not None, "there is nothing to cut"
+        if sum(len(piece) for piece in pieces if isinstance(piece, str)) > LONG_PROMPT:
+            ids = await asyncio.to_thread(self._encode, pieces)
         else:
-            ids = self._encode(text)
+            ids = self._encode(pieces)
         return Prompt(token_ids=ids, image_urls=image_urls)
+
+    def keep(
+        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int] | None, *, thinks: bool
+    ) -> None:
+        written = _entries([*turn.items, *as_called(items)], turn)
+        begins = len(_entries(turn.items, turn))
+        before, wrote = written[:begins], written[begins:]
+        self._recall.keep(turn.cache_salt, before, wrote, token_ids, thinks=thinks)
+
+    def _pieces(
+        self, turn: Turn, entries: Sequence[Entry | Own[Entry]], known: Seams
+    ) -> tuple[list[str | Sequence[int]] | None, list[str]]:
+        """Return the prompt as texts and tokens, with its images; None if it cannot be cut."""
+        messages = _Messages(
+            turn.previous_messages,
+            self._family.call_id_length,
+            self._no_content,
+            self._takes,
+        )
+        messages.take(turn, entries)
+        tools = [function_of(tool) for tool in offered(turn)]
+        text = self._template.render(self._told(messages.written), tools, options(turn))
+        return cut(text, messages.repeated, known, self._family.ends), messages.image_urls
+
+    def _seams(self, asked: Mapping[str, Any]) -> Seams:
+        key = repr(sorted(asked.items()))
+        if key not in self._known_seams:
+            if len(self._known_seams) > MOST_OPTIONS:
+                self._known_seams.clear()
+            self._known_seams[key] = self._found_seams(asked)
+        return self._known_seams[key]
+
+    def _found_seams(self, asked: Mapping[str, Any]) -> Seams:
+        def render(messages: Sequence[Json]) -> str:
+            return self._template.render(self._told(messages), [], asked)
+
+        def turn(mark: str, call_id: str | None) -> Json:
+            arguments = {} if self._takes.objects else "{}"
+            return marked(mark, no_content=self._no_content, arguments=arguments, call_id=call_id)
+
+        try:
+            return seams(render, turn, self._family.ends)
+        except RequestError:
+            return {}
+
+    def _told(self, messages: Sequence[Json]) -> Sequence[Json]:
+        return messages if self._takes.texts else [in_parts(message) for message in messages]
 
     def opens_reasoning(self, turn: Turn) -> bool:
         if self._family.think is None:
@@ -86,7 +163,7 @@ class TemplateRenderer(Renderer):
         asked = options(turn)
         key = repr(sorted(asked.items()))
         if key not in self._opens:
-            if len(self._opens) > 100:  # options come from requests
+            if len(self._opens) > MOST_OPTIONS:
                 self._opens.clear()
             self._opens[key] = self._probe(asked)
         return self._opens[key]
@@ -99,17 +176,11 @@ class TemplateRenderer(Renderer):
             return False
         return text.rstrip().endswith(self._family.think[0])
 
-    def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, special=True)
-
-    def _messages(self, turn: Turn, image_urls: list[str]) -> list[Json]:
-        return chat_messages(
-            turn,
-            call_id_length=self._family.call_id_length,
-            no_content=self._no_content,
-            takes=self._takes,
-            image_urls=image_urls,
-        )
+    def _encode(self, pieces: Sequence[str | Sequence[int]]) -> list[int]:
+        ids: list[int] = []
+        for piece in pieces:
+            ids += self._tokenizer.encode(piece, special=True) if isinstance(piece, str) else piece
+        return ids
 
 
 def options(turn: Turn) -> dict[str, Any]:
@@ -130,26 +201,62 @@ def chat_messages(
     call_id_length: int | None = None,
     no_content: str | None = "",
     takes: Takes = Takes(),  # noqa: B008 - frozen
-    image_urls: list[str] | None = None,
 ) -> list[Json]:
-    """Return the turn as chat messages; those of their images are added to `image_urls`.
-
-    Instructions and the system texts that lead the conversation are one system message: many
-    templates know only one, and only in front. What the assistant wrote in one go (reasoning, a
-    message, calls) is one message.
-    """
-    leading, items = leading_instructions(turn.items)
-    texts = [text_of(pieces(message.content)) for message in leading]
-    messages = _Messages(turn.previous_messages, call_id_length, no_content, takes, image_urls)
-    messages.lead("\n\n".join([turn.instructions, *texts] if turn.instructions else texts))
-    for entry in transcript(items, turn.tools):
-        messages.add(entry)
-    messages.close()
+    """Return the turn as chat messages."""
+    messages = _Messages(turn.previous_messages, call_id_length, no_content, takes)
+    messages.take(turn, _entries(turn.items, turn))
     return messages.written
 
 
+def _entries(items: Sequence[Item], turn: Turn) -> list[Entry]:
+    _, rest = leading_instructions(items)
+    return list(transcript(rest, turn.tools))
+
+
+def _cuttable(entry: Entry | Own[Entry], known: Seams) -> Entry | Own[Entry]:
+    """Return the entry; as one that is written anew, where the template cannot be cut for it."""
+    if not isinstance(entry, Own) or Place(bool(_calls(entry)), after_tool=False) in known:
+        return entry
+    return replace(entry, token_ids=None)
+
+
+def _calls(own: Own[Entry]) -> list[Called]:
+    return [entry for entry in own.entries if isinstance(entry, Called)]
+
+
+def _opened(entry: Entry | Own[Entry]) -> Sequence[Entry | Own[Entry] | None]:
+    """Return the entry; a turn that is written anew as its entries, None before and after it."""
+    anew = isinstance(entry, Own) and entry.token_ids is None
+    return [None, *entry.entries, None] if isinstance(entry, Own) and anew else [entry]
+
+
+def _one_by_one(entries: Sequence[T]) -> Iterator[T]:
+    """Yield the entries with each result right after its call."""
+    results: dict[str, deque[int]] = {}
+    for place, entry in enumerate(entries):
+        if isinstance(entry, Returned):
+            results.setdefault(entry.call_id, deque()).append(place)
+    moved: set[int] = set()
+    for place, entry in enumerate(entries):
+        if place in moved:
+            continue
+        yield entry
+        later = results.get(entry.call_id) if isinstance(entry, Called) else None
+        while later and later[0] < place:
+            later.popleft()
+        if later:
+            moved.add(later[0])
+            yield entries[later.popleft()]
+
+
 class _Messages:
-    """Chat messages in the making; `_turn` is the assistant's, as long as it goes on."""
+    """Chat messages in the making; `_turn` is the assistant's, as long as it goes on.
+
+    Instructions and the system texts that lead the conversation are one system message: many
+    templates know only one, and only in front. What the assistant wrote in one go (reasoning, a
+    message, calls) is one message. Turns that are repeated token by token are marks, told of in
+    `repeated`.
+    """
 
     def __init__(
         self,
@@ -157,15 +264,49 @@ class _Messages:
         call_id_length: int | None,
         no_content: str | None,
         takes: Takes,
-        image_urls: list[str] | None,
     ) -> None:
         self.written = list(previous)
+        self.image_urls: list[str] = []
+        self.repeated: list[Repeated] = []
         self._takes = takes
-        self._image_urls = [] if image_urls is None else image_urls
         self._returned_images: list[Piece] = []
         self._turn: Json | None = None
         self._call_id_length = call_id_length
         self._no_content = no_content
+
+    def take(self, turn: Turn, entries: Sequence[Entry | Own[Entry]]) -> None:
+        """Write the whole turn, whose conversation are the entries."""
+        leading, _ = leading_instructions(turn.items)
+        texts = [text_of(pieces(message.content)) for message in leading]
+        self.lead("\n\n".join([turn.instructions, *texts] if turn.instructions else texts))
+        opened = [each for entry in entries for each in _opened(entry)]
+        for entry in opened if self._takes.many_calls else _one_by_one(opened):
+            if entry is None:
+                self._turn = None
+            elif isinstance(entry, Own):
+                self._repeat(entry)
+            else:
+                self.add(entry)
+        self.close()
+
+    def _repeat(self, own: Own[Entry]) -> None:
+        assert own.token_ids is not None
+        self.close()
+        self._turn = None
+        calls = _calls(own)
+        after_tool = bool(self.written) and self.written[-1].get("role") == "tool"
+        # Nobody can guess it: no text of a conversation passes for a mark.
+        mark = f"{MARK}{len(self.repeated)}x"
+        self.written.append(
+            marked(
+                mark,
+                no_content=self._no_content,
+                arguments=self._arguments("{}"),
+                call_id=self._id(calls[0].call_id) if calls else None,
+            )
+        )
+        place = Place(bool(calls), after_tool)
+        self.repeated.append(Repeated(mark, place, own.token_ids))
 
     def lead(self, text: str) -> None:
         if not text:
@@ -217,7 +358,7 @@ class _Messages:
         images = [url for kind, url in pieces if kind == "image"]
         if not images or not self._takes.images:
             return text_of(pieces)
-        self._image_urls += images
+        self.image_urls += images
         return [IMAGE if kind == "image" else text_part(said) for kind, said in pieces]
 
     def _think(self, text: str) -> None:
@@ -238,7 +379,7 @@ class _Messages:
             {
                 "id": self._id(call.call_id),
                 "type": "function",
-                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+                "function": {"name": call.name, "arguments": self._arguments(call.arguments)},
             }
         )
 
@@ -258,11 +399,12 @@ class _Messages:
             return call_id
         return hashlib.sha256(call_id.encode()).hexdigest()[:size]
 
-
-def _arguments(text: str) -> Any:
-    """Return arguments as the object that most templates write out by themselves."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, dict) else text
+    def _arguments(self, text: str) -> Any:
+        """Return arguments as most templates take them: as an object, which they write out."""
+        if not self._takes.objects:
+            return text
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        return value if isinstance(value, dict) else text

@@ -13,18 +13,22 @@ from antiphon.domain.errors import RequestError
 Json = dict[str, Any]
 
 PROBE = "c0ffee"
+CALL_ID = "abcdefghi"
 IMAGE: Json = {"type": "image"}
 """An image among the parts of a message, as templates know it."""
 
 
 class Takes(Struct, frozen=True, kw_only=True):
     """`texts`: contents may be texts, not only lists of parts; `images`: users' lists may hold
-    images; `tool_images`: those of tools too.
+    images; `tool_images`: those of tools too; `many_calls`: a message may have several calls;
+    `objects`: arguments may be objects, not only JSON texts.
     """
 
     texts: bool = True
     images: bool = False
     tool_images: bool = False
+    many_calls: bool = True
+    objects: bool = True
 
 
 def takes(template: ChatTemplate) -> Takes:
@@ -39,7 +43,17 @@ def takes(template: ChatTemplate) -> Takes:
             _returned(IMAGE, text(PROBE), texts=texts),
             _returned(text(PROBE), texts=texts),
         ),
+        **_calls(template, texts=texts),
     )
+
+
+def _calls(template: ChatTemplate, *, texts: bool) -> dict[str, bool]:
+    ways: tuple[Any, ...] = ({}, "{}")
+    for arguments in ways:
+        if _written(template, _called(1, texts=texts, arguments=arguments)):
+            many = bool(_written(template, _called(2, texts=texts, arguments=arguments)))
+            return {"many_calls": many, "objects": arguments == {}}
+    return {}  # it takes no calls at all
 
 
 def text(said: str) -> Json:
@@ -70,10 +84,15 @@ def _asked(*parts: Json) -> list[Json]:
     return [{"role": "user", "content": list(parts)}]
 
 
-def _returned(*parts: Json, texts: bool) -> list[Json]:
-    call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}
+def _called(times: int, *, texts: bool, arguments: Any = {}) -> list[Json]:  # noqa: B006
+    function = {"name": "f", "arguments": arguments}
+    call = {"id": CALL_ID, "type": "function", "function": function}
     return [
         {"role": "user", "content": "?" if texts else [text("?")]},
-        {"role": "assistant", "content": "" if texts else [], "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": call["id"], "name": "f", "content": list(parts)},
+        {"role": "assistant", "content": "" if texts else [], "tool_calls": [call] * times},
     ]
+
+
+def _returned(*parts: Json, texts: bool) -> list[Json]:
+    result = {"role": "tool", "tool_call_id": CALL_ID, "name": "f", "content": list(parts)}
+    return [*_called(1, texts=texts), result]

@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from antiphon.adapters.formats.recall import Author, Recall
 from antiphon.adapters.formats.tools import (
     CODE,
     browsed,
@@ -92,6 +94,26 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
                 if call is not None:
                     name, _ = CALLS[type(call)](call, tools)
                 yield Returned(name, _call_id(call or item), OUTPUTS[type(item)](item))
+
+
+def chat_recall() -> Recall[Entry]:
+    """Return a memory of turns as they are told here; ids are ours, so they tell no turn apart."""
+    return Recall(_author, key=_without_id)
+
+
+def _author(entry: Entry) -> Author:
+    match entry:
+        case Thought():
+            return "thought"
+        case Called() | Said(role="assistant"):
+            return "model"
+        case Returned():
+            return "tool"
+    return "other"
+
+
+def _without_id(entry: Entry) -> object:
+    return replace(entry, call_id="") if isinstance(entry, Called | Returned) else entry
 
 
 def pieces(content: str | Sequence[c.Part] | None) -> list[Piece]:

@@ -11,10 +11,10 @@ from antiphon.adapters.formats.harmony import messages
 from antiphon.adapters.formats.harmony.constraint import constraint
 from antiphon.adapters.formats.harmony.markup import HarmonyMarkup
 from antiphon.adapters.formats.harmony.parser import HarmonyParser
-from antiphon.adapters.formats.harmony.recall import Recall
 from antiphon.adapters.formats.harmony.renderer import EFFORTS, Renderer
-from antiphon.application.ports import Format, Json, Prompt, Turn
+from antiphon.application.ports import Format, Json, Parser, Prompt, Turn
 from antiphon.application.sampling import Constraint
+from antiphon.domain.items import Item
 
 __all__ = ["HarmonyFormat", "HarmonyMarkup", "HarmonyParser"]
 
@@ -42,7 +42,6 @@ class HarmonyFormat(Format):
         self._today = today
         self._image_tokens = image_tokens
         self.reads_images = image_tokens is not None
-        self._recall = Recall()
         self._renderer: Renderer | None = None
 
     async def render(self, turn: Turn) -> Prompt:
@@ -51,12 +50,17 @@ class HarmonyFormat(Format):
                 await asyncio.to_thread(h.load_encoding),
                 today=self._today,
                 image_tokens=self._image_tokens,
-                recall=self._recall,
             )
         return await self._renderer.render(turn)
 
     def parser(self, turn: Turn, prompt: Prompt) -> HarmonyParser:  # noqa: ARG002
-        return HarmonyParser(h.load_encoding(), turn, recall=self._recall)
+        return HarmonyParser(h.load_encoding(), turn)
+
+    def keep(
+        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int], parser: Parser
+    ) -> None:
+        if self._renderer is not None:
+            self._renderer.keep(turn, items, token_ids, parser)
 
     def constraint(self, turn: Turn) -> Constraint | None:
         return constraint(turn)

@@ -38,9 +38,8 @@ from antiphon.adapters.formats.harmony.header import (
     may_be_header,
     read_header,
 )
-from antiphon.adapters.formats.harmony.recall import Recall, key_of
-from antiphon.adapters.formats.harmony.tools import Recipients, kind_of, name_of
-from antiphon.adapters.formats.tools import as_rendered, call_start, callable_tools, text_key
+from antiphon.adapters.formats.harmony.tools import Recipients
+from antiphon.adapters.formats.tools import call_start, callable_tools, text_key
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
@@ -60,22 +59,20 @@ _ENDS = frozenset(h.STOPS) | {h.END}
 class HarmonyParser(Parser):
     """`recovered` counts how often text had to be rescued from malformed markup."""
 
-    def __init__(self, encoding: Encoding, turn: Turn, *, recall: Recall | None = None) -> None:
+    def __init__(self, encoding: Encoding, turn: Turn) -> None:
         self.reasoning_tokens = 0
+        self.is_well_formed = True
         self.recovered = 0
         self._encoding = encoding
         self._tools = Recipients(callable_tools(turn).values())
         self._parallel = turn.parallel_tool_calls
         self._calls = 0
-        self._recall = recall
-        self._salt = turn.cache_salt
         self._out: list[d.Delta] = []
         # A header is open or a message is.
         self._pieces: list[tuple[int, bytearray]] = [(CONTINUED, bytearray())]
         self._header_tokens = 0
         self._message: _Message | None = None
-        # What the open message was written with, for the recall; None once it is not well-formed.
-        self._written: list[int] | None = []
+        self._is_started = True  # by the prompt, or by a `<|start|>` of the model's
         self._unfinished = b""  # the first bytes of a character
         self._logprobs: list[Logprob] = []
 
@@ -117,15 +114,13 @@ class HarmonyParser(Parser):
         if token in _ENDS:
             self._end_message()
         elif token == h.MESSAGE and self._message is None:
-            self._note(token)
             self._open(explicit=True)
         elif token == h.START:
             self._start_header(token)
         elif token == h.CHANNEL and self._message is not None:
             self._start_header(token)
-            self._written = None
+            self._is_started = False
         elif token in (h.CHANNEL, h.CONSTRAIN) and self._message is None:
-            self._note(token)
             self._pieces.append((token, bytearray()))
         else:
             self._repair()
@@ -135,9 +130,10 @@ class HarmonyParser(Parser):
             self._open(explicit=False)
         if self._message is not None:
             self._close()
+        else:
+            self.is_well_formed = False
         self._reset_header(CONTINUED)
-        # What follows without a `<|start|>` is not written as we would write it.
-        self._written = None
+        self._is_started = False
 
     def _start_header(self, introducer: int) -> None:
         if self._message is not None:
@@ -152,20 +148,15 @@ class HarmonyParser(Parser):
     def _reset_header(self, introducer: int) -> None:
         self._pieces = [(introducer, bytearray())]
         self._header_tokens = 0
-        self._written = []
-
-    def _note(self, token: int) -> None:
-        if self._written is not None:
-            self._written.append(token)
+        self._is_started = introducer == h.START
 
     def _repair(self) -> None:
         self.recovered += 1
-        self._written = None
+        self.is_well_formed = False
 
     # --- words ----------------------------------------------------------------------------------
 
     def _read_header_word(self, token: int) -> None:
-        self._note(token)
         introducer, text = self._pieces[-1]
         text += self._encoding.spell((token,))
         self._header_tokens += 1
@@ -179,8 +170,6 @@ class HarmonyParser(Parser):
         assert message is not None
         if message.is_reasoning:
             self.reasoning_tokens += len(ids)
-        if self._written is not None:
-            self._written += ids
         self._logprobs += logprobs
         spelled = self._unfinished + self._encoding.spell(ids)
         text, length = _whole(spelled)
@@ -219,6 +208,8 @@ class HarmonyParser(Parser):
         message = self._message_of(header)
         if rest or message.is_mended:
             self._repair()
+        if not self._is_started or isinstance(message, _Dropped):
+            self.is_well_formed = False
         if rest and explicit and not message.is_reasoning:
             self._put_all([d.TextDelta(rest.strip(), phase=COMMENTARY), d.ItemEnd()])
             rest = ""
@@ -253,7 +244,6 @@ class HarmonyParser(Parser):
         assert message is not None
         self._flush()
         self._end(message, ended=True)
-        self._remember(message)
         self._message = None
 
     def _end(self, message: _Message, *, ended: bool) -> None:
@@ -261,19 +251,6 @@ class HarmonyParser(Parser):
         self._put_all(message.end(ended=ended))
         if message.is_mended and not was_mended:
             self._repair()
-
-    def _remember(self, message: _Message) -> None:
-        written = self._written
-        if self._recall is None or not written or message.kind is None:
-            return
-        if self._pieces[0][0] == h.START:
-            # `<|start|>assistant` is the renderer's to write, as it ends every prompt.
-            assistant = self._encoding.encode_fixed(ASSISTANT)
-            if tuple(written[: len(assistant)]) != assistant:
-                return
-            written = written[len(assistant) :]
-        key = key_of(self._salt, message.kind, message.name, message.text())
-        self._recall.keep(key, written)
 
     def _put_all(self, deltas: Sequence[d.Delta]) -> None:
         for delta in deltas:
@@ -312,11 +289,10 @@ def _merged(last: d.Delta, delta: d.Delta) -> d.Delta | None:
 
 
 class _Message:
-    """A message that is open. `kind` and `name` are its key in the recall, `texts` what it says."""
+    """A message that is open; `texts` is what it says."""
 
-    def __init__(self, kind: str | None, name: str = "", *, is_mended: bool = False) -> None:
+    def __init__(self, kind: str | None = None, *, is_mended: bool = False) -> None:
         self.kind = kind
-        self.name = name
         self.texts: list[str] = []
         self.is_mended = is_mended
         self.is_reasoning = kind == "analysis"
@@ -326,10 +302,6 @@ class _Message:
 
     def add(self, text: str, logprobs: tuple[Logprob, ...]) -> list[d.Delta]:
         raise NotImplementedError
-
-    def text(self) -> str:
-        """Return what it says, as it will be rendered."""
-        return "".join(self.texts)
 
     def end(self, *, ended: bool) -> list[d.Delta]:
         """`ended` is False where the output was cut; what is open then stays so."""
@@ -361,16 +333,13 @@ class _Said(_Message):
 
 class _Call(_Message):
     def __init__(self, tool: ToolSpec) -> None:
-        super().__init__(kind_of(tool), name_of(tool))
+        super().__init__()
         self._tool = tool
         key = text_key(tool)
         self._unwrapper = None if key is None else Unwrapper(key)
 
     def open(self) -> list[d.Delta]:
         return [call_start(self._tool)]
-
-    def text(self) -> str:
-        return as_rendered(self._tool, super().text())
 
     def add(self, text: str, logprobs: tuple[Logprob, ...]) -> list[d.Delta]:  # noqa: ARG002
         return self._hand(self._unwrapper.feed(text) if self._unwrapper else text)
@@ -400,8 +369,5 @@ class _Call(_Message):
 
 
 class _Dropped(_Message):
-    def __init__(self) -> None:
-        super().__init__(None)
-
     def add(self, text: str, logprobs: tuple[Logprob, ...]) -> list[d.Delta]:  # noqa: ARG002
         return []

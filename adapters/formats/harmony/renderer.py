@@ -7,7 +7,8 @@
 The token list is put together here, special tokens as numbers and texts encoded one by one, not by
 the library's own renderer. That one takes a conversation as JSON (ten times slower), keeps the
 reasoning of turns that are long over, and writes one spelling only; a prompt must instead continue
-the last prompt and its output token by token (recall.py), or the engine computes it all again.
+the last prompt and its output token by token (formats/recall.py), or the engine computes it all
+again.
 
 Reasoning is written only if it follows the last user message and the last final message: the
 model was trained to see its thoughts for as long as it works on the answer, and not after.
@@ -33,18 +34,19 @@ from antiphon.adapters.formats.harmony.items import (
     Written,
     write_items,
 )
-from antiphon.adapters.formats.harmony.recall import Recall, key_of
 from antiphon.adapters.formats.harmony.tools import (
     HOSTED,
     ToolSections,
     is_hosted,
     recipient_of,
 )
+from antiphon.adapters.formats.recall import Author, Own, Recall, as_called
 from antiphon.adapters.formats.tools import offered, wrapped
-from antiphon.application.ports import Json, Prompt, Turn
+from antiphon.application.ports import Json, Parser, Prompt, Turn
 from antiphon.domain import content as c
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
+from antiphon.domain.items import Item
 from antiphon.domain.tools import ToolSpec
 
 IDENTITY = "You are ChatGPT, a large language model trained by OpenAI."
@@ -69,11 +71,15 @@ Piece = int | str | Sequence[int]
 
 
 class Entry(Struct, frozen=True):
-    """A rendered message: special tokens, tokens, and texts still to be encoded."""
+    """A rendered message: special tokens, tokens, and texts still to be encoded.
+
+    One that is a whole turn of the model's with reasoning has its messages as `parts`.
+    """
 
     role: str
     channel: str | None
     pieces: Sequence[Piece]
+    parts: Sequence[Entry] = ()
 
 
 class Renderer:
@@ -85,12 +91,11 @@ class Renderer:
         *,
         today: Callable[[], str],
         image_tokens: int | None,
-        recall: Recall,
     ) -> None:
         self._encoding = encoding
         self._today = today
         self._image_tokens = image_tokens
-        self._recall = recall
+        self._recall: Recall[Written] = Recall(_author)
         self._tool_sections = ToolSections(encoding)
 
     async def render(self, turn: Turn) -> Prompt:
@@ -99,6 +104,21 @@ class Renderer:
         pieces = [piece for entry in entries for piece in entry.pieces]
         ids = await self._encode([*pieces, h.START, self._encoding.encode_fixed(ASSISTANT)])
         return Prompt(token_ids=ids, image_urls=image_urls)
+
+    def keep(
+        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int], parser: Parser
+    ) -> None:
+        """Remember that this output has become `items` (ports.Format)."""
+        repeats = parser.is_well_formed and token_ids[-1:] and token_ids[-1] in h.STOPS
+        written = _written([*turn.items, *as_called(items)], turn)
+        begins = len(_written(turn.items, turn))
+        self._recall.keep(
+            turn.cache_salt,
+            written[:begins],
+            written[begins:],
+            [*token_ids[:-1], _ENDS[token_ids[-1]]] if repeats else None,
+            thinks=parser.reasoning_tokens > 0,
+        )
 
     async def _encode(self, pieces: Sequence[Piece]) -> list[int]:
         ids: list[int] = []
@@ -119,7 +139,7 @@ class Renderer:
         return ids
 
     def _entries(self, turn: Turn, image_urls: list[str]) -> Iterator[Entry]:
-        leading, items = leading_instructions(turn.items)
+        leading, _ = leading_instructions(turn.items)
         yield self._plain("system", [self._fixed(self._system_text(turn))])
         texts = (_only_text(message.content or "") for message in leading)
         instructions = [text for text in (turn.instructions, *texts) if text]
@@ -127,8 +147,11 @@ class Renderer:
             yield self._plain("developer", developer)
         for message in turn.previous_messages:
             yield from self._previous(message)
-        for written in write_items(items, turn.tools):
-            yield self._entry(written, turn, image_urls)
+        for written in self._recall.turns(turn.cache_salt, _written(turn.items, turn)):
+            if isinstance(written, Own):
+                yield from self._own(written, image_urls)
+            else:
+                yield self._entry(written, image_urls)
 
     # --- what comes first -----------------------------------------------------------------------
 
@@ -168,34 +191,44 @@ class Renderer:
 
     # --- the conversation -----------------------------------------------------------------------
 
-    def _entry(self, written: Written, turn: Turn, image_urls: list[str]) -> Entry:
+    def _own(self, own: Own[Written], image_urls: list[str]) -> Iterator[Entry]:
+        parts = [self._entry(each, image_urls) for each in own.entries]
+        if own.token_ids is None:
+            yield from parts
+            return
+        channels = [part.channel for part in parts]
+        pieces: list[Piece] = [h.START, self._fixed(ASSISTANT), own.token_ids]
+        yield Entry(
+            ASSISTANT,
+            "final" if "final" in channels else None,
+            pieces,
+            parts if own.thinks else (),
+        )
+
+    def _entry(self, written: Written, image_urls: list[str]) -> Entry:
         match written:
             case Said(role="assistant"):
-                return self._assistant(written, turn)
+                return self._assistant(written)
             case Said(role="user"):
                 return self._plain("user", self._body(written.body, image_urls))
             case Said():
                 body = self._body(written.body, image_urls)
                 return self._plain("developer", ["# Instructions\n\n", *body])
             case Called():
-                return self._call(written, turn)
+                return self._call(written)
             case Answered():
                 return self._answer(written, image_urls)
 
-    def _assistant(self, said: Said, turn: Turn) -> Entry:
+    def _assistant(self, said: Said) -> Entry:
         text, kind = _only_text(said.body), said.kind or "final"
-        key = key_of(turn.cache_salt, kind, "", text)
         channel = "final" if kind == "refusal" else kind
         own: Sequence[Piece] = [h.CHANNEL, *self._fixed(channel), h.MESSAGE, text]
         if kind == "refusal":
             refusal = [*self._fixed("final "), h.CONSTRAIN, *self._fixed("refusal")]
             own = [h.CHANNEL, *refusal, h.MESSAGE, text]
-        return self._by_assistant(channel, self._recall.find(key) or own, h.END)
+        return self._by_assistant(channel, own, h.END)
 
-    def _call(self, call: Called, turn: Turn) -> Entry:
-        key = key_of(turn.cache_salt, call.kind, call.name, call.text)
-        if (remembered := self._recall.find(key)) is not None:
-            return self._by_assistant("commentary", remembered, h.CALL)
+    def _call(self, call: Called) -> Entry:
         to = f"{_channel_of(call.name)} to={recipient_of(call.name)} "
         text = wrapped(call.text) if call.kind == "custom" else call.text
         header: list[Piece] = [*self._fixed(to), h.CONSTRAIN, *self._fixed("json")]
@@ -284,9 +317,32 @@ def _without_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:
         (n for n, entry in enumerate(entries) if entry.role == "user" or entry.channel == "final"),
         default=0,
     )
-    return [
-        entry for n, entry in enumerate(entries) if n > last_answer or entry.channel != "analysis"
-    ]
+    kept: list[Entry] = []
+    for n, entry in enumerate(entries):
+        messages = entry.parts if entry.parts and n <= last_answer else (entry,)
+        kept += [each for each in messages if n > last_answer or each.channel != "analysis"]
+    return kept
+
+
+def _written(items: Sequence[Item], turn: Turn) -> list[Written]:
+    """Return the conversation's messages, without the instructions that it begins with."""
+    _, rest = leading_instructions(items)
+    return list(write_items(rest, turn.tools))
+
+
+def _author(written: Written) -> Author:
+    match written:
+        case Answered():
+            return "tool"
+        case Said(kind="analysis"):
+            return "thought"
+        case Called() | Said(role="assistant"):
+            return "model"
+    return "other"
+
+
+_ENDS = dict.fromkeys(h.STOPS, h.END) | {h.CALL: h.CALL}
+"""What ends in a conversation a turn that was sampled up to these."""
 
 
 def _only_text(body: Body) -> str:

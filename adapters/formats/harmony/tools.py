@@ -48,13 +48,6 @@ def name_of(tool: ToolSpec) -> str:
     return RECIPIENTS[tool.kind] if is_hosted(tool) else tool.name
 
 
-def kind_of(tool: ToolSpec) -> str:
-    """Return the kind of the tool's calls, as items.py has them."""
-    if is_hosted(tool):
-        return "code"
-    return "custom" if tool.kind == "custom" else "function"
-
-
 class Recipients:
     """The tools that the model may call, found by whom it addresses."""
 

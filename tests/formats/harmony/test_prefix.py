@@ -9,7 +9,6 @@ import pytest
 
 from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup
 from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
-from antiphon.adapters.formats.harmony.recall import Recall, key_of
 from antiphon.application.ports import Prompt, Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import deltas as d
@@ -67,6 +66,7 @@ def play(harmony: HarmonyFormat, render: Render, turn: Turn, generated: list[int
     """Parse what was generated for the turn and return the turn after it."""
     parser = harmony.parser(turn, render(turn))
     items = items_of(parser.feed(Step(token_ids=generated)) + parser.end())
+    harmony.keep(turn, items, generated, parser)
     return a_turn(items=(*turn.items, *items, *answers_to(items)), cache_salt=turn.cache_salt)
 
 
@@ -132,6 +132,7 @@ def test_a_call_of_a_fixed_shape_is_continued_as_the_model_wrote_it(
     fields = fields_of(kind, TYPED[kind])
     assert fields is not None
     call = CLIENT_TOOLS[kind].item(call_id="call_1", **fields)
+    harmony.keep(turn, [call], generated, parser)
     after = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
     assert after[: len(before) + len(generated)] == before + generated
 
@@ -149,6 +150,10 @@ def test_a_call_of_a_server_is_continued_as_the_model_wrote_it(
     deltas = parser.feed(Step(token_ids=generated)) + parser.end()
     assert deltas[0] == d.CallStart("read", namespace="my docs", kind=kind)
     call = i.McpCall(server_label="my docs", name="read", arguments=arguments, output="A")
+    written: i.Item = call
+    if kind == "mcp_approval":
+        written = i.McpApprovalRequest(server_label="my docs", name="read", arguments=arguments)
+    harmony.keep(turn, [written], generated, parser)
     after = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
     assert after[: len(before) + len(generated)] == before + generated
 
@@ -199,14 +204,6 @@ def test_malformed_messages_are_not_repeated_to_the_model(
     )
     after = play(harmony, render, a_turn(items=(HELLO,)), generated)
     assert "get_weather and so" not in encoding.text(render(after).token_ids)
-
-
-def test_the_recall_forgets_the_oldest_beyond_its_limit() -> None:
-    recall = Recall(limit=10)
-    for name in "abc":
-        recall.keep(key_of(None, "final", "", name), [1, 2, 3, 4])
-    assert recall.find(key_of(None, "final", "", "a")) is None
-    assert list(recall.find(key_of(None, "final", "", "c")) or ()) == [1, 2, 3, 4]
 
 
 def test_the_vocabulary_is_loaded_once() -> None:

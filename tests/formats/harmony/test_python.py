@@ -30,9 +30,13 @@ WAYS = {
 }
 
 
-def parsed(harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int]) -> list[d.Delta]:
+def parsed(
+    harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int], *became: i.Item
+) -> list[d.Delta]:
     parser = harmony.parser(turn, render(turn))
-    return joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
+    deltas = joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
+    harmony.keep(turn, became, ids, parser)
+    return deltas
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -41,11 +45,11 @@ def test_code_is_read_as_it_is_and_continued_exactly(
 ) -> None:
     turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))
     before, generated = list(render(turn).token_ids), encoding.encode_markup(way.format(CODE))
-    deltas = parsed(harmony, render, turn, generated)
-    assert deltas[:2] == [d.CallStart("python", kind="python"), d.ArgumentsDelta(CODE)]
     call = i.CodeInterpreterCall(
         container_id="c", code=CODE, outputs=({"type": "logs", "logs": "42"},)
     )
+    deltas = parsed(harmony, render, turn, generated, call)
+    assert deltas[:2] == [d.CallStart("python", kind="python"), d.ArgumentsDelta(CODE)]
     prompt = list(render(a_turn(items=(HELLO, call), tools=(PYTHON_SPEC,))).token_ids)
     assert prompt[: len(before) + len(generated)] == before + generated
 
@@ -93,8 +97,8 @@ def test_under_another_name_it_is_a_function(
     assert "type python_tool" in prompt_text(turn)
     markup = '<|channel|>commentary to=functions.python_tool json<|message|>{"code": "1"}<|call|>'
     before, generated = list(render(turn).token_ids), encoding.encode_markup(markup)
-    assert parsed(harmony, render, turn, generated)[1] == d.ArgumentsDelta("1")
     call = i.CodeInterpreterCall(container_id="c", code="1")
+    assert parsed(harmony, render, turn, generated, call)[1] == d.ArgumentsDelta("1")
     prompt = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
     assert prompt[: len(before) + len(generated)] == before + generated
 

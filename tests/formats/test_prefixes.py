@@ -1,0 +1,422 @@
+"""Whatever a model writes and calls, its next prompt is this prompt, its output, and what came."""
+
+# ruff: noqa: RUF001 - DeepSeek's markers are spelled with a full-width bar
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.adapters.formats.chat_template import scripted_chat
+from antiphon.adapters.formats.chat_template.families import FAMILIES
+from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat
+from antiphon.adapters.formats.chat_template.markup import TOKENIZER as SCRIPTED
+from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
+from antiphon.adapters.formats.chat_template.template import ChatTemplate
+from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
+from antiphon.adapters.formats.harmony import HarmonyFormat
+from antiphon.adapters.formats.harmony.encoding import load_encoding
+from antiphon.adapters.formats.recall import Recall
+from antiphon.application.ports import Format, Prompt, Step, Turn
+from antiphon.domain import content as c
+from antiphon.domain import deltas as d
+from antiphon.domain import items as i
+from antiphon.domain.tools import ToolSpec
+
+from . import templates
+
+TOOLS = (
+    ToolSpec(name="look"),
+    ToolSpec(name="note", kind="custom"),
+    ToolSpec(name="calc__add", kind="mcp", namespace="calc", local="add"),
+    ToolSpec(name="run", kind="python"),
+    ToolSpec(name="calc__ask", kind="mcp_approval", namespace="calc", local="ask"),
+)
+HELLO = i.Message(role="user", content="Hello")
+
+
+class Part(Struct, frozen=True):
+    """What a model writes: a call's `text` is its arguments, spelled as it likes."""
+
+    kind: Literal["think", "say", "call"]
+    text: str
+    name: str = ""
+
+
+Write = Callable[[Sequence[Part]], str]
+Encode = Callable[[str], list[int]]
+
+
+class Speaker(Struct, frozen=True):
+    """A format, and how its models write: `free` ones think, say and call in any order."""
+
+    format: Format
+    write: Write
+    encode: Encode
+    reads: Callable[[Sequence[int]], str]
+    free: bool = False
+
+
+# --- how they write -------------------------------------------------------------------------------
+
+
+def harmony_text(parts: Sequence[Part]) -> str:
+    headers = {"think": "<|channel|>analysis", "say": "<|channel|>commentary"}
+    ends = {"call": "<|call|>"}
+    written = []
+    for part in parts:
+        header = headers.get(part.kind, f" to=functions.{part.name}<|channel|>commentary json")
+        written.append(f"{header}<|message|>{part.text}{ends.get(part.kind, '<|end|>')}")
+    return "<|start|>assistant".join(written)
+
+
+def hermes_text(parts: Sequence[Part]) -> str:
+    texts = {"think": "<think>{0}</think>", "say": "{0}\n"}
+    call = '<tool_call> {{"name":"{1}","arguments": {0}}}</tool_call>'
+    return "".join(texts.get(part.kind, call).format(part.text, part.name) for part in parts)
+
+
+def llama_text(parts: Sequence[Part]) -> str:
+    calls = [part for part in parts if part.kind == "call"]
+    return "; ".join(f'{{"name":"{each.name}","parameters":{each.text}}}' for each in calls)
+
+
+def mistral_text(parts: Sequence[Part]) -> str:
+    calls = [part for part in parts if part.kind == "call"]
+    listed = ",".join(f'{{"name":"{each.name}","arguments":{each.text}}}' for each in calls)
+    return f"{_said(parts)}[TOOL_CALLS][{listed}]"
+
+
+def deepseek_text(parts: Sequence[Part]) -> str:
+    calls = [part for part in parts if part.kind == "call"]
+    listed = "".join(
+        f"<｜tool▁call▁begin｜>{each.name}<｜tool▁sep｜>{each.text}<｜tool▁call▁end｜>"
+        for each in calls
+    )
+    return f"{_said(parts)}<｜tool▁calls▁begin｜>{listed}<｜tool▁calls▁end｜>"
+
+
+def _said(parts: Sequence[Part]) -> str:
+    return "".join(part.text for part in parts if part.kind == "say")
+
+
+# --- who writes -----------------------------------------------------------------------------------
+
+
+def of_template(source: str, family: str, write: Write, end: str, *, free: bool = False) -> Speaker:
+    row = FAMILIES[family]
+    markers = [*(row.think or ()), *row.calls, *row.dropped, *row.ends]
+    tokenizer = WordTokenizer(list(dict.fromkeys(markers)))
+    template = ChatTemplate({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
+    spoken = ChatTemplateFormat(
+        family,
+        tokenizer,
+        renderer=TemplateRenderer(template, tokenizer, row),
+        stop_token_ids=[tokenizer.encode(each, special=True)[0] for each in row.ends],
+    )
+    return Speaker(
+        spoken,
+        lambda parts: write(parts) + end,
+        lambda text: tokenizer.encode(text, special=True),
+        tokenizer.decode,
+        free,
+    )
+
+
+def harmony() -> Speaker:
+    return Speaker(
+        HarmonyFormat(today=lambda: "2026-11-20"),
+        harmony_text,
+        load_encoding().encode_markup,
+        load_encoding().text,
+        free=True,
+    )
+
+
+def scripted() -> Speaker:
+    return Speaker(
+        scripted_chat(),
+        lambda parts: hermes_text(parts) + "<|im_end|>",
+        lambda text: SCRIPTED.encode(text, special=True),
+        SCRIPTED.decode,
+        free=True,
+    )
+
+
+def qwen() -> Speaker:
+    return of_template(templates.QWEN, "hermes", hermes_text, "<|im_end|>", free=True)
+
+
+def llama() -> Speaker:
+    return of_template(templates.LLAMA, "llama3_json", llama_text, "<|eom_id|>")
+
+
+def mistral() -> Speaker:
+    return of_template(templates.MISTRAL, "mistral_array", mistral_text, "</s>")
+
+
+def deepseek() -> Speaker:
+    return of_template(templates.DEEPSEEK, "deepseek_v31", deepseek_text, "<｜end▁of▁sentence｜>")
+
+
+def careless() -> Speaker:
+    return of_template(templates.CARELESS, "hermes", hermes_text, "<|im_end|>", free=True)
+
+
+SPEAKERS = [harmony, scripted, qwen, llama, mistral, deepseek]
+
+
+# --- a conversation -------------------------------------------------------------------------------
+
+
+class Talk:
+    """A conversation with a model: what it is given, what it writes, what comes of it."""
+
+    def __init__(self, speaker: Speaker, *, salt: str = "a") -> None:
+        self.speaker = speaker
+        self.turn = Turn(model="m", items=[HELLO], tools=TOOLS, cache_salt=salt)
+        self._ids = 0
+        self.came: list[str] = []  # of the latest calls
+
+    @property
+    def prompt(self) -> list[int]:
+        prompt = asyncio.run(self.speaker.format.render(self.turn))
+        return list(prompt.token_ids)
+
+    @property
+    def text(self) -> str:
+        return self.speaker.reads(self.prompt)
+
+    def write(self, parts: Sequence[Part], cuts: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+        """Let the model write, and its calls be answered. Returns its prompt and its output."""
+        text = self.speaker.write(parts)
+        return self.write_text(text, cuts)
+
+    def write_text(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+        prompt, output = self.prompt, retokenised(self.speaker.encode(text), self.speaker, cuts)
+        parser = self.speaker.format.parser(self.turn, Prompt(token_ids=prompt))
+        deltas = [*parser.feed(Step(text=text, token_ids=output)), *parser.end()]
+        items, answers = self._items(deltas)
+        self.speaker.format.keep(self.turn, items, output, parser)
+        self.add(*items, *answers)
+        return prompt, output
+
+    def add(self, *items: i.Item) -> None:
+        self.turn = replace(self.turn, items=[*self.turn.items, *items])
+
+    def _items(self, deltas: Sequence[d.Delta]) -> tuple[list[i.Item], list[i.Item]]:
+        """Fold deltas into items; what the server runs has its result, the rest is answered."""
+        items: list[i.Item] = []
+        answers: list[i.Item] = []
+        text, call = "", None
+        self.came = []
+        for delta in [*deltas, d.ItemEnd()]:
+            if isinstance(delta, d.CallStart):
+                call = delta
+            elif isinstance(delta, d.ItemEnd | d.TextDelta) and call is not None:
+                self._ids += 1
+                self.came.append(f"came of {self._ids}.")
+                item, answer = _called(call, text, f"call{self._ids:05}", self.came[-1])
+                items.append(item)
+                answers += answer
+                text, call = "", None
+            if isinstance(delta, d.TextDelta):
+                items = _with_text(items, delta)
+            elif isinstance(delta, d.ReasoningDelta):
+                items.append(i.Reasoning(content=(c.ReasoningText(text=delta.text),)))
+            elif isinstance(delta, d.ArgumentsDelta):
+                text += delta.text
+        return items, answers
+
+
+def _with_text(items: list[i.Item], delta: d.TextDelta) -> list[i.Item]:
+    content = (c.OutputText(text=delta.text),)
+    phase: Any = delta.phase
+    return [*items, i.Message(role="assistant", content=content, phase=phase)]
+
+
+def _called(call: d.CallStart, text: str, call_id: str, came: str) -> tuple[i.Item, list[i.Item]]:
+    match call.kind:
+        case "mcp":
+            label, name = call.namespace or "", call.name
+            item = i.McpCall(id=call_id, server_label=label, name=name, arguments=text, output=came)
+            return item, []
+        case "mcp_approval":
+            label, name = call.namespace or "", call.name
+            asked = i.McpApprovalRequest(id=call_id, server_label=label, name=name, arguments=text)
+            # Approved of, and run when the next response begins.
+            approved = i.McpApprovalResponse(approval_request_id=call_id, approve=True)
+            ran = i.McpCall(server_label=label, name=name, arguments=text, output=came)
+            return asked, [approved, ran]
+        case "python":
+            logs = ({"type": "logs", "logs": came},)
+            return i.CodeInterpreterCall(id=call_id, code=text, container_id="c", outputs=logs), []
+        case "custom":
+            output: i.Item = i.CustomToolCallOutput(call_id=call_id, output=came)
+            return i.CustomToolCall(call_id=call_id, name=call.name, input=text), [output]
+    answer = i.FunctionCallOutput(call_id=call_id, output=came)
+    return i.FunctionCall(call_id=call_id, name=call.name, arguments=text), [answer]
+
+
+def retokenised(ids: list[int], speaker: Speaker, cuts: Sequence[int]) -> list[int]:
+    """Return tokens of the same text, some words of them in pieces."""
+    out = list(ids)
+    for cut in cuts:
+        place = cut % len(out)
+        word = speaker.reads([out[place]])
+        halves = [speaker.encode(word[:1]), speaker.encode(word[1:])]
+        if word.isalpha() and word.isascii() and len(word) > 1:
+            out[place : place + 1] = halves[0] + halves[1]
+    return out
+
+
+# --- the property ---------------------------------------------------------------------------------
+
+texts = st.sampled_from(["Well.", "Let me look\n\nagain", " déjà vu ", "a { b", "\n", "thinking"])
+arguments = {
+    "look": st.sampled_from(["{}", '{ "x" :1}', '{"a":"\\u0041"}']),
+    "note": st.sampled_from(['{"input":"x"}', '{ "input" : "\\u0041 b" }']),
+    "calc__add": st.sampled_from(['{"a":1}', "{}", '{"a": [ ]}']),
+    "run": st.sampled_from(['{"code":"1+1"}', '{ "code": "x\\ny" }']),
+    "calc__ask": st.sampled_from(['{"q":1}', "{}"]),
+}
+calls = st.sampled_from(sorted(arguments)).flatmap(
+    lambda name: arguments[name].map(lambda text: Part("call", text, name))
+)
+prose = texts.flatmap(lambda text: st.sampled_from([Part("think", text), Part("say", text)]))
+turns = st.tuples(
+    st.lists(prose | calls, max_size=4), calls, st.lists(st.integers(0, 50), max_size=3)
+).map(lambda drawn: ([*drawn[0], drawn[1]], drawn[2]))
+
+
+@pytest.mark.parametrize("speaker_of", SPEAKERS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(written=st.lists(turns, min_size=1, max_size=5))
+def test_a_prompt_begins_with_the_last_prompt_and_its_output(
+    speaker_of: Callable[[], Speaker], written: list[tuple[list[Part], list[int]]]
+) -> None:
+    talk = Talk(speaker_of())
+    for parts, cuts in written:
+        asked = parts if talk.speaker.free else [part for part in parts if part.kind != "think"]
+        prompt, output = talk.write(asked, cuts)
+        after = talk.prompt
+        assert after[: len(prompt) + len(output)] == prompt + output
+        rest = talk.speaker.reads(after[len(prompt) + len(output) :])
+        assert [rest.count(each) for each in talk.came] == [1] * len(talk.came)
+
+
+CALLS = [
+    Part("call", '{"a":1}', "calc__add"),
+    Part("call", '{ "code": "1" }', "run"),
+    Part("call", "{}", "look"),
+]
+
+
+@pytest.mark.parametrize("speaker_of", [*SPEAKERS, careless])
+def test_where_nothing_is_remembered_the_prompt_is_written_anew(
+    speaker_of: Callable[[], Speaker],
+) -> None:
+    talk, elsewhere = Talk(speaker_of()), Talk(speaker_of())
+    for _ in range(2):
+        talk.write(CALLS)
+        elsewhere.turn = talk.turn
+        assert all(each in elsewhere.text for each in talk.came)
+    prompt, output = elsewhere.write(CALLS)  # it is remembered from here on
+    if speaker_of is not careless:
+        assert elsewhere.prompt[: len(prompt) + len(output)] == prompt + output
+
+
+@pytest.mark.parametrize("speaker_of", SPEAKERS)
+def test_how_one_tenant_wrote_is_unknown_to_another(speaker_of: Callable[[], Speaker]) -> None:
+    speaker = speaker_of()
+    mine, theirs = Talk(speaker, salt="a"), Talk(speaker, salt="b")
+    mine.write([Part("call", '{"a":   "letters"}', "look")], cuts=range(50))
+    theirs.turn = replace(mine.turn, cache_salt="b")
+    assert mine.prompt != theirs.prompt
+
+
+@pytest.mark.parametrize("speaker_of", [harmony, scripted, qwen])
+def test_calls_of_a_turn_stay_together_when_its_reasoning_is_dropped(
+    speaker_of: Callable[[], Speaker],
+) -> None:
+    talk = Talk(speaker_of())
+    talk.write([Part("think", "Let me think"), *CALLS])
+    talk.turn = replace(
+        talk.turn, items=[each for each in talk.turn.items if not isinstance(each, i.Reasoning)]
+    )
+    talk.add(i.Message(role="user", content="And now?"))
+    places = [talk.text.index(name) for name in ("calc__add", "run", "look")]
+    assert "Let me think" not in talk.text
+    assert max(places[0], talk.text.index('"a"')) < talk.text.index(talk.came[0])
+    assert talk.text.index('"1"') < talk.text.index(talk.came[0])
+
+
+@pytest.mark.parametrize("speaker_of", SPEAKERS)
+def test_what_the_client_changed_is_not_repeated_as_it_was(
+    speaker_of: Callable[[], Speaker],
+) -> None:
+    talk = Talk(speaker_of())
+    talk.write([Part("call", '{"a": "before"}', "look")])
+    hello, call, *rest = talk.turn.items
+    assert isinstance(call, i.FunctionCall)
+    changed = replace(call, arguments='{"a": "after"}')
+    talk.turn = replace(talk.turn, items=[hello, changed, *rest])
+    assert "after" in talk.text
+    assert "before" not in talk.text
+
+
+@pytest.mark.parametrize("speaker_of", SPEAKERS)
+def test_of_two_answers_to_the_same_each_goes_on_as_it_was_written(
+    speaker_of: Callable[[], Speaker],
+) -> None:
+    speaker = speaker_of()
+    talks = [Talk(speaker), Talk(speaker)]
+    written = [
+        talk.write([Part("call", f'{{"a":   {n}}}', "look")]) for n, talk in enumerate(talks)
+    ]
+    for talk, (prompt, output) in zip(talks, written, strict=True):
+        assert talk.prompt[: len(prompt) + len(output)] == prompt + output
+
+
+MALFORMED = {
+    harmony: "<|channel|>commentary to=functions.look and so<|message|>{}<|call|>",
+    qwen: "<tool_call>never <tool_call>{}</tool_call>",
+}
+
+
+@pytest.mark.parametrize("speaker_of", MALFORMED)
+def test_what_had_to_be_mended_is_not_shown_to_the_model_again(
+    speaker_of: Callable[[], Speaker],
+) -> None:
+    talk = Talk(speaker_of())
+    markup = MALFORMED[speaker_of] + ("<|im_end|>" if speaker_of is qwen else "")
+    prompt, output = talk.write_text(markup)
+    talk.add(i.Message(role="user", content="And now?"))
+    assert talk.prompt[: len(prompt) + len(output)] != prompt + output
+
+
+def test_a_model_that_takes_one_call_a_message_gets_each_with_its_result() -> None:
+    talk = Talk(llama())
+    talk.write(CALLS)
+    elsewhere = Talk(llama())
+    elsewhere.turn = talk.turn
+    text = elsewhere.text
+    first, second, third = (text.index(f'"name": "{each.name}"') for each in CALLS)
+    assert first < text.index(talk.came[0]) < second < text.index(talk.came[1]) < third
+
+
+def test_the_oldest_turns_are_forgotten_first() -> None:
+    recall: Recall[str] = Recall(lambda entry: "other" if entry.isupper() else "model", limit=10)
+    for place in ("A", "B", "C"):
+        recall.keep(None, [place], ["said"], [1, 2, 3, 4])
+    assert list(recall.turns(None, ["A", "said"])) == ["A", "said"]
+    _, own = recall.turns(None, ["C", "said"])
+    assert not isinstance(own, str)
+    assert list(own.token_ids or ()) == [1, 2, 3, 4]
