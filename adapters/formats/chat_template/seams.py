@@ -1,7 +1,7 @@
 """Where a template's text and the model's own tokens meet: found out by trying, as in takes.py.
 
-A template writes whole conversations. To repeat a turn as the model wrote it, a message that is only
-a mark stands for it; what the template has written around the mark is cut away up to where the
+A template writes whole conversations. To repeat a turn as the model wrote it, a message that is
+only a mark stands for it; what the template has written around the mark is cut away up to where the
 prompt of that turn ended, and down to the marker that ends a turn. A template that writes no such
 marker, or has more to write than is known here, is not cut: the turn is then written anew.
 """

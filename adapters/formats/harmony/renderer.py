@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding
@@ -95,7 +96,7 @@ class Renderer:
         self._encoding = encoding
         self._today = today
         self._image_tokens = image_tokens
-        self._recall: Recall[Written] = Recall(_author)
+        self._recall: Recall[Written] = Recall(_author, key=_told)
         self._tool_sections = ToolSections(encoding)
 
     async def render(self, turn: Turn) -> Prompt:
@@ -339,6 +340,14 @@ def _author(written: Written) -> Author:
         case Called() | Said(role="assistant"):
             return "model"
     return "other"
+
+
+def _told(written: Written) -> object:
+    """Return what is told, however its text came: as it is, or as a part of content."""
+    if isinstance(written, Called) or isinstance(written.body, str):
+        return written
+    body = [getattr(part, "text", None) or part for part in written.body]
+    return replace(written, body=body[0] if len(body) == 1 else body)
 
 
 _ENDS = dict.fromkeys(h.STOPS, h.END) | {h.CALL: h.CALL}
