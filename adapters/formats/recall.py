@@ -15,7 +15,7 @@ needs a word here, whatever its arguments look like once they are an item.
 from __future__ import annotations
 
 from array import array
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Generic, Literal, TypeVar
@@ -23,6 +23,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from antiphon.adapters.formats.latest import Latest
 from antiphon.domain import items as i
 
 REMEMBERED_TOKENS = 1_000_000
@@ -85,9 +86,7 @@ class Recall(Generic[E]):
     ) -> None:
         self._author = author
         self._key = key
-        self._limit = limit
-        self._size = 0
-        self._turns: OrderedDict[bytes, tuple[_Turn, ...]] = OrderedDict()
+        self._turns: Latest[Sequence[_Turn]] = Latest(limit)
 
     def keep(
         self,
@@ -109,16 +108,12 @@ class Recall(Generic[E]):
         )
         tokens = None if token_ids is None else array("Q", token_ids)
         turn = _Turn(said, tokens, thinks)
-        if all(is_thought for _, is_thought in said) or turn.size > self._limit:
+        if all(is_thought for _, is_thought in said):
             return  # nothing to know it by
         *_, place = self._places(salt, before)
-        known = self._turns.pop(place, ())
+        known = self._turns.find(place) or ()
         kept = (turn, *(each for each in known if each.said != said))[:TURNS_OF_A_PLACE]
-        self._turns[place] = kept
-        self._size += sum(each.size for each in kept) - sum(each.size for each in known)
-        while self._size > self._limit:
-            _, oldest = self._turns.popitem(last=False)
-            self._size -= sum(each.size for each in oldest)
+        self._turns.keep(place, kept, sum(each.size for each in kept))
 
     def turns(self, salt: str | None, entries: Sequence[E]) -> Iterator[E | Own[E]]:
         """Yield the entries, those of each turn that is remembered together, before the results of
@@ -151,10 +146,7 @@ class Recall(Generic[E]):
     def _found(self, place: bytes, entries: Sequence[E], start: int) -> _Found | None:
         if self._author(entries[start]) not in ("model", "thought"):
             return None
-        turns = self._turns.get(place)
-        if turns is None:
-            return None
-        self._turns.move_to_end(place)
+        turns = self._turns.find(place) or ()
         matches = (self._match(turn, entries, start) for turn in turns)
         found = [each for each in matches if each is not None]
         return max(found, key=lambda each: (each.is_whole, each.end), default=None)

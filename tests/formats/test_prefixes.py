@@ -23,6 +23,7 @@ from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.adapters.formats.harmony import HarmonyFormat
 from antiphon.adapters.formats.harmony.encoding import load_encoding
+from antiphon.adapters.formats.latest import Latest, Texts
 from antiphon.adapters.formats.recall import Recall
 from antiphon.application.ports import Format, Prompt, Step, Turn
 from antiphon.domain import content as c
@@ -420,3 +421,46 @@ def test_the_oldest_turns_are_forgotten_first() -> None:
     _, own = recall.turns(None, ["C", "said"])
     assert not isinstance(own, str)
     assert list(own.token_ids or ()) == [1, 2, 3, 4]
+
+
+class Counting(WordTokenizer):
+    """Counts the characters that it is given."""
+
+    encoded = 0
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        self.encoded += len(text)
+        return super().encode(text, special=special)
+
+
+def test_only_what_is_new_in_a_prompt_is_encoded() -> None:
+    row = FAMILIES["hermes"]
+    tokenizer = Counting([*(row.think or ()), *row.calls, *row.dropped, *row.ends])
+    renderer = TemplateRenderer(ChatTemplate({"default": templates.QWEN}, {}), tokenizer, row)
+    spoken = ChatTemplateFormat("hermes", tokenizer, renderer=renderer, stop_token_ids=[5, 6])
+    ends = tokenizer.token_id("<|im_end|>")
+    assert ends in spoken.stop_token_ids
+    talk = Talk(Speaker(spoken, hermes_text, lambda text: [*text.encode(), ends], str))
+    talk.add(i.Message(role="user", content=10_000 * "word "))
+    talk.write([Part("call", "{}", "look")])
+    before = tokenizer.encoded
+    assert len(talk.prompt) > 10_000
+    assert tokenizer.encoded - before < 1000
+
+
+def test_what_was_encoded_for_one_tenant_is_encoded_again_for_another() -> None:
+    known: Latest[Any] = Latest(100)
+    Texts("a", known).keep(300 * "x", [1, 2])
+    assert list(Texts("a", known).find(300 * "x") or ()) == [1, 2]
+    assert Texts("b", known).find(300 * "x") is None
+
+
+def test_the_texts_that_were_not_used_for_longest_are_forgotten_first() -> None:
+    known: Latest[str] = Latest(10)
+    known.keep(b"a", "first", 4)
+    known.keep(b"b", "second", 4)
+    assert known.find(b"a") == "first"
+    known.keep(b"c", "third", 4)
+    assert [known.find(key) for key in (b"a", b"b", b"c")] == ["first", None, "third"]
+    known.keep(b"d", "too long", 11)
+    assert not known

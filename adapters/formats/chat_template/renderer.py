@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import secrets
+from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -40,7 +41,8 @@ from antiphon.adapters.formats.chat_template.transcript import (
     text_of,
     transcript,
 )
-from antiphon.adapters.formats.recall import Own, as_called
+from antiphon.adapters.formats.latest import Latest, Texts
+from antiphon.adapters.formats.recall import REMEMBERED_TOKENS, Own, as_called
 from antiphon.adapters.formats.tools import offered
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
@@ -90,6 +92,7 @@ class TemplateRenderer(Renderer):
         # Some templates tell a call from a message by its content being null; most want a string.
         self._no_content = None if re.search(r"content\W* is none", template.source) else ""
         self._takes = takes(template)
+        self._texts: Latest[array[int]] = Latest(REMEMBERED_TOKENS)
         self._recall = chat_recall()
         self._known_seams: dict[str, Seams] = {}
 
@@ -104,10 +107,7 @@ class TemplateRenderer(Renderer):
         if pieces is None:
             pieces, image_urls = self._pieces(turn, [_cuttable(each, {}) for each in entries], {})
         assert pieces is not None, "there is nothing to cut"
-        if sum(len(piece) for piece in pieces if isinstance(piece, str)) > LONG_PROMPT:
-            ids = await asyncio.to_thread(self._encode, pieces)
-        else:
-            ids = self._encode(pieces)
+        ids = await self._encode(pieces, Texts(turn.cache_salt, self._texts))
         return Prompt(token_ids=ids, image_urls=image_urls)
 
     def keep(
@@ -149,10 +149,7 @@ class TemplateRenderer(Renderer):
             arguments = {} if self._takes.objects else "{}"
             return marked(mark, no_content=self._no_content, arguments=arguments, call_id=call_id)
 
-        try:
-            return seams(render, turn, self._family.ends)
-        except RequestError:
-            return {}
+        return seams(render, turn, self._family.ends)
 
     def _told(self, messages: Sequence[Json]) -> Sequence[Json]:
         return messages if self._takes.texts else [in_parts(message) for message in messages]
@@ -176,11 +173,21 @@ class TemplateRenderer(Renderer):
             return False
         return text.rstrip().endswith(self._family.think[0])
 
-    def _encode(self, pieces: Sequence[str | Sequence[int]]) -> list[int]:
-        ids: list[int] = []
-        for piece in pieces:
-            ids += self._tokenizer.encode(piece, special=True) if isinstance(piece, str) else piece
-        return ids
+    async def _encode(self, pieces: Sequence[str | Sequence[int]], known: Texts) -> list[int]:
+        texts = {piece: known.find(piece) for piece in pieces if isinstance(piece, str)}
+        new = [text for text, found in texts.items() if found is None]
+        if sum(map(len, new)) > LONG_PROMPT:
+            encoded = await asyncio.to_thread(self._encode_all, new)
+        else:
+            encoded = self._encode_all(new)
+        for text, ids in zip(new, encoded, strict=True):
+            known.keep(text, ids)
+            texts[text] = ids
+        whole = [texts[piece] if isinstance(piece, str) else piece for piece in pieces]
+        return [token for part in whole for token in part or ()]
+
+    def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self._tokenizer.encode(text, special=True) for text in texts]
 
 
 def options(turn: Turn) -> dict[str, Any]:

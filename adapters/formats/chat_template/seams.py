@@ -15,6 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.domain.errors import RequestError
+
 Json = dict[str, Any]
 Render = Callable[[Sequence[Json]], str]
 """Messages to text; may be refused with a RequestError."""
@@ -59,10 +61,7 @@ def marked(mark: str, *, no_content: str | None, arguments: Any, call_id: str | 
 
 
 def seams(render: Render, turn: Callable[[str, str | None], Json], ends: Iterable[str]) -> Seams:
-    """`turn` makes a message of a mark and the id of a call, None for no call.
-
-    Raises: RequestError where the template takes none of this.
-    """
+    """`turn` makes a message of a mark and the id of a call, None for no call."""
     known: dict[Place, Seam] = {}
     for calls in (False, True):
         places = [Place(calls, after_tool) for after_tool in (False, True)]
@@ -81,8 +80,11 @@ def _seam(
     if place.after_tool:
         before += [turn("f", CALL_ID), result | {"content": "c0ffee-before"}]
     after = result if place.calls else {"role": "user", "content": came}
-    prompt = render(before)
-    text = render([*before, turn(mark, CALL_ID if place.calls else None), after])
+    try:
+        prompt = render(before)
+        text = render([*before, turn(mark, CALL_ID if place.calls else None), after])
+    except RequestError:
+        return None
     head, *tail = text.split(mark)
     if len(tail) != 1 or came not in tail[0] or _end(tail[0].split(came)[0], ends, 0) is None:
         return None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,7 +42,14 @@ from antiphon.adapters.formats.harmony.tools import (
     is_hosted,
     recipient_of,
 )
-from antiphon.adapters.formats.recall import Author, Own, Recall, as_called
+from antiphon.adapters.formats.latest import Latest, Texts
+from antiphon.adapters.formats.recall import (
+    REMEMBERED_TOKENS,
+    Author,
+    Own,
+    Recall,
+    as_called,
+)
 from antiphon.adapters.formats.tools import offered, wrapped
 from antiphon.application.ports import Json, Parser, Prompt, Turn
 from antiphon.domain import content as c
@@ -96,6 +104,7 @@ class Renderer:
         self._encoding = encoding
         self._today = today
         self._image_tokens = image_tokens
+        self._texts: Latest[array[int]] = Latest(REMEMBERED_TOKENS)
         self._recall: Recall[Written] = Recall(_author, key=_told)
         self._tool_sections = ToolSections(encoding)
 
@@ -103,7 +112,10 @@ class Renderer:
         image_urls: list[str] = []
         entries = _without_old_reasoning(list(self._entries(turn, image_urls)))
         pieces = [piece for entry in entries for piece in entry.pieces]
-        ids = await self._encode([*pieces, h.START, self._encoding.encode_fixed(ASSISTANT)])
+        ids = await self._encode(
+            [*pieces, h.START, self._encoding.encode_fixed(ASSISTANT)],
+            Texts(turn.cache_salt, self._texts),
+        )
         return Prompt(token_ids=ids, image_urls=image_urls)
 
     def keep(
@@ -121,7 +133,7 @@ class Renderer:
             thinks=parser.reasoning_tokens > 0,
         )
 
-    async def _encode(self, pieces: Sequence[Piece]) -> list[int]:
+    async def _encode(self, pieces: Sequence[Piece], known: Texts) -> list[int]:
         ids: list[int] = []
         without_pause = 0
         for piece in pieces:
@@ -131,12 +143,17 @@ class Renderer:
             if not isinstance(piece, str):
                 ids += piece
                 continue
+            if (found := known.find(piece)) is not None:
+                ids += found
+                continue
+            start = len(ids)
             for text in _portions(piece):
                 ids += self._encoding.encode(text)
                 without_pause += len(text)
                 if without_pause >= CHARACTERS_WITHOUT_PAUSE:
                     without_pause = 0
                     await asyncio.sleep(0)
+            known.keep(piece, ids[start:])
         return ids
 
     def _entries(self, turn: Turn, image_urls: list[str]) -> Iterator[Entry]:
