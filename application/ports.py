@@ -96,12 +96,14 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
 class Prompt(Struct, frozen=True, kw_only=True):
     """A rendered turn; `image_urls` belong, in order, to the image placeholders in it.
 
-    They are data URLs, of a type that was looked up. `prepared` is the engine's own.
+    They are data URLs, of a type that was looked up. `prepared` is the engine's own; `place` is the
+    format's: by what it knows the conversation so far.
     """
 
     token_ids: Sequence[int]
     image_urls: Sequence[str] = ()
     prepared: Any = None
+    place: bytes = b""
 
 
 class Parser(Protocol):
@@ -150,10 +152,16 @@ class Format(Protocol):
     def parser(self, turn: Turn, prompt: Prompt) -> Parser: ...
 
     def keep(
-        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int], parser: Parser
+        self,
+        turn: Turn,
+        prompt: Prompt,
+        *,
+        token_ids: Sequence[int],
+        parser: Parser,
+        items: Sequence[Item],
     ) -> None:
-        """Remember that the turn's output, complete and read by `parser`, has become `items`: a
-        prompt with them continues this turn's prompt and output exactly.
+        """Remember that this output, complete and read by `parser`, has become `items`: a prompt
+        with them continues this prompt and its output exactly.
         """
 
     def constraint(self, turn: Turn) -> Constraint | None:

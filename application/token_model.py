@@ -211,7 +211,13 @@ class TokenTurn(ModelTurn):
     def became(self, items: Sequence[Item]) -> None:
         # What a stop string has cut off was written all the same: its tokens are not the items'.
         if not self._turn.sampling.stop:
-            self._format.keep(self._turn, items, self._output, self._parser)
+            self._format.keep(
+                self._turn,
+                self._prompt,
+                token_ids=self._output,
+                parser=self._parser,
+                items=items,
+            )
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return (

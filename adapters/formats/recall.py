@@ -88,16 +88,28 @@ class Recall(Generic[E]):
         self._key = key
         self._turns: Latest[Sequence[_Turn]] = Latest(limit)
 
+    def places(self, salt: str | None, entries: Sequence[E]) -> list[bytes]:
+        """Return a digest of what stands before each entry, and of all. Thoughts count for nothing:
+        a place stays the same when they are left out.
+        """
+        digest = blake2b((salt or "").encode("utf-8", "surrogatepass"), digest_size=16)
+        digest.update(b"\0")
+        places = [digest.digest()]
+        for entry in entries:
+            if self._author(entry) != "thought":
+                digest.update(_written(self._key(entry)))
+            places.append(digest.digest())
+        return places
+
     def keep(
         self,
-        salt: str | None,
-        before: Sequence[E],
+        place: bytes,
         wrote: Sequence[E],
         token_ids: Sequence[int] | None,
         *,
         thinks: bool = False,
     ) -> None:
-        """Remember a turn that was written after `before`: as `token_ids`, its end included.
+        """Remember a turn that was written at `place`: as `token_ids`, its end included.
 
         Without them only that it was one turn is known.
         """
@@ -106,24 +118,21 @@ class Recall(Generic[E]):
             for entry in wrote
             if (author := self._author(entry)) in ("model", "thought")
         )
-        tokens = None if token_ids is None else array("Q", token_ids)
-        turn = _Turn(said, tokens, thinks)
         if all(is_thought for _, is_thought in said):
             return  # nothing to know it by
-        *_, place = self._places(salt, before)
+        turn = _Turn(said, None if token_ids is None else array("Q", token_ids), thinks)
         known = self._turns.find(place) or ()
         kept = (turn, *(each for each in known if each.said != said))[:TURNS_OF_A_PLACE]
         self._turns.keep(place, kept, sum(each.size for each in kept))
 
-    def turns(self, salt: str | None, entries: Sequence[E]) -> Iterator[E | Own[E]]:
+    def turns(self, entries: Sequence[E], places: Sequence[bytes]) -> Iterator[E | Own[E]]:
         """Yield the entries, those of each turn that is remembered together, before the results of
         its calls. Tokens with reasoning that the entries do not have are not repeated.
         """
-        places = list(self._places(salt, entries)) if self._turns else ()
         asked = self._asked(entries)
         position = 0
         while position < len(entries):
-            found = self._found(places[position], entries, position) if places else None
+            found = self._found(places[position], entries, position)
             if found is None:
                 yield entries[position]
                 position += 1
@@ -169,18 +178,6 @@ class Recall(Generic[E]):
                 break
             end = position + 1
         return None if missing.total() else _Found(turn, end, is_whole=not thoughts)
-
-    def _places(self, salt: str | None, entries: Sequence[E]) -> Iterator[bytes]:
-        """Yield a digest of what stands before each entry, and of all. Thoughts count for nothing:
-        a place stays the same when they are left out.
-        """
-        digest = blake2b((salt or "").encode("utf-8", "surrogatepass"), digest_size=16)
-        digest.update(b"\0")
-        for entry in entries:
-            yield digest.digest()
-            if self._author(entry) != "thought":
-                digest.update(self._digest(entry))
-        yield digest.digest()
 
     def _digest(self, entry: E) -> bytes:
         return blake2b(_written(self._key(entry)), digest_size=16).digest()

@@ -188,8 +188,7 @@ class Talk:
 
     @property
     def prompt(self) -> list[int]:
-        prompt = asyncio.run(self.speaker.format.render(self.turn))
-        return list(prompt.token_ids)
+        return list(self._render().token_ids)
 
     @property
     def text(self) -> str:
@@ -201,13 +200,16 @@ class Talk:
         return self.write_text(text, cuts)
 
     def write_text(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-        prompt, output = self.prompt, retokenised(self.speaker.encode(text), self.speaker, cuts)
-        parser = self.speaker.format.parser(self.turn, Prompt(token_ids=prompt))
+        prompt, output = self._render(), retokenised(self.speaker.encode(text), self.speaker, cuts)
+        parser = self.speaker.format.parser(self.turn, prompt)
         deltas = [*parser.feed(Step(text=text, token_ids=output)), *parser.end()]
         items, answers = self._items(deltas)
-        self.speaker.format.keep(self.turn, items, output, parser)
+        self.speaker.format.keep(self.turn, prompt, token_ids=output, parser=parser, items=items)
         self.add(*items, *answers)
-        return prompt, output
+        return list(prompt.token_ids), output
+
+    def _render(self) -> Prompt:
+        return asyncio.run(self.speaker.format.render(self.turn))
 
     def add(self, *items: i.Item) -> None:
         self.turn = replace(self.turn, items=[*self.turn.items, *items])
@@ -415,12 +417,14 @@ def test_a_model_that_takes_one_call_a_message_gets_each_with_its_result() -> No
 
 def test_the_oldest_turns_are_forgotten_first() -> None:
     recall: Recall[str] = Recall(lambda entry: "other" if entry.isupper() else "model", limit=10)
-    for place in ("A", "B", "C"):
-        recall.keep(None, [place], ["said"], [1, 2, 3, 4])
-    assert list(recall.turns(None, ["A", "said"])) == ["A", "said"]
-    _, own = recall.turns(None, ["C", "said"])
-    assert not isinstance(own, str)
-    assert list(own.token_ids or ()) == [1, 2, 3, 4]
+    for asked in ("A", "B", "C"):
+        recall.keep(recall.places(None, [asked])[-1], ["said"], [1, 2, 3, 4])
+
+    def told(*entries: str) -> list[Any]:
+        return list(recall.turns(entries, recall.places(None, entries)))
+
+    assert told("A", "said") == ["A", "said"]
+    assert list(told("C", "said")[1].token_ids) == [1, 2, 3, 4]
 
 
 class Counting(WordTokenizer):

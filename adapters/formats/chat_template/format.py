@@ -22,6 +22,8 @@ from antiphon.adapters.formats.chat_template.tokenizer import (
     HfTokenizer,
     Tokenizer,
 )
+from antiphon.adapters.formats.chat_template.transcript import transcript
+from antiphon.adapters.formats.recall import as_called
 from antiphon.application.ports import Format, Json, Parser, Prompt, Turn
 from antiphon.application.sampling import Constraint
 from antiphon.domain.errors import SettingsError
@@ -66,11 +68,21 @@ class ChatTemplateFormat(Format):
         )
 
     def keep(
-        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int], parser: Parser
+        self,
+        turn: Turn,
+        prompt: Prompt,
+        *,
+        token_ids: Sequence[int],
+        parser: Parser,
+        items: Sequence[Item],
     ) -> None:
         ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
-        repeated = token_ids if ended and parser.is_well_formed else None
-        self._renderer.keep(turn, items, repeated, thinks=parser.reasoning_tokens > 0)
+        self._renderer.recall.keep(
+            prompt.place,
+            list(transcript(as_called(items), turn.tools)),
+            token_ids if ended and parser.is_well_formed else None,
+            thinks=parser.reasoning_tokens > 0,
+        )
 
     def constraint(self, turn: Turn) -> Constraint | None:
         return constraint(self._family, turn, inside_reasoning=self._renderer.opens_reasoning(turn))

@@ -32,7 +32,7 @@ from antiphon.adapters.formats.chat_template.transcript import (
     written,
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
-from antiphon.adapters.formats.recall import Own, as_called
+from antiphon.adapters.formats.recall import Own
 from antiphon.adapters.formats.tools import (
     CODE,
     mcp_name,
@@ -44,7 +44,6 @@ from antiphon.adapters.formats.tools import (
 )
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain.errors import RequestError
-from antiphon.domain.items import Item
 from antiphon.domain.tools import ToolSpec
 
 IMAGE_TOKENS = 85
@@ -143,7 +142,7 @@ class ScriptedRenderer(Renderer):
     reads_images = True
 
     def __init__(self) -> None:
-        self._recall = chat_recall()
+        self.recall = chat_recall()
 
     def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - it never does
         return False
@@ -160,22 +159,15 @@ class ScriptedRenderer(Renderer):
         for message in turn.previous_messages:
             prompt.add(_previous(message))
         entries = list(transcript(turn.items, turn.tools))
-        for entry in self._recall.turns(turn.cache_salt, entries):
+        places = self.recall.places(turn.cache_salt, entries)
+        for entry in self.recall.turns(entries, places):
             if isinstance(entry, Own):
                 prompt.repeat(entry)
             else:
                 prompt.add(entry)
         prompt.close()
         prompt.ids += HEADS["assistant"]
-        return Prompt(token_ids=prompt.ids, image_urls=prompt.image_urls)
-
-    def keep(
-        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int] | None, *, thinks: bool
-    ) -> None:
-        written = list(transcript([*turn.items, *as_called(items)], turn.tools))
-        begins = len(list(transcript(turn.items, turn.tools)))
-        before, wrote = written[:begins], written[begins:]
-        self._recall.keep(turn.cache_salt, before, wrote, token_ids, thinks=thinks)
+        return Prompt(token_ids=prompt.ids, image_urls=prompt.image_urls, place=places[-1])
 
 
 @lru_cache(maxsize=64)

@@ -42,12 +42,11 @@ from antiphon.adapters.formats.chat_template.transcript import (
     transcript,
 )
 from antiphon.adapters.formats.latest import Latest, Texts
-from antiphon.adapters.formats.recall import REMEMBERED_TOKENS, Own, as_called
+from antiphon.adapters.formats.recall import REMEMBERED_TOKENS, Own, Recall
 from antiphon.adapters.formats.tools import offered
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
-from antiphon.domain.items import Item
 
 LONG_PROMPT = 20_000
 """Characters from which on encoding is given a thread, so that other requests go on."""
@@ -61,7 +60,9 @@ T = TypeVar("T")
 
 
 class Renderer(Protocol):
-    """Makes prompts: from the conversation to tokens."""
+    """Makes prompts: from the conversation to tokens. Turns that `recall` knows it repeats."""
+
+    recall: Recall[Entry]
 
     @property
     def reads_images(self) -> bool:
@@ -69,13 +70,6 @@ class Renderer(Protocol):
 
     async def render(self, turn: Turn) -> Prompt:
         """Raises: RequestError for what this model cannot be given."""
-
-    def keep(
-        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int] | None, *, thinks: bool
-    ) -> None:
-        """Remember that this output, its end included, has become `items`; without its tokens, only
-        that they were one turn. `thinks`: reasoning is among the tokens.
-        """
 
     def opens_reasoning(self, turn: Turn) -> bool:
         """Whether the prompt of such a turn ends inside reasoning."""
@@ -93,7 +87,7 @@ class TemplateRenderer(Renderer):
         self._no_content = None if re.search(r"content\W* is none", template.source) else ""
         self._takes = takes(template)
         self._texts: Latest[array[int]] = Latest(REMEMBERED_TOKENS)
-        self._recall = chat_recall()
+        self.recall = chat_recall()
         self._known_seams: dict[str, Seams] = {}
 
     @property
@@ -101,22 +95,16 @@ class TemplateRenderer(Renderer):
         return self._takes.images
 
     async def render(self, turn: Turn) -> Prompt:
-        entries = list(self._recall.turns(turn.cache_salt, _entries(turn.items, turn)))
+        told = _entries(turn)
+        places = self.recall.places(turn.cache_salt, told)
+        entries = list(self.recall.turns(told, places))
         known = self._seams(options(turn))
         pieces, image_urls = self._pieces(turn, [_cuttable(each, known) for each in entries], known)
         if pieces is None:
             pieces, image_urls = self._pieces(turn, [_cuttable(each, {}) for each in entries], {})
         assert pieces is not None, "there is nothing to cut"
         ids = await self._encode(pieces, Texts(turn.cache_salt, self._texts))
-        return Prompt(token_ids=ids, image_urls=image_urls)
-
-    def keep(
-        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int] | None, *, thinks: bool
-    ) -> None:
-        written = _entries([*turn.items, *as_called(items)], turn)
-        begins = len(_entries(turn.items, turn))
-        before, wrote = written[:begins], written[begins:]
-        self._recall.keep(turn.cache_salt, before, wrote, token_ids, thinks=thinks)
+        return Prompt(token_ids=ids, image_urls=image_urls, place=places[-1])
 
     def _pieces(
         self, turn: Turn, entries: Sequence[Entry | Own[Entry]], known: Seams
@@ -211,12 +199,12 @@ def chat_messages(
 ) -> list[Json]:
     """Return the turn as chat messages."""
     messages = _Messages(turn.previous_messages, call_id_length, no_content, takes)
-    messages.take(turn, _entries(turn.items, turn))
+    messages.take(turn, _entries(turn))
     return messages.written
 
 
-def _entries(items: Sequence[Item], turn: Turn) -> list[Entry]:
-    _, rest = leading_instructions(items)
+def _entries(turn: Turn) -> list[Entry]:
+    _, rest = leading_instructions(turn.items)
     return list(transcript(rest, turn.tools))
 
 

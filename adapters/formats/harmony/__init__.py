@@ -57,10 +57,16 @@ class HarmonyFormat(Format):
         return HarmonyParser(h.load_encoding(), turn)
 
     def keep(
-        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int], parser: Parser
+        self,
+        turn: Turn,
+        prompt: Prompt,
+        *,
+        token_ids: Sequence[int],
+        parser: Parser,
+        items: Sequence[Item],
     ) -> None:
         if self._renderer is not None:
-            self._renderer.keep(turn, items, token_ids, parser)
+            self._renderer.keep(turn, prompt, token_ids=token_ids, parser=parser, items=items)
 
     def constraint(self, turn: Turn) -> Constraint | None:
         return constraint(turn)

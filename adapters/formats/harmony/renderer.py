@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -110,25 +110,31 @@ class Renderer:
 
     async def render(self, turn: Turn) -> Prompt:
         image_urls: list[str] = []
-        entries = _without_old_reasoning(list(self._entries(turn, image_urls)))
+        written = _written(turn)
+        places = self._recall.places(turn.cache_salt, written)
+        told = self._recall.turns(written, places)
+        entries = _without_old_reasoning(list(self._entries(turn, told, image_urls)))
         pieces = [piece for entry in entries for piece in entry.pieces]
         ids = await self._encode(
             [*pieces, h.START, self._encoding.encode_fixed(ASSISTANT)],
             Texts(turn.cache_salt, self._texts),
         )
-        return Prompt(token_ids=ids, image_urls=image_urls)
+        return Prompt(token_ids=ids, image_urls=image_urls, place=places[-1])
 
     def keep(
-        self, turn: Turn, items: Sequence[Item], token_ids: Sequence[int], parser: Parser
+        self,
+        turn: Turn,
+        prompt: Prompt,
+        *,
+        token_ids: Sequence[int],
+        parser: Parser,
+        items: Sequence[Item],
     ) -> None:
         """Remember that this output has become `items` (ports.Format)."""
         repeats = parser.is_well_formed and token_ids[-1:] and token_ids[-1] in h.STOPS
-        written = _written([*turn.items, *as_called(items)], turn)
-        begins = len(_written(turn.items, turn))
         self._recall.keep(
-            turn.cache_salt,
-            written[:begins],
-            written[begins:],
+            prompt.place,
+            list(write_items(as_called(items), turn.tools)),
             [*token_ids[:-1], _ENDS[token_ids[-1]]] if repeats else None,
             thinks=parser.reasoning_tokens > 0,
         )
@@ -156,7 +162,9 @@ class Renderer:
             known.keep(piece, ids[start:])
         return ids
 
-    def _entries(self, turn: Turn, image_urls: list[str]) -> Iterator[Entry]:
+    def _entries(
+        self, turn: Turn, told: Iterable[Written | Own[Written]], image_urls: list[str]
+    ) -> Iterator[Entry]:
         leading, _ = leading_instructions(turn.items)
         yield self._plain("system", [self._fixed(self._system_text(turn))])
         texts = (_only_text(message.content or "") for message in leading)
@@ -165,7 +173,7 @@ class Renderer:
             yield self._plain("developer", developer)
         for message in turn.previous_messages:
             yield from self._previous(message)
-        for written in self._recall.turns(turn.cache_salt, _written(turn.items, turn)):
+        for written in told:
             if isinstance(written, Own):
                 yield from self._own(written, image_urls)
             else:
@@ -342,9 +350,9 @@ def _without_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:
     return kept
 
 
-def _written(items: Sequence[Item], turn: Turn) -> list[Written]:
+def _written(turn: Turn) -> list[Written]:
     """Return the conversation's messages, without the instructions that it begins with."""
-    _, rest = leading_instructions(items)
+    _, rest = leading_instructions(turn.items)
     return list(write_items(rest, turn.tools))
 
 

@@ -64,9 +64,10 @@ def answers_to(items: list[i.Item]) -> list[i.Item]:
 
 def play(harmony: HarmonyFormat, render: Render, turn: Turn, generated: list[int]) -> Turn:
     """Parse what was generated for the turn and return the turn after it."""
-    parser = harmony.parser(turn, render(turn))
+    prompt = render(turn)
+    parser = harmony.parser(turn, prompt)
     items = items_of(parser.feed(Step(token_ids=generated)) + parser.end())
-    harmony.keep(turn, items, generated, parser)
+    harmony.keep(turn, prompt, token_ids=generated, parser=parser, items=items)
     return a_turn(items=(*turn.items, *items, *answers_to(items)), cache_salt=turn.cache_salt)
 
 
@@ -132,7 +133,7 @@ def test_a_call_of_a_fixed_shape_is_continued_as_the_model_wrote_it(
     fields = fields_of(kind, TYPED[kind])
     assert fields is not None
     call = CLIENT_TOOLS[kind].item(call_id="call_1", **fields)
-    harmony.keep(turn, [call], generated, parser)
+    harmony.keep(turn, render(turn), token_ids=generated, parser=parser, items=[call])
     after = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
     assert after[: len(before) + len(generated)] == before + generated
 
@@ -153,7 +154,7 @@ def test_a_call_of_a_server_is_continued_as_the_model_wrote_it(
     written: i.Item = call
     if kind == "mcp_approval":
         written = i.McpApprovalRequest(server_label="my docs", name="read", arguments=arguments)
-    harmony.keep(turn, [written], generated, parser)
+    harmony.keep(turn, render(turn), token_ids=generated, parser=parser, items=[written])
     after = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
     assert after[: len(before) + len(generated)] == before + generated
 

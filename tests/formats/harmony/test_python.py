@@ -35,7 +35,7 @@ def parsed(
 ) -> list[d.Delta]:
     parser = harmony.parser(turn, render(turn))
     deltas = joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
-    harmony.keep(turn, became, ids, parser)
+    harmony.keep(turn, render(turn), token_ids=ids, parser=parser, items=became)
     return deltas
 
 
