@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 from msgspec import Struct
@@ -13,7 +14,6 @@ from antiphon.domain.errors import RequestError
 Json = dict[str, Any]
 
 PROBE = "c0ffee"
-CALL_ID = "abcdefghi"
 IMAGE: Json = {"type": "image"}
 """An image among the parts of a message, as templates know it."""
 
@@ -48,10 +48,14 @@ def takes(template: ChatTemplate) -> Takes:
 
 
 def _calls(template: ChatTemplate, *, texts: bool) -> dict[str, bool]:
-    ways: tuple[Any, ...] = ({}, "{}")
-    for arguments in ways:
-        if _written(template, _called(1, texts=texts, arguments=arguments)):
-            many = bool(_written(template, _called(2, texts=texts, arguments=arguments)))
+    """Return how calls may come. Some templates see them only where there is no content at all."""
+    ways: Sequence[tuple[Any, Any]] = list(product(({}, "{}"), ("" if texts else [], None)))
+    for arguments, content in ways:
+        call = _call(PROBE, arguments)
+        message = {"role": "assistant", "content": content}
+        asked = [{"role": "user", "content": "?" if texts else [text("?")]}]
+        if PROBE in _written(template, [*asked, message | {"tool_calls": [call]}]):
+            many = PROBE in _written(template, [*asked, message | {"tool_calls": [call, call]}])
             return {"many_calls": many, "objects": arguments == {}}
     return {}  # it takes no calls at all
 
@@ -84,15 +88,15 @@ def _asked(*parts: Json) -> list[Json]:
     return [{"role": "user", "content": list(parts)}]
 
 
-def _called(times: int, *, texts: bool, arguments: Any = {}) -> list[Json]:  # noqa: B006
-    function = {"name": "f", "arguments": arguments}
-    call = {"id": CALL_ID, "type": "function", "function": function}
-    return [
-        {"role": "user", "content": "?" if texts else [text("?")]},
-        {"role": "assistant", "content": "" if texts else [], "tool_calls": [call] * times},
-    ]
+def _call(name: str, arguments: Any) -> Json:
+    function = {"name": name, "arguments": arguments}
+    return {"id": "abcdefghi", "type": "function", "function": function}
 
 
 def _returned(*parts: Json, texts: bool) -> list[Json]:
-    result = {"role": "tool", "tool_call_id": CALL_ID, "name": "f", "content": list(parts)}
-    return [*_called(1, texts=texts), result]
+    call = _call("f", {})
+    return [
+        {"role": "user", "content": "?" if texts else [text("?")]},
+        {"role": "assistant", "content": "" if texts else [], "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "name": "f", "content": list(parts)},
+    ]
