@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import pytest
@@ -63,6 +63,7 @@ class Speaker(Struct, frozen=True):
     encode: Encode
     reads: Callable[[Sequence[int]], str]
     free: bool = False
+    options: Mapping[str, Any] = {}
 
 
 # --- how they write -------------------------------------------------------------------------------
@@ -167,11 +168,21 @@ def deepseek() -> Speaker:
     return of_template(templates.DEEPSEEK, "deepseek_v31", deepseek_text, "<｜end▁of▁sentence｜>")
 
 
+def thinking_deepseek() -> Speaker:
+    """The prompt opens its first thought, and nothing its later ones."""
+    speaker = deepseek()
+
+    def write(parts: Sequence[Part]) -> str:
+        return "Hm</think>" + speaker.write(parts)
+
+    return replace(speaker, write=write, options={"thinking": True})
+
+
 def careless() -> Speaker:
     return of_template(templates.CARELESS, "hermes", hermes_text, "<|im_end|>", free=True)
 
 
-SPEAKERS = [harmony, scripted, qwen, llama, mistral, deepseek]
+SPEAKERS = [harmony, scripted, qwen, llama, mistral, deepseek, thinking_deepseek]
 
 
 # --- a conversation -------------------------------------------------------------------------------
@@ -182,7 +193,13 @@ class Talk:
 
     def __init__(self, speaker: Speaker, *, salt: str = "a") -> None:
         self.speaker = speaker
-        self.turn = Turn(model="m", items=[HELLO], tools=TOOLS, cache_salt=salt)
+        self.turn = Turn(
+            model="m",
+            items=[HELLO],
+            tools=TOOLS,
+            cache_salt=salt,
+            template_kwargs=speaker.options,
+        )
         self._ids = 0
         self.came: list[str] = []  # of the latest calls
 
@@ -367,10 +384,11 @@ def test_what_the_client_changed_is_not_repeated_as_it_was(
 ) -> None:
     talk = Talk(speaker_of())
     talk.write([Part("call", '{"a": "before"}', "look")])
-    hello, call, *rest = talk.turn.items
-    assert isinstance(call, i.FunctionCall)
-    changed = replace(call, arguments='{"a": "after"}')
-    talk.turn = replace(talk.turn, items=[hello, changed, *rest])
+    changed = [
+        replace(item, arguments='{"a": "after"}') if isinstance(item, i.FunctionCall) else item
+        for item in talk.turn.items
+    ]
+    talk.turn = replace(talk.turn, items=changed)
     assert "after" in talk.text
     assert "before" not in talk.text
 
