@@ -142,6 +142,10 @@ def harmony() -> Speaker:
     )
 
 
+def seeing_harmony() -> Speaker:
+    return replace(harmony(), format=HarmonyFormat(image_tokens=4))
+
+
 def scripted() -> Speaker:
     return Speaker(
         scripted_chat(),
@@ -486,3 +490,21 @@ def test_the_texts_that_were_not_used_for_longest_are_forgotten_first() -> None:
     assert [known.find(key) for key in (b"a", b"b", b"c")] == ["first", None, "third"]
     known.keep(b"d", "too long", 11)
     assert not known
+
+
+@pytest.mark.parametrize("speaker_of", [scripted, seeing_harmony])
+def test_after_another_picture_it_is_another_conversation(
+    speaker_of: Callable[[], Speaker],
+) -> None:
+    def shown(letter: str) -> i.Message:
+        image = c.InputImage(image_url=f"data:image/png;base64,{letter}")
+        return i.Message(role="user", content=(image,))
+
+    talk = Talk(speaker_of())
+    talk.add(shown("A"))
+    call = Part("call", '{ "a":   1 }', "look")
+    prompt, output = talk.write([call], cuts=range(50))
+    assert talk.prompt[: len(prompt) + len(output)] == prompt + output
+    _, _, *rest = talk.turn.items
+    talk.turn = replace(talk.turn, items=[HELLO, shown("B"), *rest])
+    assert talk.prompt[: len(prompt) + len(output)] != prompt + output

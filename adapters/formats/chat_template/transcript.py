@@ -98,7 +98,7 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
 
 def chat_recall() -> Recall[Entry]:
     """Return a memory of turns as they are told here; ids are ours, so they tell no turn apart."""
-    return Recall(_author, key=_without_id)
+    return Recall(_author, key=_told)
 
 
 def _author(entry: Entry) -> Author:
@@ -112,8 +112,21 @@ def _author(entry: Entry) -> Author:
     return "other"
 
 
-def _without_id(entry: Entry) -> object:
-    return replace(entry, call_id="") if isinstance(entry, Called | Returned) else entry
+def _told(entry: Entry) -> object:
+    match entry:
+        case Called():
+            return replace(entry, call_id="")
+        case Said(by, pieces) | Returned(by, _, pieces) if any(
+            kind == "image" for kind, _ in pieces
+        ):
+            # Images are large: their hash is computed once, by Python itself.
+            short = [
+                (kind, hash(text)) if kind == "image" else (kind, text) for kind, text in pieces
+            ]
+            return type(entry).__name__, by, short
+        case Returned():
+            return replace(entry, call_id="")
+    return entry
 
 
 def pieces(content: str | Sequence[c.Part] | None) -> list[Piece]:

@@ -371,7 +371,11 @@ def _told(written: Written) -> object:
     """Return what is told, however its text came: as it is, or as a part of content."""
     if isinstance(written, Called) or isinstance(written.body, str):
         return written
-    body = [getattr(part, "text", None) or part for part in written.body]
+    # Images are large: their hash is computed once, by Python itself.
+    body = [
+        hash(part.image_url) if isinstance(part, c.InputImage) else getattr(part, "text", part)
+        for part in written.body
+    ]
     return replace(written, body=body[0] if len(body) == 1 else body)
 
 
