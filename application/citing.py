@@ -14,6 +14,7 @@ from antiphon.application.ports import Json, ModelTurn
 from antiphon.domain import deltas as d
 from antiphon.domain.citations import Markers
 from antiphon.domain.content import Annotation
+from antiphon.domain.items import Item
 
 Cite = Callable[[str, int, int], Annotation | None]
 """(words of a marker, its start and end in the text) -> what it cites; None if it cites nothing
@@ -44,6 +45,9 @@ class CitingTurn(ModelTurn):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+    def became(self, items: Sequence[Item]) -> None:
+        self._inner.became(items)
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._inner.messages()

@@ -38,9 +38,13 @@ KINDS = {
 }
 
 
-def parsed(harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int]) -> list[d.Delta]:
+def parsed(
+    harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int], *became: i.Item
+) -> list[d.Delta]:
     parser = harmony.parser(turn, render(turn))
-    return joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
+    deltas = joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
+    harmony.keep(turn, render(turn), token_ids=ids, parser=parser, items=became)
+    return deltas
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -49,15 +53,15 @@ def test_a_call_is_read_however_it_is_addressed_and_continued_exactly(
 ) -> None:
     turn = a_turn(items=(HELLO,), tools=BROWSER)
     before, generated = list(render(turn).token_ids), encoding.encode_markup(way.format(ARGUMENTS))
-    assert parsed(harmony, render, turn, generated) == [
-        d.CallStart("web_search", kind="web_search"),
-        d.ArgumentsDelta(ARGUMENTS),
-        d.ItemEnd(),
-    ]
     call = i.WebSearchCall(
         action={"type": "search", "query": "bonn"},
         results=({"arguments": ARGUMENTS, "text": "[0] bonn"},),
     )
+    assert parsed(harmony, render, turn, generated, call) == [
+        d.CallStart("web_search", kind="web_search"),
+        d.ArgumentsDelta(ARGUMENTS),
+        d.ItemEnd(),
+    ]
     prompt = list(render(a_turn(items=(HELLO, call), tools=BROWSER)).token_ids)
     assert prompt[: len(before) + len(generated)] == before + generated
     shown = "<|start|>browser.search to=assistant<|channel|>analysis<|message|>[0] bonn<|end|>"
