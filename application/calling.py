@@ -276,6 +276,9 @@ class CallingTurn(ModelTurn):
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._inner.messages()
 
+    def used(self) -> Sequence[TurnUsage]:
+        return self._inner.used()
+
 
 class _Call:
     """A call as it is read; `ends_at` is where its result belongs among what was held back."""

@@ -15,6 +15,7 @@ from antiphon.domain.errors import EngineError
 from antiphon.domain.items import Item, Message
 from antiphon.domain.response import TextConfig
 from antiphon.domain.tools import Choice
+from antiphon.domain.usage import TurnUsage
 
 LONGEST_SUMMARY = 4096
 """Tokens, its reasoning included: enough for a long task, and a bound on what a request costs."""
@@ -73,6 +74,9 @@ class CompactingTurn(ModelTurn):
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._inner.messages()
+
+    def used(self) -> Sequence[TurnUsage]:
+        return self._inner.used()
 
     def _item(self, summary: str) -> d.Delta:
         if not summary.strip():

@@ -38,6 +38,7 @@ from antiphon.domain.items import Item
 from antiphon.domain.prompts import Template
 from antiphon.domain.response import Response, TextConfig
 from antiphon.domain.tools import Choice, McpTool, ToolSpec
+from antiphon.domain.usage import TurnUsage
 
 Json = dict[str, Any]
 
@@ -57,7 +58,8 @@ class Turn(Struct, frozen=True, kw_only=True):
     `items` are the conversation in order, without what the conversation rules drop. `tools` are
     offered to the model in this order; `choice` says which of them it may or must call. `effort`
     is None where the request leaves it to the model. `previous_messages` are in the format's own
-    shape and come first.
+    shape and come first. `known_tokens` are those that the turn before read and wrote, where this
+    one goes on after what the server did for it: what its prompt has beyond them, tools gave.
     """
 
     model: str
@@ -75,6 +77,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     priority: int = 0
     cache_salt: str | None = None
     trace_headers: Mapping[str, str] = {}
+    known_tokens: int | None = None
 
 
 class Step(Struct, frozen=True, kw_only=True, gc=False):
@@ -264,6 +267,10 @@ class ModelTurn(Protocol):
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         """Return the turn's input and output in the format's own shape, as far as they exist."""
+
+    def used(self) -> Sequence[TurnUsage]:
+        """Return the tokens taken so far, for a turn that is left before its end told of them."""
+        return ()
 
 
 class Model(Protocol):

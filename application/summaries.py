@@ -73,6 +73,9 @@ class SummarisedTurn(ModelTurn):
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._inner.messages()
 
+    def used(self) -> Sequence[TurnUsage]:
+        return [*self._inner.used(), *self._usage]
+
     def _ends_thought(self, delta: d.Delta) -> bool:
         """Note what is thought. Returns whether a thought is complete before this delta."""
         if isinstance(delta, d.ReasoningDelta):

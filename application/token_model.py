@@ -190,13 +190,17 @@ class TokenTurn(ModelTurn):
         self._prompt = prompt
         self._steps = steps
         self._stopping = stopping
+        taken = len(prompt.token_ids)
+        self._known = taken if turn.known_tokens is None else turn.known_tokens
         self._output: list[int] = []
+        self._cached = 0
 
     async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
         feed = self._feed if self._stopping else self._parser.feed
         async with aclosing(self._steps) as steps:
             async for step in steps:
                 self._output += step.token_ids
+                self._cached = step.cached_tokens
                 deltas = feed(step)
                 if step.finish is None:
                     yield deltas
@@ -225,6 +229,17 @@ class TokenTurn(ModelTurn):
             self._format.messages(self._output),
         )
 
+    def used(self) -> Sequence[TurnUsage]:
+        return [
+            TurnUsage(
+                input=len(self._prompt.token_ids),
+                cached=self._cached,
+                output=len(self._output),
+                reasoning=self._parser.reasoning_tokens,
+                tool_output=max(0, len(self._prompt.token_ids) - self._known),
+            )
+        ]
+
     def _feed(self, step: Step) -> list[Delta]:
         assert self._stopping is not None
         return self._stopping.feed(self._parser.feed(step))
@@ -233,12 +248,7 @@ class TokenTurn(ModelTurn):
         if step.finish not in ("stop", "length"):
             raise EngineError(f"The engine ended the run: {step.finish}.")
         rest = self._parser.end()  # first: it may still count reasoning
-        usage = TurnUsage(
-            input=len(self._prompt.token_ids),
-            cached=step.cached_tokens,
-            output=len(self._output),
-            reasoning=self._parser.reasoning_tokens,
-        )
+        (usage,) = self.used()
         if self._stopping:
             rest = [*self._stopping.feed(rest), *self._stopping.end()]
         return [*rest, TurnEnd(step.finish, usage)]

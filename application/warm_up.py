@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from msgspec.structs import replace
 
 from antiphon.application.ports import Json, ModelTurn, Turn
 from antiphon.domain.deltas import Delta, TurnEnd
+from antiphon.domain.usage import TurnUsage
 
 
 def shortest(turn: Turn) -> Turn:
@@ -26,8 +27,7 @@ class WarmUp(ModelTurn):
         async with aclosing(aiter(self._turn)) as batches:
             async for deltas in batches:
                 if deltas and isinstance(deltas[-1], TurnEnd):
-                    usage = replace(deltas[-1].usage, output=0, reasoning=0)
-                    yield [TurnEnd("stop", usage)]
+                    yield [TurnEnd("stop", _of_prompt(deltas[-1].usage))]
 
     async def aclose(self) -> None:
         await self._turn.aclose()
@@ -35,3 +35,10 @@ class WarmUp(ModelTurn):
     def messages(self) -> tuple[list[Json], list[Json]]:
         given, _ = self._turn.messages()
         return given, []
+
+    def used(self) -> Sequence[TurnUsage]:
+        return [_of_prompt(usage) for usage in self._turn.used()]
+
+
+def _of_prompt(usage: TurnUsage) -> TurnUsage:
+    return replace(usage, output=0, reasoning=0)

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 from antiphon.domain.items import AnyItem
 from antiphon.domain.request import PromptParam
-from antiphon.domain.usage import Usage
+from antiphon.domain.usage import TurnTokens, Usage
 
 Json = dict[str, Any]
 
@@ -64,6 +64,7 @@ class Response(Struct, frozen=True, kw_only=True):
     """Frozen: the sequencer makes a new one where its state changes.
 
     `tools` are echoed with their defaults filled in; a tool of unknown type is echoed as it came.
+    `usage_per_turn` is ours: there if the model had several turns, or for who asks for messages.
     """
 
     id: str
@@ -95,6 +96,7 @@ class Response(Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     truncation: str = "disabled"
     usage: Usage | None = None
+    usage_per_turn: tuple[TurnTokens, ...] | UnsetType = UNSET
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

@@ -19,7 +19,7 @@ from antiphon.domain.errors import OutOfOrder
 from antiphon.domain.items import AnyItem
 from antiphon.domain.lifecycle import State, advance
 from antiphon.domain.response import Failure, IncompleteDetails, Json, Response
-from antiphon.domain.usage import TurnUsage, total
+from antiphon.domain.usage import TurnUsage, per_turn, total
 
 
 class Sequencer:
@@ -120,6 +120,10 @@ class Sequencer:
         self._open = BUILDERS[type(delta)](delta, seed)
         return self._number([*closing, *self._open.open(), *self._open.add(delta)])
 
+    def count(self, usages: Sequence[TurnUsage]) -> None:
+        """Count the tokens of a turn that has no TurnEnd, because it was left."""
+        self._turns += usages
+
     def complete(self) -> list[e.Event]:
         events = self._close("completed")
         done = self._end("completed", completed_at=int(self._now()))
@@ -177,9 +181,14 @@ class Sequencer:
 
     def _end(self, status: str, **changes: object) -> Response:
         shown = self.response.input_messages is not UNSET
-        usage = total(self._turns, list_turns=shown) if self._turns else None
+        each = per_turn(self._turns)
         self.response = replace(
-            self.response, status=status, output=tuple(self._output), usage=usage, **changes
+            self.response,
+            status=status,
+            output=tuple(self._output),
+            usage=total(self._turns, list_turns=shown) if self._turns else None,
+            usage_per_turn=each if shown or len(each) > 1 else UNSET,
+            **changes,
         )
         return self.response
 

@@ -8,7 +8,10 @@ from msgspec import UNSET, Struct, UnsetType
 
 
 class TurnUsage(Struct, frozen=True, kw_only=True):
-    """Tokens of one engine run; `tool_output` are the input tokens that tools added before it."""
+    """Tokens of one engine run; none at all where a turn asked no model.
+
+    `tool_output` are those of the input that came since the turn before: what tools gave.
+    """
 
     input: int = 0
     cached: int = 0
@@ -31,8 +34,18 @@ class OutputTokensDetails(Struct, frozen=True, kw_only=True):
     tool_output_tokens_per_turn: tuple[int, ...] | UnsetType = UNSET
 
 
+class TurnTokens(Struct, frozen=True, kw_only=True):
+    """What the client sees of one turn."""
+
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    tool_output_tokens: int
+
+
 class Usage(Struct, frozen=True, kw_only=True):
-    """What the client sees.
+    """What the client sees of all turns.
 
     The per-turn lists are vLLM's extension (api_surface 11), for those who ask: strict clients
     accept nothing but numbers among the details (docs/decisions/0022).
@@ -55,6 +68,7 @@ def total(turns: Sequence[TurnUsage], *, list_turns: bool = False) -> Usage:
     def each(counts: Iterable[int]) -> tuple[int, ...] | UnsetType:
         return tuple(counts) if list_turns else UNSET
 
+    turns = of_models(turns)
     inputs = sum(t.input for t in turns)
     outputs = sum(t.output for t in turns)
     return Usage(
@@ -72,4 +86,23 @@ def total(turns: Sequence[TurnUsage], *, list_turns: bool = False) -> Usage:
             tool_output_tokens_per_turn=each(t.tool_output for t in turns),
         ),
         total_tokens=inputs + outputs,
+    )
+
+
+def of_models(turns: Sequence[TurnUsage]) -> Sequence[TurnUsage]:
+    """Return the turns that asked a model: any of them had a prompt."""
+    return [turn for turn in turns if turn.input]
+
+
+def per_turn(turns: Sequence[TurnUsage]) -> tuple[TurnTokens, ...]:
+    """Return what each turn took, in order."""
+    return tuple(
+        TurnTokens(
+            input_tokens=turn.input,
+            cached_tokens=turn.cached,
+            output_tokens=turn.output,
+            reasoning_tokens=turn.reasoning,
+            tool_output_tokens=turn.tool_output,
+        )
+        for turn in of_models(turns)
     )

@@ -42,7 +42,7 @@ from antiphon.domain.response import (
     Response,
     TextConfig,
 )
-from antiphon.domain.usage import TurnUsage, total
+from antiphon.domain.usage import TurnUsage, per_turn, total
 
 US, THEM = "us", "them"
 RUNNING = ("queued", "in_progress")
@@ -52,6 +52,8 @@ FAR_AHEAD = 4e9
 
 OWNER = "srv_a"
 """The server that runs what these tests create, where they say nothing else."""
+
+TURNS = (TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1))
 
 EVERY_FIELD: dict[str, Any] = {
     "created_at": 1_790_000_000,
@@ -69,7 +71,8 @@ EVERY_FIELD: dict[str, Any] = {
     "tool_choice": {"type": "function", "name": "f"},
     "tools": (Raw(b'{"type":"function","name":"f","x":1.50}'), Raw(b'{"type":"new"}')),
     "top_p": 1.0,
-    "usage": total([TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1)]),
+    "usage": total(TURNS),
+    "usage_per_turn": per_turn(TURNS),
     "metadata": {"z": "1", "a": ""},
     "prompt": PromptParam(id="p", version="1", variables={"v": Raw(b'{"type":"x","y":1.50}')}),
     "request_id": "req_1",

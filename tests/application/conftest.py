@@ -92,6 +92,9 @@ class PlayedTurn(ModelTurn):
     def messages(self) -> tuple[list[Json], list[Json]]:
         return [{"message": "in"}], [{"message": "out"}]
 
+    def used(self) -> Sequence[TurnUsage]:
+        return [TurnUsage(input=3, output=2)]
+
 
 class PlayedModel(Model):
     """A model whose next turns are set by the test."""

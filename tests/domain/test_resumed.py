@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.domain import deltas as d
@@ -153,7 +154,7 @@ def test_between_deltas_the_end_is_the_one_that_the_first_sequencer_would_have_g
 
 def without_usage(event: Any) -> Any:
     if isinstance(event, e.TERMINAL):
-        return replace(event, response=replace(event.response, usage=None))
+        return replace(event, response=replace(event.response, usage=None, usage_per_turn=UNSET))
     return event
 
 

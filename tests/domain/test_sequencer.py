@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
@@ -164,6 +166,35 @@ def test_usage_is_the_sum_of_all_turns() -> None:
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (30, 12, 42)
     assert usage.input_tokens_details.cached_tokens == 17
     assert usage.output_tokens_details.output_tokens_per_turn == (5, 7)
+
+
+def test_what_each_turn_took_is_told_where_there_was_more_than_one() -> None:
+    seq = running()
+    seq.feed(d.TurnEnd("stop", TurnUsage(input=10, output=5, reasoning=1)))
+    seq.feed(d.TurnEnd("stop", TurnUsage()))  # of a search, which asked no model
+    only = seq.fail(Failure(code="server_error", message="x"))[-1]
+    assert isinstance(only, e.Failed)
+    assert only.response.usage_per_turn is UNSET
+    seq = running()
+    seq.feed(d.TurnEnd("stop", TurnUsage(input=10, output=5, reasoning=1)))
+    seq.feed(d.TurnEnd("stop", TurnUsage(input=20, cached=15, output=7, tool_output=5)))
+    seq.complete()
+    assert json.loads(msgspec.json.encode(seq.response.usage_per_turn)) == [
+        {
+            "input_tokens": 10,
+            "cached_tokens": 0,
+            "output_tokens": 5,
+            "reasoning_tokens": 1,
+            "tool_output_tokens": 0,
+        },
+        {
+            "input_tokens": 20,
+            "cached_tokens": 15,
+            "output_tokens": 7,
+            "reasoning_tokens": 0,
+            "tool_output_tokens": 5,
+        },
+    ]
 
 
 @pytest.mark.parametrize(

@@ -58,3 +58,15 @@ test('an agent gives an object', async () => {
   const typed = new Agent({ name: 'Typed', model, outputType: z.object({ count: z.number() }) });
   assert.deepEqual((await run(typed, script({ say: '{"count": 3}' }))).finalOutput, { count: 3 });
 });
+
+test('a run reads responses of several turns', async () => {
+  const thinker = new Agent({ name: 'Thinker', model, modelSettings: { reasoning: { summary: 'auto' } } });
+  const turns = [[{ think: 'well now' }, { say: 'so be it' }]];
+  const whole = await run(thinker, script(...turns));
+  const stream = await run(thinker, script(...turns), { stream: true });
+  await stream.completed;
+  for (const result of [whole, stream]) {
+    assert.equal(result.finalOutput, 'so be it');
+    assert.ok(result.state.usage.outputTokens > 0);
+  }
+});
