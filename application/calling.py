@@ -11,22 +11,35 @@ CallingTurn   a turn of the model with the calls that it makes: they run side by
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import Struct
 
+from antiphon.application.budgets import MOST_AT_ONCE, MOST_FAILURES, USUAL, Budgets
 from antiphon.application.citing import Cite, Cites
 from antiphon.application.ports import Json, ModelTurn, ToolResult, ToolServers, ToolSession
 from antiphon.application.runs import to_the_end
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
+from antiphon.domain import mcp
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.tools import McpTool
 from antiphon.domain.usage import TurnUsage
 
+logger = logging.getLogger("antiphon.tools")
+
 NO_MORE = "This call was not run: the response has made the max_tool_calls that it may make."
+GONE = (
+    f"This call was not run: {MOST_FAILURES} calls in a row found nobody who answers. It is of no "
+    "use to try again in this response."
+)
+BROKEN = "This call failed: what runs it has a defect."
 
 
 Given = AsyncGenerator[Sequence[d.Delta]]
@@ -47,7 +60,12 @@ class Caller(Protocol):
         """Return what runs the call; nothing runs before it is read."""
 
     def refused(self, start: d.CallStart, arguments: str, why: str) -> Sequence[d.Delta]:
-        """Return what a call gives that is not run."""
+        """Return what a call gives that is not run, or that broke before it gave anything."""
+
+    def found_nobody(self, end: d.ToolEnd) -> bool:  # noqa: ARG002
+        """Whether a call ended like this because what runs it is not there, or does not answer;
+        not because of what it was asked."""
+        return False
 
 
 class ItemCaller(Caller):
@@ -68,16 +86,40 @@ class ItemCaller(Caller):
         raise NotImplementedError
 
 
-class Calls:
-    """The calls of one response, of every kind, of which there may be `most`."""
+class Work(Struct, frozen=True):
+    """A call or a listing that may be run: what it gives, and what is given for it when it breaks.
+    It waits for its `place` first.
+    """
 
-    def __init__(self, callers: Mapping[str, Caller], most: int | None) -> None:
+    given: Given
+    refused: Callable[[str], Sequence[d.Delta]]
+    place: AbstractAsyncContextManager[object] = nullcontext()
+
+
+class Calls:
+    """The calls of one response, of every kind, of which there may be `most`.
+
+    Whatever runs a call: it ends in time, gives no more than it may, and fails alone. Who does not
+    answer is not asked for ever.
+    """
+
+    def __init__(
+        self,
+        callers: Mapping[str, Caller],
+        most: int | None,
+        budgets: Budgets = USUAL,
+        *,
+        at_once: int = MOST_AT_ONCE,
+    ) -> None:
         self._callers = callers
         self._left = most
         each_once = {id(caller): caller for caller in callers.values()}.values()
         self.cites: Sequence[Cite] = [
             caller.cite for caller in each_once if isinstance(caller, Cites)
         ]
+        self._budgets = budgets
+        self._places = asyncio.Semaphore(at_once)
+        self._found_nobody: Counter[tuple[str, str | None]] = Counter()
 
     def opening(self, delta: d.Delta) -> tuple[d.CallStart, d.Delta] | None:
         """Return the start of a call that is run here, and what opens its item."""
@@ -88,14 +130,40 @@ class Calls:
     def step(self, start: d.CallStart) -> d.ToolProgress:
         return d.ToolProgress(self._callers[start.kind].step)
 
-    def run(self, start: d.CallStart, arguments: str) -> Given:
+    def run(self, start: d.CallStart, arguments: str) -> Work:
         """Count the call, now, and return what runs it."""
         caller = self._callers[start.kind]
+        refused = partial(caller.refused, start, arguments)
         if self._left is not None:
             self._left -= 1
         if self._left is not None and self._left < 0:
-            return _one(caller.refused(start, arguments, NO_MORE))
-        return caller.call(start, arguments)
+            return Work(_one(refused(NO_MORE)), refused)
+        return Work(self._tried(caller, start, arguments), refused, self._places)
+
+    @asynccontextmanager
+    async def begun(self, work: Sequence[Work]) -> AsyncGenerator[Sequence[_Running]]:
+        """Run all of it side by side; whoever leaves early stops it."""
+        running = [_Running(each, self._budgets) for each in work]
+        try:
+            yield running
+        finally:
+            await asyncio.gather(*(each.stop() for each in running))
+
+    async def _tried(self, caller: Caller, start: d.CallStart, arguments: str) -> Given:
+        of = start.kind, start.namespace
+        if self._found_nobody[of] >= MOST_FAILURES:
+            yield caller.refused(start, arguments, GONE)
+            return
+        found_nobody = True  # where it raises, or its time is up
+        try:
+            ends: list[d.ToolEnd] = []
+            async with aclosing(caller.call(start, arguments)) as given:
+                async for batch in given:
+                    ends += (each for each in batch if isinstance(each, d.ToolEnd))
+                    yield batch
+            found_nobody = any(map(caller.found_nobody, ends))
+        finally:
+            self._found_nobody[of] = self._found_nobody[of] + 1 if found_nobody else 0
 
 
 class Sessions(ItemCaller):
@@ -115,15 +183,21 @@ class Sessions(ItemCaller):
     async def _close(self) -> None:
         await asyncio.gather(*(session.aclose() for session in self._open.values()))
 
-    async def listing(self, label: str) -> Given:
-        """Give the end of the item that lists the server's tools."""
+    def listing(self, label: str) -> Work:
+        """Return what gives the end of the item that lists the server's tools."""
+        return Work(self._listed(label), _not_listed)
+
+    async def _listed(self, label: str) -> Given:
         try:
             yield [d.ToolEnd("completed", {"tools": await self._session(label).tools()})]
         except ToolServerError as error:
-            yield [d.ToolEnd("failed", {"error": str(error)})]
+            yield _not_listed(str(error))
 
     def opening(self, start: d.CallStart) -> d.Delta:
         return start
+
+    def found_nobody(self, end: d.ToolEnd) -> bool:
+        return mcp.found_nobody(end.fields["error"])
 
     def refusal(self, why: str) -> d.ToolEnd:
         return _end(ToolResult(error={"type": "mcp_tool_execution_error", "content": why}))
@@ -147,6 +221,10 @@ class Sessions(ItemCaller):
         if label not in self._open:
             self._open[label] = self._servers.session(self._named[label])
         return self._open[label]
+
+
+def _not_listed(why: str) -> Sequence[d.Delta]:
+    return [d.ToolEnd("failed", {"error": why})]
 
 
 async def _one(batch: Sequence[d.Delta]) -> Given:
@@ -184,7 +262,7 @@ class OpeningTurn(ModelTurn):
             )
             for each in self._approved
         ]
-        async with _begun([*listings, *calls]) as running:
+        async with self._calls.begun([*listings, *calls]) as running:
             for each, following in zip(running, [*later, None], strict=True):
                 async for given in each:
                     yield [*given]
@@ -257,7 +335,7 @@ class CallingTurn(ModelTurn):
             yield held
             return
         work = [self._calls.run(call.start, call.arguments) for call in calls]
-        async with _begun(work) as running:
+        async with self._calls.begun(work) as running:
             position = 0
             for call, each in zip(calls, running, strict=True):
                 assert call.ends_at is not None
@@ -290,35 +368,62 @@ class _Call:
 
 
 class _Running:
-    """A call that runs; what it gives waits until it is read."""
+    """Work that is done within its budgets; what it gives waits until it is read."""
 
-    def __init__(self, work: Given) -> None:
+    def __init__(self, work: Work, budgets: Budgets) -> None:
+        self._work = work
+        self._budgets = budgets
         self._given: asyncio.Queue[Sequence[d.Delta] | None] = asyncio.Queue()
-        self._task = asyncio.create_task(self._run(work))
+        self._gave = False
+        self._task = asyncio.create_task(self._run())
 
     async def __aiter__(self) -> Given:
         while (batch := await self._given.get()) is not None:
             yield batch
-        await self._task
 
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, work: Given) -> None:
+    async def _run(self) -> None:
         try:
-            async with aclosing(work):
-                async for batch in work:
-                    self._given.put_nowait(batch)
+            async with self._work.place:
+                why = await self._done()
+            if why is not None:
+                # What has begun to give something is cut; else its item says why.
+                self._given.put_nowait([d.ItemEnd()] if self._gave else self._work.refused(why))
         finally:
             self._given.put_nowait(None)
 
+    async def _done(self) -> str | None:
+        """Do the work in a task of its own, which might not heed being stopped. Returns what broke
+        it."""
+        doing = asyncio.create_task(self._do())
+        try:
+            in_time, _ = await asyncio.wait({doing}, timeout=self._budgets.call_s)
+        finally:
+            doing.cancel()
+            _, stuck = await asyncio.wait({doing}, timeout=self._budgets.stopping_s)
+            if stuck:
+                logger.error("a call of a tool could not be stopped: %r", doing)
+        if not in_time:
+            return f"This call was stopped: it took more than {self._budgets.call_s:g} seconds."
+        if doing.cancelled():
+            logger.error("a call of a tool broke: it cancelled itself")
+            return BROKEN
+        return doing.result()
 
-@asynccontextmanager
-async def _begun(work: Sequence[Given]) -> AsyncGenerator[Sequence[_Running]]:
-    """Run all of it side by side; whoever leaves early stops it."""
-    running = [_Running(each) for each in work]
-    try:
-        yield running
-    finally:
-        await asyncio.gather(*(each.stop() for each in running))
+    async def _do(self) -> str | None:
+        left = self._budgets.call_bytes
+        try:
+            async with aclosing(self._work.given) as given:
+                async for batch in given:
+                    left -= sum(len(msgspec.json.encode(each)) for each in batch)
+                    if left < 0:
+                        return f"This call gave more than {self._budgets.call_bytes} bytes."
+                    self._gave = True
+                    self._given.put_nowait(batch)
+        except (Exception, SystemExit):  # whatever a tool raises: no tool ends the server
+            logger.exception("a call of a tool broke")
+            return BROKEN
+        return None

@@ -15,6 +15,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain.citations import Markers
 from antiphon.domain.content import Annotation
 from antiphon.domain.items import Item
+from antiphon.domain.usage import TurnUsage
 
 Cite = Callable[[str, int, int], Annotation | None]
 """(words of a marker, its start and end in the text) -> what it cites; None if it cites nothing
@@ -51,6 +52,9 @@ class CitingTurn(ModelTurn):
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._inner.messages()
+
+    def used(self) -> Sequence[TurnUsage]:
+        return self._inner.used()
 
     def _with_citations(self, delta: d.Delta) -> Iterator[d.Delta]:
         yield delta

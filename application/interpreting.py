@@ -144,6 +144,9 @@ class Interpreter(ItemCaller):
     def opening(self, start: d.CallStart) -> d.Delta:  # noqa: ARG002
         return d.ToolStart("code_interpreter_call", {"container_id": self._sandbox.id})
 
+    def found_nobody(self, end: d.ToolEnd) -> bool:
+        return end.status == "failed"  # it could not be run: what its code does is output
+
     def refusal(self, why: str) -> d.ToolEnd:
         return d.ToolEnd("failed", {"outputs": (_logs(why),)})
 

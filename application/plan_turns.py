@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.application.budgets import USUAL, Budgets
 from antiphon.application.ports import Model, ToolServers
 from antiphon.application.prepare_turn import Prepared
 from antiphon.application.show_items import ShowItems
@@ -21,11 +22,17 @@ class PlanTurns:
     """Makes the turns of a prepared request; none of them is admitted yet."""
 
     def __init__(
-        self, show_items: ShowItems, seal: Seal, tool_servers: ToolServers | None = None
+        self,
+        show_items: ShowItems,
+        seal: Seal,
+        tool_servers: ToolServers | None = None,
+        *,
+        budgets: Budgets = USUAL,
     ) -> None:
         self._show_items = show_items
         self._seal = seal
         self._tool_servers = tool_servers
+        self._budgets = budgets
 
     async def __call__(
         self, request: CreateResponse, prepared: Prepared, *, tenant: str, response_id: str
@@ -33,7 +40,12 @@ class PlanTurns:
         """Raises: RequestError."""
         plan = await plan_of(request, prepared, tenant=tenant)
         return Turns(
-            plan, self._show_items, self._seal, self._tool_servers, response_id=response_id
+            plan,
+            self._show_items,
+            self._seal,
+            self._tool_servers,
+            self._budgets,
+            response_id=response_id,
         )
 
 

@@ -49,6 +49,10 @@ NOT_OURS = Failure(
     code="server_error", message="The response was ended or deleted by another request."
 )
 
+CUT_BY = {"length": "max_output_tokens", "turns": "max_turns"}
+OUT_OF_TIME = "max_time"
+"""Why a response is incomplete, as `incomplete_details.reason` says it (docs/decisions/0055)."""
+
 Notices = Callable[[str, Response], Sequence[Notice]]
 """(tenant, a response in the background that is over) -> the webhooks to deliver."""
 
@@ -107,8 +111,8 @@ class Run(Struct, frozen=True, kw_only=True):
 class RunResponse:
     """Runs a response to its end; cancelling the task that runs it cancels the response.
 
-    `retry_s` is for how long a store that fails is asked again to take what is left in a
-    conversation.
+    `most_s` is for how long it may run. `retry_s` is for how long a store that fails is asked again
+    to take what is left in a conversation.
     """
 
     def __init__(
@@ -118,6 +122,7 @@ class RunResponse:
         *,
         notices: Notices = lambda _tenant, _response: (),
         log_outputs: bool = False,
+        most_s: float = 3600,
         retry_s: float = 10,
     ) -> None:
         self._log = log
@@ -125,6 +130,7 @@ class RunResponse:
         self._amends = Amends()
         self._notices = notices
         self._log_outputs = log_outputs
+        self._most_s = most_s
         self._retry_s = retry_s
 
     async def __call__(self, run: Run) -> None:
@@ -163,20 +169,12 @@ class RunResponse:
 
         Raises: LeaseLost; ServerStops where another server can begin anew.
         """
-        sequencer, reason = run.sequencer, "stop"
+        sequencer, limit = run.sequencer, asyncio.timeout(self._most_s)
         try:
             if sequencer.response.status == "queued":
                 await run.journal.append(sequencer.begin())
-            async with aclosing(run.turns.each(sequencer.output, sequencer.turns)) as turns:
-                async for turn in turns:
-                    before = len(sequencer.output)
-                    reason = await self._turn(run, aclosing(aiter(turn)))
-                    if reason == "stop":
-                        turn.became(sequencer.output[before:])
-                    if run.with_messages:
-                        sequencer.show_messages(*turn.messages())
-                    if reason != "stop":
-                        break
+            async with limit:  # whatever takes the time: the engine, a tool, who reads too slowly
+                reason = await self._each(run)
         except asyncio.CancelledError as exc:
             return _stopped(run, exc.args)
         except LeaseLost:
@@ -191,9 +189,30 @@ class RunResponse:
             logger.warning("response %s: %s", run.id, exc)
             return sequencer.fail(Failure(code="invalid_prompt", message=exc.message))
         except Exception as exc:
+            if limit.expired() and isinstance(exc, TimeoutError):
+                return sequencer.cut(OUT_OF_TIME)
             logger.exception("response %s failed", run.id)
             return sequencer.fail(_failure(exc))
-        return sequencer.complete() if reason == "stop" else sequencer.cut("max_output_tokens")
+        return sequencer.complete() if reason == "stop" else sequencer.cut(CUT_BY[reason])
+
+    async def _each(self, run: Run) -> str:
+        """Write the events of all turns. Returns why the last one ended."""
+        sequencer, reason = run.sequencer, "stop"
+        async with aclosing(run.turns.each(sequencer.output, sequencer.turns)) as turns:
+            async for turn in turns:
+                told, before = len(sequencer.turns), len(sequencer.output)
+                try:
+                    reason = await self._turn(run, aclosing(aiter(turn)))
+                finally:
+                    if len(sequencer.turns) == told:
+                        sequencer.count(turn.used())
+                if reason == "stop":
+                    turn.became(sequencer.output[before:])
+                if run.with_messages:
+                    sequencer.show_messages(*turn.messages())
+                if reason != "stop":
+                    break
+        return reason
 
     async def _turn(self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]) -> str:
         """Write a turn's events, all of an engine step at once. Returns why the turn ended."""

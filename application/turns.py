@@ -14,6 +14,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.application.budgets import MOST_AT_ONCE, Budgets
 from antiphon.application.calling import Caller, CallingTurn, Calls, OpeningTurn, Sessions
 from antiphon.application.citing import CitingTurn
 from antiphon.application.compacting import CompactingTurn, compaction_of
@@ -38,12 +39,8 @@ from antiphon.domain.items import (
 from antiphon.domain.mcp import listings_in
 from antiphon.domain.offers import Offer, heard, loaded
 from antiphon.domain.tool_search import search
-from antiphon.domain.tools import Choice, McpTool
+from antiphon.domain.tools import McpTool
 from antiphon.domain.usage import TurnUsage
-
-MOST_ROUNDS = 32
-"""Turns that the model may have after what this server did for it. In the last one nothing can be
-called: a model that only ever calls comes to an end, and that end is an answer."""
 
 DONE_HERE = (
     McpListTools,
@@ -102,12 +99,19 @@ class Turns:
         show_items: ShowItems,
         seal: Seal,
         tool_servers: ToolServers | None,
+        budgets: Budgets,
         *,
         response_id: str,
     ) -> None:
         self._plan = plan
+        self._most_turns = budgets.turns
         self._sessions = Sessions(tool_servers, plan.servers)
-        self._calls = Calls({"mcp": self._sessions, **plan.hosted}, plan.most_calls)
+        self._calls = Calls(
+            {"mcp": self._sessions, **plan.hosted},
+            plan.most_calls,
+            budgets,
+            at_once=MOST_AT_ONCE if plan.turn.parallel_tool_calls else 1,
+        )
         self._show_items = show_items
         self._seal = seal
         self._response_id = response_id
@@ -138,11 +142,8 @@ class Turns:
                 seen, before = len(output), len(usages)
                 latest = await self._begun(turn)
                 yield latest
-
-            def spent() -> int:
-                return sum(usage.output for usage in usages[before:])
-
-            async with aclosing(self._further(turn, latest, output, seen, spent)) as further:
+            later = self._further(turn, latest, output, usages, seen, before)
+            async with aclosing(later) as further:
                 async for each in further:
                     yield each
 
@@ -151,15 +152,18 @@ class Turns:
         turn: Turn,
         latest: ModelTurn,
         output: Sequence[AnyItem],
+        usages: Sequence[TurnUsage],
         seen: int,
-        spent: Callable[[], int],
+        before: int,
     ) -> AsyncGenerator[ModelTurn]:
         """Yield the turns that the latest one makes necessary: what its searches (in `output`, from
         `seen` on) have found, then the model's next turn, which sees what the server has done.
-        All of them share the tokens that the response may have (api_surface 7.13).
+        All of them share the tokens that the response may have (api_surface 7.13): `usages` counts
+        from `before` on.
         """
         offered, limit = self._plan.offered, turn.sampling.max_tokens
-        for left in reversed(range(MOST_ROUNDS)):
+        answers, of_latest = 0, before
+        while True:
             tools = [each.tool for each in offered.definitions]
             found = [search(each.arguments, tools) for each in searches_in(output[seen:])]
             if found:
@@ -167,22 +171,29 @@ class Turns:
             new = output[seen:]
             if not any(isinstance(item, DONE_HERE) for item in new) or any(map(_waits, new)):
                 return
+            known = None
             if isinstance(latest, OpeningTurn):
                 offered = heard(offered, listings_in(new))
             else:
                 offered = loaded(offered, [tool for each in found for tool in each])
-            tokens_left = None if limit is None else limit - spent()
+                answers, known = answers + 1, usages[of_latest].input + usages[of_latest].output
+            spent = sum(usage.output for usage in usages[before:])
+            tokens_left = None if limit is None else limit - spent
             if tokens_left is not None and tokens_left < 1:
-                yield SpentTurn(after=latest)
+                yield SpentTurn("length", after=latest)
+                return
+            if answers == self._most_turns:
+                yield SpentTurn("turns", after=latest)
                 return
             turn = replace(
                 turn,
                 items=[*turn.items, *new],
                 tools=offered.specs,
-                choice=offered.choice if left else Choice(mode="none"),
+                choice=offered.choice,
                 sampling=replace(turn.sampling, max_tokens=tokens_left),
+                known_tokens=known,
             )
-            seen, latest = len(output), await self._answer(turn)
+            seen, of_latest, latest = len(output), len(usages), await self._answer(turn)
             yield latest
 
     async def _begun(self, turn: Turn) -> ModelTurn:
@@ -216,13 +227,14 @@ class Turns:
 
 
 class SpentTurn(ModelTurn):
-    """The turn for which `after` has left no tokens: it is cut before it has begun."""
+    """The turn for which those up to `after` have left no budget: it is cut before it has begun."""
 
-    def __init__(self, *, after: ModelTurn) -> None:
+    def __init__(self, reason: str, *, after: ModelTurn) -> None:
+        self._reason = reason
         self._after = after
 
     async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
-        yield [TurnEnd("length", TurnUsage())]
+        yield [TurnEnd(self._reason, TurnUsage())]
 
     async def aclose(self) -> None:
         pass

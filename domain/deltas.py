@@ -97,7 +97,7 @@ class ItemEnd(Delta, frozen=True, gc=False):
 
 
 class TurnEnd(Delta, frozen=True, gc=False):
-    """The engine run is over: `reason` is `stop` or `length`.
+    """The turn is over: `reason` is `stop`, or the budget that it was cut by: `length`, `turns`.
 
     `besides` are the tokens of further runs that this turn needed.
     """

@@ -23,6 +23,9 @@ _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 ANY_OBJECT: Json = {"type": "object", "properties": {}}
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 
+TIMED_OUT, LOST, TOO_LARGE = -32001, -32000, -32002
+"""Codes of JSON-RPC errors, for what no server could tell."""
+
 
 class Terms(Struct, frozen=True, kw_only=True):
     """What the operator says of a server of his own. `allowed_tools` bind every request, None
@@ -197,6 +200,16 @@ def _is_of_the_model(item: i.Item) -> bool:
     if isinstance(item, i.Message):
         return item.role == "assistant"
     return isinstance(item, i.Reasoning | i.FunctionCall | i.CustomToolCall | i.McpCall)
+
+
+def found_nobody(error: Any) -> bool:
+    """Whether a call's `error` (api_surface 3.2) says that the server is not there or does not
+    answer. What it answered itself, that there is no such tool for example, says that it is.
+    """
+    if not isinstance(error, dict):
+        return False
+    lost = error.get("type") == "mcp_protocol_error" and error.get("code") in (TIMED_OUT, LOST)
+    return lost or error.get("type") == "http_error"
 
 
 def is_mcp(spec: ToolSpec) -> bool:

@@ -30,6 +30,7 @@ from antiphon.adapters.stores.memory_log import MemoryEventLog
 from antiphon.adapters.tool_servers.own import Own, OwnServers
 from antiphon.application.background import TakeRuns
 from antiphon.application.browsing import Browsers
+from antiphon.application.budgets import Budgets
 from antiphon.application.check_ready import CheckReady
 from antiphon.application.compact_conversation import CompactConversation
 from antiphon.application.conversations import (
@@ -491,6 +492,7 @@ class Container(containers.DeclarativeContainer):
         store,
         notices=write_notices,
         log_outputs=settings.provided.log_outputs,
+        most_s=settings.provided.response_s,
         retry_s=settings.provided.store_retry_s,
     )
     prompts: providers.Provider[PromptTemplates | None] = providers.Singleton(
@@ -530,7 +532,18 @@ class Container(containers.DeclarativeContainer):
         salt=sealer.provided.salt,
         hosted=providers.Singleton(hosted, sandboxes, web, files, settings),
     )
-    plan_turns = providers.Singleton(PlanTurns, show_items, sealer.provided.seal, tool_servers)
+    plan_turns = providers.Singleton(
+        PlanTurns,
+        show_items,
+        sealer.provided.seal,
+        tool_servers,
+        budgets=providers.Singleton(
+            Budgets,
+            turns=settings.provided.tools.max_turns,
+            call_s=settings.provided.tools.call_s,
+            call_bytes=settings.provided.tools.call_bytes,
+        ),
+    )
     jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)
     create_response = providers.Singleton(
         CreateResponseService,

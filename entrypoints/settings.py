@@ -167,6 +167,26 @@ class Tools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ge=0,
         ),
     ] = 60.0
+    max_turns: Annotated[
+        int,
+        _about(
+            TOOLS,
+            "Turns that a model may have in one response; then it ends as incomplete, with what "
+            "was called and written until then.",
+            ge=1,
+        ),
+    ] = 100
+    call_s: Annotated[
+        float,
+        _about(
+            TOOLS,
+            "Seconds for any call, whatever runs it; also where its own limit is longer.",
+            gt=0,
+        ),
+    ] = 600.0
+    call_bytes: Annotated[
+        int, _about(TOOLS, "The most that any call may give, its pictures included.", ge=1)
+    ] = 16 * 1024 * 1024
 
 
 class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -560,6 +580,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "header x-antiphon-dialect.",
         ),
     ] = "openai"
+
+    response_s: Annotated[
+        float,
+        _about(
+            SERVED,
+            "Seconds that one response may run, its tools included; then it ends as incomplete, "
+            "with what there is.",
+            gt=0,
+        ),
+    ] = 3600.0
 
     websocket_s: Annotated[
         float,

@@ -15,7 +15,7 @@ from typing import Any
 from antiphon.adapters.fetching import Checked
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.domain.errors import AntiphonError, FetchRefused, ToolServerError
-from antiphon.domain.mcp import check_url
+from antiphon.domain.mcp import LOST, TIMED_OUT, TOO_LARGE, check_url
 from antiphon.domain.tools import McpTool
 
 MOST_OPENINGS = 3
@@ -23,8 +23,6 @@ MOST_OPENINGS = 3
 
 CLOSING_S = 2.0
 LEAVING_S = 0.2
-TIMED_OUT, LOST, TOO_LARGE = -32001, -32000, -32002
-"""Codes of JSON-RPC errors, for what no server could tell."""
 
 
 class Unreached(AntiphonError):

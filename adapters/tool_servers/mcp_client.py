@@ -18,9 +18,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from antiphon.adapters.fetching import Checked
-from antiphon.adapters.tool_servers.mcp import LOST, Unreached, protocol_error, too_large
+from antiphon.adapters.tool_servers.mcp import Unreached, protocol_error, too_large
 from antiphon.application.ports import Json, ToolResult
 from antiphon.domain.errors import FetchRefused
+from antiphon.domain.mcp import LOST
 
 # They log addresses, which may hold keys, and answers. What went wrong is told in items.
 for _name in ("httpx2", "httpcore2", "mcp", "client"):

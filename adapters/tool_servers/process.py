@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from antiphon.adapters.tool_servers.mcp import LOST, Line, Unreached, protocol_error, timed_out
+from antiphon.adapters.tool_servers.mcp import Line, Unreached, protocol_error, timed_out
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.domain.errors import ToolServerError
+from antiphon.domain.mcp import LOST
 
 logger = logging.getLogger("antiphon.tools")
 

@@ -16,6 +16,7 @@ from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_log import MemoryEventLog
 from antiphon.application.background import TakeRuns
+from antiphon.application.budgets import USUAL, Budgets
 from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_response import Created, CreateLimits, CreateResponseService
 from antiphon.application.expand_prompt import ExpandPrompt
@@ -147,6 +148,7 @@ class PlayedTools(ToolServers, ToolSession):
         self.called: list[tuple[str, Json]] = []
         self.waits = asyncio.Event()
         self.stopped: list[str] = []
+        self.gives: list[ToolResult | BaseException] = []
         self.open = 0
 
     def resolve(self, server: McpTool, path: str) -> McpTool | None:
@@ -169,6 +171,11 @@ class PlayedTools(ToolServers, ToolSession):
                 await asyncio.Event().wait()
             finally:
                 self.stopped.append(name)
+        given = self.gives.pop(0) if self.gives else None
+        if isinstance(given, BaseException):
+            raise given
+        if given is not None:
+            return given
         return ToolResult(output=f"{name} {len(self.called)}")
 
     async def aclose(self) -> None:  # of a session; nobody closes the servers here
@@ -236,6 +243,8 @@ class House:
         owner: str = "srv_1",
         model: Model | None = None,
         hosted: Sequence[Hosted] = (),
+        budgets: Budgets = USUAL,
+        most_s: float = 60,
     ) -> None:
         numbers = count(1)
         self.owner = owner
@@ -258,8 +267,10 @@ class House:
         )
         self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn)
         self.notices: list[tuple[str, str]] = []
-        run_response = RunResponse(self.log, self.store, notices=self._noticed, retry_s=0.2)
-        plan_turns = PlanTurns(show_items, seal, self.tools)
+        run_response = RunResponse(
+            self.log, self.store, notices=self._noticed, most_s=most_s, retry_s=0.2
+        )
+        plan_turns = PlanTurns(show_items, seal, self.tools, budgets=budgets)
         self.jobs = jobs = Jobs(seal, unseal)
 
         def new_id(prefix: str) -> str:
@@ -337,3 +348,9 @@ async def read(created: Created) -> list[Event]:
 @pytest.fixture
 def house() -> House:
     return House()
+
+
+@pytest.fixture(name="new_house")
+def new_house_fixture() -> type[House]:
+    """For tests that say what a house is like."""
+    return House

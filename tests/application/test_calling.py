@@ -210,7 +210,7 @@ async def test_no_call_is_made_before_it_is_written_that_it_is_made(house: Any) 
 
 async def test_sessions_are_closed_also_for_who_is_cancelled_meanwhile(house: Any) -> None:
     sessions = Sessions(house.tools, [convert(SERVER, McpTool)])
-    assert [batch async for batch in sessions.listing("calc")]
+    assert [batch async for batch in sessions.listing("calc").given]
     closing = asyncio.create_task(sessions.aclose())
     await asyncio.sleep(0)
     closing.cancel()
@@ -271,13 +271,18 @@ async def test_what_a_call_gives_is_shown_while_it_runs_and_in_the_order_of_the_
     assert texts == ["one 1", "one 2", "two 1", "two 2"]
 
 
-async def test_what_goes_wrong_in_a_call_reaches_whoever_reads_the_turn() -> None:
+async def test_a_call_that_breaks_after_it_gave_something_is_cut_and_the_next_is_shown() -> None:
     class Broken(Streaming):
         async def call(self, start: d.CallStart, arguments: str) -> Given:
             yield [d.ToolEnd("completed", {"output": arguments})]
-            raise ToolServerError(start.name)
+            yield [d.TextDelta(start.name)]
+            if start.name == "one":
+                raise ToolServerError(start.name)
 
-    turn = CallingTurn(Written(call("one"), [STOP]), Calls({"mcp": Broken()}, most=None))
-    with pytest.raises(ToolServerError, match="one"):
-        async for _ in turn:
-            pass
+    turn = CallingTurn(
+        Written(call("one"), call("two"), [STOP]), Calls({"mcp": Broken()}, most=None)
+    )
+    given = [delta for batch in [batch async for batch in turn] for delta in batch]
+    shown = [delta for delta in given if isinstance(delta, d.TextDelta | d.ItemEnd)]
+    assert shown == [d.TextDelta("one"), d.ItemEnd(), d.TextDelta("two")]
+    assert given[-1] == STOP

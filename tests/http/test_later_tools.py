@@ -137,16 +137,6 @@ def test_a_call_beside_a_search_is_the_clients_to_answer_first(
     assert response["status"] == "completed"
 
 
-def test_a_model_that_only_searches_comes_to_an_end(
-    http: httpx.Client, model: str, script: Any
-) -> None:
-    turns = [{"call": "tool_search", "args": {"query": "nothing like it"}}] * 100
-    response = create(http, model=model, input=script(*turns), tools=[CRM, SEARCH])
-    assert response["status"] == "completed"
-    assert 2 <= len(response["output"]) < 100
-    assert types(response["output"])[-1] == "message"
-
-
 def test_all_turns_share_the_tokens_that_the_response_may_have(
     http: httpx.Client, model: str, script: Any
 ) -> None:

@@ -295,15 +295,6 @@ def test_no_more_calls_than_max_tool_calls_are_run(
     assert len(site.methods("tools/call")) == 1
 
 
-def test_a_model_that_only_calls_comes_to_an_answer(
-    calling: httpx.Client, site: Site, model: str
-) -> None:
-    response = create(calling, model=model, input=script(*[ADD] * 50), tools=[server_tool(site)])
-    assert response["status"] == "completed"
-    assert types(response["output"])[-1] == "message"
-    assert 1 < len(site.methods("tools/call")) < 50
-
-
 def test_a_clients_call_ends_the_response_after_the_servers_are_done(
     calling: httpx.Client, site: Site
 ) -> None:

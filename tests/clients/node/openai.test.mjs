@@ -173,3 +173,16 @@ test('a conversation keeps what was said', async () => {
   assert.equal((await client.conversations.delete(conversation.id)).deleted, true);
   await assert.rejects(client.conversations.retrieve(conversation.id), OpenAI.NotFoundError);
 });
+
+test('a response that has used up its turns is read, with what each took', async () => {
+  const find = { type: 'function', name: 'find', parameters: { type: 'object', properties: {} }, defer_loading: true };
+  const turns = Array(150).fill({ call: 'tool_search', args: { query: 'nothing like it' } });
+  const body = { model, input: script(...turns), tools: [find, { type: 'tool_search' }] };
+  const events = [];
+  for await (const event of await client.responses.create({ ...body, stream: true })) events.push(event);
+  const { type, response } = events.at(-1);
+  assert.equal(type, 'response.incomplete');
+  assert.equal(response.incomplete_details.reason, 'max_turns');
+  const summed = response.usage_per_turn.reduce((sum, turn) => sum + turn.input_tokens, 0);
+  assert.equal(response.usage.input_tokens, summed);
+});
