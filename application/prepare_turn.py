@@ -26,6 +26,7 @@ from antiphon.domain.items import AnyItem, McpApprovalRequest
 from antiphon.domain.offers import EARLIER, Definition, Offer, offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
+from antiphon.domain.stand_ins import NO_STAND_INS, StandIns
 from antiphon.domain.tools import McpTool
 
 Salt = Callable[[str, str | None], str]
@@ -66,6 +67,7 @@ class PrepareTurn:
         *,
         salt: Salt,
         hosted: Sequence[Hosted] = (),
+        stand_ins: StandIns = NO_STAND_INS,
     ) -> None:
         self._models = models
         self._read_items = read_items
@@ -74,6 +76,7 @@ class PrepareTurn:
         self._tool_servers = tool_servers
         self._salt = salt
         self._hosted = hosted
+        self._stand_ins = stand_ins
 
     async def __call__(
         self,
@@ -90,13 +93,15 @@ class PrepareTurn:
         history = await self._load_history(request, tenant=tenant, remembered=remembered)
         new = [entry.item for entry in added]
         conversation = [*(entry.item for entry in history), *new]
-        definitions = _definitions(request, history, added)
+        definitions = [
+            _standing_in(each, self._stand_ins) for each in _definitions(request, history, added)
+        ]
         if self._tool_servers is not None:
             definitions = [
                 _called_here(each, conversation, self._tool_servers) for each in definitions
             ]
         definitions = [run_here(each, self._hosted) for each in definitions]
-        offered = offer(definitions, request.tool_choice)
+        offered = offer(definitions, self._stand_ins.choice(request.tool_choice))
         c.check_ids((entry.item.id for entry in history), new)
         c.check_pairs(conversation)
         approved = mcp.approved(conversation)
@@ -124,6 +129,14 @@ class PrepareTurn:
             approved=approved if self._tool_servers is not None else (),
             hosted=await callers_of(definitions, self._hosted, conversation, tenant=tenant),
         )
+
+
+def _standing_in(definition: Definition, stand_ins: StandIns) -> Definition:
+    """Return the definition with what stands in for its tool, if anything does."""
+    tool = stand_ins.tool(definition.tool, definition.path)
+    if tool is definition.tool:
+        return definition
+    return replace(definition, tool=tool, asked=definition.tool)
 
 
 def _called_here(

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from antiphon.domain import grammars, mcp, web
+from antiphon.domain import grammars, mcp, stand_ins, web
 from antiphon.domain import tools as t
 from antiphon.domain.client_tools import CLIENT_TOOLS, SearchArguments, parameters_of
 from antiphon.domain.errors import RequestError, UnreadableGrammar, missing_parameter
@@ -62,7 +62,8 @@ class Definition(Struct, frozen=True, kw_only=True):
     """A tool, and where it was defined: in `tools` (`later` false) or in an item.
 
     `is_run`: this server runs what it stands for: a tool of its own, or an MCP server, whose tools
-    are `listed`, once it was asked.
+    are `listed`, once it was asked. `asked` is what the client wrote, where `tool` stands in for it
+    (stand_ins.py).
     """
 
     tool: Known
@@ -70,6 +71,12 @@ class Definition(Struct, frozen=True, kw_only=True):
     later: bool = False
     is_run: bool = False
     listed: tuple[Json, ...] = ()
+    asked: Known | None = None
+
+    @property
+    def is_sole(self) -> bool:
+        """Whether another such definition of the same tool would be a mistake."""
+        return not self.later and self.asked is None
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -94,6 +101,7 @@ def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> 
     """
     _check_labels(definitions)
     told: dict[object, tuple[t.ToolSpec, str]] = {}
+    sole: set[object] = set()
     ignored: list[str] = []
     grammar_left = MOST_GRAMMAR
     for each in definitions:
@@ -106,11 +114,12 @@ def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> 
             )
         specs = _specs(each)
         for spec in specs:
-            if _key(spec) in told and not each.later and spec.kind not in t.WEB:
+            if _key(spec) in sole and each.is_sole and spec.kind not in t.WEB:
                 raise _same_name(spec.client_name, each.path)
             told[_key(spec)] = (spec, each.path)
+            sole |= {_key(spec)} if each.is_sole else set()
         if each.path != EARLIER:  # what came with an earlier request was named there
-            ignored += _told_only(each.tool, each.path) if specs or each.is_run else (each.path,)
+            ignored += _without_effect(each, specs)
     ignored += _overridden(definitions)
     every = _with_names_of_their_own(list(told.values()))
     labels = frozenset(label for each in definitions if (label := _label(each)) is not None)
@@ -120,7 +129,7 @@ def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> 
         choice = t.Choice()  # a server was not asked yet, or in vain: nothing can be forced
     elif tool_choice == "required" and not specs:
         raise _bad_choice("'required' needs at least one tool that a model can be offered")
-    echo = (each.tool for each in definitions if not each.later)
+    echo = (each.asked or each.tool for each in definitions if not each.later)
     return Offer(
         specs=specs,
         choice=choice,
@@ -282,6 +291,16 @@ def _grammar_size(tool: Known) -> int:
     return len(definition) if isinstance(definition, str) else 0
 
 
+def _without_effect(definition: Definition, specs: Sequence[t.ToolSpec]) -> Iterator[str]:
+    """Yield the paths of what is not heeded: the whole definition, or some of its fields."""
+    if not specs and not definition.is_run:
+        yield definition.path
+        return
+    yield from _told_only(definition.tool, definition.path)
+    if definition.asked is not None:
+        yield from stand_ins.unheeded(definition.asked, definition.path)
+
+
 def _told_only(tool: t.AnyTool | t.UnknownTool, path: str) -> Iterator[str]:
     """Yield the paths of what has no effect: grammars that no engine can enforce, pictures that no
     search finds."""
@@ -417,13 +436,13 @@ def _check_labels(definitions: Sequence[Definition]) -> None:
     seen: set[str] = set()
     for each in definitions:
         label = _label(each)
-        if label is not None and label in seen and not each.later:
+        if label is not None and label in seen and each.is_sole:
             raise RequestError(
                 f"Two MCP servers are labelled {label[:100]!r}.",
                 param=f"{each.path}.server_label",
                 code="invalid_value",
             )
-        seen |= {label} if label is not None else set()
+        seen |= {label} if label is not None and each.is_sole else set()
 
 
 def _key(spec: t.ToolSpec) -> object:

@@ -103,6 +103,7 @@ from antiphon.application.until import Moment
 from antiphon.application.webhooks import DeliverNotices, Endpoint, WriteNotices
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.domain.mcp import Terms
+from antiphon.domain.stand_ins import StandIns
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.dialects import DIALECTS
@@ -226,6 +227,20 @@ def tool_servers(settings: Settings) -> ToolServers | None:
     if not own:
         return others
     return OwnServers(own, others, keep_lists_s=settings.tools.keep_lists_s)
+
+
+def stand_ins(settings: Settings, tool_servers: ToolServers | None) -> StandIns:
+    """Return what stands in for tools. Raises: SettingsError for a server that is not there."""
+    servers: dict[str, str] = {}
+    labels = tool_servers.labels if isinstance(tool_servers, OwnServers) else ()
+    for named in settings.stand_in:
+        name, _, label = named.partition("=")
+        if name in servers:
+            raise SettingsError(f"Two servers stand in for {name!r}.")
+        if label not in labels:
+            raise SettingsError(f"There is no server of tools labelled {label!r} to stand in.")
+        servers[name] = label
+    return StandIns(labels=frozenset(settings.hosted_label), servers=servers)
 
 
 def _servers_of_requests(settings: Settings) -> ToolServers | None:
@@ -531,6 +546,7 @@ class Container(containers.DeclarativeContainer):
         tool_servers,
         salt=sealer.provided.salt,
         hosted=providers.Singleton(hosted, sandboxes, web, files, settings),
+        stand_ins=providers.Singleton(stand_ins, settings, tool_servers),
     )
     plan_turns = providers.Singleton(
         PlanTurns,

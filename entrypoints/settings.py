@@ -30,6 +30,7 @@ PREFIX = "ANTIPHON_"
 CONFIG_VARIABLE = "ANTIPHON_CONFIG"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
 
+STAND_IN = r"^(web_search|code_interpreter|file_search|image_generation)=[A-Za-z0-9_-]{1,64}$"
 TOOL_CLASS = r"^([A-Za-z0-9_-]{1,64}=)?[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 
 SERVED = "What is served"
@@ -655,6 +656,29 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
 
     mcp_servers: tuple[McpServer, ...] = ()
+
+    stand_in: Annotated[
+        tuple[Annotated[str, Meta(pattern=STAND_IN)], ...],
+        _about(
+            TOOLS,
+            "A server of yours whose tools a request gets that asks for a hosted tool, TYPE=LABEL: "
+            "web_search=LABEL, or code_interpreter, file_search, image_generation. Repeat it for "
+            "more.",
+            allowed="a list of TYPE=LABEL",
+            shown_default="none",
+        ),
+    ] = ()
+    hosted_label: Annotated[
+        tuple[Literal["code_interpreter", "container", "web_search_preview"], ...],
+        _about(
+            TOOLS,
+            "A label by which requests may ask for a tool of this server as if it were an MCP "
+            "server: code_interpreter, container (the shell) or web_search_preview, as clients of "
+            "vLLM do. Repeat it for more.",
+            allowed="a list of code_interpreter, container, web_search_preview",
+            shown_default="none",
+        ),
+    ] = ()
 
     code_interpreter: Annotated[
         bool,

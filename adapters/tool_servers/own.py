@@ -50,6 +50,10 @@ class OwnServers(ToolServers):
         self._lists = _Lists(keep_lists_s, now)
         self._others = others
 
+    @property
+    def labels(self) -> Sequence[str]:
+        return list(self._own)
+
     def resolve(self, server: McpTool, path: str) -> McpTool | None:
         own = self._own.get(server.server_label)
         if own is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.container import tool_servers
+from antiphon.entrypoints.container import stand_ins, tool_servers
 from antiphon.entrypoints.settings import McpServer, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -46,3 +46,20 @@ def test_what_cannot_be_served_is_one_sentence(
     sentence = refusal(*servers, tool=tool)
     assert said in sentence
     assert "s3cret" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("web_search=browser",), "There is no server of tools labelled 'browser' to stand in."),
+        (("web_search=mine", "web_search=mine"), "Two servers stand in for 'web_search'."),
+    ],
+)
+def test_who_stands_in_has_to_be_there(
+    asked: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    settings = Settings(tool=("mine=examples.tools:Lengths",), stand_in=asked)
+    with pytest.raises(SettingsError) as refused:
+        stand_ins(settings, tool_servers(settings))
+    assert str(refused.value) == said
