@@ -171,10 +171,12 @@ async def test_a_call_that_cannot_be_stopped_holds_nothing_up(
             yield [d.ToolEnd()]
 
     budgets = Budgets(call_s=0.02, stopping_s=0.02)
-    ends = await ends_of(Calls({"mcp": Stubborn()}, None, budgets), "one")
+    try:
+        ends = await ends_of(Calls({"mcp": Stubborn()}, None, budgets), "one")
+    finally:
+        is_free.set()
     assert [end.status for end in ends] == ["failed"]
     assert "could not be stopped" in caplog.text
-    is_free.set()
 
 
 async def test_no_more_calls_run_at_once_than_may_and_in_their_order() -> None:
@@ -255,7 +257,7 @@ class Named(Caller):
     def opening(self, start: d.CallStart) -> d.Delta:
         return start
 
-    def refused(self, start: d.CallStart, why: str) -> list[d.Delta]:
+    def refused(self, start: d.CallStart, arguments: str, why: str) -> list[d.Delta]:
         return [d.ToolEnd("failed", {"error": why})]
 
 

@@ -237,7 +237,7 @@ class Streaming(Caller):
         await self.goes_on.wait()
         yield [d.TextDelta(f"{start.name} 2"), d.ItemEnd()]
 
-    def refused(self, start: d.CallStart, why: str) -> list[d.Delta]:
+    def refused(self, start: d.CallStart, arguments: str, why: str) -> list[d.Delta]:
         return [d.ToolEnd("failed", {"error": why})]
 
 
