@@ -22,6 +22,8 @@ MOST_OPENINGS = 3
 """A server that is lost again and again is given up for the response."""
 
 CLOSING_S = 2.0
+CLEARING_S = 5.0
+"""After it was cancelled: to kill a process, if it has one."""
 LEAVING_S = 0.2
 
 
@@ -215,8 +217,9 @@ class Line:
     async def aclose(self) -> None:
         self._closed.set()
         await asyncio.wait({self._holding}, timeout=CLOSING_S)
-        self._holding.cancel()
-        await asyncio.wait({self._holding}, timeout=CLOSING_S)
+        if not self._holding.cancelling():  # again would interrupt how it clears away
+            self._holding.cancel()
+        await asyncio.wait({self._holding}, timeout=CLEARING_S)
 
     async def _while_held(self, work: Awaitable[Any]) -> Any:
         working = asyncio.ensure_future(work)

@@ -36,6 +36,9 @@ logger = logging.getLogger("antiphon.tools")
 GRACE_S = 0.5
 """Seconds for a process to end once its input has, and as many once it was told to."""
 
+KILLED_GRACES = 10
+"""For so often GRACE_S a killed process is waited for, which takes long on a busy machine alone."""
+
 PIECE = 64 * 1024
 LAST_WORDS = 2000
 """Bytes of what it wrote to stderr that are logged when it ends unasked."""
@@ -197,8 +200,12 @@ async def _stop(process: Process) -> None:
             await _has_ended(process)
     finally:
         _tell(process, signal.SIGKILL)  # what it began may be left, in its group
-        await _has_ended(process)
-        _close_pipes(process)
+        try:
+            for _ in range(KILLED_GRACES):
+                if await _has_ended(process):
+                    break
+        finally:
+            _close_pipes(process)
 
 
 async def _has_ended(process: Process) -> bool:

@@ -27,7 +27,7 @@ from antiphon.application.ports import ToolServer
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "adapters" / "tool_process.py"
 ADD = ("add", {"a": 2, "b": 40})
-LIMITS: dict[str, Any] = {"timeout_s": 10.0, "max_bytes": 100_000}
+LIMITS: dict[str, Any] = {"timeout_s": 30.0, "max_bytes": 100_000}
 
 
 @pytest.fixture

@@ -80,8 +80,8 @@ def own(serve_from: Any, folder: Path, site: Site) -> Iterator[httpx.Client]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT))
         with (
-            serve_from(folder, config=config, store="sqlite", **{"tools.timeout_s": 10}) as server,
-            httpx.Client(base_url=server.api, timeout=15) as client,
+            serve_from(folder, config=config, store="sqlite", **{"tools.timeout_s": 30}) as server,
+            httpx.Client(base_url=server.api, timeout=60) as client,
         ):
             yield client
 
@@ -280,7 +280,12 @@ def test_a_server_that_is_killed_in_a_call_fails_that_call_alone(
 
 def test_a_call_that_hangs_ends_in_time_and_the_response_goes_on(own: httpx.Client) -> None:
     tools = [{"type": "mcp", "server_label": "hasty"}]
-    create(own, model="scripted-chat", input=script(ADD, {"say": "it is begun"}), tools=tools)
+
+    def is_begun() -> bool:
+        begun = create(own, model="scripted-chat", input=script({"say": "a"}), tools=tools)
+        return bool(begun["output"][0]["tools"])
+
+    wait_until(is_begun)  # so the limit is the call's alone
     turns = ({"mcp": "hang", "args": {}}, {"say": "too slow"})
     response = create(own, model="scripted-chat", input=script(*turns), tools=tools)
     call, message = response["output"][1:]
@@ -343,7 +348,7 @@ def test_who_stops_the_server_stops_its_tools(serve_from: Any, tmp_path: Path) -
     asked = script(*({"mcp": name, "args": {}} for name in ("process", "breed")), {"say": "a"})
     with (
         serve_from(tmp_path, config=config) as server,
-        httpx.Client(base_url=server.api, timeout=15) as client,
+        httpx.Client(base_url=server.api, timeout=30) as client,
     ):
         response = create(client, model="scripted-chat", input=asked, tools=[CALC])
     process, bred = (int(item["output"]) for item in response["output"][1:3])
