@@ -1,6 +1,5 @@
 """`/livez`: the process answers. `/readyz`: a request would be served. Both are as probes of
-Kubernetes ask for them. `/health/live` is the older name of the first; `/health/ready` asks the
-engine alone.
+Kubernetes ask for them; `/health/live` and `/health/ready` are their older names.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 
 from antiphon.application.check_ready import CheckReady
-from antiphon.application.models import Models
 
 
 class Health(Controller):
@@ -20,7 +18,7 @@ class Health(Controller):
     async def live(self) -> dict[str, str]:
         return {"status": "live"}
 
-    @get("/readyz", summary="Would a request be served?")
+    @get(["/readyz", "/health/ready"], summary="Would a request be served?")
     async def readyz(self, check_ready: NamedDependency[CheckReady]) -> Response[dict[str, str]]:
         """503 while the server stops, its store cannot be written, or an engine is dead."""
         found = await check_ready()
@@ -31,9 +29,3 @@ class Health(Controller):
             "engine": found.engine,
         }
         return Response(body, status_code=200 if found.is_ready else 503)
-
-    @get("/health/ready", summary="Would an engine serve a request?")
-    async def ready(self, models: NamedDependency[Models]) -> dict[str, str]:
-        """503 once an engine is dead: nothing but a restart helps then."""
-        await models.check()
-        return {"status": "ready"}
