@@ -5,10 +5,16 @@ VENV_VLLM = .venv-vllm
 VENV_CLIENTS = .venv-clients
 NODE = tests/clients/node_modules
 ARGS ?=
+# As tests wait as much as they work, more of them than processors at a time.
+WORKERS ?= 3
+SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
 QUICK = "not vllm and not clients and not faults"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
 	antiphon.adapters.engines.scripted
+
+# Each process of a test would compile the server anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: serve test check golden docs bench test-stores test-faults test-clients test-vllm format
 
@@ -16,7 +22,7 @@ serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
 
 test: $(VENV)/ready
-	$(VENV)/bin/pytest -m $(QUICK) -k "not postgres and not redis" $(ARGS)
+	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m $(QUICK) -k "not postgres and not redis" $(ARGS)
 	$(VENV)/bin/pytest --quiet --doctest-modules --pyargs $(DOCTESTED)
 
 check: $(VENV)/ready

@@ -13,11 +13,23 @@ import msgspec
 import pytest
 import uvloop
 from dependency_injector import providers
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from antiphon.application.ports import ResponseStore
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.server import serving
 from antiphon.entrypoints.settings import Settings, load
+
+# The same examples each time, however busy the machine is: what a change breaks fails, and nothing
+# else. Others are tried by `pytest --hypothesis-profile=search`.
+hypothesis_settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.register_profile(
+    "search", hypothesis_settings.get_profile("same"), derandomize=False
+)
+hypothesis_settings.load_profile("same")
 
 
 class Running(msgspec.Struct):
@@ -90,6 +102,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_is_trusted() -> Iterator[None]:
+    """Clients need not read all the authorities of the web, 20 ms each, to speak to ourselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_DIR", str(Path(__file__).parent))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -132,7 +132,7 @@ async def test_every_run_has_one_log_and_one_end(seed: int) -> None:
     town = Town(seed)
     for _ in range(STEPS):
         await town.step()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await town.settle()
         for response_id in town.made:
             read = await asyncio.gather(*town.readers[response_id])

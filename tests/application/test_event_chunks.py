@@ -99,7 +99,7 @@ def test_recorded_streams_are_read_back_to_the_byte(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EVENT_TYPES))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_every_kind_of_event_is_read_back_to_the_byte(name: str, data: st.DataObject) -> None:
     strategy = structs(EVENT_TYPES[name])
@@ -109,7 +109,7 @@ def test_every_kind_of_event_is_read_back_to_the_byte(name: str, data: st.DataOb
 
 
 @pytest.mark.parametrize("name", sorted(ITEM_TYPES))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_every_kind_of_item_is_read_back_to_the_byte(name: str, data: st.DataObject) -> None:
     item: AnyItem = data.draw(structs(ITEM_TYPES[name]))

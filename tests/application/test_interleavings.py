@@ -367,6 +367,6 @@ async def test_whoever_hesitates_fails_or_leaves(seed: int) -> None:
     await city.open()
     for _ in range(STEPS):
         await city.step()
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         await city.settle()
         await city.check()

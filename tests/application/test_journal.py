@@ -108,7 +108,7 @@ async def test_deltas_that_wait_are_written_when_it_is_time(run: Served) -> None
     await journal.append(run.say("a"))
     await journal.append(said := run.say("b"))
     seen: list[Event] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not seen or seen[-1] != said[-1]:
             seen += await anext(reader)
     assert await run.kept() == run.events

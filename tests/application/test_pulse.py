@@ -27,7 +27,7 @@ class Beaten(MemoryStore):
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.001)

@@ -22,7 +22,7 @@ async def test_what_is_there_is_read_to_its_end_and_nothing_is_waited_for() -> N
     waiting = asyncio.ensure_future(anext(waits))
     await asyncio.sleep(0)
     moment.come()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(StopAsyncIteration):
             await waiting
         assert [batch async for batch in whole] == first

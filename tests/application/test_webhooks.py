@@ -120,7 +120,7 @@ async def leave(store: MemoryStore, *notices: Notice) -> None:
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await holds():  # noqa: ASYNC110 -- nobody tells of what became due
             await asyncio.sleep(0.005)
 

@@ -49,10 +49,11 @@ def run_node() -> Run:
         program = Path(command[0])
         if not program.exists():
             pytest.skip(f"{program.name} is not installed (make test-clients)")
+        inherited = {name: value for name, value in os.environ.items() if name != "SSL_CERT_DIR"}
         ran = subprocess.run(
             command,
             cwd=cwd,
-            env={**os.environ, "PWD": str(cwd), **variables},  # some trust $PWD alone
+            env={**inherited, "PWD": str(cwd), **variables},  # some trust $PWD alone
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

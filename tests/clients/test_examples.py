@@ -36,7 +36,7 @@ def test_the_example_prints_what_it_promises(server: Any, name: str) -> None:
         env={**os.environ, "ANTIPHON_URL": server.api},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=30,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

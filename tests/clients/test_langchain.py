@@ -37,7 +37,7 @@ def chat(server: Any, model: str) -> Callable[..., Any]:
         api_key="none",
         use_responses_api=True,
         max_retries=0,
-        timeout=15,
+        timeout=30,
     )
 
 

@@ -87,7 +87,7 @@ class OwnRedis:
     def stop(self, number: int = signal.SIGKILL) -> None:
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=30)
             self._process = None
 
     def tell(self, *command: str) -> object:
@@ -216,7 +216,7 @@ async def test_few_rights_are_enough(own: OwnRedis) -> None:
     await store.check()
     store.beat(OWNER, 15)
     assert await store.append(lease("b"), chunk(2))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         await waiting
     await store.aclose()
 
@@ -349,7 +349,7 @@ async def test_many_who_wait_take_one_connection(own: OwnRedis, ours: RedisStore
     assert await subscribers(own) == 1
     for number in range(100):
         assert await ours.append(lease(str(number)), chunk(2))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         await asyncio.gather(*waiting)
 
 
@@ -384,7 +384,7 @@ async def test_a_killed_listener_misses_nothing(own: OwnRedis, ours: RedisStore)
             await until(is_following)
             own.tell("CLIENT", "KILL", "TYPE", "pubsub")
         assert await ours.append(lease("a"), chunk(number))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         await reader
     assert [one.first for one in found] == list(range(1, 41))
 
@@ -544,5 +544,5 @@ async def test_closing_wakes_those_who_wait(store: RedisStore) -> None:
     await store.create(US, logged("b"))
     await store.news(US, "resp_b", after=1, limit_s=0.1)
     await store.aclose()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         await asyncio.wait([waiting])

@@ -386,7 +386,7 @@ async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
     elsewhere = connect(path)
     elsewhere.execute("BEGIN; SELECT count(*) FROM items").fetchall()
     await store.delete(US, "resp_a")
-    await asyncio.wait_for(keep(store, "next"), 2)
+    await asyncio.wait_for(keep(store, "next"), 30)
     assert traces(path) != []
     elsewhere.execute("COMMIT")
     elsewhere.close()
@@ -404,7 +404,7 @@ async def test_the_wiping_is_tried_again_until_nobody_is_in_the_way(
     await keep(store, "next")
     assert traces(path) != []
     elsewhere.execute("COMMIT")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while traces(path):
             await store.use(US)
     elsewhere.close()
@@ -577,8 +577,8 @@ async def test_a_write_waits_for_another_process(store: SqliteStore, path: Path)
 
 async def test_neither_reads_nor_writes_block_the_event_loop(file: SqliteFile) -> None:
     go_on = threading.Event()
-    reading = asyncio.create_task(file.read(lambda _: go_on.wait(5)))
-    writing = asyncio.create_task(file.write(lambda _: go_on.wait(5)))
+    reading = asyncio.create_task(file.read(lambda _: go_on.wait(30)))
+    writing = asyncio.create_task(file.write(lambda _: go_on.wait(30)))
     for _ in range(100):
         await asyncio.sleep(0)
     assert not reading.done()

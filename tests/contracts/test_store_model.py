@@ -316,7 +316,6 @@ def test_any_sequence_of_calls(place: Place, request: pytest.FixtureRequest) -> 
         settings=settings(
             max_examples=examples,
             stateful_step_count=30,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -177,7 +177,7 @@ def joined(events: list[Any]) -> list[tuple[str, str]]:
     return out
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     ANY_TEXT,
     st.lists(st.integers(0, 200), max_size=12),
@@ -191,7 +191,7 @@ def test_in_however_many_pieces_arguments_come_the_call_is_the_same(
     assert joined(call("shell", list(text), status)) == joined(whole)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(COMMANDS, st.booleans())
 def test_commands_are_read_as_json_means_them(commands: list[str], ascii_only: bool) -> None:
     text = json.dumps({"commands": commands}, ensure_ascii=ascii_only)

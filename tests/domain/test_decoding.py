@@ -172,7 +172,7 @@ def test_every_kind_of_item_that_we_make_can_be_sent_back() -> None:
     assert decode_item(entry(call).raw, "input[0]") == call
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything_but_a_request_error(body: bytes) -> None:
     try:
@@ -189,7 +189,7 @@ JSON = st.recursive(
 FIELD_NAMES = st.sampled_from(sorted(CreateResponse.__struct_fields__))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(FIELD_NAMES, JSON, max_size=3))
 def test_no_field_value_raises_anything_but_a_request_error_with_its_param(
     fields: dict[str, Any],

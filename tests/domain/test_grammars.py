@@ -228,7 +228,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.sampled_from(["lark", "regex"]), st.lists(PIECES, max_size=20).map("".join))
 def test_any_definition_is_read_or_refused(syntax: str, definition: str) -> None:
     try:
@@ -240,7 +240,7 @@ def test_any_definition_is_read_or_refused(syntax: str, definition: str) -> None
 
 
 def test_letters_of_both_cases_cost_as_much_as_they_are() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert read("regex", "(?i)" + r"[\u0000-\u03e0]" * 1800) is None
     assert read("regex", "(?i)" + "[a-z]" * 1000) is not None
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5

@@ -104,19 +104,19 @@ def test_a_tool_choice_that_cannot_be_honoured_is_refused(choice: Any) -> None:
 def test_thousands_of_allowed_tools_are_found_at_once() -> None:
     tools = [{"type": "function", "name": f"f{n}"} for n in range(3000)]
     choice = {"type": "allowed_tools", "mode": "auto", "tools": tools}
-    began = time.perf_counter()
+    began = time.process_time()
     found = offered(*tools, choice=choice).choice
     assert found.names is not None
     assert len(found.names) == len(tools)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_thousands_of_properties_are_looked_up_at_once() -> None:
     names = [f"p{n}" for n in range(20_000)]
     schema = {"type": "object", "properties": {name: {} for name in names}, "required": names[::-1]}
-    began = time.perf_counter()
+    began = time.process_time()
     assert is_strict({**schema, "additionalProperties": False})
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("in_namespace", [False, True])
@@ -425,7 +425,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.dictionaries(KEYS, ANYTHING, max_size=4), st.dictionaries(KEYS, ANYTHING, max_size=4))
 def test_whatever_a_client_calls_a_schema_or_a_choice_has_an_answer(
     parameters: dict[str, Any], choice: dict[str, Any]

@@ -96,7 +96,7 @@ def test_a_recorded_stream_that_was_cut_anywhere_gets_a_legal_end(name: str, how
         check([*logged, *end(seq, ending)], seq.response)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(DELTAS, max_size=20), ENDS, ENDINGS)
 def test_any_stream_that_was_cut_anywhere_gets_a_legal_end(
     deltas: list[d.Delta], how: str, ending: str
@@ -141,7 +141,7 @@ OF_ONE_KIND = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(OPEN.map(lambda delta: [delta]) | OF_ONE_KIND, max_size=15).map(flat), ENDINGS)
 def test_between_deltas_the_end_is_the_one_that_the_first_sequencer_would_have_given(
     deltas: list[d.Delta], how: str

@@ -249,7 +249,7 @@ def test_every_event_type_has_a_place_in_the_lifecycle() -> None:
 # --- for any list of deltas -----------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(DELTAS, max_size=30), ENDS)
 def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
     deltas: list[d.Delta], how: str
@@ -274,7 +274,7 @@ def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
     assert sum(isinstance(event, e.TERMINAL) for event in events) == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(DELTAS, max_size=12), ENDS)
 def test_every_event_survives_the_wire(deltas: list[d.Delta], how: str) -> None:
     seq = sequencer()

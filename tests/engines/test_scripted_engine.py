@@ -31,7 +31,7 @@ def play(*turns: Any) -> str:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  (counters have no event)
             await asyncio.sleep(0)
 

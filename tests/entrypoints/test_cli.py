@@ -22,7 +22,7 @@ def antiphon(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
         env={**inherited, "COLUMNS": "120", "PYTHONIOENCODING": "utf-8", **variables},
         encoding="utf-8",
         capture_output=True,
-        timeout=15,
+        timeout=30,
         check=False,
     )
 
@@ -117,7 +117,7 @@ def test_help_version_and_wrong_use_load_no_server(arguments: list[str]) -> None
         ],
         encoding="utf-8",
         capture_output=True,
-        timeout=15,
+        timeout=30,
         check=False,
     )
     assert asked.stdout.splitlines()[-1] == "loaded []"

@@ -34,7 +34,7 @@ class Shell:
             cwd=self.folder,
             encoding="utf-8",
             capture_output=True,
-            timeout=15,
+            timeout=30,
             check=False,
         )
 

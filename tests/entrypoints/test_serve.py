@@ -37,7 +37,7 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=5)
+        process.communicate(timeout=30)
 
 
 def lines_until(process: subprocess.Popen[str], start: str) -> str:
@@ -73,7 +73,7 @@ def test_a_signal_ends_the_server_without_a_traceback(
 ) -> None:
     lines_until(server, "or in Python: ")
     server.send_signal(number)
-    _, rest = server.communicate(timeout=10)
+    _, rest = server.communicate(timeout=30)
     assert server.returncode == 0
     assert "Traceback" not in rest
 
@@ -87,7 +87,7 @@ def test_what_a_client_sends_looks_like_no_line_of_the_log(tmp_path: Path) -> No
         assert httpx.get(f"{url}/{quote(forged)}").status_code == 404
         assert httpx.post(url, json={"model": "scripted", "input": [item]}).status_code == 400
         process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=10)
+        _, rest = process.communicate(timeout=30)
     finally:
         process.kill()
     assert rest.count("all is well") > 4
@@ -102,7 +102,7 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         process = started(tmp_path, "--port", str(port))
-        _, said = process.communicate(timeout=15)
+        _, said = process.communicate(timeout=30)
     assert process.returncode == 2
     assert said.startswith(f"antiphon: Cannot listen on 127.0.0.1 port {port}")
     assert len(said.splitlines()) == 1
@@ -111,7 +111,7 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
 def test_a_settings_file_in_the_working_folder_is_read_and_named(tmp_path: Path) -> None:
     (tmp_path / "antiphon.toml").write_text('port = 0\nhost = "192.0.2.1"\n')
     process = started(tmp_path)
-    _, said = process.communicate(timeout=15)
+    _, said = process.communicate(timeout=30)
     assert process.returncode == 2
     first, second = said.splitlines()
     assert first == f"Settings are read from {tmp_path / 'antiphon.toml'}"
@@ -138,7 +138,7 @@ def test_a_server_that_is_told_to_stop_while_it_starts_stops_at_once(tmp_path: P
     try:
         lines_until(process, "the store opens")
         process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=10)
+        _, rest = process.communicate(timeout=30)
     finally:
         process.kill()
     assert process.returncode == 0

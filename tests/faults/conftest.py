@@ -65,7 +65,7 @@ def _redis(folder: Path) -> Iterator[str]:
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=30)
 
 
 def _answers(port: int) -> bool | None:

@@ -74,7 +74,7 @@ class Replica:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=30)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -108,7 +108,7 @@ def replicas(folder: Path, *options: str, count: int = 2) -> Iterator[list[Repli
                 replica.kill()
 
 
-def wait_for(found: Callable[[], T | None], limit_s: float = 10.0) -> T:
+def wait_for(found: Callable[[], T | None], limit_s: float = 30.0) -> T:
     """Return what `found` returns once it is something."""
     deadline = time.monotonic() + limit_s
     while (value := found()) is None:

@@ -28,6 +28,8 @@ from tests.faults.simulated import (
 
 from antiphon.adapters.stores.memory import MemoryStore
 
+pytestmark = pytest.mark.faults
+
 MANY = 200
 SAID = '@@script [[{"say": "word ", "repeat": 3, "tick": 0.02}]]'
 LONG = '@@script [[{"say": "word ", "repeat": 9, "tick": 1}]]'

@@ -47,7 +47,7 @@ def store() -> CountedStore:
 
 @pytest.fixture
 def http(serve: Any, store: CountedStore) -> Iterator[httpx.Client]:
-    with serve(instead=store) as server, httpx.Client(base_url=server.api, timeout=5) as client:
+    with serve(instead=store) as server, httpx.Client(base_url=server.api, timeout=30) as client:
         yield client
 
 

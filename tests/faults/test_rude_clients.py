@@ -89,7 +89,7 @@ async def test_a_reader_that_does_not_read_slows_nobody_else(server: Any) -> Non
         writer.write(head.encode() + raw)
         await writer.drain()
         stalled.append(writer)
-    async with httpx.AsyncClient(base_url=server.api, timeout=10) as client:
+    async with httpx.AsyncClient(base_url=server.api, timeout=30) as client:
         answer = await client.post("/responses", json={"model": "scripted-chat", "input": "hi"})
         assert answer.status_code == 200
     for writer in stalled:

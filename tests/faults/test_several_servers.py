@@ -14,8 +14,10 @@ import pytest
 MODEL = "scripted-chat"
 LONG = '@@script [[{"say": "word ", "repeat": 10000, "tick": 0.02}]]'
 SHORT = '@@script [[{"say": "word ", "repeat": 20, "tick": 0.02}]]'
-AT_ONCE_S = 1.0
-"""Within which what one server is told has an effect on another."""
+AT_ONCE_S = 10.0
+"""Within which what one server is told has an effect on another, on a machine however busy: what is
+not told waits 200 seconds. `test_two_servers.py` measures how long it takes.
+"""
 
 
 @pytest.fixture
@@ -117,20 +119,20 @@ def test_a_foreground_run_is_deleted_from_any_server(servers: Any) -> None:
 def test_what_one_server_has_no_room_for_runs_on_the_other(servers: Any) -> None:
     first, second = servers
     running = [in_background(first, LONG) for _ in range(4)]
-    within(3, lambda: [status(first, each) for each in running] == ["in_progress"] * 4)
+    within(30, lambda: [status(first, each) for each in running] == ["in_progress"] * 4)
     assert first.engine(MODEL).running == second.engine(MODEL).running == 2
     waiting = in_background(second, SHORT)
     assert status(first, waiting) == "queued"
     httpx.post(f"{second.api}/responses/{running[0]}/cancel")
-    within(5, lambda: status(second, waiting) == "completed")
+    within(30, lambda: status(second, waiting) == "completed")
 
 
 def test_each_of_many_runs_once_and_comes_to_its_end(servers: Any) -> None:
     first, second = servers
     made = [in_background(servers[n % 2], "hi") for n in range(40)]
-    for server in servers:
-        within(10, lambda server=server: {status(server, each) for each in made} == {"completed"})
     for response_id in made:
+        within(30, lambda made=response_id: status(first, made) == "completed")
+        assert status(second, response_id) == "completed"
         events = list(stream(second, response_id))
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
         assert [event["type"] for event in events].count("response.in_progress") == 1
@@ -165,4 +167,4 @@ def test_no_secret_of_a_request_that_waits_is_in_the_store(serve: Any, tmp_path:
         kept = b"".join(each.read_bytes() for each in tmp_path.glob("kept.db*"))
         assert waiting.encode() in kept
         assert b"canary" not in kept
-        within(10, lambda: status(server, first) == "completed")
+        within(30, lambda: status(server, first) == "completed")

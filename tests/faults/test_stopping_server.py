@@ -19,7 +19,9 @@ import pytest
 LONG = '@@script [[{"say": "word ", "repeat": 10000, "tick": 0.02}]]'
 SHORT = '@@script [[{"say": "word ", "repeat": 20, "tick": 0.02}]]'
 SILENT = '@@script [[{"delay": 2, "say": "done"}]]'
-ARRIVES_S = 10
+ARRIVES_S = 30
+
+pytestmark = pytest.mark.faults
 
 
 def body(asked: str, **fields: Any) -> dict[str, Any]:
@@ -59,7 +61,7 @@ class Reader(threading.Thread):
             self.is_whole = True
 
     def end(self) -> dict[str, Any]:
-        self.join(timeout=15)
+        self.join(timeout=30)
         assert self.is_whole
         return last_event(self.text)
 
@@ -120,7 +122,7 @@ class Process:
         self._process.send_signal(number)
 
     def end(self) -> int:
-        self._process.communicate(timeout=15)
+        self._process.communicate(timeout=30)
         return self._process.returncode
 
 
@@ -194,7 +196,7 @@ def test_a_reader_of_another_servers_run_does_not_hold_up_the_end(serve: Any, fi
 
 def test_it_answers_while_it_drains_and_begins_nothing(tmp_path: Path, file: str) -> None:
     options = ("--drain-delay-s", "2", "--graceful-shutdown-s", "10")
-    with process(tmp_path, file, *options) as server, httpx.Client(timeout=10) as client:
+    with process(tmp_path, file, *options) as server, httpx.Client(timeout=30) as client:
         url = f"{server.api}/responses"
         reader = Reader(url, method="POST", json=body(SHORT.replace("20", "50"), stream=True))
         assert reader.begun.wait(ARRIVES_S)
@@ -208,6 +210,7 @@ def test_it_answers_while_it_drains_and_begins_nothing(tmp_path: Path, file: str
             assert refused.status_code == 503
             assert refused.headers["retry-after"] == "1"
             assert refused.headers["connection"] == "close"
+        assert client.get(f"{root}/health/ready").status_code == 503
         assert client.get(f"{root}/livez").status_code == 200
         assert reader.end()["response"]["status"] == "completed"
         assert server.end() == 0
@@ -236,7 +239,7 @@ def test_its_time_is_kept(tmp_path: Path, file: str) -> None:
         told_at = time.monotonic()
         server.send(signal.SIGTERM)
         assert server.end() == 0
-        assert time.monotonic() - told_at < 3
+        assert time.monotonic() - told_at < 10
     assert reader.end()["response"]["status"] == "failed"
 
 

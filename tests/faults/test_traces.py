@@ -121,7 +121,7 @@ def test_a_response_that_is_not_stored_leaves_no_byte(
     assert httpx.post(f"{server.api}/responses", json=refused).status_code == 400
     with connect(f"ws{server.api.removeprefix('http')}/responses") as socket:
         socket.send(json.dumps({"type": "response.create", **asked(secret, store=False)}))
-        while json.loads(socket.recv(timeout=10))["type"] != "response.completed":
+        while json.loads(socket.recv(timeout=30))["type"] != "response.completed":
             pass
     places = OTHER_PLACES[shared_store[1].partition(":")[0]]
     assert places(shared_store[1], secret) == []

@@ -76,7 +76,7 @@ def test_a_stream_resumed_anywhere_at_the_other_server_is_byte_for_byte_the_same
             with httpx.stream("GET", written, params={"stream": "true"}) as answer:
                 next(line for line in answer.iter_lines() if "output_text.delta" in line)
             assert httpx.post(f"{written}/cancel").json()["status"] == "cancelled"
-        undisturbed.join(timeout=15)
+        undisturbed.join(timeout=30)
         frames = frames_of(whole[0])
         assert status(second, response_id) == wanted
         for number in range(-1, len(frames)):
@@ -161,7 +161,7 @@ def test_a_hundred_posts_with_one_key_at_two_servers_are_one_run(pair: list[Repl
     def post(number: int) -> tuple[str, dict[str, Any]]:
         server = pair[number % 2]
         if number < together.parties:
-            together.wait(timeout=10)
+            together.wait(timeout=30)
         answer = httpx.post(
             f"{server.api}/responses", json=body, headers={"Idempotency-Key": "one"}, timeout=30
         )

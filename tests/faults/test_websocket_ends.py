@@ -31,7 +31,7 @@ def message(asked: str, **fields: Any) -> str:
 
 def until(connection: ClientConnection, kind: str) -> dict[str, Any]:
     while True:
-        event: dict[str, Any] = json.loads(connection.recv(timeout=10))
+        event: dict[str, Any] = json.loads(connection.recv(timeout=30))
         if event["type"] == kind:
             return event
 
@@ -85,7 +85,7 @@ def test_a_server_that_stops_ends_what_runs_and_then_closes(
             begun.wait()
             try:
                 while True:
-                    received.append(json.loads(connection.recv(timeout=20)))
+                    received.append(json.loads(connection.recv(timeout=30)))
             except ConnectionClosed as closed:
                 assert closed.rcvd is not None
                 codes.append(closed.rcvd.code)
@@ -97,7 +97,7 @@ def test_a_server_that_stops_ends_what_runs_and_then_closes(
             readers[-1].start()
             begun.wait()
     for reader in readers:
-        reader.join(timeout=10)
+        reader.join(timeout=30)
     assert codes == [1012, 1012]
     waited = [event for event in received if event["type"] == "error" and "status" in event]
     assert [event["status"] for event in waited] == [503]
@@ -120,7 +120,7 @@ async def test_a_reader_that_does_not_read_slows_nobody_else(serve: Any) -> None
         for connection in stalled:
             connection.transport.abort()
         runs = server.container.runs()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(runs):
                 await asyncio.to_thread(threading.Event().wait, 0.005)
         assert server.engine(MODEL).running == 0

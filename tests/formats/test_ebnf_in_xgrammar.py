@@ -152,7 +152,7 @@ def test_a_grammar_binds_to_what_its_own_parser_accepts(
     grammar = grammars.read(syntax, definition)
     assert grammar is not None
 
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(max_examples=60, database=None)
     @given(attempts(grammar))
     def check(text: str) -> None:
         assert accepts(text) == agrees(text), text

@@ -20,7 +20,7 @@ def model(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def http(server: Any) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.api, timeout=10) as client:
+    with httpx.Client(base_url=server.api, timeout=30) as client:
         yield client
 
 
@@ -32,7 +32,7 @@ def create(http: httpx.Client, **body: Any) -> dict[str, Any]:
     return result
 
 
-def wait_until(holds: Callable[[], bool], limit_s: float = 5.0) -> None:
+def wait_until(holds: Callable[[], bool], limit_s: float = 30.0) -> None:
     deadline = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"

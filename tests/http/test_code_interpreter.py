@@ -31,7 +31,7 @@ def interpreting_server(serve_from: Any, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def interpreting(interpreting_server: Any) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=interpreting_server.api, timeout=10) as client:
+    with httpx.Client(base_url=interpreting_server.api, timeout=30) as client:
         yield client
 
 

@@ -102,7 +102,7 @@ class Site:
                 result = {"content": text, "isError": True}
             case "tools/call":
                 if self.meeting is not None:
-                    self.meeting.wait(5)
+                    self.meeting.wait(10)
                 total = sum(params.get("arguments", {}).values())
                 result = {"content": [{"type": "text", "text": str(total)}], "isError": False}
             case _:
@@ -135,8 +135,8 @@ def calling(serve_from: Any, folder: Path) -> Iterator[httpx.Client]:
     """A client of a server that may reach this machine."""
     allowed = {"fetch.urls": True, "fetch.hosts": ["127.0.0.1:*"], "fetch.private": ["127.0.0.1"]}
     with (
-        serve_from(folder, store="sqlite", **allowed, **{"tools.timeout_s": 5}) as server,
-        httpx.Client(base_url=server.api, timeout=10) as client,
+        serve_from(folder, store="sqlite", **allowed, **{"tools.timeout_s": 15}) as server,
+        httpx.Client(base_url=server.api, timeout=30) as client,
     ):
         yield client
 

@@ -338,7 +338,7 @@ def fetching(serve: Any, site: str) -> Iterator[httpx.Client]:
     allowed = {"fetch.urls": True, "fetch.hosts": [site], "fetch.private": ["127.0.0.1/32"]}
     with (
         serve(**allowed, **{"fetch.max_bytes": 2000}) as server,
-        httpx.Client(base_url=server.api, timeout=10) as http,
+        httpx.Client(base_url=server.api, timeout=30) as http,
     ):
         yield http
 

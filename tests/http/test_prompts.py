@@ -65,7 +65,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, serve_from: Any) -> Iterator[s
 
 @pytest.fixture
 def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=10) as client:
+    with httpx.Client(base_url=url, timeout=30) as client:
         yield client
 
 

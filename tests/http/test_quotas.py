@@ -18,7 +18,7 @@ def full(serve: Any) -> Iterator[httpx.Client]:
     """A client whose tenant has all that it may keep."""
     with (
         serve(quota_responses=1) as server,
-        httpx.Client(base_url=server.api, timeout=5) as client,
+        httpx.Client(base_url=server.api, timeout=30) as client,
     ):
         assert client.post("/responses", json=BODY).status_code == 200
         yield client
@@ -35,12 +35,12 @@ def test_items_of_conversations_are_refused_where_bytes_are_bounded(serve: Any) 
     items = {"items": [{"role": "user", "content": "a"}]}
     with (
         serve(store="sqlite") as server,
-        httpx.Client(base_url=server.api, timeout=5) as client,
+        httpx.Client(base_url=server.api, timeout=30) as client,
     ):
         kept = client.post("/conversations", json=items).json()["id"]
     with (
         serve(store="sqlite", quota_bytes=1) as server,
-        httpx.Client(base_url=server.api, timeout=5) as client,
+        httpx.Client(base_url=server.api, timeout=30) as client,
     ):
         in_it = {**BODY, "store": False, "conversation": kept}
         assert client.post("/responses", json=in_it).status_code == 429
@@ -65,7 +65,7 @@ def test_without_store_a_full_tenant_is_served(full: httpx.Client) -> None:
 def test_what_is_there_can_be_read_and_deleted(serve: Any) -> None:
     with (
         serve(quota_responses=1) as server,
-        httpx.Client(base_url=server.api, timeout=5) as client,
+        httpx.Client(base_url=server.api, timeout=30) as client,
     ):
         kept = client.post("/responses", json=BODY).json()["id"]
         assert client.post("/responses", json=BODY).status_code == 429

@@ -50,7 +50,7 @@ def test_why_a_store_fails_is_for_the_log_alone(
     ]
     with connect(f"{lost.api}/responses".replace("http", "ws", 1), proxy=None) as connection:
         connection.send(json.dumps({"type": "response.create", **continuing}))
-        told = str(connection.recv(timeout=5))
+        told = str(connection.recv(timeout=30))
     for answer in answers:
         assert answer.status_code == 500
         assert answer.json()["error"]["code"] == "server_error"

@@ -31,7 +31,7 @@ class Client:
         self.send(type="response.create", model=self.model, input=given, **fields)
 
     def event(self) -> Event:
-        text = self.connection.recv(timeout=10)
+        text = self.connection.recv(timeout=30)
         assert isinstance(text, str), "frames are text"
         found: Event = json.loads(text)
         return found

@@ -264,7 +264,7 @@ def work():
 threading.Thread(target=work, daemon=True).start()
 """
     await sandbox.run(code)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while "State:\tT (stopped)" not in _status(sandbox._kernel._pid):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.001)

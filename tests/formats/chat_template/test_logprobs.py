@@ -56,7 +56,8 @@ def spelled(deltas: Sequence[d.TextDelta]) -> str:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(cuts=st.lists(st.integers(1, 190), max_size=60), size=st.integers(1, 9))
 def test_logprobs_spell_the_visible_text(parser_of: Build, cuts: Sequence[int], size: int) -> None:

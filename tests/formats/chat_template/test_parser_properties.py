@@ -78,7 +78,8 @@ family_and_text = st.sampled_from(sorted(FAMILIES)).flatmap(
     lambda family: st.tuples(st.just(family), texts(family))
 )
 quick = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -84,7 +84,7 @@ texts = st.text(max_size=20) | st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(asked=texts, said=texts.filter(bool), thought=texts.filter(bool), result=texts)
 def test_any_text_can_be_read_back(asked: str, said: str, thought: str, result: str) -> None:
     turn = Turn(

@@ -124,9 +124,9 @@ def test_definitions_that_multiply_do_not_stall(render: Render) -> None:
         for n in range(40)
     }
     schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/D0"}}, "$defs": definitions}
-    started = time.perf_counter()
+    started = time.process_time()
     render(a_turn(items=(HELLO,), tools=(ToolSpec(name="bomb", parameters=schema),)))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("depth", [200, 5000])
@@ -435,9 +435,9 @@ def test_messages_of_broken_output_are_given_all_the_same(
 
 @pytest.mark.parametrize("text", ["a" * 100_000, "字" * 100_000, " " * 100_000, "!" * 100_000])
 def test_a_run_without_end_does_not_stall(render: Render, text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     render(a_turn(items=(i.Message(role="user", content=text),)))
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
 
 
 async def test_a_long_conversation_lets_others_have_their_turn(harmony: HarmonyFormat) -> None:
