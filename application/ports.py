@@ -554,8 +554,10 @@ class RunStore(Protocol):
     async def leave(self, owner: str) -> None:
         """Be dead from now on: what the owner still has may be taken at once."""
 
-    async def take(self, owner: str, *, limit: int) -> list[TakenRun]:
+    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
         """Take runs that wait or whose owner is dead, oldest first, each under a higher epoch.
+
+        Without `waiting`, those whose owner is dead alone.
 
         Of several that ask for it, one gets a run. What the asker has already it does not get
         again, be it dead itself: it may have been cut off from the store, and have it at work.

@@ -397,10 +397,11 @@ class MemoryStore(Store):
     async def leave(self, owner: str) -> None:
         self._alive_until.pop(owner, None)
 
-    async def take(self, owner: str, *, limit: int) -> list[TakenRun]:
+    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
         running = self._unfinished.values()
         others = (kept for kept in running if kept.owner != owner)
-        free = (kept for kept in others if not self._is_alive(kept.owner))
+        asked = (kept for kept in others if waiting or kept.owner is not None)
+        free = (kept for kept in asked if not self._is_alive(kept.owner))
         return [_taken(kept, owner) for kept in list(islice(free, limit))]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:

@@ -321,8 +321,9 @@ class PostgresStore(Store):
     async def leave(self, owner: str) -> None:
         await self._server.fetch(sql.LEAVE, owner, again=True)
 
-    async def take(self, owner: str, *, limit: int) -> list[TakenRun]:
-        return [_taken(row) for row in await self._server.fetch(sql.TAKE, owner, limit)]
+    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
+        rows = await self._server.fetch(sql.TAKE, owner, limit, waiting)
+        return [_taken(row) for row in rows]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
         rows = await self._server.fetch(sql.TAKE_OVER, owner, tenant, response_id)

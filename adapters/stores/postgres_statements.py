@@ -314,7 +314,7 @@ ORDER BY r.number
 TAKE = f"""
 WITH free AS (
     SELECT response FROM runs
-    WHERE owner IS NULL OR owner <> $1 AND NOT EXISTS (
+    WHERE owner IS NULL AND $3::boolean OR owner <> $1 AND NOT EXISTS (
         SELECT 1 FROM servers
         WHERE servers.owner = runs.owner AND alive_until > clock_timestamp())
     ORDER BY response LIMIT $2

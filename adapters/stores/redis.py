@@ -283,8 +283,9 @@ class RedisStore(Store):
     async def leave(self, owner: str) -> None:
         await self._redis.run("leave", owner=owner)
 
-    async def take(self, owner: str, *, limit: int) -> list[TakenRun]:
-        return [_taken(*run) for run in await self._redis.run("take", owner=owner, limit=limit)]
+    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
+        taken = await self._redis.run("take", owner=owner, limit=limit, waiting=waiting)
+        return [_taken(*run) for run in taken]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
         outcome, *found = await self._redis.run(

@@ -285,11 +285,11 @@ class SqliteStore(Store):
     async def leave(self, owner: str) -> None:
         await self._change(runs.LEAVE, owner)
 
-    async def take(self, owner: str, *, limit: int) -> list[TakenRun]:
+    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
         # Most of the time there is nothing: asking keeps no other process from writing.
-        if limit < 1 or not await self._select(runs.CAN_TAKE, self._uptime()):
+        if limit < 1 or not await self._select(runs.CAN_TAKE, self._uptime(), waiting):
             return []
-        return await self._file.write(partial(runs.take, owner, limit, self._uptime))
+        return await self._file.write(partial(runs.take, owner, limit, waiting, self._uptime))
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
         return await self._file.write(partial(runs.take_over, owner, tenant, response_id))

@@ -32,7 +32,7 @@ FORGET_DEAD = "DELETE FROM servers WHERE beat_at + ttl_s <= ?1 OR beat_at > ?1 +
 # Left alone, SQLite would rather read all responses in their order than sort the few that run.
 CAN_TAKE = """
 SELECT 1 FROM responses INDEXED BY responses_running
-WHERE status IN ('queued', 'in_progress') AND (owner IS NULL OR owner NOT IN (
+WHERE status IN ('queued', 'in_progress') AND (owner IS NULL AND ?2 OR owner NOT IN (
     SELECT owner FROM servers WHERE beat_at + ttl_s > ?1 AND beat_at <= ?1 + 1
 ))
 LIMIT 1
@@ -42,9 +42,10 @@ TAKE = """
 UPDATE responses SET owner = ?2, epoch = epoch + 1
 WHERE number IN (
     SELECT number FROM responses INDEXED BY responses_running
-    WHERE status IN ('queued', 'in_progress') AND (owner IS NULL OR owner <> ?2 AND owner NOT IN (
-        SELECT owner FROM servers WHERE beat_at + ttl_s > ?1 AND beat_at <= ?1 + 1
-    ))
+    WHERE status IN ('queued', 'in_progress')
+        AND (owner IS NULL AND ?4 OR owner <> ?2 AND owner NOT IN (
+            SELECT owner FROM servers WHERE beat_at + ttl_s > ?1 AND beat_at <= ?1 + 1
+        ))
     ORDER BY number LIMIT ?3
 )
 RETURNING number, tenant, id, epoch, body
@@ -149,8 +150,11 @@ def all_dead(db: apsw.Connection) -> None:
     db.execute("DELETE FROM servers")
 
 
-def take(owner: str, limit: int, uptime: Clock, db: apsw.Connection) -> list[TakenRun]:
-    return [_taken(row, db) for row in sorted(rows_of(db, TAKE, (uptime(), owner, limit)))]
+def take(
+    owner: str, limit: int, waiting: bool, uptime: Clock, db: apsw.Connection
+) -> list[TakenRun]:
+    rows = rows_of(db, TAKE, (uptime(), owner, limit, waiting))
+    return [_taken(row, db) for row in sorted(rows)]
 
 
 def take_over(owner: str, tenant: str, response_id: str, db: apsw.Connection) -> TakenRun | None:

@@ -435,6 +435,20 @@ class RunStoreContract(StoreFixtures):
         assert len(await store.held(OWNER)) == 2
         assert names(await take(another)) == ["a", "b"]
 
+    async def test_who_has_no_room_takes_what_the_dead_have_left_alone(
+        self, store: Store, another: Store
+    ) -> None:
+        for name in "abc":
+            await store.create(US, waiting(name))
+        assert names(await take(store, limit=2)) == ["a", "b"]
+        await alive(another, "srv_full")
+        assert await another.take("srv_full", limit=9, waiting=False) == []
+        await store.leave(NEXT)
+        assert names(await another.take("srv_full", limit=1, waiting=False)) == ["a"]
+        assert names(await another.take("srv_full", limit=9, waiting=False)) == ["b"]
+        assert await another.take("srv_full", limit=9, waiting=False) == []
+        assert names(await another.take("srv_full", limit=9)) == ["c"]
+
     async def test_no_more_is_taken_than_asked_for(self, store: Store) -> None:
         for number in range(5):
             await store.create(US, waiting(str(number)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -243,6 +244,35 @@ async def test_a_server_whose_engine_is_dead_takes_nothing(house: House, other: 
     with pytest.raises(EngineDead):
         await other.take_runs.once()
     assert (await house.store.get(TENANT, created.id)).status == "in_progress"
+
+
+@pytest.mark.parametrize("hindrance", ["no room", "no engine"])
+async def test_to_end_what_a_dead_server_has_shown_takes_neither_room_nor_engine(
+    house: House, other: House, hindrance: str
+) -> None:
+    plays(house, [d.TextDelta("Once")])
+    shown_one = await house.create(background=True)
+    await shown(house, shown_one.id)
+    plays(house)
+    silent = await house.create(background=True)
+    plays(other)
+    if hindrance == "no room":
+        for _ in range(2):
+            await other.create(background=True)
+        assert not other.runs.room
+    else:
+        other.model.dead = EngineDead("no GPU")
+    await dies(house)
+    with suppress(EngineDead):
+        assert await other.take_runs.once() == 0
+    ended = await over(other, shown_one.id)
+    assert (ended.status, ended.error.code) == ("failed", "server_restarted")
+
+    async def waits() -> bool:
+        return (await other.store.use(TENANT)).waiting == 1
+
+    await until(waits)
+    assert (await house.store.get(TENANT, silent.id)).status in ("queued", "in_progress")
 
 
 # --- the queue ------------------------------------------------------------------------------------

@@ -163,13 +163,14 @@ class Machine(RuleBasedStateMachine):
         self.do(self.store.leave(owner))
         self.alive.discard(owner)
 
-    @rule(owner=OWNERS, limit=st.integers(0, 3))
-    def take(self, owner: str, limit: int) -> None:
+    @rule(owner=OWNERS, limit=st.integers(0, 3), waiting=st.booleans())
+    def take(self, owner: str, limit: int, waiting: bool) -> None:
         free = [one for one in self.known.values() if self.runs(one)]
+        free = [one for one in free if waiting or one.owner is not None]
         free = [one for one in free if one.owner not in {*self.alive, owner}][:limit]
         for one in free:
             one.owner, one.epoch = owner, one.epoch + 1
-        taken = self.do(self.store.take(owner, limit=limit))
+        taken = self.do(self.store.take(owner, limit=limit, waiting=waiting))
         assert [one.lease for one in taken] == [one.lease() for one in free]
 
     @rule(owner=OWNERS, name=NAMES)

@@ -160,8 +160,8 @@ class Asks:
         return lambda store: store.leave(owner)
 
     async def a_take(self) -> Ask:
-        owner, limit = self.one(*OWNERS), self.one(0, 1, 2)
-        return lambda store: store.take(owner, limit=limit)
+        owner, limit, waiting = self.one(*OWNERS), self.one(0, 1, 2), self.one(True, True, False)
+        return lambda store: store.take(owner, limit=limit, waiting=waiting)
 
     async def a_take_over(self) -> Ask:
         owner, tenant, name = self.one(*OWNERS), self.tenant(), self.name()

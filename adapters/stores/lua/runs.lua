@@ -25,7 +25,7 @@ end
 
 -- Pairs of number and ref, but for what the asker has. An owner that is dead and has nothing is
 -- forgotten.
-local function without_owner(asker, limit)
+local function without_owner(asker, limit, waiting)
   local found = {}
   local function gather(from)
     local owned = call('ZRANGE', key('owned', from), 0, limit - 1, 'WITHSCORES')
@@ -34,7 +34,9 @@ local function without_owner(asker, limit)
     end
     return #owned > 0
   end
-  gather('')
+  if waiting then
+    gather('')
+  end
   for _, dead in ipairs(call('ZRANGEBYSCORE', single('owners'), '-inf', now())) do
     if dead ~= asker and not gather(dead) then
       call('ZREM', single('owners'), dead)
@@ -46,7 +48,7 @@ end
 
 function operation.take(by)
   local taken = {}
-  for place, one in ipairs(without_owner(by.owner, by.limit)) do
+  for place, one in ipairs(without_owner(by.owner, by.limit, by.waiting)) do
     if place > by.limit then
       break
     end
