@@ -62,8 +62,8 @@ def test_a_request_that_never_arrives_is_ended(serve: Any, begun: bytes) -> None
 
 
 def test_a_slow_answer_is_not_a_slow_request(serve: Any) -> None:
-    with serve(arrival_s=0.2) as server:
-        asked = '@@script [[{"hang": 0.6}, {"say": "late"}]]'
+    with serve(arrival_s=1) as server:
+        asked = '@@script [[{"hang": 1.5}, {"say": "late"}]]'
         body = {"model": "scripted-chat", "input": asked}
         answer = httpx.post(f"{server.api}/responses", json=body)
     assert answer.status_code == 200

@@ -161,7 +161,7 @@ def test_a_client_that_neither_reads_nor_answers_pings_is_let_go(serve: Any) -> 
         asked = ENDLESS.replace("]]", ', {"hang": 60}]]')
         connection.sendall(masked(message(asked, store=False)))
         engine = server.engine(MODEL)
-        wait_until(lambda: engine.running == 1)
+        wait_until(lambda: engine.begun == 1)
         wait_until(lambda: engine.aborted == 1)
 
 

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 TOOL = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = "code_interpreter_call.outputs"
-TIMEOUT_S = 1.0
+TIMEOUT_S = 2.5
 
 
 @pytest.fixture(scope="module")

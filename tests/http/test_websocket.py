@@ -576,18 +576,18 @@ def test_a_message_over_the_size_of_a_body_closes_the_connection(serve: Any, joi
 
 
 def test_an_open_connection_may_outlast_the_time_for_requests(serve: Any, joining: Any) -> None:
-    with serve(arrival_s=0.2) as server:
+    with serve(arrival_s=1) as server:
         client = joining(server)
-        assert client.turn(script([{"hang": 0.6}, {"say": "late"}]))["status"] == "completed"
+        assert client.turn(script([{"hang": 1.5}, {"say": "late"}]))["status"] == "completed"
         assert client.turn()["status"] == "completed"
 
 
 def test_when_the_time_is_up_what_runs_ends_and_the_client_is_told(
     serve: Any, joining: Any
 ) -> None:
-    with serve(websocket_s=0.4) as server:
+    with serve(websocket_s=1.5) as server:
         client = joining(server)
-        client.ask(script([{"hang": 0.8}, {"say": "late"}]), stream_id="a")
+        client.ask(script([{"hang": 3}, {"say": "late"}]), stream_id="a")
         client.ask("never", stream_id="a")
         events = client.until("error")
         waited = events[-1]

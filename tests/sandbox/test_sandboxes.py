@@ -76,7 +76,7 @@ def ignored_interrupts() -> Iterator[None]:
 
 @pytest.mark.usefixtures("ignored_interrupts")
 async def test_code_that_takes_too_long_loses_nothing_but_its_time() -> None:
-    sandboxes = sandboxes_of(timeout_s=0.3, interrupt_s=5.0)
+    sandboxes = sandboxes_of(timeout_s=1.5, interrupt_s=5.0)
     await sandboxes.start()
     try:
         sandbox = sandboxes.open("a")
@@ -84,7 +84,7 @@ async def test_code_that_takes_too_long_loses_nothing_but_its_time() -> None:
         ran = await sandbox.run("print('first', flush=True)\nwhile True: pass")
         assert ran.is_error
         assert ran.logs.startswith("first\n")
-        assert ran.logs.endswith("The code was stopped after 0.3 seconds.")
+        assert ran.logs.endswith("The code was stopped after 1.5 seconds.")
         assert (await sandbox.run("x")).logs == "1\n"
     finally:
         await sandboxes.aclose()
