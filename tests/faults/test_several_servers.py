@@ -160,11 +160,11 @@ def test_no_secret_of_a_request_that_waits_is_in_the_store(serve: Any, tmp_path:
         "authorization": "canary-token",
         "headers": {"x-key": "canary-key"},
     }
-    with serve(store=f"sqlite:///{tmp_path}/kept.db", background_runs=1) as server:
-        first = in_background(server, SHORT)
+    options = {"store": f"sqlite:///{tmp_path}/kept.db", "graceful_shutdown_s": 0}
+    with serve(**options, background_runs=1) as server:
+        in_background(server, LONG)
         waiting = in_background(server, "hi", tools=[server_of_tools])
         assert status(server, waiting) == "queued"
         kept = b"".join(each.read_bytes() for each in tmp_path.glob("kept.db*"))
         assert waiting.encode() in kept
         assert b"canary" not in kept
-        within(30, lambda: status(server, first) == "completed")

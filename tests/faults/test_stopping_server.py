@@ -195,7 +195,7 @@ def test_a_reader_of_another_servers_run_does_not_hold_up_the_end(serve: Any, fi
 
 
 def test_it_answers_while_it_drains_and_begins_nothing(tmp_path: Path, file: str) -> None:
-    options = ("--drain-delay-s", "2", "--graceful-shutdown-s", "10")
+    options = ("--drain-delay-s", "5", "--graceful-shutdown-s", "10")
     with process(tmp_path, file, *options) as server, httpx.Client(timeout=30) as client:
         url = f"{server.api}/responses"
         reader = Reader(url, method="POST", json=body(SHORT.replace("20", "50"), stream=True))

@@ -279,7 +279,7 @@ def test_the_seventeenth_waits(serve: Any, joining: Any) -> None:
     with serve() as server:
         client, engine = joining(server), server.engine("scripted-chat")
         for n in range(16):
-            client.ask(script({"hang": 0.3}, {"say": "x"}), stream_id=f"lane{n}", store=False)
+            client.ask(script({"hang": 2.5}, {"say": "x"}), stream_id=f"lane{n}", store=False)
         wait_until(lambda: engine.running == 16)
         client.ask("quick", stream_id="seventeenth", store=False)
         events = client.until(*LAST)
