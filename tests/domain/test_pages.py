@@ -69,9 +69,9 @@ def test_lines_are_the_text_in_a_width(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["x" * 10**6, "a b" * 300_000, "\n" * 10**6, " " * 10**6])
 def test_a_long_text_is_cut_at_once(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     lines_of(text)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_search_is_a_page_of_links() -> None:
@@ -129,9 +129,9 @@ def test_links_over_the_end_of_a_line_leave_lines_their_numbers() -> None:
 )
 def test_a_hostile_page_is_searched_at_once(text: str, pattern: str) -> None:
     page = View(url="u", title="t", lines=lines_of(text))
-    began = time.perf_counter()
+    began = time.process_time()
     assert of_places(page, pattern).links == ()
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("pattern", [".*", "(", "[a", "\\", "x" * 2000, "\ud800", "\x00"])

@@ -49,7 +49,7 @@ def searching_server(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def searching(searching_server: Any) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=searching_server.api, timeout=10) as client:
+    with httpx.Client(base_url=searching_server.api, timeout=30) as client:
         yield client
 
 

@@ -162,13 +162,12 @@ class ScriptedEngine(Engine):
                     is_over = step.finish is not None
                     yield step
         except EngineError:
-            raise
-        except BaseException:
-            # The reader left, by aclose or by being cancelled.
-            self.aborted += not is_over
+            is_over = True
             raise
         finally:
             self.running -= 1
+            # Or the reader left, by aclose or by being cancelled.
+            self.aborted += not is_over
 
     def _meet(self, mishap: Part) -> NoReturn:
         if "fail" in mishap:
