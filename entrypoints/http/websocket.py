@@ -99,6 +99,7 @@ class Conversing:
         self._steering = Steering()
         self._answering: set[asyncio.Task[None]] = set()
         self._ending: er.RequestError | None = None
+        self._has_left = False
 
     async def __call__(self) -> None:
         await self._socket.accept(headers=answer_headers(self._socket))
@@ -161,8 +162,8 @@ class Conversing:
     # --- what goes out ----------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Answer what may be answered now."""
-        while (next_one := self._lanes.take()) is not None:
+        """Answer what may be answered now, while there is somebody to hear it."""
+        while not self._has_left and (next_one := self._lanes.take()) is not None:
             task = asyncio.create_task(self._answer(*next_one))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
@@ -225,6 +226,7 @@ class Conversing:
         try:
             await self._socket.send({"type": "websocket.send", "text": text, "bytes": None})
         except (OSError, RuntimeError, WebSocketDisconnect):  # left, or told to leave
+            self._has_left = True
             raise ClientGone from None
 
     # --- the end ----------------------------------------------------------------------------------

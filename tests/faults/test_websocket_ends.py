@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,10 +37,11 @@ def until(connection: ClientConnection, kind: str) -> dict[str, Any]:
             return event
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Look again and again; the test's time limit bounds the wait."""
-    never = threading.Event()
+def wait_until(holds: Callable[[], bool], shown: Callable[[], str] = str) -> None:
+    """Look again and again; say what `shown` gives if it does not happen."""
+    never, deadline = threading.Event(), time.monotonic() + 30
     while not holds():
+        assert time.monotonic() < deadline, f"it did not happen in time: {shown()}"
         never.wait(0.005)
 
 
@@ -58,9 +60,12 @@ def test_a_client_that_leaves_ends_its_runs(serve: Any, store: bool, politely: b
             connection.close()
         else:
             connection.socket.shutdown(socket.SHUT_RDWR)
-        wait_until(lambda: engine.aborted == 2)
+        wait_until(
+            lambda: engine.aborted == 2,
+            lambda: f"{engine.begun=} {engine.running=} {engine.aborted=}",
+        )
         wait_until(lambda: len(server.container.runs()) == 0)
-        assert engine.running == 0
+        assert (engine.running, engine.begun) == (0, 2), "what waits never begins"
         if store:
             get = server.container.services().get
             assert asyncio.run(get("default", response_id)).status == "cancelled"
