@@ -45,6 +45,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """(host, port) -> its addresses as text. Raises: OSError."""
 
 DEFAULT_PORTS: Mapping[str, int] = {"http": 80, "https": 443}
+PORTS = range(1, 65_536)
 REDIRECTS = (301, 302, 303, 307, 308)
 CHUNK = 64 * 1024
 AT_ONCE = 16
@@ -102,6 +103,8 @@ def read_url(url: str) -> httpx.URL:
         read = httpx.URL(url)
     except (httpx.InvalidURL, ValueError):
         raise FetchRefused("The URL cannot be read.") from None
+    if read.port is not None and read.port not in PORTS:
+        raise FetchRefused("The URL cannot be read.")
     if read.scheme not in DEFAULT_PORTS or not read.host:
         raise FetchRefused("Only http and https URLs can be fetched.")
     if read.userinfo:
