@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import logging
 import threading
@@ -13,109 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.mcp_site import TOOLS, Site
 
 from .conftest import create, frames, script, wait_until
 
 Json = dict[str, Any]
-
-TOOLS = [
-    {
-        "name": "add",
-        "description": "Adds.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-            "required": ["a", "b"],
-        },
-    },
-    {"name": "look", "annotations": {"readOnlyHint": True}, "inputSchema": {"type": "object"}},
-    {"name": "boom", "inputSchema": {"type": "object"}},
-]
-
-
-class Site:
-    """A small MCP server that answers with JSON and notes what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, Json, Json]] = []
-        self.status = 200
-        self.meeting: threading.Barrier | None = None
-        self.redirect: str | None = None
-        site = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                self._answer(405)
-
-            def do_DELETE(self) -> None:
-                self._answer(200)
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                asked = json.loads(body)
-                params = asked.get("params") or {}
-                site.asked.append((asked["method"], params, dict(self.headers)))
-                if site.redirect:
-                    self._answer(307, location=site.redirect)
-                elif site.status != 200:
-                    self._answer(site.status)
-                elif "id" not in asked:
-                    self._answer(202)
-                else:
-                    self._answer(
-                        200, {"jsonrpc": "2.0", "id": asked["id"], **site.answer(asked, params)}
-                    )
-
-            def _answer(self, status: int, body: Json | None = None, **headers: str) -> None:
-                content = b"" if body is None else json.dumps(body).encode()
-                head = [f"HTTP/1.1 {status} x", f"content-length: {len(content)}"]
-                head += ["content-type: application/json"] if content else []
-                head += [f"{name}: {value}" for name, value in headers.items()]
-                self.wfile.write("\r\n".join([*head, "", ""]).encode() + content)
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/mcp"
-
-    def answer(self, asked: Json, params: Json) -> Json:
-        match asked["method"]:
-            case "initialize":
-                info = {"name": "site", "version": "1"}
-                version = params["protocolVersion"]
-                capabilities: Json = {"tools": {}}
-                result = {
-                    "protocolVersion": version,
-                    "capabilities": capabilities,
-                    "serverInfo": info,
-                }
-            case "tools/list":
-                result = {"tools": TOOLS}
-            case "tools/call" if params["name"] == "boom":
-                text = [{"type": "text", "text": "no such page"}]
-                result = {"content": text, "isError": True}
-            case "tools/call":
-                if self.meeting is not None:
-                    self.meeting.wait(10)
-                total = sum(params.get("arguments", {}).values())
-                result = {"content": [{"type": "text", "text": str(total)}], "isError": False}
-            case _:
-                return {"error": {"code": -32601, "message": "no such method"}}
-        return {"result": result}
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    def methods(self, name: str) -> list[Json]:
-        return [params for method, params, _ in self.asked if method == name]
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.mcp_site import Site
 from tests.processes import is_there
 
 from .conftest import create, frames, script, text_of, wait_until
-from .test_mcp import CALLED, Site, types
+from .test_mcp import CALLED, types
 
 Json = dict[str, Any]
 

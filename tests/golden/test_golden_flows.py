@@ -1,0 +1,322 @@
+"""Golden flows: what a client sees of responses in which the server runs tools, request by request.
+
+A flow is a row of FLOWS. It is played on a whole server, by each scripted model, streamed, not
+streamed and in the background: what comes out is the same, and the streams are as recorded but for
+ids and times. With `--update-golden` they are written anew; read the diff.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from msgspec import Struct
+from tests import mcp_site
+from tests.http.conftest import MODELS, create, frames, script, wait_until
+from tests.mcp_site import Site
+
+from antiphon.domain.events import EVENT_TYPES
+from antiphon.domain.lifecycle import State, advance
+
+Json = dict[str, Any]
+Ask = Callable[[Sequence[Json]], Json]
+"""The responses so far -> the next request's fields. `{site}` is where the MCP server is."""
+
+FLOWS_AT = Path(__file__).parent / "flows"
+STEP_TOKENS = 8
+
+
+# --- the flows ------------------------------------------------------------------------------------
+
+
+class Flow(Struct, frozen=True):
+    """Requests, one after another. `needs`: a program without which it cannot be played."""
+
+    requests: Sequence[Ask]
+    models: Sequence[str] = MODELS
+    needs: str | None = None
+
+
+def ask(*turns: Any, **fields: Any) -> Ask:
+    return lambda _: {"input": script(*turns), **fields}
+
+
+def answer(*, approve: bool, **fields: Any) -> Ask:
+    """Answer the approval request that the last response ended with."""
+
+    def asked(before: Sequence[Json]) -> Json:
+        given = {
+            "type": "mcp_approval_response",
+            "approval_request_id": before[-1]["output"][-1]["id"],
+            "approve": approve,
+        }
+        return {"input": [given], "previous_response_id": before[-1]["id"], **fields}
+
+    return asked
+
+
+def mcp(**fields: Any) -> list[Json]:
+    tool = {"type": "mcp", "server_label": "calc", "server_url": "{site}/mcp"}
+    return [{**tool, "require_approval": "never", **fields}]
+
+
+ADD: Json = {"mcp": "add", "args": {"a": 2, "b": 40}}
+FIRST_ADD: Json = {"mcp": "add", "args": {"a": 1, "b": 1}}
+ALWAYS = mcp(require_approval="always")
+PYTHON: Json = {
+    "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
+    "include": ["code_interpreter_call.outputs"],
+}
+MINE: Json = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
+HIDDEN = [
+    {"type": "function", "name": "pay", "description": "Pays a bill.", "defer_loading": True},
+    {"type": "tool_search"},
+]
+
+FLOWS: Mapping[str, Flow] = {
+    "mcp_list_and_call": Flow([ask(ADD, {"say": "42 it is."}, tools=mcp())]),
+    "mcp_thought_and_preamble": Flow(
+        [
+            ask(
+                [{"think": "Add."}, {"say": "I add them.", "phase": "commentary"}, ADD],
+                [{"think": "Done."}, {"say": "42."}],
+                tools=mcp(),
+            )
+        ]
+    ),
+    "mcp_three_turns": Flow([ask(FIRST_ADD, ADD, {"say": "2 and 42."}, tools=mcp())]),
+    "mcp_side_by_side": Flow(
+        [ask([FIRST_ADD, ADD], {"say": "2 and 42."}, tools=mcp())], models=["scripted-chat"]
+    ),
+    "mcp_call_error": Flow(
+        [ask({"mcp": "boom", "args": {}}, {"say": "There is none."}, tools=mcp())]
+    ),
+    "mcp_arguments_malformed": Flow(
+        [ask({"mcp": "add", "args": '{"a": 2, "b"'}, {"say": "I slipped."}, tools=mcp())]
+    ),
+    "mcp_list_error": Flow([ask({"say": "Without it."}, tools=mcp(server_url="{site}/refused"))]),
+    "mcp_listed_once_in_a_chain": Flow(
+        [
+            ask(FIRST_ADD, {"say": "2."}, tools=mcp()),
+            lambda before: {
+                "input": script(ADD, {"say": "42."}),
+                "tools": mcp(),
+                "previous_response_id": before[-1]["id"],
+            },
+        ]
+    ),
+    "mcp_beyond_max_tool_calls": Flow(
+        [ask(FIRST_ADD, ADD, {"say": "2, and no more."}, tools=mcp(), max_tool_calls=1)]
+    ),
+    "mcp_cut_in_a_call": Flow([ask(ADD, {"say": "42."}, tools=mcp(), max_output_tokens=16)]),
+    "mcp_approved": Flow(
+        [ask(ADD, {"say": "42."}, tools=ALWAYS), answer(approve=True, tools=ALWAYS)]
+    ),
+    "mcp_denied": Flow(
+        [ask(ADD, {"say": "Not then."}, tools=ALWAYS), answer(approve=False, tools=ALWAYS)]
+    ),
+    "mcp_beside_a_clients_call": Flow(
+        [ask([ADD, {"call": "mine", "args": {}}], tools=[MINE, *mcp()])], models=["scripted-chat"]
+    ),
+    "code_interpreter": Flow(
+        [ask({"think": "Count."}, {"python": "print(6 * 7)"}, {"say": "42."}, **PYTHON)],
+        needs="bwrap",
+    ),
+    "code_interpreter_error": Flow(
+        [ask({"python": "raise SystemExit(3)"}, {"say": "It failed."}, **PYTHON)], needs="bwrap"
+    ),
+    "code_interpreter_and_mcp": Flow(
+        [
+            ask(
+                {"python": "x = 41; x + 1"},
+                ADD,
+                {"say": "42, twice."},
+                **{**PYTHON, "tools": [*PYTHON["tools"], *mcp()]},
+            )
+        ],
+        needs="bwrap",
+    ),
+    "tool_search": Flow(
+        [
+            ask(
+                {"call": "tool_search", "args": {"query": "pay a bill"}},
+                {"call": "pay", "args": {}},
+                tools=HIDDEN,
+            )
+        ]
+    ),
+    "tool_search_in_vain": Flow(
+        [
+            ask(
+                {"call": "tool_search", "args": {"query": "zebra"}},
+                {"say": "There is nothing."},
+                tools=HIDDEN,
+            )
+        ]
+    ),
+}
+"""A tool that the server runs joins with its rows: a call, and each way in which it can fail."""
+
+PLAYED = [(name, model) for name, flow in FLOWS.items() for model in flow.models]
+
+
+# --- playing them ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with mcp_site.site() as listening:
+        yield listening
+
+
+@pytest.fixture(scope="module")
+def client(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of a server that runs whatever this machine has the programs for."""
+    settings = {
+        "fetch.urls": True,
+        "fetch.hosts": ["127.0.0.1:*"],
+        "fetch.private": ["127.0.0.1"],
+        "scripted.step_tokens": STEP_TOKENS,
+        "code_interpreter": shutil.which("bwrap") is not None,
+    }
+    with (
+        serve_from(tmp_path_factory.mktemp("flows"), **settings) as server,
+        httpx.Client(base_url=server.api, timeout=15) as client,
+    ):
+        yield client
+
+
+def streamed(client: httpx.Client, body: Json) -> tuple[Json, list[Json]]:
+    events = frames(client.post("/responses", json={**body, "stream": True}).text)
+    return events[-1]["response"], events
+
+
+def whole(client: httpx.Client, body: Json) -> tuple[Json, list[Json]]:
+    return create(client, **body), []
+
+
+def in_background(client: httpx.Client, body: Json) -> tuple[Json, list[Json]]:
+    params = {"include[]": body.get("include", [])}
+    path = f"/responses/{create(client, **body, background=True)['id']}"
+    wait_until(lambda: client.get(path).json()["status"] not in ("queued", "in_progress"))
+    response = client.get(path, params=params).json()
+    stream = client.get(path, params={"stream": "true", **params})
+    return response, frames(stream.text)
+
+
+def played(
+    client: httpx.Client,
+    site: Site,
+    name: str,
+    model: str,
+    way: Callable[[httpx.Client, Json], tuple[Json, list[Json]]],
+) -> tuple[list[Json], list[list[Json]]]:
+    """Play a flow; return its responses and their events, with ids and times as if they were small.
+
+    Ids are numbered in the order in which they are met, so equal ids stay equal.
+    """
+    flow = FLOWS[name]
+    if flow.needs is not None and shutil.which(flow.needs) is None:
+        pytest.skip(f"there is no {flow.needs} on this machine")
+    salt = secrets.token_hex(8)  # what was played before makes no prompt a cached one
+    responses: list[Json] = []
+    streams: list[list[Json]] = []
+    for asked in flow.requests:
+        body = json.loads(json.dumps(asked(responses)).replace("{site}", site.origin))
+        response, events = way(client, {"model": model, "cache_salt": salt, **body})
+        responses.append(response)
+        streams.append(events)
+    plainly = Plain(site)
+    return plainly(responses), plainly(streams)
+
+
+class Plain:
+    """Replaces what differs from one run to the next. One for all that one run has told."""
+
+    _ID = re.compile(r"\b([a-z]+)_[0-9A-Za-z]{20,}\b")
+    _TIME = re.compile(r'("(?:created|completed|expires)_at": )[0-9.]+')
+    _SEALED = re.compile(r'("encrypted_content": )"[^"]+"')
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._known: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def __call__(self, told: Any) -> Any:
+        text = json.dumps(told).replace(self._site.origin, "http://mcp.example")
+        text = self._TIME.sub(r"\g<1>1790000000", text)
+        text = self._SEALED.sub(r'\1"sealed"', text)
+        return json.loads(self._ID.sub(self._small, text))
+
+    def _small(self, found: re.Match[str]) -> str:
+        if found[0] not in self._known:
+            count = self._counts[found[1]] = self._counts.get(found[1], 0) + 1
+            self._known[found[0]] = f"{found[1]}_{count}"
+        return self._known[found[0]]
+
+
+_COUNT = re.compile(r'(_tokens": )[0-9]+')
+
+
+def as_sse(events: Sequence[Json]) -> str:
+    """Return the events as they are kept: without how many tokens a prompt of today takes."""
+    told = "".join(
+        f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
+        for event in events
+    )
+    return _COUNT.sub(r"\g<1>0", told)
+
+
+@pytest.mark.parametrize(("name", "model"), PLAYED)
+def test_a_flow_is_told_as_recorded(
+    client: httpx.Client, site: Site, name: str, model: str, update_golden: bool
+) -> None:
+    _, streams = played(client, site, name, model, streamed)
+    FLOWS_AT.mkdir(exist_ok=True)
+    for number, events in enumerate(streams, 1):
+        golden = FLOWS_AT / f"{name}.{model}.{number}.sse"
+        written = as_sse(events)
+        if update_golden:
+            golden.write_text(written)
+        assert written == golden.read_text()
+
+
+@pytest.mark.parametrize(("name", "model"), PLAYED)
+def test_however_a_flow_is_asked_for_its_items_are_the_same(
+    client: httpx.Client, site: Site, name: str, model: str
+) -> None:
+    expected, streams = played(client, site, name, model, streamed)
+    for events in streams:
+        check_order(events)
+    for way in (whole, in_background):
+        responses, again = played(client, site, name, model, way)
+        for response, wanted in zip(responses, expected, strict=True):
+            assert response == {**wanted, "background": response["background"]}
+        for events in filter(None, again):
+            check_order(events)
+
+
+def check_order(events: Sequence[Json]) -> None:
+    """Events follow each other as the table has it, and their items are those of the response."""
+    state = State.START
+    for number, event in enumerate(events):
+        assert event["sequence_number"] == number
+        state = advance(
+            state, msgspec.json.decode(json.dumps(event), type=EVENT_TYPES[event["type"]])
+        )
+    assert state is State.OVER
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == events[-1]["response"]["output"]
+
+
+def test_every_recorded_stream_is_one_of_a_flow() -> None:
+    known = {f"{name}.{model}" for name, model in PLAYED}
+    assert {file.name.rsplit(".", 2)[0] for file in FLOWS_AT.iterdir()} == known
