@@ -3,7 +3,7 @@
 Caller        runs the calls of one kind of tool
 Calls         the callers of a response, and how many calls there may be
 OpeningTurn   before the model's first turn: servers are asked for their tools, and calls that
-              the client approved of are run
+              the client approved of are run, if their tools are still what it was told of
 CallingTurn   a turn of the model with the calls that it makes: they run side by side when the
               model has ended its turn, and their items come one after another, in its order
 """
@@ -13,7 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -45,6 +53,13 @@ BROKEN = "This call failed: what runs it has a defect."
 Given = AsyncGenerator[Sequence[d.Delta]]
 """What a call gives while it runs, a batch at a time: the first batches end the item of the call,
 items of its own may follow."""
+
+
+Tools = Sequence[Json] | ToolServerError
+"""What a server offers, or why that is not known."""
+
+Lists = Mapping[str, Tools]
+"""By the servers' labels."""
 
 
 class Caller(Protocol):
@@ -185,13 +200,17 @@ class Sessions(ItemCaller):
 
     def listing(self, label: str) -> Work:
         """Return what gives the end of the item that lists the server's tools."""
-        return Work(self._listed(label), _not_listed)
+        return Work(self._listing(label), _not_listed)
 
-    async def _listed(self, label: str) -> Given:
-        try:
-            yield [d.ToolEnd("completed", {"tools": await self._session(label).tools()})]
-        except ToolServerError as error:
-            yield _not_listed(str(error))
+    async def _listing(self, label: str) -> Given:
+        yield [_listed(await _or_failure(self._session(label).tools()))]
+
+    async def lists(self, labels: Iterable[str]) -> Lists:
+        """Return what the servers offer now, of those that this request names."""
+        known = [label for label in dict.fromkeys(labels) if label in self._named]
+        tools = [self._session(label).tools() for label in known]
+        found = await asyncio.gather(*map(_or_failure, tools))
+        return dict(zip(known, found, strict=True))
 
     def opening(self, start: d.CallStart) -> d.Delta:
         return start
@@ -223,12 +242,30 @@ class Sessions(ItemCaller):
         return self._open[label]
 
 
-def _not_listed(why: str) -> Sequence[d.Delta]:
+def _not_listed(why: str) -> Sequence[d.ToolEnd]:
     return [d.ToolEnd("failed", {"error": why})]
+
+
+def _done(batch: Sequence[d.Delta]) -> Work:
+    """Return work that is done already."""
+    return Work(_one(batch), lambda _: batch)
 
 
 async def _one(batch: Sequence[d.Delta]) -> Given:
     yield batch
+
+
+async def _or_failure(tools: Awaitable[Sequence[Json]]) -> Tools:
+    try:
+        return await tools
+    except ToolServerError as error:
+        return error
+
+
+def _listed(tools: Tools) -> d.ToolEnd:
+    if isinstance(tools, ToolServerError):
+        return _not_listed(str(tools))[0]
+    return d.ToolEnd("completed", {"tools": tools})
 
 
 def _end(result: ToolResult) -> d.ToolEnd:
@@ -237,14 +274,18 @@ def _end(result: ToolResult) -> d.ToolEnd:
 
 
 class OpeningTurn(ModelTurn):
-    """`unlisted` are labels of servers, `approved` the requests of calls to run."""
+    """`unlisted` are labels of servers, `approved` the calls to run.
+
+    A tool that was listed otherwise when the client was asked is another tool: it is listed anew,
+    and the client is asked again.
+    """
 
     def __init__(
         self,
         sessions: Sessions,
         calls: Calls,
         unlisted: Sequence[str],
-        approved: Sequence[i.McpApprovalRequest],
+        approved: Sequence[mcp.Approved],
     ) -> None:
         self._sessions = sessions
         self._calls = calls
@@ -252,36 +293,57 @@ class OpeningTurn(ModelTurn):
         self._approved = approved
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
-        first, *later = self._starts()
+        now = await self._sessions.lists(
+            each.request.server_label for each in self._approved if each.definition is not None
+        )
+        starts, work = zip(*self._items(now), strict=True)
         # Written before anything is called: a run that has shown nothing may be begun again.
-        yield first
-        listings = [self._sessions.listing(label) for label in self._unlisted]
-        calls = [
-            self._calls.run(
-                d.CallStart(each.name, namespace=each.server_label, kind="mcp"), each.arguments
-            )
-            for each in self._approved
-        ]
-        async with self._calls.begun([*listings, *calls]) as running:
-            for each, following in zip(running, [*later, None], strict=True):
+        yield starts[0]
+        async with self._calls.begun(work) as running:
+            for each, following in zip(running, [*starts[1:], None], strict=True):
                 async for given in each:
                     yield [*given]
                 if following is not None:
                     yield following
         yield [d.TurnEnd("stop", TurnUsage())]
 
-    def _starts(self) -> Sequence[list[d.Delta]]:
-        listed: list[list[d.Delta]] = [
-            [d.ToolStart("mcp_list_tools", {"server_label": label, "tools": ()})]
-            for label in self._unlisted
-        ]
-        return [*listed, *map(_approved_call, self._approved)]
+    def _items(self, now: Lists) -> Iterator[tuple[list[d.Delta], Work]]:
+        """Yield what opens each item, and what ends it."""
+        for label in self._unlisted:
+            yield _list_of(label), self._sessions.listing(label)
+        changed: dict[str, list[i.McpApprovalRequest]] = {}
+        for each in self._approved:
+            label = each.request.server_label
+            tools = now.get(label)
+            if isinstance(tools, Sequence) and each.has_changed(tools):
+                changed.setdefault(label, []).append(each.request)
+            else:
+                yield _approved_call(each.request), self._run(each.request, tools)
+        for label, requests in changed.items():
+            if label not in self._unlisted:
+                yield _list_of(label), _done([_listed(now[label])])
+            for request in requests:
+                start = d.CallStart(request.name, namespace=label, kind="mcp_approval")
+                yield [start], _done([d.ArgumentsDelta(request.arguments), d.ItemEnd()])
+
+    def _run(self, request: i.McpApprovalRequest, tools: Tools | None) -> Work:
+        if isinstance(tools, ToolServerError):
+            return _done([self._sessions.refusal(str(tools))])
+        if tools is not None and mcp.named(request.name, tools) is None:
+            why = f"The server has no tool {request.name!r} any more."
+            return _done([self._sessions.refusal(why)])
+        start = d.CallStart(request.name, namespace=request.server_label, kind="mcp")
+        return self._calls.run(start, request.arguments)
 
     async def aclose(self) -> None:
         pass
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return [], []
+
+
+def _list_of(label: str) -> list[d.Delta]:
+    return [d.ToolStart("mcp_list_tools", {"server_label": label, "tools": ()})]
 
 
 def _approved_call(request: i.McpApprovalRequest) -> list[d.Delta]:

@@ -22,7 +22,7 @@ from antiphon.application.show_items import ShowItems
 from antiphon.domain import conversation as c
 from antiphon.domain import mcp
 from antiphon.domain.decoding import decode_tool
-from antiphon.domain.items import AnyItem, McpApprovalRequest
+from antiphon.domain.items import AnyItem
 from antiphon.domain.offers import EARLIER, Definition, Offer, offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
@@ -50,7 +50,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     turn: Turn
     removed: Sequence[InputTransformation] = ()
     conversation: Sequence[AnyItem] = ()
-    approved: Sequence[McpApprovalRequest] = ()
+    approved: Sequence[mcp.Approved] = ()
     hosted: Mapping[str, Caller] = {}
 
 

@@ -36,7 +36,7 @@ from antiphon.domain.items import (
     WebSearchCall,
     asks,
 )
-from antiphon.domain.mcp import listings_in
+from antiphon.domain.mcp import Approved, listings_in
 from antiphon.domain.offers import Offer, heard, loaded
 from antiphon.domain.tool_search import search
 from antiphon.domain.tools import McpTool
@@ -78,7 +78,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     summary: str | None = None
     servers: Sequence[McpTool] = ()
     unlisted: Sequence[str] = ()
-    approved: Sequence[McpApprovalRequest] = ()
+    approved: Sequence[Approved] = ()
     most_calls: int | None = None
     hosted: Mapping[str, Caller] = {}
 

@@ -29,7 +29,8 @@ TOOLS = [
 class Site:
     """`tools` are what it lists, `says` what calls of a tool give; any may be changed at any time.
 
-    At the path /refused it answers 401, whatever it is asked.
+    At the path /refused it answers 401, whatever it is asked; at /other its tools are described
+    otherwise.
     """
 
     def __init__(self) -> None:
@@ -67,9 +68,8 @@ class Site:
                 elif "id" not in asked:
                     self._answer(202)
                 else:
-                    self._answer(
-                        200, {"jsonrpc": "2.0", "id": asked["id"], **site.answer(asked, params)}
-                    )
+                    answered = site.answer(asked, params, is_other=self.path == "/other")
+                    self._answer(200, {"jsonrpc": "2.0", "id": asked["id"], **answered})
 
             def _answer(self, status: int, body: Json | None = None, **headers: str) -> None:
                 content = b"" if body is None else json.dumps(body).encode()
@@ -85,7 +85,7 @@ class Site:
         self.origin = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.url = f"{self.origin}/mcp"
 
-    def answer(self, asked: Json, params: Json) -> Json:
+    def answer(self, asked: Json, params: Json, *, is_other: bool) -> Json:
         match asked["method"]:
             case "initialize":
                 info = {"name": "site", "version": "1"}
@@ -96,6 +96,8 @@ class Site:
                     "capabilities": capabilities,
                     "serverInfo": info,
                 }
+            case "tools/list" if is_other:
+                result = {"tools": [{**tool, "description": "Other."} for tool in self.tools]}
             case "tools/list":
                 result = {"tools": self.tools}
             case "tools/call" if params["name"] == "boom":
@@ -103,7 +105,7 @@ class Site:
                 result = {"content": content, "isError": True}
             case "tools/call":
                 if self.meeting is not None:
-                    self.meeting.wait(5)
+                    self.meeting.wait(10)
                 text = self.says.get(params["name"])
                 if text is None:
                     text = str(sum(params.get("arguments", {}).values()))

@@ -71,6 +71,7 @@ def mcp(**fields: Any) -> list[Json]:
 ADD: Json = {"mcp": "add", "args": {"a": 2, "b": 40}}
 FIRST_ADD: Json = {"mcp": "add", "args": {"a": 1, "b": 1}}
 ALWAYS = mcp(require_approval="always")
+OTHER = mcp(require_approval="always", server_url="{site}/other")
 PYTHON: Json = {
     "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
     "include": ["code_interpreter_call.outputs"],
@@ -122,6 +123,13 @@ FLOWS: Mapping[str, Flow] = {
     ),
     "mcp_denied": Flow(
         [ask(ADD, {"say": "Not then."}, tools=ALWAYS), answer(approve=False, tools=ALWAYS)]
+    ),
+    "mcp_approved_of_another_tool": Flow(
+        [
+            ask(ADD, {"say": "42."}, tools=ALWAYS),
+            answer(approve=True, tools=OTHER),
+            answer(approve=True, tools=OTHER),
+        ]
     ),
     "mcp_beside_a_clients_call": Flow(
         [ask([ADD, {"call": "mine", "args": {}}], tools=[MINE, *mcp()])], models=["scripted-chat"]

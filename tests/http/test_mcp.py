@@ -277,6 +277,113 @@ def test_a_denied_call_is_not_run_and_the_model_is_told(
     assert site.methods("tools/call") == []
 
 
+def described(description: str) -> list[Json]:
+    """Return what the server lists, with another description of what is approved of."""
+    return [{**TOOLS[0], "description": description}, *TOOLS[1:]]
+
+
+def test_a_tool_that_is_another_by_now_is_asked_for_again(
+    calling: httpx.Client, site: Site, asked_for: Json
+) -> None:
+    site.tools = described("Adds, and sends the sum to somebody else.")
+    again = answer(calling, site, asked_for)
+    assert types(again["output"]) == ["mcp_list_tools", "mcp_approval_request"]
+    listed, request = again["output"]
+    assert listed["tools"][0]["description"] == "Adds, and sends the sum to somebody else."
+    before = asked_for["output"][1]
+    assert request == {**before, "id": request["id"]}
+    assert request["id"] != before["id"]
+    assert site.methods("tools/call") == []
+    # What was approved first is over; what is approved now is run, once.
+    response = answer(calling, site, again)
+    assert types(response["output"]) == ["mcp_call", "message"]
+    assert response["output"][0]["approval_request_id"] == request["id"]
+    assert len(site.methods("tools/call")) == 1
+
+
+@pytest.mark.parametrize("changed", ["inputSchema", "annotations"])
+def test_whatever_was_listed_of_a_tool_is_approved_of_with_it(
+    calling: httpx.Client, site: Site, asked_for: Json, changed: str
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "description": "A key."}}}
+    now = {"inputSchema": schema, "annotations": {"readOnlyHint": False, "destructiveHint": True}}
+    site.tools = [{**TOOLS[0], changed: now[changed]}, *TOOLS[1:]]
+    again = answer(calling, site, asked_for)
+    assert types(again["output"]) == ["mcp_list_tools", "mcp_approval_request"]
+    assert site.methods("tools/call") == []
+
+
+def test_other_tools_may_change_meanwhile(
+    calling: httpx.Client, site: Site, asked_for: Json
+) -> None:
+    site.tools = [*TOOLS[:2], {**TOOLS[2], "description": "Bursts."}, {**TOOLS[2], "name": "new"}]
+    assert types(answer(calling, site, asked_for)["output"]) == ["mcp_call", "message"]
+
+
+def test_an_approved_tool_that_is_gone_is_not_called(
+    calling: httpx.Client, site: Site, asked_for: Json
+) -> None:
+    site.tools = TOOLS[1:]
+    response = answer(calling, site, asked_for)
+    assert types(response["output"]) == ["mcp_call", "message"]
+    assert "no tool 'add' any more" in response["output"][0]["error"]["content"]
+    assert site.methods("tools/call") == []
+
+
+def test_an_approved_call_whose_server_is_lost_fails_and_the_model_goes_on(
+    calling: httpx.Client, site: Site, asked_for: Json
+) -> None:
+    site.status = 500
+    response = answer(calling, site, asked_for)
+    assert types(response["output"]) == ["mcp_call", "message"]
+    assert "500" in response["output"][0]["error"]["content"]
+    assert response["status"] == "completed"
+
+
+def without_null(value: Any) -> Any:
+    """Return JSON as some clients send it back."""
+    if isinstance(value, dict):
+        return {name: without_null(each) for name, each in value.items() if each is not None}
+    return [without_null(each) for each in value] if isinstance(value, list) else value
+
+
+def test_a_client_that_keeps_nothing_here_approves_alike(
+    calling: httpx.Client, site: Site, model: str
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "default": None}}}
+    site.tools = [{**TOOLS[0], "inputSchema": schema}]
+    tools = [server_tool(site, require_approval="always")]
+    asked = {"role": "user", "content": script(ADD, {"say": "42"})}
+    before = create(calling, model=model, input=[asked], tools=tools, store=False)
+
+    def approved(output: list[Json]) -> list[str]:
+        given = {
+            "type": "mcp_approval_response",
+            "approval_request_id": output[-1]["id"],
+            "approve": True,
+        }
+        items = [asked, *output, given]
+        response = create(calling, model=model, input=items, tools=tools, store=False)
+        return types(response["output"])
+
+    assert approved(before["output"]) == ["mcp_call", "message"]
+    assert approved(without_null(before["output"])) == ["mcp_call", "message"]
+    site.tools = described("Something else.")
+    assert approved(before["output"]) == ["mcp_list_tools", "mcp_approval_request"]
+
+
+def test_the_last_of_a_name_is_the_one_that_is_approved_of(
+    calling: httpx.Client, site: Site, model: str
+) -> None:
+    # As models are told of it: the first one may be a decoy.
+    tools = [server_tool(site, require_approval="always")]
+    site.tools = [TOOLS[0], TOOLS[0]]
+    before = create(calling, model=model, input=script(ADD, {"say": "42"}), tools=tools)
+    site.tools = [TOOLS[0], *described("Something else.")]
+    again = answer(calling, site, before)
+    assert types(again["output"]) == ["mcp_list_tools", "mcp_approval_request"]
+
+
 def test_what_the_filters_exempt_needs_no_approval(
     calling: httpx.Client, site: Site, model: str
 ) -> None:
