@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import httpcore
 import httpx
@@ -23,6 +24,8 @@ from antiphon.application.ports import Json, ToolResult
 from antiphon.domain.errors import FetchRefused
 from antiphon.domain.mcp import LOST
 
+T = TypeVar("T")
+
 # They log addresses, which may hold keys, and answers. What went wrong is told in items.
 for _name in ("httpx2", "httpcore2", "mcp", "client"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -36,17 +39,25 @@ _LOST = "The connection to the MCP server was lost, or was never made."
 
 
 class Asked:
-    """A connected client, in the words of ports.ToolSession."""
+    """A connected client, in the words of ports.ToolSession.
+
+    `refused` is set when no answer will come any more, where the SDK would wait for one.
+    """
 
     def __init__(
         self,
         client: Client,
         fault_of: Callable[[BaseException | None], Unreached],
         is_lost: Callable[[], bool] = lambda: False,
+        refused: asyncio.Event | None = None,
     ) -> None:
         self._client = client
         self._fault_of = fault_of
-        self.is_lost = is_lost
+        self._is_lost = is_lost
+        self._refused = refused or asyncio.Event()
+
+    def is_lost(self) -> bool:
+        return self._is_lost() or self._refused.is_set()
 
     async def is_there(self) -> None:
         """Return once the server has answered anything at all."""
@@ -58,7 +69,7 @@ class Asked:
         cursor = None
         for _ in range(MOST_PAGES):
             try:
-                page = await self._client.list_tools(cursor=cursor)
+                page = await self._answer(self._client.list_tools(cursor=cursor))
             except Exception as error:
                 raise self._fault_of(error) from None
             found += map(_listed, page.tools)
@@ -69,13 +80,26 @@ class Asked:
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
         try:
-            result = await self._called(name, arguments)
+            result = await self._answer(self._called(name, arguments))
         except Exception as error:
             raise self._fault_of(error) from None
         if result.is_error:
             content = [_dumped(block) for block in result.content]
             return ToolResult(error={"type": "mcp_tool_execution_error", "content": content})
         return ToolResult(output=_text_of(result.content, result.structured_content))
+
+    async def _answer(self, asking: Coroutine[Any, Any, T]) -> T:
+        answer = asyncio.ensure_future(asking)
+        refusal = asyncio.ensure_future(self._refused.wait())
+        try:
+            await asyncio.wait({answer, refusal}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise self._fault_of(None)
+            return answer.result()
+        finally:
+            for each in (answer, refusal):
+                each.cancel()
+            await asyncio.gather(answer, refusal, return_exceptions=True)
 
     async def _called(self, name: str, arguments: Json) -> mcp_types.CallToolResult:
         # Not `Client.call_tool`: it lists the tools again to check the output against its schema,
@@ -137,11 +161,13 @@ async def connected(
             if transport.answered or transport.status not in NOT_STREAMABLE:
                 raise transport.fault_of(error) from None
         first = transport.fault_of(None)
+        transport.refused.clear()
         try:
             async with _sse(url, headers, transport) as client:
-                yield Asked(client, transport.fault_of)
-        except Exception:
-            raise first from None
+                transport.answered = True
+                yield Asked(client, transport.fault_of, refused=transport.refused)
+        except Exception as error:
+            raise (transport.fault_of(error) if transport.answered else first) from None
 
 
 @asynccontextmanager
@@ -202,6 +228,8 @@ class _Transport(httpx2.AsyncBaseTransport):
         self._max_bytes = max_bytes
         self.answered = False
         self.status: int | None = None
+        # On SSE answers come elsewhere, and the SDK sends nothing more after one refusal.
+        self.refused = asyncio.Event()
         self._too_large = False
 
     def fault_of(self, error: BaseException | None) -> Unreached:
@@ -231,16 +259,24 @@ class _Transport(httpx2.AsyncBaseTransport):
         try:
             answer = await self._pool.handle_async_request(sent)
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
+            self._refuse(request)
             raise httpx2.ConnectError(_LOST) from error
         # A session's end and its channel for notices may be refused; that is no answer to a call.
         if request.method == "POST" and answer.status >= 400:
             self.status = answer.status
         elif request.method == "POST":
             self.status = None
+        if answer.status >= 300:
+            self._refuse(request)
         if any(name.lower() == b"content-encoding" for name, _ in answer.headers):
+            self._refuse(request)
             await answer.aclose()
             raise httpx2.DecodingError("The MCP server's answer is compressed.")
         return httpx2.Response(answer.status, headers=answer.headers, stream=_Limited(answer, self))
+
+    def _refuse(self, request: httpx2.Request) -> None:
+        if request.method == "POST":
+            self.refused.set()
 
     def _target(self, text: str) -> httpx.URL:
         try:

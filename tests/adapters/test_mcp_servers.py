@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 from mcp.server.mcpserver import MCPServer
+from tests.faults import faulty_mcp
 
 from antiphon.adapters.fetching import Checked, Guard
 from antiphon.adapters.tool_servers.mcp import McpServers
@@ -179,6 +180,18 @@ async def test_leaving_ends_what_still_runs(link: tuple[Running, str]) -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
     assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("path", ["/json", "/stream", "/sse"])
+async def test_a_call_that_is_refused_fails_at_once_and_says_how(path: str) -> None:
+    with faulty_mcp.serving("http://127.0.0.1:1") as faulty:
+        # No test waits as long as this call might.
+        async with session_with(faulty.server_address[1], path, timeout_s=60) as session:
+            refused = await session.call("unauthorized", {})
+            after = await session.call("add", {})
+    assert refused.error is not None
+    assert (refused.error["type"], refused.error["code"]) == ("http_error", 401)
+    assert after.output == "42"
 
 
 # --- servers that are none ------------------------------------------------------------------------
