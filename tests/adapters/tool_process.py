@@ -1,4 +1,4 @@
-"""A real MCP server on stdio, for the tests of local servers: run as a program.
+"""A real MCP server of the SDK, run as a program: on stdio, or with a transport of HTTP and a port.
 
 With the argument `NAME` it does something that a server should not: see `ODD`.
 """
@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 
-def serve() -> None:
+def serve(transport: Any = "stdio", port: str = "0") -> None:
     from mcp.server.mcpserver import MCPServer  # what is no server need not wait for it
 
     server = MCPServer("test")
@@ -70,7 +71,10 @@ def serve() -> None:
     def breed() -> int:
         return subprocess.Popen(["sleep", "600"]).pid
 
-    server.run("stdio")
+    if transport == "stdio":
+        server.run("stdio")
+    else:
+        server.run(transport, port=int(port))
 
 
 def ends() -> None:
@@ -101,4 +105,4 @@ ODD = {each.__name__: each for each in (is_slow, ends, is_silent, is_none, flood
 
 
 if __name__ == "__main__":
-    ODD[sys.argv[1]]() if sys.argv[1:] else serve()
+    ODD[sys.argv[1]]() if sys.argv[1:2] and sys.argv[1] in ODD else serve(*sys.argv[1:])
