@@ -1,7 +1,8 @@
 """MCP servers that a request names, by their address or by the label under which the operator set
 one up: which of their tools are offered, which calls are to be run (api_surface 4.1, 7.18).
 
-What a server lists is not trusted: what is no tool is left out, what is no schema means any object.
+What a server lists is not trusted: what is no tool, or none that every model can be told of, is
+left out; what is no schema means any object.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
@@ -20,6 +22,13 @@ from antiphon.domain.tools import MCP, McpTool, ToolSpec, flat_name
 Json = dict[str, Any]
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+LONGEST_NAME = 128
+"""Characters, as MCP has it."""
+
+_UNBROKEN = re.compile(r"(?<![^\W\d])[^\W\d]{1024}|(?<![^\w\s])[^\w\s]{1024}|(?<!\s)\s{1024}")
+"""A run of letters, symbols or blanks: it takes tokenizers a time that grows with its square, and
+no text for people has it. Looked for from where runs begin, so in linear time."""
+
 ANY_OBJECT: Json = {"type": "object", "properties": {}}
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 
@@ -84,7 +93,7 @@ def model_name(label: str, name: str) -> str:
 
 def specs(server: McpTool, listed: Sequence[Json]) -> tuple[ToolSpec, ...]:
     """Return how a model is told of a server's tools, of those that the request allows."""
-    named = {tool["name"]: tool for tool in listed if isinstance(tool.get("name"), str)}
+    named = {tool["name"]: tool for tool in listed if _can_be_told(tool)}
     return tuple(
         ToolSpec(
             name=model_name(server.server_label, name),
@@ -97,6 +106,14 @@ def specs(server: McpTool, listed: Sequence[Json]) -> tuple[ToolSpec, ...]:
         for name, tool in named.items()
         if is_allowed(server, tool)
     )
+
+
+def _can_be_told(tool: Json) -> bool:
+    name = tool.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        return False
+    told = (name, tool.get("description"), tool.get("input_schema"))
+    return _UNBROKEN.search(msgspec.json.encode(told).decode()) is None
 
 
 def is_allowed(server: McpTool, tool: Json) -> bool:
