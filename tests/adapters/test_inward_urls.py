@@ -12,10 +12,13 @@ import pytest
 from tests import inward_urls
 from tests.inward_urls import Sink
 
-from antiphon.adapters.fetching import Checked, Guard, HttpFetcher, Resolve
+from antiphon.adapters.fetching import Checked, Guard, HttpFetcher, NoFetcher, Resolve
 from antiphon.adapters.tool_servers.mcp import McpServers
+from antiphon.adapters.web.reading import PageReader
+from antiphon.adapters.web.searched import SearchedWeb
+from antiphon.adapters.web.services import SearxngService
 from antiphon.application.webhooks import Endpoint
-from antiphon.domain.errors import FetchError, FetchRefused, ToolServerError
+from antiphon.domain.errors import FetchError, FetchRefused, ToolServerError, WebError
 from antiphon.domain.tools import McpTool
 from antiphon.entrypoints.container import webhook_fetcher
 from antiphon.entrypoints.webhook_endpoints import operators_guard
@@ -24,6 +27,7 @@ TRUST = httpx.create_ssl_context(trust_env=False)  # once: it takes a while
 ALLOWED = "127.0.0.2"
 """An address that a test's guard allows, as if it were public; the sink is not there."""
 LIMIT_S = 2.0
+FAILURES = (FetchError, ToolServerError, WebError)
 
 Reach = Callable[[Guard, Resolve | None, str], Awaitable[object]]
 """Ask for a URL under a guard; what stands between is the adapter's."""
@@ -55,10 +59,26 @@ async def list_tools(guard: Guard, resolve: Resolve | None, url: str) -> object:
         await session.aclose()
 
 
+async def read_page(guard: Guard, resolve: Resolve | None, url: str) -> object:
+    async def no_pdf(content: bytes) -> str:
+        raise AssertionError("nothing was to be read")
+
+    web = SearchedWeb(
+        SearxngService("http://127.0.0.1:1/"),
+        PageReader(no_pdf),
+        of_service=NoFetcher(),
+        of_pages=fetcher(guard, resolve),
+        most=1,
+        timeout_s=LIMIT_S,
+    )
+    return await web.read(url)
+
+
 WAYS_OUT: Mapping[str, Reach] = {
     "pictures and files": fetch,
     "webhooks": post,
     "MCP servers": list_tools,
+    "pages of the web": read_page,
 }
 """A way out that is new gets a row here."""
 
@@ -75,7 +95,7 @@ def reach(request: pytest.FixtureRequest) -> Reach:
 
 
 async def fails(reach: Reach, guard: Guard, url: str, *, resolve: Resolve | None = None) -> None:
-    with pytest.raises((FetchError, ToolServerError)) as raised:
+    with pytest.raises(FAILURES) as raised:
         await reach(guard, resolve, url)
     # Nothing of the network behind this server.
     for secret in ("127.", "10.", "169.", "refused", "Errno", "resolve"):
@@ -217,7 +237,7 @@ async def test_a_redirect_to_something_inside_is_not_followed(
         redirector.location = url.encode()
         try:
             answer = await reach(guard, None, begin)
-        except (FetchError, ToolServerError):
+        except FAILURES:
             pass
         else:
             assert getattr(answer, "status", None) == 307, url  # shown, not followed
