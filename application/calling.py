@@ -152,7 +152,7 @@ class Calls:
         if self._left is not None:
             self._left -= 1
         if self._left is not None and self._left < 0:
-            return Work(_one(refused(NO_MORE)), refused)
+            return _done(refused(NO_MORE))
         return Work(self._tried(caller, start, arguments), refused, self._places)
 
     @asynccontextmanager
