@@ -24,6 +24,7 @@ AntiphonError
 │   └── FetchFailed           it was asked for in vain
 ├── ToolServerError           a server of tools could not be asked            told in its item
 ├── SandboxError              code could not be run at all                told in its item
+│   └── SandboxesBusy         there are as many as there may be           429
 ├── DocumentError             a document could not be read as text            told as a 400
 ├── SettingsError             the server cannot start as it was told to       exit 2
 ├── UnreadableGrammar         a custom tool's definition, on the way to a RequestError that names it
@@ -178,6 +179,10 @@ class ToolServerError(AntiphonError):
 
 class SandboxError(AntiphonError):
     """Code could not be run, or a sandbox's files could not be had; its message is for clients."""
+
+
+class SandboxesBusy(SandboxError):
+    """There are as many sandboxes as there may be, and none is idle."""
 
 
 class WebError(AntiphonError):

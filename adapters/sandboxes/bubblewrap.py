@@ -11,46 +11,42 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 import logging
-import os
-import signal
-import socket
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.adapters.sandboxes import seccomp, self_test
-from antiphon.adapters.sandboxes.recipe import (
-    FOLDER,
-    Interpreter,
-    Limits,
-    command,
-    interpreter,
-    programs,
-    shown,
+from antiphon.adapters.sandboxes.process import Process
+from antiphon.adapters.sandboxes.recipe import Interpreter, Limits, interpreter, programs, shown
+from antiphon.application.ports import (
+    Exited,
+    Printed,
+    Ran,
+    Sandbox,
+    Sandboxes,
+    SandboxFile,
+    SandboxKind,
 )
-from antiphon.application.ports import Ran, Sandbox, Sandboxes
-from antiphon.domain.errors import SandboxError, SettingsError
+from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 
 logger = logging.getLogger("antiphon.sandboxes")
 
 T = TypeVar("T")
 
-START_S = 10.0
 INTERRUPT_S = 1.0
 """What code that was interrupted gets to end, before its sandbox is killed."""
 
-WATCH_S = 0.2
-READ_BYTES = 64 * 1024
-FLOOD_PAUSE_S = 0.002
-"""Between two readings of output that is thrown away: a flood must not keep the server busy."""
+PIECE_BYTES = 2 * 1024 * 1024
+MOST_FILES = 1000
+KILLED = 137
+"""The exit code of a command that took its sandbox along, as shells have it."""
 
-MOST_ANSWER = 100 * 1024 * 1024
+LOST = "Its container was started anew: its variables and files are gone."
 
 
 class Places(Struct, frozen=True, kw_only=True):
@@ -91,10 +87,9 @@ class BubblewrapSandboxes(Sandboxes):
             raise SettingsError("The code interpreter runs on x86_64 and aarch64 only.")
         self._programs = programs()
         self._interpreter = await asyncio.to_thread(interpreter, self._python)
+        limits = replace(self_test.LIMITS, commands=self._limits.commands)
         try:
-            breaches = await self_test.run(
-                self._starter(self_test.LIMITS), shown(self._interpreter)
-            )
+            breaches = await self_test.run(self._starter(limits), shown(self._interpreter, limits))
         except SandboxError as error:
             raise SettingsError(f"The code interpreter does not run here. {error}") from None
         if breaches:
@@ -110,10 +105,14 @@ class BubblewrapSandboxes(Sandboxes):
         for sandbox in list(self._open.values()):
             await sandbox.aclose()
 
-    def open(self, tenant: str) -> Sandbox:
+    def open(self, tenant: str, kind: SandboxKind = SandboxKind()) -> Sandbox:  # noqa: B008
+        memory = min(kind.memory_bytes or self._limits.memory_bytes, self._limits.memory_bytes)
         sandbox = BubblewrapSandbox(
             self._new_id("cntr"),
             tenant,
+            kind.name,
+            limits=replace(self._limits, memory_bytes=memory),
+            idle_s=min(kind.idle_s or self._places.idle_s, self._places.idle_s),
             start=self._start_for,
             gone=self._forget,
             timeout_s=self._timeout_s,
@@ -126,23 +125,26 @@ class BubblewrapSandboxes(Sandboxes):
         sandbox = self._open.get(sandbox_id)
         return sandbox if sandbox is not None and sandbox.tenant == tenant else None
 
-    async def _start_for(self, sandbox: BubblewrapSandbox) -> _Kernel:
+    def all(self, tenant: str) -> list[Sandbox]:
+        return [each for each in self._open.values() if each.tenant == tenant]
+
+    async def _start_for(self, sandbox: BubblewrapSandbox) -> Process:
         async with self._making_room:
             await self._make_room(sandbox.tenant)
             sandbox.has_place = True
-        return await self._starter(self._limits)()
+        return await self._starter(sandbox.limits)()
 
-    def _starter(self, limits: Limits) -> Callable[[], Awaitable[_Kernel]]:
+    def _starter(self, limits: Limits) -> Callable[[], Awaitable[Process]]:
         assert self._interpreter is not None, "start comes first"
         python = self._interpreter
 
-        async def start() -> _Kernel:
-            return await _Kernel.start(self._programs, python, limits)
+        async def start() -> Process:
+            return await Process.start(self._programs, python, limits)
 
         return start
 
     async def _make_room(self, tenant: str) -> None:
-        """Close what was idle longest, where a limit is reached. Raises: SandboxError."""
+        """Close what was idle longest, where a limit is reached. Raises: SandboxesBusy."""
         for most, among in ((self._places.each_tenant, tenant), (self._places.all, None)):
             running = [
                 each
@@ -153,15 +155,18 @@ class BubblewrapSandboxes(Sandboxes):
                 continue
             idle = [each for each in running if not each.is_busy]
             if not idle:
-                raise SandboxError("All containers are in use; try again later.")
+                raise SandboxesBusy("All containers are in use; try again later.")
             await min(idle, key=lambda each: each.used_at).aclose()
 
     async def _close_idle(self) -> None:
         while True:
-            await asyncio.sleep(min(10.0, self._places.idle_s))
-            oldest = time.monotonic() - self._places.idle_s
+            soonest = min(
+                (each.idle_s for each in self._open.values()), default=self._places.idle_s
+            )
+            await asyncio.sleep(min(10.0, soonest))
+            now = time.monotonic()
             for each in list(self._open.values()):
-                if not each.is_busy and each.used_at <= oldest:
+                if not each.is_busy and each.used_at <= now - each.idle_s:
                     await each.aclose()
 
     def _forget(self, sandbox: BubblewrapSandbox) -> None:
@@ -169,27 +174,36 @@ class BubblewrapSandboxes(Sandboxes):
 
 
 class BubblewrapSandbox(Sandbox):
-    """Starts its kernel with its first use, and a new one after one was lost."""
+    """Starts its process with its first use, and a new one after one was lost."""
 
     def __init__(
         self,
         id: str,
         tenant: str,
+        name: str,
         *,
-        start: Callable[[BubblewrapSandbox], Awaitable[_Kernel]],
+        limits: Limits,
+        idle_s: float,
+        start: Callable[[BubblewrapSandbox], Awaitable[Process]],
         gone: Callable[[BubblewrapSandbox], None],
         timeout_s: float,
         interrupt_s: float,
     ) -> None:
         self.id = id
         self.tenant = tenant
+        self.name = name
+        self.created_at = int(time.time())
+        self.limits = limits
+        self.memory_bytes = limits.memory_bytes
+        self.idle_s = idle_s
         self.used_at = time.monotonic()
         self._start = start
         self._gone = gone
         self._timeout_s = timeout_s
         self._interrupt_s = interrupt_s
         self._turn = asyncio.Lock()
-        self._kernel: _Kernel | None = None
+        self._process: Process | None = None
+        self._given: set[str] = set()
         self._closed = False
         self.has_place = False
         """Whether it counts among those that take of this machine."""
@@ -198,86 +212,151 @@ class BubblewrapSandbox(Sandbox):
     def is_busy(self) -> bool:
         return self._turn.locked()
 
+    @property
+    def last_active_at(self) -> int:
+        return int(time.time() - (time.monotonic() - self.used_at))
+
+    async def begin(self) -> None:
+        async with self._using():
+            pass
+
     async def run(self, code: str) -> Ran:
-        return await self._use(lambda kernel: self._run(kernel, code))
+        async with self._using() as process:
+            return await self._run(process, code)
+
+    async def command(
+        self, command: str, *, timeout_s: float | None = None
+    ) -> AsyncGenerator[Printed | Exited]:
+        most = min(timeout_s or self._timeout_s, self._timeout_s)
+        async with self._using() as process:
+            running = self._command(process, command.encode("utf-8", "replace").decode(), most)
+            async with aclosing(running):
+                async for each in running:
+                    yield each
 
     async def put(self, name: str, content: bytes) -> None:
-        body = base64.b64encode(content).decode("ascii")
-        await self._ask({"do": "put", "name": checked_name(name), "content": body})
+        name = checked_name(name)
+        for offset in range(0, max(1, len(content)), PIECE_BYTES):
+            piece = base64.b64encode(content[offset : offset + PIECE_BYTES]).decode("ascii")
+            await self._ask({"do": "put", "name": name, "offset": offset, "content": piece}, dict)
+        self._given.add(name)
 
-    async def files(self) -> list[tuple[str, int]]:
-        answer = await self._ask({"do": "files"})
-        return [(str(name), int(size)) for name, size in answer["files"]]
+    async def files(self) -> list[SandboxFile]:
+        if self._process is None:
+            return []
+        found = await self._ask({"do": "files", "most": MOST_FILES}, _files)
+        return [replace(each, is_given=each.path in self._given) for each in found]
 
-    async def get(self, name: str) -> bytes:
-        answer = await self._ask({"do": "get", "name": checked_name(name)})
-        return base64.b64decode(answer["content"])
+    async def pieces(self, path: str) -> AsyncGenerator[bytes]:
+        path = checked_path(path)
+        offset = 0
+        while True:
+            request = {"do": "read", "name": path, "offset": offset, "size": PIECE_BYTES}
+            piece = await self._ask(request, _content)
+            if piece or not offset:
+                yield piece
+            if len(piece) < PIECE_BYTES:
+                return
+            offset += len(piece)
+
+    async def remove(self, path: str) -> None:
+        await self._ask({"do": "remove", "name": checked_path(path)}, dict)
 
     async def aclose(self) -> None:
         self._closed = True
         self._gone(self)
         await self._lose()
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        async def ask(kernel: _Kernel) -> dict[str, Any]:
+    async def _ask(self, request: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
+        """Return what `read` makes of the answer."""
+        async with self._using() as process:
             try:
-                answer = await kernel.ask(request, timeout_s=self._timeout_s)
+                answer = await process.ask(request, timeout_s=self._timeout_s)
+                await process.settle()
             except TimeoutError:
                 raise SandboxError("The container does not answer.") from None
-            if "error" in answer:
-                raise SandboxError(f"{request.get('name', 'The container')}: {answer['error']}.")
-            return answer
+            if "error" not in answer:
+                try:
+                    return read(answer)
+                except (KeyError, TypeError, ValueError, binascii.Error):
+                    raise SandboxError("The container gave an answer that is none.") from None
+        # Refused by its files, which costs it nothing.
+        raise SandboxError(f"{request.get('name', 'The container')}: {answer['error']}.")
 
-        try:
-            return await self._use(ask)
-        except (KeyError, TypeError, ValueError, binascii.Error):
-            await self._lose()
-            raise SandboxError("The container gave an answer that is none.") from None
-
-    async def _use(self, work: Callable[[_Kernel], Awaitable[T]]) -> T:
+    @asynccontextmanager
+    async def _using(self) -> AsyncGenerator[Process]:
         async with self._turn:
             self.used_at = time.monotonic()
             if self._closed:
                 raise SandboxError("The container is closed.")
-            kernel = self._kernel = self._kernel or await self._started()
-            kernel.go_on()
+            process = self._process = self._process or await self._started()
+            process.go_on()
             try:
-                return await work(kernel)
+                yield process
             except BaseException:
                 # Nobody knows what it was in the middle of.
                 await self._lose()
                 raise
             finally:
                 self.used_at = time.monotonic()
-                if self._kernel is kernel:
-                    kernel.pause()
+                if self._process is process:
+                    process.pause()
 
-    async def _run(self, kernel: _Kernel, code: str) -> Ran:
+    async def _run(self, process: Process, code: str) -> Ran:
         code = code.encode("utf-8", "replace").decode()
         note = ""
         answer: dict[str, Any] = {"is_error": True}
         asking = asyncio.ensure_future(
-            kernel.ask({"do": "run", "code": code}, timeout_s=self._timeout_s + self._interrupt_s)
+            process.ask({"do": "run", "code": code}, timeout_s=self._timeout_s + self._interrupt_s)
         )
         try:
             await asyncio.wait({asking}, timeout=self._timeout_s)
             if not asking.done():
                 note = f"The code was stopped after {self._timeout_s:g} seconds."
-                kernel.interrupt()
+                process.interrupt()
             answer = await asking
+            await process.settle()
         except (TimeoutError, SandboxError) as error:
-            note = note or str(error)
-            note += " Its container was started anew: its variables and files are gone."
-            logs = kernel.output()
+            note = f"{note or error} {LOST}"
+            logs = process.output()
             await self._lose()
         else:
-            logs = kernel.output()
+            logs = process.output()
         finally:
             asking.cancel()
         told = "\n".join(part for part in (logs.rstrip("\n") if note else logs, note) if part)
         return Ran(logs=told, images=_images(answer), is_error=bool(answer.get("is_error", True)))
 
-    async def _started(self) -> _Kernel:
+    async def _command(
+        self, process: Process, command: str, timeout_s: float
+    ) -> AsyncGenerator[Printed | Exited]:
+        if process.commands is None:
+            raise SandboxError("There is no shell in containers here.")
+        running = process.commands.run(
+            command,
+            timeout_s=timeout_s,
+            limit_s=timeout_s + self._interrupt_s,
+            watch=process.check,
+        )
+        ended = Exited(code=KILLED)
+        try:
+            async with aclosing(running):
+                async for each in running:
+                    if isinstance(each, Exited):
+                        ended = each
+                    else:
+                        yield each
+            await process.settle()
+        except (TimeoutError, SandboxError) as error:
+            if isinstance(error, TimeoutError):
+                ended = Exited(code=None)
+            if rest := process.commands.rest():
+                yield rest
+            await self._lose()
+            yield Printed(stderr=f"{error or 'The command did not end.'} {LOST}\n")
+        yield ended
+
+    async def _started(self) -> Process:
         try:
             return await self._start(self)
         except BaseException:
@@ -285,10 +364,11 @@ class BubblewrapSandbox(Sandbox):
             raise
 
     async def _lose(self) -> None:
-        kernel, self._kernel = self._kernel, None
+        process, self._process = self._process, None
         self.has_place = False
-        if kernel is not None:
-            await kernel.kill()
+        self._given.clear()
+        if process is not None:
+            await process.kill()
 
 
 def checked_name(name: str) -> str:
@@ -302,215 +382,27 @@ def checked_name(name: str) -> str:
     return name
 
 
+def checked_path(path: str) -> str:
+    """Return a path below a folder. Raises: SandboxError for what is none."""
+    if len(path) > 4096:
+        raise SandboxError(f"{path[:100]!r} cannot be the path of a file.")
+    return "/".join(map(checked_name, path.split("/")))
+
+
+def _files(answer: dict[str, Any]) -> list[SandboxFile]:
+    return [
+        SandboxFile(path=checked_path(str(path)), bytes=int(size), changed_at=int(changed))
+        for path, size, changed in answer["files"][:MOST_FILES]
+    ]
+
+
+def _content(answer: dict[str, Any]) -> bytes:
+    return base64.b64decode(answer["content"])[:PIECE_BYTES]
+
+
 def _images(answer: dict[str, Any]) -> tuple[bytes, ...]:
     images = answer.get("images")
     found = images if isinstance(images, list) else []
     with suppress(ValueError, TypeError, binascii.Error):
         return tuple(base64.b64decode(each, validate=True) for each in found)
     return ()
-
-
-class _Kernel:
-    """The process in a sandbox, and the two ways to it: requests and answers, and its output."""
-
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        output: _Output,
-    ) -> None:
-        self._process = process
-        self._reader = reader
-        self._writer = writer
-        self._output = output
-        self._pid: int | None = None
-        self._pidfd: int | None = None
-        self._most_files = 0
-
-    @classmethod
-    async def start(cls, start: list[str], python: Interpreter, limits: Limits) -> _Kernel:
-        """Raises: SandboxError."""
-        with ExitStack() as opened:
-            ours, theirs = (opened.enter_context(each) for each in socket.socketpair())
-            told, tell, output, print_to = (
-                _closed_by(opened, end) for _ in "ab" for end in os.pipe()
-            )
-            seccomp_end = _closed_by(opened, _filled(seccomp.program()))
-            os.set_blocking(told, False)
-            ours.setblocking(False)
-            words = command(
-                start, python, limits, line=theirs.fileno(), seccomp=seccomp_end, told=tell
-            )
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *words,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=print_to,
-                    stderr=print_to,
-                    env={},
-                    cwd="/",
-                    pass_fds=(theirs.fileno(), seccomp_end, tell),
-                )
-            except OSError as error:
-                raise SandboxError(f"The container cannot be started: {error}.") from None
-            # Copies, which outlive this block.
-            reader, writer = await asyncio.open_connection(sock=ours.dup())
-            kernel = cls(process, reader, writer, _Output(os.dup(output), limits.output_bytes))
-            theirs.close()
-            try:
-                await kernel._wait_until_ready(told, limits)
-            except BaseException:
-                await kernel.kill()
-                raise
-        return kernel
-
-    async def _wait_until_ready(self, told: int, limits: Limits) -> None:
-        try:
-            async with asyncio.timeout(START_S):
-                answer = await self._answer()
-        except (TimeoutError, SandboxError):
-            why = self._output.take().strip() or "it did not start in time"
-            raise SandboxError(f"The container cannot be started: {why}") from None
-        if answer != {"ready": True}:
-            raise SandboxError("The container cannot be started.")
-        self._pid = int(json.loads(os.read(told, 4096))["child-pid"])
-        self._pidfd = os.pidfd_open(self._pid)
-        self._most_files = limits.files
-
-    async def ask(self, request: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
-        """Return the answer. Raises: SandboxError, TimeoutError."""
-        body = msgspec.json.encode(request)
-        async with asyncio.timeout(timeout_s):
-            self._writer.write(len(body).to_bytes(4, "big") + body)
-            answering = asyncio.ensure_future(self._answered())
-            try:
-                while not answering.done():
-                    await asyncio.wait({answering}, timeout=WATCH_S)
-                    self._check_files()
-                return await answering
-            finally:
-                answering.cancel()
-
-    async def _answered(self) -> dict[str, Any]:
-        with suppress(ConnectionError):
-            await self._writer.drain()
-        return await self._answer()
-
-    async def _answer(self) -> dict[str, Any]:
-        try:
-            length = int.from_bytes(await self._reader.readexactly(4), "big")
-            if length > MOST_ANSWER:
-                raise SandboxError("The container gave an answer that is too long.")
-            answer = msgspec.json.decode(await self._reader.readexactly(length), type=dict)
-        except (EOFError, ConnectionError, msgspec.DecodeError, UnicodeError):
-            raise SandboxError("The code ended its process, or used up what it may use.") from None
-        return answer
-
-    def _check_files(self) -> None:
-        # Folders in memory have a size, but a million empty files have none.
-        for folder in (FOLDER, "/tmp"):
-            with suppress(OSError):
-                about = os.statvfs(f"/proc/{self._pid}/root{folder}")
-                if about.f_files - about.f_ffree > self._most_files:
-                    raise SandboxError(f"The code made more than {self._most_files} files.")
-
-    def output(self) -> str:
-        """Return what was printed since it was last asked for."""
-        return self._output.take()
-
-    def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
-
-    def interrupt(self) -> None:
-        self._signal(signal.SIGINT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._pidfd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
-
-    async def kill(self) -> None:
-        """End all processes of the sandbox; they are gone when this returns. Again: nothing."""
-        self._signal(signal.SIGKILL)
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        if not self._writer.is_closing():
-            self._writer.close()
-            self._output.close()
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-            self._pidfd = None
-        await self._process.wait()
-
-
-def _closed_by(opened: ExitStack, descriptor: int) -> int:
-    opened.callback(os.close, descriptor)
-    return descriptor
-
-
-def _filled(content: bytes) -> int:
-    """Return a descriptor from which `content` can be read."""
-    descriptor = os.memfd_create("seccomp", os.MFD_CLOEXEC)
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
-class _Output:
-    """What a sandbox prints, up to `most` bytes a call; the rest is read and dropped, slowly."""
-
-    def __init__(self, descriptor: int, most: int) -> None:
-        self._descriptor = descriptor
-        self._most = most
-        self._kept = bytearray()
-        self._dropped = 0
-        self._later: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
-        os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self._read)
-
-    def take(self) -> str:
-        """Return what was printed, whole characters, and begin anew."""
-        for _ in range(self._most // READ_BYTES + 1):
-            if not self._read():
-                break
-        text = self._kept.decode("utf-8", "replace")
-        if self._dropped:
-            text += f"\n[{self._dropped} more bytes of output were dropped.]\n"
-        self._kept.clear()
-        self._dropped = 0
-        return text
-
-    def close(self) -> None:
-        self._pause()
-        os.close(self._descriptor)
-
-    def _read(self) -> int:
-        try:
-            piece = os.read(self._descriptor, READ_BYTES)
-        except BlockingIOError:
-            return 0
-        if not piece:
-            self._pause()
-            return 0
-        room = max(0, self._most - len(self._kept))
-        self._kept += piece[:room]
-        self._dropped += len(piece) - len(piece[:room])
-        if self._dropped and self._later is None:
-            self._loop.remove_reader(self._descriptor)
-            self._later = self._loop.call_later(FLOOD_PAUSE_S, self._go_on)
-        return len(piece)
-
-    def _go_on(self) -> None:
-        self._later = None
-        self._loop.add_reader(self._descriptor, self._read)
-
-    def _pause(self) -> None:
-        self._loop.remove_reader(self._descriptor)
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None

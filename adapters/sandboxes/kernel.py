@@ -4,6 +4,10 @@ It is handed to its interpreter as text, so it imports the standard library alon
 ours. Requests come, and answers go, over one descriptor, each as four bytes of length and JSON;
 bytes are base64. What code prints goes to descriptors 1 and 2, which the server reads.
 
+Where there is to be a shell, a second process, begun before any code runs, runs its commands: it
+has a line of its own, so that neither code nor commands have to wait for what the other has done to
+its process.
+
 Nothing here keeps code from anything: code may change all of it. The walls are outside.
 """
 
@@ -11,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import contextlib
 import json
 import linecache
 import os
@@ -33,7 +38,6 @@ class Kernel:
         self._folder: str = options["folder"]
         self._most_image_bytes: int = options["image_bytes"]
         self._most_images: int = options["images"]
-        self._most_file_bytes: int = options["file_bytes"]
         self._calls = 0
         self._images: list[bytes] = []
         self._main = types.ModuleType("__main__")
@@ -45,7 +49,9 @@ class Kernel:
             "run": self._run,
             "put": self._put,
             "files": self._files,
-            "get": self._get,
+            "read": self._read,
+            "remove": self._remove,
+            "reap": self._reap,
         }
         return uses[request["do"]](request)
 
@@ -109,7 +115,8 @@ class Kernel:
     # --- files ----------------------------------------------------------------------------------
 
     def _put(self, request: dict[str, Any]) -> dict[str, Any]:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags |= os.O_TRUNC if request["offset"] == 0 else os.O_APPEND
         try:
             descriptor = os.open(os.path.join(self._folder, request["name"]), flags, 0o644)
             try:
@@ -120,15 +127,25 @@ class Kernel:
             return {"error": error.strerror}
         return {}
 
-    def _files(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        found: list[tuple[str, int]] = []
-        for entry in os.scandir(self._folder):
-            about = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(about.st_mode):
-                found.append((entry.name, about.st_size))
-        return {"files": [each for each in sorted(found) if _is_utf8(each[0])][:1000]}
+    def _files(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return (path, size, when it was changed) of files below the folder, links left out."""
+        found: list[tuple[str, int, int]] = []
+        for place, folders, names in os.walk(self._folder):
+            folders.sort()
+            for name in sorted(names):
+                path = os.path.join(place, name)
+                try:
+                    about = os.lstat(path)
+                except OSError:
+                    continue
+                shown = os.path.relpath(path, self._folder)
+                if stat.S_ISREG(about.st_mode) and _is_utf8(shown):
+                    found.append((shown, about.st_size, int(about.st_mtime)))
+            if len(found) >= request["most"]:
+                break
+        return {"files": found[: request["most"]]}
 
-    def _get(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _read(self, request: dict[str, Any]) -> dict[str, Any]:
         # A link leads nowhere and a pipe does not wait: both are no files.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -136,15 +153,85 @@ class Kernel:
         except OSError as error:
             return {"error": error.strerror}
         try:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return {"error": "Not a file"}
-            if about.st_size > self._most_file_bytes:
-                return {"error": "File too large"}
-            content = os.pread(descriptor, self._most_file_bytes, 0)
+            content = os.pread(descriptor, request["size"], request["offset"])
         finally:
             os.close(descriptor)
         return {"content": _written(content)}
+
+    def _remove(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            os.unlink(os.path.join(self._folder, request["name"]))
+        except OSError as error:
+            return {"error": error.strerror}
+        return {}
+
+    def _reap(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Let processes that have ended go: this one is the parent of all that lost theirs."""
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+        return {}
+
+
+class Commander:
+    """Runs commands of a shell, one after another; none leaves a process behind."""
+
+    def __init__(self, folder: str, stdout: int, stderr: int) -> None:
+        self._folder = folder
+        self._streams = ((stdout, 1), (stderr, 2))
+        self._environment = dict(os.environ)
+        self._shell = next(path for path in ("/bin/bash", "/bin/sh") if os.path.exists(path))
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "command":
+            return self._run(request["command"], request["timeout_s"])
+        _end_all()
+        return {}
+
+    def _run(self, command: str, timeout_s: float) -> dict[str, Any]:
+        """Return the exit code; none if the command took too long."""
+        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)]
+        actions += [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in self._streams]
+        try:
+            os.chdir(self._folder)
+            process = os.posix_spawn(
+                self._shell,
+                [self._shell, "-c", command],
+                self._environment,
+                file_actions=actions,
+                setsid=True,
+                setsigdef=(signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ),
+            )
+        except (OSError, ValueError) as error:
+            return {"error": str(getattr(error, "strerror", None) or error)}
+        in_time = _ends(process, timeout_s)
+        _end_all()
+        _, status = os.waitpid(process, 0)
+        code = os.waitstatus_to_exitcode(status)
+        return {"exit_code": code if code >= 0 else 128 - code} if in_time else {}
+
+
+def _ends(process: int, timeout_s: float) -> bool:
+    """Whether the process ends in so many seconds."""
+    import select
+
+    watched = os.pidfd_open(process)
+    try:
+        poll = select.poll()
+        poll.register(watched, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
+    finally:
+        os.close(watched)
+
+
+def _end_all() -> None:
+    """End all processes but the first one of the sandbox and this one."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
 
 
 def _tell(error: BaseException) -> None:
@@ -201,7 +288,7 @@ def serve(line: int, options: dict[str, Any]) -> None:
     _send(line, {"ready": True})
     while True:
         try:
-            request = json.loads(_read(line, int.from_bytes(_read(line, 4), "big")))
+            request = _received(line)
             try:
                 answer = kernel.answer(request)
             except MemoryError:
@@ -210,6 +297,26 @@ def serve(line: int, options: dict[str, Any]) -> None:
         except KeyboardInterrupt:
             # The server stopped a call that had just ended.
             continue
+
+
+def begin_commands(options: dict[str, Any]) -> None:
+    """Begin the process that runs commands, where there is to be one."""
+    descriptors = options["commands"]
+    for each in descriptors:
+        os.set_inheritable(each, False)
+    if descriptors and os.fork() == 0:
+        limit(options)
+        line, stdout, stderr = descriptors
+        commander = Commander(options["folder"], stdout, stderr)
+        while True:
+            _send(line, commander.answer(_received(line)))
+    for each in descriptors:
+        os.close(each)
+
+
+def _received(line: int) -> dict[str, Any]:
+    request: dict[str, Any] = json.loads(_read(line, int.from_bytes(_read(line, 4), "big")))
+    return request
 
 
 def _read(line: int, count: int) -> bytes:
@@ -238,6 +345,7 @@ if __name__ == "__main__":
     sys.argv = [""]
     os.set_inheritable(_line, False)
     os.chdir(_options["folder"])
+    begin_commands(_options)
     add_packages(_options)
     limit(_options)
     serve(_line, _options)

@@ -2,7 +2,8 @@
 
 Every wall is named here or in seccomp.py: no environment, no inherited descriptors, no network, no
 other processes, no rights, nobody's identity; of the files, the interpreter and its libraries, to
-be read; and two folders in memory that can be written, each of a size.
+be read; and two folders in memory that can be written, each of a size. Where commands are to run,
+the machine's programs can be read too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ FOLDER = "/mnt/data"
 SCRATCH_BYTES = 64 * 1024 * 1024
 NOBODY = "65534"
 MOST_THREADS = 64
+MOST_PROCESSES = 64
 MOST_DESCRIPTORS = 256
 
 KERNEL = Path(__file__).with_name("kernel.py")
@@ -40,6 +42,14 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 """All that code finds in its environment. Libraries would start a thread for each processor."""
 
+_RUN = """
+import os, sys
+with os.fdopen(int(sys.argv.pop(1))) as file:
+    kernel = file.read()
+exec(compile(kernel, "kernel", "exec"))
+"""
+"""Commands may list processes: the whole kernel is not to be in its command line."""
+
 _ASK = """
 import json, os, sys, sysconfig
 paths = sysconfig.get_paths()
@@ -53,8 +63,10 @@ print(json.dumps({
 
 class Limits(Struct, frozen=True, kw_only=True):
     """What one sandbox may use. `cpu_s` is for its whole life, all else at any time; of images, for
-    each call."""
+    each call. With `commands` it has a shell, so processes: memory and `cpu_s` are each one's then,
+    and of the memory of all together the server sees to it, or a cgroup."""
 
+    commands: bool = False
     memory_bytes: int = 1024**3
     disk_bytes: int = 256 * 1024**2
     files: int = 10_000
@@ -62,7 +74,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     output_bytes: int = 1024**2
     images: int = 8
     image_bytes: int = 4 * 1024**2
-    file_bytes: int = 64 * 1024**2
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
@@ -103,19 +114,34 @@ def programs() -> list[str]:
     return [str(found["setpriv"]), *who, str(found["bwrap"])]
 
 
-def command(
-    start: Sequence[str], python: Interpreter, limits: Limits, *, line: int, seccomp: int, told: int
-) -> list[str]:
-    """Return the whole command. `line`, `seccomp` and `told` are descriptors: of the kernel's
-    requests, of the filter, and of what bubblewrap tells of the process that it started."""
+class Ends(Struct, frozen=True, kw_only=True):
+    """Descriptors of a sandbox: `kernel` of the program that it runs; `line` of its requests;
+    `commands` of requests to run a command, and of what that prints (line, stdout, stderr);
+    `seccomp` of the filter; `told` of what bubblewrap tells of the process that it started."""
+
+    kernel: int
+    line: int
+    seccomp: int
+    told: int
+    commands: tuple[int, ...] = ()
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return (self.kernel, self.line, self.seccomp, self.told, *self.commands)
+
+
+def command(start: Sequence[str], python: Interpreter, limits: Limits, ends: Ends) -> list[str]:
+    """Return the whole command."""
     walls = [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
         *("--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
         *("--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"),
-        *("--seccomp", str(seccomp), "--info-fd", str(told)),
+        *("--seccomp", str(ends.seccomp), "--info-fd", str(ends.told)),
     ]
     environment = [
-        word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)
+        word
+        for name, value in environment_of(python, limits).items()
+        for word in ("--setenv", name, value)
     ]
     writable = [
         *("--size", str(limits.disk_bytes), "--tmpfs", FOLDER),
@@ -123,45 +149,62 @@ def command(
     ]
     # The root and /dev are folders in memory too, without a size: nobody may write there.
     shut = ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
-    runs = [python.program, "-I", "-B", "-c", KERNEL.read_text(encoding="utf-8"), str(line)]
-    options = json.dumps(_options(python, limits))
-    return [*start, *walls, *environment, *writable, *_files(python), *shut, *runs, options]
+    runs = [python.program, "-I", "-B", "-c", _RUN, str(ends.kernel), str(ends.line)]
+    options = json.dumps(_options(python, limits) | {"commands": ends.commands})
+    return [*start, *walls, *environment, *writable, *_files(python, limits), *shut, *runs, options]
 
 
-def _files(python: Interpreter) -> Iterator[str]:
-    yield from ("--ro-bind", "/usr/lib", "/usr/lib")
-    for folder in ("/lib", "/lib64", "/usr/lib64"):
+def environment_of(python: Interpreter, limits: Limits) -> Mapping[str, str]:
+    """Return all that code and commands find in their environment."""
+    if not limits.commands:
+        return ENVIRONMENT
+    folders = dict.fromkeys((os.path.dirname(python.program), "/usr/bin", "/bin"))
+    return {**ENVIRONMENT, "PATH": ":".join(folders), "PYTHONPATH": ":".join(python.packages)}
+
+
+LIBRARIES = ("/usr/lib", "/lib", "/lib64", "/usr/lib64")
+PROGRAMS = ("/usr/bin", "/bin")
+TABLES = "/usr/share/zoneinfo"
+NAMES_OF_PROGRAMS = "/etc/alternatives"
+"""Links alone, by which some programs are found."""
+
+
+def _files(python: Interpreter, limits: Limits) -> Iterator[str]:
+    for folder in (*LIBRARIES, *(PROGRAMS if limits.commands else ())):
         if os.path.islink(folder):
             yield from ("--symlink", os.readlink(folder), folder)
         else:
             yield from ("--ro-bind-try", folder, folder)
-    for path in _own(python):
+    for path in _own(python, limits):
         yield from ("--ro-bind", path, path)
-    yield from ("--ro-bind-try", "/usr/share/zoneinfo", "/usr/share/zoneinfo")
+    for path in (TABLES, *([NAMES_OF_PROGRAMS] if limits.commands else ())):
+        yield from ("--ro-bind-try", path, path)
 
 
-def shown(python: Interpreter) -> list[str]:
+def shown(python: Interpreter, limits: Limits) -> list[str]:
     """Return the paths that a sandbox has; there is nothing beside them."""
-    system = ("/usr/lib", "/lib", "/lib64", "/usr/lib64", "/usr/share/zoneinfo")
-    return [*system, FOLDER, "/tmp", "/proc", "/dev", *_own(python)]
+    programs = (*PROGRAMS, NAMES_OF_PROGRAMS) if limits.commands else ()
+    own = _own(python, limits)
+    return [*LIBRARIES, *programs, TABLES, FOLDER, "/tmp", "/proc", "/dev", *own]
 
 
-def _own(python: Interpreter) -> list[str]:
+def _own(python: Interpreter, limits: Limits) -> list[str]:
     paths = dict.fromkeys((python.library, *python.packages, python.program))
-    return [path for path in paths if not path.startswith("/usr/lib/") and path != "/usr/lib"]
+    there = ("/usr/lib", "/usr/bin") if limits.commands else ("/usr/lib",)
+    return [path for path in paths if not any(f"{path}/".startswith(f"{at}/") for at in there)]
 
 
 def _options(python: Interpreter, limits: Limits) -> dict[str, Any]:
+    most = MOST_PROCESSES if limits.commands else MOST_THREADS
     return {
         "folder": FOLDER,
         "packages": python.packages,
         "images": limits.images,
         "image_bytes": limits.image_bytes,
-        "file_bytes": limits.file_bytes,
         "limits": {
             "RLIMIT_AS": limits.memory_bytes,
             "RLIMIT_CPU": limits.cpu_s,
-            "RLIMIT_NPROC": MOST_THREADS,
+            "RLIMIT_NPROC": most,
             "RLIMIT_FSIZE": limits.disk_bytes,
             "RLIMIT_NOFILE": MOST_DESCRIPTORS,
             "RLIMIT_CORE": 0,

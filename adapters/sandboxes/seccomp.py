@@ -5,6 +5,7 @@ process in them, are the wall, and this keeps the doors of the kernel shut behin
 need more than a name:
 
 1. No second process, only threads: so the limits of one process (rlimits) are those of the sandbox.
+   Where there are to be processes, none is in a namespace of its own.
 2. No sockets but AF_UNIX ones, which end at the sandbox's own network namespace.
 3. Nothing that memory limits do not see (memfd, System V memory, message queues).
 """
@@ -30,8 +31,6 @@ DENIED: Mapping[str, Sequence[tuple[int | None, int | None]]] = {
         (312, 272),  # kcmp
         (438, 438),  # pidfd_getfd
         (440, 440),  # process_madvise
-        (57, None),  # fork
-        (58, None),  # vfork
     ),
     "doors of the kernel": (
         (321, 280),  # bpf
@@ -104,6 +103,8 @@ DENIED: Mapping[str, Sequence[tuple[int | None, int | None]]] = {
     ),
 }
 
+FORKS: Sequence[tuple[int | None, int | None]] = ((57, None), (58, None))  # fork, vfork
+
 
 class Machine(Struct, frozen=True, kw_only=True):
     """A kind of processor. `column` is its place in DENIED, `foreign` where a second table of calls
@@ -133,6 +134,9 @@ MACHINES: Mapping[str, Machine] = {
 
 CLONE3 = 435
 CLONE_THREAD = 0x0001_0000
+CLONE_NEW = 0x7E02_0000
+"""All namespaces that a process can be started in."""
+
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 
 # Of struct seccomp_data: the call's number, the machine, and the low halves of arguments.
@@ -148,8 +152,8 @@ def is_known(machine: str = platform.machine()) -> bool:
     return machine in MACHINES
 
 
-def program(machine: str = platform.machine()) -> bytes:
-    """Return the filter, as `bwrap --seccomp` reads it."""
+def program(machine: str = platform.machine(), *, processes: bool = False) -> bytes:
+    """Return the filter, as `bwrap --seccomp` reads it; with `processes`, some may be started."""
     this = MACHINES[machine]
     found = [
         (_LOAD, 0, 0, _MACHINE),
@@ -159,13 +163,15 @@ def program(machine: str = platform.machine()) -> bytes:
     ]
     if this.foreign is not None:
         found += [(_AT_LEAST, 0, 1, this.foreign), _returns(_KILL)]
-    refused = [each[this.column] for group in DENIED.values() for each in group]
+    groups = [*DENIED.values(), () if processes else FORKS]
+    refused = [each[this.column] for group in groups for each in group]
     for number in refused:
         if number is not None:
             found += [(_EQUALS, 0, 1, number), _fails(errno.EPERM)]
     # Its flags are behind a pointer, where no filter can look; libc then takes clone.
     found += [(_EQUALS, 0, 1, CLONE3), _fails(errno.ENOSYS)]
-    found += _only_if(this.clone, _FIRST, (_HAS_BIT, 1, 0, CLONE_THREAD))
+    is_allowed = (_HAS_BIT, 0, 1, CLONE_NEW) if processes else (_HAS_BIT, 1, 0, CLONE_THREAD)
+    found += _only_if(this.clone, _FIRST, is_allowed)
     for number in (this.socket, this.socketpair):
         found += _only_if(number, _FIRST, (_EQUALS, 1, 0, socket.AF_UNIX))
     for command in (TIOCSTI, TIOCLINUX):

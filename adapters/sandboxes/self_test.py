@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 
+from antiphon.adapters.sandboxes.process import Process
 from antiphon.adapters.sandboxes.recipe import ENVIRONMENT, Limits
+from antiphon.application.ports import Exited
 from antiphon.domain.errors import SandboxError
 
 LIMITS = Limits(memory_bytes=512 * 1024**2, disk_bytes=8 * 1024**2)
@@ -130,6 +132,25 @@ about = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().
 """,
 }
 
+NO_PROCESSES = "It can start processes."
+"""What a sandbox without a shell has to hold; with one there is an end to their number."""
+
+MANY_PROCESSES = """
+import os, time
+started = []
+try:
+    for _ in range(300):
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        started.append(child)
+except OSError:
+    pass
+len(started) >= 300 or None
+"""
+LEFT_BEHIND = "setsid sleep 60 & (trap '' TERM HUP; sleep 60) & exit 0"
+
 SPIN = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -137,40 +158,64 @@ while True:
     pass
 """
 ENDLESS = "It cannot be stopped."
+ENDLESS_PROCESSES = "It can start processes without end."
+LEAVES = "Its commands leave processes behind."
 
 
-async def run(start: Any, shown: Sequence[str]) -> list[str]:
-    """Return what did not hold, none if all did; `start` starts a sandbox's kernel, in which there
-    are the paths `shown`.
+async def run(start: Callable[[], Awaitable[Process]], shown: Sequence[str]) -> list[str]:
+    """Return what did not hold, none if all did; `start` starts a sandbox, in which there are the
+    paths `shown`.
 
     Raises: SandboxError, if none can be started.
     """
-    kernel = await start()
+    process = await start()
+    attempts = dict(ATTEMPTS)
+    if process.commands is not None:
+        del attempts[NO_PROCESSES]
+        attempts[ENDLESS_PROCESSES] = MANY_PROCESSES
     name = f"\0antiphon-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(name)
         listening.listen()
-        known = f"abstract, known, shown = {name!r}, {set(ENVIRONMENT)!r}, {set(shown)!r}\n"
+        names = {*ENVIRONMENT, "PATH", "PYTHONPATH"}
+        known = f"abstract, known, shown = {name!r}, {names!r}, {set(shown)!r}\n"
         try:
-            found = [wall for wall, code in ATTEMPTS.items() if await _got(kernel, known + code)]
-            return found if await _is_stopped(kernel) else [*found, ENDLESS]
+            found = [wall for wall, code in attempts.items() if await _got(process, known + code)]
+            found += [LEAVES] if await _leaves_processes(process) else []
+            return found if await _is_stopped(process) else [*found, ENDLESS]
         except (SandboxError, TimeoutError) as error:
             return [f"A test of it did not end: {error}"]
         finally:
-            await kernel.kill()
+            await process.kill()
 
 
-async def _got(kernel: Any, code: str) -> bool:
+async def _got(process: Process, code: str) -> bool:
     """Whether the code ended with a value."""
-    await kernel.ask({"do": "run", "code": code}, timeout_s=ANSWER_S)
-    printed = kernel.output()
+    await process.ask({"do": "run", "code": code}, timeout_s=ANSWER_S)
+    await process.settle()
+    printed = process.output()
     return bool(printed.strip()) and "Traceback" not in printed
 
 
-async def _is_stopped(kernel: Any) -> bool:
+async def _leaves_processes(process: Process) -> bool:
+    if process.commands is None:
+        return False
+    running = process.commands.run(
+        LEFT_BEHIND, timeout_s=ANSWER_S, limit_s=ANSWER_S, watch=process.check
+    )
+    async with aclosing(running):
+        ended = [each async for each in running if isinstance(each, Exited)]
     try:
-        await kernel.ask({"do": "run", "code": SPIN}, timeout_s=SPIN_S)
+        await process.settle()
+    except SandboxError:
+        return True
+    return ended != [Exited(code=0)]
+
+
+async def _is_stopped(process: Process) -> bool:
+    try:
+        await process.ask({"do": "run", "code": SPIN}, timeout_s=SPIN_S)
     except TimeoutError:
-        await kernel.kill()
+        await process.kill()
         return True
     return False

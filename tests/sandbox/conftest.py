@@ -25,24 +25,40 @@ def _bubblewrap() -> None:
 
 
 def sandboxes_of(
-    timeout_s: float = 5.0, places: Places | None = None, interrupt_s: float = 0.3
+    timeout_s: float = 5.0,
+    places: Places | None = None,
+    interrupt_s: float = 0.3,
+    *,
+    commands: bool = False,
 ) -> BubblewrapSandboxes:
     return BubblewrapSandboxes(
         python=PYTHON,
         new_id=new_id,
-        limits=Limits(memory_bytes=MEMORY, disk_bytes=DISK, cpu_s=60, files=2000),
+        limits=Limits(
+            commands=commands, memory_bytes=MEMORY, disk_bytes=DISK, cpu_s=60, files=2000
+        ),
         places=places or Places(),
         timeout_s=timeout_s,
         interrupt_s=interrupt_s,
     )
 
 
+@pytest.fixture(scope="module")
+def with_commands() -> bool:
+    """Whether sandboxes have a shell; a module may try both."""
+    return False
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sandboxes(_bubblewrap: None) -> AsyncIterator[BubblewrapSandboxes]:
-    made = sandboxes_of()
+async def sandboxes(_bubblewrap: None, with_commands: bool) -> AsyncIterator[BubblewrapSandboxes]:
+    made = sandboxes_of(commands=with_commands)
     await made.start()
     yield made
     await made.aclose()
+
+
+async def content_of(sandbox: Sandbox, path: str) -> bytes:
+    return b"".join([piece async for piece in sandbox.pieces(path)])
 
 
 @pytest.fixture

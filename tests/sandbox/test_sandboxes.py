@@ -14,19 +14,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from antiphon.adapters.sandboxes import bubblewrap, self_test
+from antiphon.adapters.sandboxes import self_test
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Places
+from antiphon.adapters.sandboxes.process import Process
 from antiphon.adapters.sandboxes.recipe import Interpreter, Limits, interpreter, programs, shown
 from antiphon.application.ports import Ran, Sandbox
-from antiphon.domain.errors import SandboxError, SettingsError
+from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 
-from .conftest import PYTHON, sandboxes_of
+from .conftest import PYTHON, content_of, sandboxes_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PNG = b"\x89PNG\r\n\x1a\n..."
 
 MOST_START_S, MOST_CALL_S = 0.150, 0.005
+
+LIMITS = self_test.LIMITS
 
 
 async def test_variables_last_from_call_to_call(sandbox: Sandbox) -> None:
@@ -94,13 +97,16 @@ async def test_files_go_in_and_out(sandbox: Sandbox) -> None:
     content = bytes(range(256)) * 1000
     await sandbox.put("data.bin", content)
     await sandbox.run("open('copy.bin', 'wb').write(open('data.bin', 'rb').read()[::-1])")
-    assert await sandbox.files() == [("copy.bin", 256_000), ("data.bin", 256_000)]
-    assert await sandbox.get("copy.bin") == content[::-1]
+    assert [(each.path, each.bytes, each.is_given) for each in await sandbox.files()] == [
+        ("copy.bin", 256_000, False),
+        ("data.bin", 256_000, True),
+    ]
+    assert await content_of(sandbox, "copy.bin") == content[::-1]
 
 
 async def test_a_file_that_is_not_there_is_an_error_and_costs_nothing(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxError, match="No such file"):
-        await sandbox.get("none.txt")
+        await content_of(sandbox, "none.txt")
 
 
 @pytest.mark.faults  # it measures
@@ -154,7 +160,7 @@ async def test_as_many_may_start_at_a_time_as_there_may_be() -> None:
         ran = await asyncio.gather(
             *(each.run("import time; time.sleep(0.5); 1") for each in made), return_exceptions=True
         )
-        assert [type(each) for each in ran] == [Ran, Ran, SandboxError, SandboxError]
+        assert [type(each) for each in ran] == [Ran, Ran, SandboxesBusy, SandboxesBusy]
         assert (await made[2].run("2")).logs == "2\n"
     finally:
         await sandboxes.aclose()
@@ -227,20 +233,18 @@ os.execv(words[0], words)
 @pytest.mark.parametrize(("option", "wall"), WITHOUT)
 async def test_a_wall_that_is_missing_is_found(option: str, wall: str) -> None:
     start = [sys.executable, "-c", LEAVE_OUT, option, *programs()]
-    assert wall in await self_test.run(
-        _starter(start, self_test.LIMITS), shown(interpreter(PYTHON))
-    )
+    assert wall in await self_test.run(_starter(start, LIMITS), shown(interpreter(PYTHON), LIMITS))
 
 
 async def test_files_of_the_machine_are_found() -> None:
     start = [*programs(), "--ro-bind", "/usr/share", "/home/secrets"]
-    found = await self_test.run(_starter(start, self_test.LIMITS), shown(interpreter(PYTHON)))
+    found = await self_test.run(_starter(start, LIMITS), shown(interpreter(PYTHON), LIMITS))
     assert found == ["It sees files of this machine."]
 
 
 async def test_limits_that_do_not_hold_are_found() -> None:
     wide = Limits(memory_bytes=8 * 1024**3, disk_bytes=1024**3)
-    found = await self_test.run(_starter(programs(), wide), shown(interpreter(PYTHON)))
+    found = await self_test.run(_starter(programs(), wide), shown(interpreter(PYTHON), LIMITS))
     assert set(found) == {"It can take all memory.", "It can fill a disk."}
 
 
@@ -257,19 +261,19 @@ async def test_a_python_of_its_own_folder_can_be_had(open_folder: Path) -> None:
     folder = open_folder
     (folder / "mine.py").write_text("x = 42")
     python = replace(interpreter(PYTHON), packages=(str(folder),))
-    kernel = await bubblewrap._Kernel.start(programs(), python, Limits())
+    kernel = await Process.start(programs(), python, Limits())
     try:
         await kernel.ask({"do": "run", "code": "import mine; mine.x"}, timeout_s=5)
         assert kernel.output() == "42\n"
     finally:
         await kernel.kill()
-    assert await self_test.run(_starter(programs(), self_test.LIMITS, python), shown(python)) == []
+    assert await self_test.run(_starter(programs(), LIMITS, python), shown(python, LIMITS)) == []
 
 
 def _starter(start: list[str], limits: Limits, python: Interpreter | None = None) -> object:
     python = python or interpreter(PYTHON)
 
-    async def begin() -> bubblewrap._Kernel:
-        return await bubblewrap._Kernel.start(start, python, limits)
+    async def begin() -> Process:
+        return await Process.start(start, python, limits)
 
     return begin
