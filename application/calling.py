@@ -69,7 +69,7 @@ class Caller(Protocol):
     """What the item of a call is doing while it runs (ToolProgress)."""
 
     def opening(self, start: d.CallStart) -> d.Delta:
-        """Return the delta that opens the item of a call."""
+        """Return the delta that opens the item of a call; a CallStart is the start from then on."""
 
     def call(self, start: d.CallStart, arguments: str) -> Given:
         """Return what runs the call; nothing runs before it is read."""
@@ -140,7 +140,8 @@ class Calls:
         """Return the start of a call that is run here, and what opens its item."""
         if not isinstance(delta, d.CallStart) or delta.kind not in self._callers:
             return None
-        return delta, self._callers[delta.kind].opening(delta)
+        opens = self._callers[delta.kind].opening(delta)
+        return (opens if isinstance(opens, d.CallStart) else delta), opens
 
     def step(self, start: d.CallStart) -> d.ToolProgress:
         return d.ToolProgress(self._callers[start.kind].step)

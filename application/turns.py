@@ -35,6 +35,7 @@ from antiphon.domain.items import (
     ToolSearchOutput,
     WebSearchCall,
     asks,
+    is_run_here,
 )
 from antiphon.domain.mcp import Approved, listings_in
 from antiphon.domain.offers import Offer, heard, loaded
@@ -245,4 +246,4 @@ class SpentTurn(ModelTurn):
 
 def _waits(item: AnyItem) -> bool:
     """Whether the client has to do something before the model can go on."""
-    return isinstance(item, McpApprovalRequest) or bool(asks(item))
+    return isinstance(item, McpApprovalRequest) or bool(asks(item) and not is_run_here(item))

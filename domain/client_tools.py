@@ -235,6 +235,17 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
         fields=_shell,
         asked=itemgetter("action"),
     ),
+    "container": ClientTool(
+        name="shell",
+        description=(
+            "Run shell commands in a container and return what they print. Files are in /mnt/data "
+            "and stay from call to call; processes end with their command. There is no network."
+        ),
+        arguments=ShellArguments,
+        item=i.ShellCall,
+        fields=_shell,
+        asked=itemgetter("action"),
+    ),
     "local_shell": ClientTool(
         name="local_shell",
         description="Run a program on the user's machine and return what it prints.",

@@ -163,7 +163,7 @@ def shown(conversation: Sequence[i.AnyItem], *, all_reasoning: bool = False) -> 
         item
         for position, item in enumerate(kept)
         if not (isinstance(item, i.Reasoning) and position < current)
-        and not (_was_cut(item) and i.asks(item) not in answered)
+        and not (_may_be_left_out(item) and i.asks(item) not in answered)
         and not isinstance(item, i.CompactionTrigger)
     ]
 
@@ -272,7 +272,11 @@ def _parts(message: i.Message, content: Raw) -> list[Mapping[str, Any]]:
 
 
 def _may_stay_open(call: i.Item) -> bool:
-    return _was_cut(call) or getattr(call, "async_", UNSET) is True
+    return _may_be_left_out(call) or getattr(call, "async_", UNSET) is True
+
+
+def _may_be_left_out(call: i.Item) -> bool:
+    return _was_cut(call) or i.is_run_here(call)
 
 
 def _was_cut(item: i.Item) -> bool:

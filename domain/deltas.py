@@ -65,6 +65,12 @@ class CallStart(Delta, frozen=True, gc=False):
     kind: str = "function"
 
 
+class HostedCallStart(CallStart, frozen=True, gc=False):
+    """A call that this server runs; `fields` are further ones of its item."""
+
+    fields: Mapping[str, Any] = {}
+
+
 class ToolStart(Delta, frozen=True, gc=False):
     """A tool's item of type `kind` (`mcp_call`, `web_search_call`…) opens with these fields."""
 

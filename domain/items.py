@@ -325,6 +325,9 @@ ANSWERED_BY: Mapping[type[Item], type[Item]] = {
 }
 """Which item answers which call of a client-run tool. A search by the server has no call_id."""
 
+REFERENCE = "container_reference"
+"""The environment of a shell call that was run in a container of the server's."""
+
 ID_PREFIXES: Mapping[type[Item], str] = {
     Message: "msg",
     Reasoning: "rs",
@@ -370,5 +373,11 @@ def answers(item: Item) -> str | None:
 
 
 def asks(item: Item) -> str | None:
-    """Return the call_id of `item`, if it is a call that the client must answer."""
+    """Return the call_id of `item`, if it is a call that another item answers."""
     return getattr(item, "call_id") if type(item) in ANSWERED_BY else None  # noqa: B009
+
+
+def is_run_here(item: Item) -> bool:
+    """Whether a call that another item answers was for the server to run, so that no client owes
+    its output: there is none where the response ended before."""
+    return isinstance(item, ShellCall) and (item.environment or {}).get("type") == REFERENCE

@@ -28,7 +28,7 @@ WEB_SEARCHES = {
 CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     "function": ("function",),
     "custom": ("custom",),
-    "shell": ("shell",),
+    "shell": ("shell", t.CONTAINER),
     "local_shell": ("local_shell",),
     "apply_patch": ("apply_patch",),
     "computer": COMPUTERS,
@@ -351,8 +351,7 @@ def _typed(kind: t.ToolKind, note: str = "") -> tuple[t.ToolSpec, ...]:
 
 
 def _shell(tool: t.Shell, _: str) -> tuple[t.ToolSpec, ...]:
-    is_local = (tool.environment or {}).get("type", "local") == "local"
-    return _typed("shell") if is_local else ()
+    return _typed("shell") if tool.is_local else ()
 
 
 def _computer_preview(tool: t.ComputerUsePreview, _: str) -> tuple[t.ToolSpec, ...]:
@@ -410,6 +409,7 @@ PYTHON_SPEC = t.ToolSpec(
 HOSTED_SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
     t.CodeInterpreter: lambda _, __: (PYTHON_SPEC,),
     **dict.fromkeys(WEB_SEARCHES.values(), lambda _, __: tuple(web.SPECS.values())),
+    t.Shell: lambda _, __: _typed(t.CONTAINER),
 }
 """How a model is told of a tool that this server runs."""
 

@@ -130,6 +130,23 @@ class NewItems(Struct, frozen=True, kw_only=True):
     items: Annotated[tuple[Raw, ...], Meta(min_length=1, max_length=20)]
 
 
+class NewContainer(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/containers`; what its fields may be is up to the server."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=512)]
+    expires_after: Json | None = None
+    file_ids: tuple[str, ...] | None = None
+    memory_limit: Literal["1g", "4g", "16g", "64g"] | None = None
+    network_policy: Json | None = None
+    skills: tuple[Json, ...] | None = None
+
+
+class NewContainerFile(Struct, frozen=True, kw_only=True):
+    """The JSON body of `POST /v1/containers/{id}/files`."""
+
+    file_id: str
+
+
 class CreateResponse(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/responses`."""
 

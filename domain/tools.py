@@ -118,6 +118,11 @@ class Shell(Tool, frozen=True, kw_only=True, tag="shell"):
     environment: Json | None | UnsetType = UNSET
     allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the client runs the commands."""
+        return bool((self.environment or {}).get("type", "local") == "local")
+
 
 class LocalShell(Tool, frozen=True, kw_only=True, tag="local_shell"):
     pass
@@ -208,6 +213,7 @@ ToolKind = Literal[
     "web_search",
     "open_page",
     "find_in_page",
+    "container",
 ]
 
 
@@ -223,6 +229,9 @@ PYTHON: Literal["python"] = "python"
 
 WEB: tuple[ToolKind, ...] = ("web_search", "open_page", "find_in_page")
 """Kinds of what a web search tool is to a model: it can open what it has found."""
+
+CONTAINER: Literal["container"] = "container"
+"""The kind of the shell that this server runs: commands in a container."""
 
 NAMESPACE_MARK = "__"
 LONGEST_FLAT_NAME = 64

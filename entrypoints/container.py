@@ -32,7 +32,20 @@ from antiphon.application.background import TakeRuns
 from antiphon.application.browsing import Browsers
 from antiphon.application.budgets import Budgets
 from antiphon.application.check_ready import CheckReady
+from antiphon.application.code_tools import CodeTools, ContainerTools
 from antiphon.application.compact_conversation import CompactConversation
+from antiphon.application.containers import (
+    AddContainerFile,
+    CheckContainer,
+    ContainerLimits,
+    DeleteContainerFile,
+    FindContainer,
+    GetContainerFile,
+    ListContainerFiles,
+    ListContainers,
+    MakeContainer,
+    ReadContainerFile,
+)
 from antiphon.application.conversations import (
     AddItems,
     CreateConversation,
@@ -58,7 +71,6 @@ from antiphon.application.files import (
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.hosted import Hosted
-from antiphon.application.interpreting import Interpreters
 from antiphon.application.jobs import Jobs
 from antiphon.application.keys import FindTenant
 from antiphon.application.lanes import LaneLimits
@@ -70,7 +82,6 @@ from antiphon.application.plan_turns import PlanTurns
 from antiphon.application.ports import (
     Engine,
     Fetcher,
-    FileStore,
     Format,
     KeyStore,
     Model,
@@ -101,10 +112,12 @@ from antiphon.application.sweeping import Sweep
 from antiphon.application.token_model import TokenModel
 from antiphon.application.until import Moment
 from antiphon.application.webhooks import DeliverNotices, Endpoint, WriteNotices
+from antiphon.application.workplaces import FindWorkplace
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.domain.mcp import Terms
 from antiphon.domain.stand_ins import StandIns
 from antiphon.entrypoints.http.bodies import BodyLimits
+from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
@@ -324,7 +337,7 @@ def _check_command(table: McpServer) -> None:
 
 def sandboxes(settings: Settings) -> Sandboxes | None:
     """Return what runs the code of models, None where it is not asked for."""
-    if not settings.code_interpreter:
+    if not settings.code_interpreter and not settings.shell:
         return None
     from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Places
     from antiphon.adapters.sandboxes.recipe import Limits
@@ -334,6 +347,7 @@ def sandboxes(settings: Settings) -> Sandboxes | None:
         python=code.python,
         new_id=new_id,
         limits=Limits(
+            commands=settings.shell,
             memory_bytes=code.memory_mb * 1024**2,
             disk_bytes=code.disk_mb * 1024**2,
             cpu_s=code.cpu_s,
@@ -343,14 +357,23 @@ def sandboxes(settings: Settings) -> Sandboxes | None:
     )
 
 
+def container_limits(settings: Settings) -> ContainerLimits:
+    code = settings.code
+    return ContainerLimits(memory_bytes=code.memory_mb * 1024**2, idle_s=code.idle_s)
+
+
 def hosted(
-    sandboxes: Sandboxes | None, web: Web | None, files: FileStore, settings: Settings
+    sandboxes: Sandboxes | None,
+    find: FindContainer,
+    check: CheckContainer,
+    web: Web | None,
+    settings: Settings,
 ) -> Sequence[Hosted]:
     """Return what provides the tools that this server runs by itself."""
     found: list[Hosted] = []
     if sandboxes is not None:
-        memory_bytes = settings.code.memory_mb * 1024**2
-        found.append(Interpreters(sandboxes, files, memory_bytes=memory_bytes))
+        allowed = CodeTools(code_interpreter=settings.code_interpreter, shell=settings.shell)
+        found.append(ContainerTools(FindWorkplace(sandboxes, find, check), allowed, new_id))
     if web is not None:
         found.append(Browsers(web))
     return found
@@ -537,6 +560,10 @@ class Container(containers.DeclarativeContainer):
     web: providers.Provider[Web | None] = providers.Singleton(
         web, settings, providers.Singleton(_guard, settings), read_pdf
     )
+    find_container = providers.Singleton(FindContainer, sandboxes)
+    check_container = providers.Singleton(
+        CheckContainer, files, providers.Singleton(container_limits, settings)
+    )
     prepare_turn = providers.Singleton(
         PrepareTurn,
         models,
@@ -545,7 +572,9 @@ class Container(containers.DeclarativeContainer):
         show_items,
         tool_servers,
         salt=sealer.provided.salt,
-        hosted=providers.Singleton(hosted, sandboxes, web, files, settings),
+        hosted=providers.Singleton(
+            hosted, sandboxes, find_container, check_container, web, settings
+        ),
         stand_ins=providers.Singleton(stand_ins, settings, tool_servers),
     )
     plan_turns = providers.Singleton(
@@ -698,4 +727,16 @@ class Container(containers.DeclarativeContainer):
         get=providers.Singleton(GetFile, files),
         read=providers.Singleton(ReadFile, files),
         delete=providers.Singleton(DeleteFile, files),
+    )
+    container_services = providers.Singleton(
+        ContainerServices,
+        make=providers.Singleton(MakeContainer, sandboxes, check_container),
+        find=find_container,
+        list=providers.Singleton(ListContainers, find_container),
+        add_file=providers.Singleton(AddContainerFile, find_container, files),
+        list_files=providers.Singleton(ListContainerFiles, find_container),
+        get_file=providers.Singleton(GetContainerFile, find_container),
+        read_file=providers.Singleton(ReadContainerFile, find_container),
+        delete_file=providers.Singleton(DeleteContainerFile, find_container),
+        options=http_options,
     )

@@ -130,6 +130,7 @@ async def serving(container: Container) -> AsyncIterator[Served]:
             container.conversations(),
             models,
             container.file_services(),
+            container.container_services(),
             container.ready(),
             started_at=int(time.time()),
             max_file_bytes=settings.max_file_bytes,

@@ -700,6 +700,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = "off"
 
+    shell: Annotated[
+        bool,
+        _about(
+            CODE,
+            "Run the commands that models write for the tool shell with a container of the "
+            "server's, in the same sandboxes. They can then read the programs of this machine "
+            "(/usr/bin), and code can start processes too.",
+        ),
+    ] = False
+
     fetch: Fetch = Fetch()
     tools: Tools = Tools()
     code: Code = Code()

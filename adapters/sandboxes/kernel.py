@@ -117,14 +117,18 @@ class Kernel:
     def _put(self, request: dict[str, Any]) -> dict[str, Any]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= os.O_TRUNC if request["offset"] == 0 else os.O_APPEND
+        path = os.path.join(self._folder, request["name"])
         try:
-            descriptor = os.open(os.path.join(self._folder, request["name"]), flags, 0o644)
-            try:
-                _write_all(descriptor, base64.b64decode(request["content"]))
-            finally:
-                os.close(descriptor)
+            descriptor = os.open(path, flags, 0o644)
         except OSError as error:
             return {"error": error.strerror}
+        try:
+            _write_all(descriptor, base64.b64decode(request["content"]))
+        except OSError as error:
+            os.unlink(path)  # a file is there whole, or not at all
+            return {"error": error.strerror}
+        finally:
+            os.close(descriptor)
         return {}
 
     def _files(self, request: dict[str, Any]) -> dict[str, Any]:

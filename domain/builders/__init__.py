@@ -50,6 +50,7 @@ BUILDERS: Mapping[type[d.Delta], Opens] = {
     d.ReasoningDelta: ReasoningBuilder,
     d.SummaryDelta: ReasoningBuilder,
     d.CallStart: open_call,
+    d.HostedCallStart: open_call,
     d.ToolStart: open_tool,
     # Arguments without a call are shown rather than lost.
     d.ArgumentsDelta: MessageBuilder,

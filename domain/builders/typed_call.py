@@ -22,6 +22,7 @@ from antiphon.domain.builders.commands import CommandReader
 from antiphon.domain.builders.seed import Seed
 from antiphon.domain.builders.tool import ShellCallBuilder, ToolBuilder
 from antiphon.domain.client_tools import CLIENT_TOOLS, fields_of, normal
+from antiphon.domain.tools import CONTAINER
 
 Made = tuple[Sequence[e.Event], Any]
 """All events of an item, and the item."""
@@ -95,12 +96,19 @@ def _approval_request(start: d.CallStart, arguments: str, status: str, seed: See
 
 
 class ShellArgumentsBuilder:
-    """A shell call out of JSON arguments: nothing until the first command begins."""
+    """A shell call out of JSON arguments: nothing until the first command begins.
+
+    One that this server runs is a shell call whatever its arguments: its output says what is wrong
+    with them. It is incomplete unless it was run.
+    """
 
     def __init__(self, delta: d.Delta, seed: Seed) -> None:
         assert isinstance(delta, d.CallStart)
         self._whole = WholeCallBuilder(delta, seed, _typed_call)
-        self._start = d.ToolStart("shell_call", {"call_id": delta.call_id})
+        self._is_run_here = isinstance(delta, d.HostedCallStart)
+        fields = delta.fields if isinstance(delta, d.HostedCallStart) else {}
+        self._start = d.ToolStart("shell_call", {"call_id": delta.call_id, **fields})
+        self._has_run = False
         self._seed = seed
         self._reader = CommandReader()
         self._call: ShellCallBuilder | None = None
@@ -113,15 +121,20 @@ class ShellArgumentsBuilder:
         return ()
 
     def accepts(self, delta: d.Delta) -> bool:
-        return isinstance(delta, d.ArgumentsDelta)
+        runs = self._is_run_here and isinstance(delta, d.ToolProgress)
+        return runs or isinstance(delta, d.ArgumentsDelta)
 
     def add(self, delta: d.Delta) -> Sequence[e.Event]:
+        if isinstance(delta, d.ToolProgress):
+            self._has_run = True
         if not isinstance(delta, d.ArgumentsDelta):
             return ()
         self._whole.add(delta)
         return self._read(delta.text)
 
     def close(self, status: str) -> Sequence[e.Event]:
+        if self._is_run_here and not self._has_run:
+            status = "incomplete"
         late = None
         if self._call is None and status == "completed":
             late = normal("shell", self._whole.arguments)  # the commands come first there
@@ -129,6 +142,8 @@ class ShellArgumentsBuilder:
         if late is not None:
             self._reader = CommandReader()
             events = self._read(late)
+        if self._call is None and self._is_run_here:
+            events = self._open()
         if self._call is None:
             return self._whole.close(status)
         end = d.ToolEnd(
@@ -141,10 +156,14 @@ class ShellArgumentsBuilder:
         events: list[e.Event] = []
         for delta in self._reader.feed(text):
             if self._call is None:
-                self._call = ShellCallBuilder(self._start, self._seed)
-                events += self._call.open()
+                events += self._open()
+            assert self._call is not None
             events += self._call.add(delta)
         return events
+
+    def _open(self) -> Sequence[e.Event]:
+        self._call = ShellCallBuilder(self._start, self._seed)
+        return self._call.open()
 
 
 def _rest_of(rest: str) -> dict[str, Any]:
@@ -176,6 +195,6 @@ def open_call(
         return ToolBuilder(d.ToolStart("mcp_call", _of_server(delta)), seed)
     if delta.kind == "mcp_approval":
         return WholeCallBuilder(delta, seed, _approval_request)
-    if delta.kind == "shell":
+    if delta.kind in ("shell", CONTAINER):
         return ShellArgumentsBuilder(delta, seed)
     return WholeCallBuilder(delta, seed, _typed_call)

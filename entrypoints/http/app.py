@@ -8,6 +8,7 @@ from litestar.di import Provide
 from antiphon import __version__
 from antiphon.application.check_ready import CheckReady
 from antiphon.application.models import Models
+from antiphon.entrypoints.http.containers import Containers, ContainerServices
 from antiphon.entrypoints.http.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.errors import ErrorAnswers
 from antiphon.entrypoints.http.files import FORM_BYTES, Files, FileServices
@@ -23,6 +24,7 @@ def create_app(
     conversations: ConversationServices,
     models: Models,
     files: FileServices,
+    containers: ContainerServices,
     check_ready: CheckReady,
     *,
     started_at: int,
@@ -31,12 +33,13 @@ def create_app(
 ) -> Litestar:
     """Return the app; everything it needs has been started before."""
     return Litestar(
-        route_handlers=[Responses, converse, Conversations, Files, ModelList, Health],
+        route_handlers=[Responses, converse, Conversations, Files, Containers, ModelList, Health],
         dependencies={
             "services": Provide(lambda: services, sync_to_thread=False, use_cache=True),
             "conversations": Provide(lambda: conversations, sync_to_thread=False, use_cache=True),
             "models": Provide(lambda: models, sync_to_thread=False, use_cache=True),
             "file_services": Provide(lambda: files, sync_to_thread=False, use_cache=True),
+            "containers": Provide(lambda: containers, sync_to_thread=False, use_cache=True),
             "check_ready": Provide(lambda: check_ready, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },

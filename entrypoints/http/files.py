@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -51,12 +52,12 @@ class Files(Controller):
         self, request: HttpRequest, file_services: NamedDependency[FileServices]
     ) -> ASGIApp:
         """A form (`multipart/form-data`) with `file` and `purpose`."""
-        form = await _form(request)
+        form = await read_form(request)
         try:
             file, purpose = _fields(form)
             added = await file_services.add(
                 tenant_of(request),
-                filename=_plain(file.filename),
+                filename=plain_name(file.filename),
                 purpose=purpose,
                 content=await file.read(),
             )
@@ -107,13 +108,7 @@ class Files(Controller):
         file_id: FromPath[str],
     ) -> ASGIApp:
         file, pieces = await file_services.read(tenant_of(request), file_id)
-        # Never shown by a browser as a page of this server: it is what somebody uploaded.
-        headers = {
-            "content-type": "application/octet-stream",
-            "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename, safe='')}",
-            "content-length": str(file.bytes),
-            "x-content-type-options": "nosniff",
-        }
+        headers = {**attachment(file.filename), "content-length": str(file.bytes)}
         return PiecesAnswer(pieces, {**headers, **answer_headers(request)})
 
     @delete("/{file_id:str}", summary="Delete a file", status_code=200)
@@ -128,7 +123,8 @@ class Files(Controller):
         return JsonAnswer(answer, answer_headers(request))
 
 
-async def _form(request: HttpRequest) -> Any:
+async def read_form(request: HttpRequest) -> Any:
+    """Return the form that a request has. Raises: RequestError, UnsupportedMediaType."""
     kind = header(request, b"content-type").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":
         raise UnsupportedMediaType("Send a file as 'multipart/form-data', in a part named 'file'.")
@@ -141,8 +137,19 @@ async def _form(request: HttpRequest) -> Any:
 
 
 def _fields(form: Any) -> tuple[UploadFile, str]:
+    check_parts(form, KNOWN)
+    file, purpose = form.get("file"), form.get("purpose")
+    if not isinstance(file, UploadFile):
+        raise missing_parameter("file")
+    if not isinstance(purpose, str):
+        raise missing_parameter("purpose")
+    return file, purpose
+
+
+def check_parts(form: Any, known: Collection[str]) -> None:
+    """Raises: RequestError for a part that is not known, or comes twice."""
     for name, values in ((name[:100], values) for name, values in form.dict().items()):
-        if name not in KNOWN:
+        if name not in known:
             raise RequestError(
                 f"Unsupported parameter: {name!r}.", param=name, code="unsupported_parameter"
             )
@@ -152,15 +159,21 @@ def _fields(form: Any) -> tuple[UploadFile, str]:
                 param=name,
                 code="invalid_value",
             )
-    file, purpose = form.get("file"), form.get("purpose")
-    if not isinstance(file, UploadFile):
-        raise missing_parameter("file")
-    if not isinstance(purpose, str):
-        raise missing_parameter("purpose")
-    return file, purpose
 
 
-def _plain(filename: str) -> str:
+def attachment(filename: str) -> dict[str, str]:
+    """Return the headers of a file's content.
+
+    A browser never shows it as a page of this server: it is what somebody uploaded.
+    """
+    return {
+        "content-type": "application/octet-stream",
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(filename, safe='')}",
+        "x-content-type-options": "nosniff",
+    }
+
+
+def plain_name(filename: str) -> str:
     """Return the name without folders and control characters: it is shown, never opened."""
     last = filename.replace("\\", "/").rpartition("/")[2]
     return "".join(char for char in last if char.isprintable())[:255] or "file"

@@ -23,7 +23,13 @@ from antiphon.application import repeats
 from antiphon.application.compact_conversation import CompactedWindow
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.events import EVENT_TYPES
-from antiphon.domain.request import CreateResponse, NewConversation, NewItems, NewMetadata
+from antiphon.domain.request import (
+    CreateResponse,
+    NewContainer,
+    NewConversation,
+    NewItems,
+    NewMetadata,
+)
 from antiphon.domain.response import Response
 
 PATH = "/schema"
@@ -53,6 +59,7 @@ class _Components(Components):
                 NewMetadata,
                 NewItems,
                 Conversation,
+                NewContainer,
             ],
             ref_template=_REF,
         )
@@ -124,6 +131,15 @@ class AddItemsOperation(Operation):
     def __post_init__(self) -> None:
         self.request_body = RequestBody(content=_json("NewItems"), required=True)
         self.responses = {"200": OpenAPIResponse(description="The list of the new items.")}
+
+
+@dataclass
+class MakeContainerOperation(Operation):
+    """`POST /v1/containers`."""
+
+    def __post_init__(self) -> None:
+        self.request_body = RequestBody(content=_json("NewContainer"), required=True)
+        self.responses = {"200": OpenAPIResponse(description="The container.")}
 
 
 def openapi_config(version: str) -> OpenAPIConfig:

@@ -30,6 +30,7 @@ from antiphon.domain.tools import CustomTool, FunctionTool, NamespaceTool, Unkno
 
 ARGUMENTS = {
     "shell": {"commands": ["ls"]},
+    "container": {"commands": ["ls"]},
     "local_shell": {"command": ["ls"], "env": {"A": "b"}, "working_directory": "/tmp"},
     "apply_patch": {"operation": {"type": "create_file", "path": "a", "diff": "+x\n"}},
     "computer": {"actions": [{"type": "drag", "path": [{"x": 1, "y": 2}], "keys": ["CTRL"]}]},
@@ -110,7 +111,36 @@ def test_a_cut_call_is_never_handed_out_as_whole() -> None:
     for kind in CLIENT_TOOLS:
         item = call(kind, [json.dumps(ARGUMENTS[kind])], "incomplete")[-1].item
         assert item.status == "incomplete"
-        assert isinstance(item, i.ShellCall if kind == "shell" else i.FunctionCall)
+        assert isinstance(item, i.ShellCall if kind in ("shell", "container") else i.FunctionCall)
+
+
+def hosted(arguments: str, *, runs: bool, status: str = "completed") -> Any:
+    """Return the item of a call that the server runs, or not any more."""
+    start = d.HostedCallStart("shell", "call_own", kind="container", fields={"environment": PLACE})
+    builder = open_call(start, Seed(0, lambda prefix: f"{prefix}_1"))
+    events = [*builder.open(), *builder.add(d.ArgumentsDelta(arguments))]
+    if runs:
+        assert builder.accepts(d.ToolProgress("running"))
+        events += builder.add(d.ToolProgress("running"))
+    return [*events, *builder.close(status)][-1].item
+
+
+PLACE = {"type": "container_reference", "container_id": "cntr_1"}
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"commands": ["ls"]}', '{"timeout_ms": 9, "commands": ["ls"]}', "{}", "", "[["]
+)
+def test_a_call_that_the_server_runs_is_a_shell_call_whatever_its_arguments(
+    arguments: str,
+) -> None:
+    for runs in (True, False):
+        item = hosted(arguments, runs=runs)
+        assert isinstance(item, i.ShellCall)
+        assert (item.call_id, item.environment) == ("call_own", PLACE)
+    whole = "ls" in arguments
+    assert hosted(arguments, runs=True).status == ("completed" if whole else "incomplete")
+    assert hosted(arguments, runs=False).status == "incomplete"
 
 
 def test_what_follows_the_commands_and_is_no_json_is_kept() -> None:

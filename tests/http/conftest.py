@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,28 @@ MODELS = ("scripted-chat", "scripted-harmony")
 @pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def container_server(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server that runs code and commands."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("there is no bwrap here: apt-get install bubblewrap")
+    given = {
+        "code_interpreter": True,
+        "shell": True,
+        "code.timeout_s": 2.0,
+        "code.memory_mb": 1024,
+        "code.disk_mb": 8,
+    }
+    with serve_from(tmp_path_factory.mktemp("containers"), **given) as served:
+        yield served
+
+
+@pytest.fixture
+def containers(container_server: Any) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=container_server.api, timeout=20) as client:
+        yield client
 
 
 @pytest.fixture

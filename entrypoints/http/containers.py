@@ -1,0 +1,198 @@
+"""`/v1/containers`: make, list, look up, delete; and their files."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from litestar import Controller, delete, get, post
+from litestar.datastructures import UploadFile
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery
+from litestar.types import ASGIApp
+from msgspec import Struct
+
+from antiphon.application.containers import (
+    AddContainerFile,
+    DeleteContainerFile,
+    FindContainer,
+    GetContainerFile,
+    ListContainerFiles,
+    ListContainers,
+    MakeContainer,
+    Part,
+    ReadContainerFile,
+    shown,
+)
+from antiphon.application.pauses import in_turn
+from antiphon.domain.decoding import Decoded, decode_as
+from antiphon.domain.errors import missing_parameter
+from antiphon.domain.request import NewContainer, NewContainerFile
+from antiphon.entrypoints.http.answers import JsonAnswer, PiecesAnswer
+from antiphon.entrypoints.http.bodies import read_body, refuse_unknown
+from antiphon.entrypoints.http.files import attachment, check_parts, plain_name, read_form
+from antiphon.entrypoints.http.lists import After, InOrder, Limit
+from antiphon.entrypoints.http.openapi import MakeContainerOperation
+from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header, tenant_of
+from antiphon.entrypoints.http.responses import HttpOptions
+
+B = TypeVar("B", bound=Struct)
+
+KNOWN = frozenset({"file", "file_id"})
+
+
+class ContainerServices(Struct, frozen=True, kw_only=True):
+    """What the handlers of this controller call."""
+
+    make: MakeContainer
+    find: FindContainer
+    list: ListContainers
+    add_file: AddContainerFile
+    list_files: ListContainerFiles
+    get_file: GetContainerFile
+    read_file: ReadContainerFile
+    delete_file: DeleteContainerFile
+    options: HttpOptions
+
+
+Services = NamedDependency[ContainerServices]
+
+
+class Containers(Controller):
+    """Handlers decode, call one service, and encode."""
+
+    path = "/v1/containers"
+    tags = ("Containers",)
+
+    @post(summary="Make a container", operation_class=MakeContainerOperation, status_code=200)
+    async def create(self, request: HttpRequest, containers: Services) -> ASGIApp:
+        """It begins with copies of the files that are named, and ends when it was not used."""
+        decoded = await _decoded(request, NewContainer, containers.options)
+        made = await containers.make(tenant_of(request), decoded.request)
+        return JsonAnswer(made, answer_headers(request, decoded.unknown))
+
+    @get(summary="List containers")
+    async def index(
+        self,
+        request: HttpRequest,
+        containers: Services,
+        after: After = None,
+        limit: Limit = 20,
+        order: InOrder = "desc",
+        name: FromQuery[str | None] = None,
+    ) -> ASGIApp:
+        part = containers.list(tenant_of(request), after=after, limit=limit, order=order, name=name)
+        return JsonAnswer(_as_list(part), answer_headers(request))
+
+    @get("/{container_id:str}", summary="Retrieve a container")
+    async def one(
+        self, request: HttpRequest, containers: Services, container_id: FromPath[str]
+    ) -> ASGIApp:
+        found = containers.find(tenant_of(request), container_id)
+        return JsonAnswer(shown(found), answer_headers(request))
+
+    @delete("/{container_id:str}", summary="End a container", status_code=200)
+    async def remove(
+        self, request: HttpRequest, containers: Services, container_id: FromPath[str]
+    ) -> ASGIApp:
+        """Its files are gone, and what runs in it is ended."""
+        await containers.find(tenant_of(request), container_id).aclose()
+        answer = {"id": container_id, "object": "container.deleted", "deleted": True}
+        return JsonAnswer(answer, answer_headers(request))
+
+    @post("/{container_id:str}/files", summary="Put a file into a container", status_code=200)
+    async def add_file(
+        self, request: HttpRequest, containers: Services, container_id: FromPath[str]
+    ) -> ASGIApp:
+        """A form (`multipart/form-data`) with `file`, or the `file_id` of an uploaded one."""
+        file_id, name, content = await _file(request, containers.options)
+        added = await containers.add_file(
+            tenant_of(request), container_id, file_id=file_id, name=name, content=content
+        )
+        return JsonAnswer(added, answer_headers(request))
+
+    @get("/{container_id:str}/files", summary="List a container's files")
+    async def list_files(
+        self,
+        request: HttpRequest,
+        containers: Services,
+        container_id: FromPath[str],
+        after: After = None,
+        limit: Limit = 20,
+        order: InOrder = "desc",
+    ) -> ASGIApp:
+        """Those of the user, and those that code and commands have written, 1000 at most."""
+        part = await containers.list_files(
+            tenant_of(request), container_id, after=after, limit=limit, order=order
+        )
+        return JsonAnswer(_as_list(part), answer_headers(request))
+
+    @get("/{container_id:str}/files/{file_id:str}", summary="Retrieve a file's description")
+    async def one_file(
+        self,
+        request: HttpRequest,
+        containers: Services,
+        container_id: FromPath[str],
+        file_id: FromPath[str],
+    ) -> ASGIApp:
+        found = await containers.get_file(tenant_of(request), container_id, file_id)
+        return JsonAnswer(found, answer_headers(request))
+
+    @get("/{container_id:str}/files/{file_id:str}/content", summary="Retrieve a file's content")
+    async def content(
+        self,
+        request: HttpRequest,
+        containers: Services,
+        container_id: FromPath[str],
+        file_id: FromPath[str],
+    ) -> ASGIApp:
+        name, pieces = await containers.read_file(tenant_of(request), container_id, file_id)
+        return PiecesAnswer(pieces, {**attachment(name), **answer_headers(request)})
+
+    @delete("/{container_id:str}/files/{file_id:str}", summary="Delete a file", status_code=200)
+    async def remove_file(
+        self,
+        request: HttpRequest,
+        containers: Services,
+        container_id: FromPath[str],
+        file_id: FromPath[str],
+    ) -> ASGIApp:
+        await containers.delete_file(tenant_of(request), container_id, file_id)
+        answer = {"id": file_id, "object": "container.file.deleted", "deleted": True}
+        return JsonAnswer(answer, answer_headers(request))
+
+
+async def _file(request: HttpRequest, options: HttpOptions) -> tuple[str | None, str, bytes]:
+    """Return the id of an uploaded file, or name and content of the one that came."""
+    kind = header(request, b"content-type").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        decoded = await _decoded(request, NewContainerFile, options)
+        return decoded.request.file_id, "", b""
+    form = await read_form(request)
+    try:
+        check_parts(form, KNOWN)
+        file, file_id = form.get("file"), form.get("file_id")
+        if isinstance(file, UploadFile):
+            return None, plain_name(file.filename), await file.read()
+        if isinstance(file_id, str):
+            return file_id, "", b""
+    finally:
+        await form.close()
+    raise missing_parameter("file")
+
+
+async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:
+    body = await read_body(request, options.limits)
+    decoded = await in_turn(len(body), decode_as, body, kind)
+    if options.strict_unknown_fields:
+        refuse_unknown(decoded)
+    return decoded
+
+
+def _as_list(part: Part[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "object": "list",
+        "data": part.data,
+        "first_id": part.data[0]["id"] if part.data else None,
+        "last_id": part.data[-1]["id"] if part.data else None,
+        "has_more": part.has_more,
+    }
