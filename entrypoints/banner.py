@@ -61,6 +61,7 @@ def ready(
     format: str,
     store: str,
     durability: str | None = None,
+    containers: str | None = None,
     console: Console | None = None,
 ) -> None:
     """Say what is served and how to reach it; `url` is where this machine finds the server."""
@@ -75,6 +76,7 @@ def ready(
         "engine": engine,
         "format": format,
         "store": where,
+        **({"containers": f"limits by {containers}"} if containers else {}),
         "api keys": "needed" if settings.needs_keys else "not asked for",
         "url": f"{url}/v1",
         "openapi": url + openapi.PATH,

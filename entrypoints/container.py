@@ -354,6 +354,7 @@ def sandboxes(settings: Settings) -> Sandboxes | None:
         ),
         places=Places(each_tenant=code.per_tenant, all=code.most, idle_s=code.idle_s),
         timeout_s=code.timeout_s,
+        cgroup=code.cgroup,
     )
 
 

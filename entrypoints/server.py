@@ -173,6 +173,7 @@ async def _serve(settings: Settings) -> None:
             format=", ".join(model.writes for model in served.models.all),
             store=settings.shown_store,
             durability=getattr(container.store(), "durability", None),
+            containers=getattr(container.sandboxes(), "limited_by", None),
         )
         await served.serving
 

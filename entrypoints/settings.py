@@ -253,6 +253,14 @@ class Code(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = 8
     most: Annotated[int, _about(CODE, "Containers of all tenants, in the same way.", ge=1)] = 32
+    cgroup: Annotated[
+        Literal["auto", "required", "off"],
+        _about(
+            CODE,
+            "Limit the memory and the processes of a container by a cgroup too: where this server "
+            "may make one (auto), or else not start (required).",
+        ),
+    ] = "auto"
 
 
 class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,14 +15,23 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.sandboxes import seccomp, self_test
+from antiphon.adapters.sandboxes.cgroups import Cgroups, Group, NoCgroup, find
 from antiphon.adapters.sandboxes.process import Process
-from antiphon.adapters.sandboxes.recipe import Interpreter, Limits, interpreter, programs, shown
+from antiphon.adapters.sandboxes.recipe import (
+    MOST_PROCESSES,
+    SCRATCH_BYTES,
+    Interpreter,
+    Limits,
+    interpreter,
+    programs,
+    shown,
+)
 from antiphon.application.ports import (
     Exited,
     Printed,
@@ -37,9 +46,15 @@ from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 logger = logging.getLogger("antiphon.sandboxes")
 
 T = TypeVar("T")
+Use = Literal["auto", "required", "off"]
+"""Of a cgroup: where there is one, always, never."""
 
 INTERRUPT_S = 1.0
 """What code that was interrupted gets to end, before its sandbox is killed."""
+
+OVERHEAD_BYTES = 64 * 1024 * 1024
+OVERHEAD_PROCESSES = 16
+"""Of a cgroup, beyond what limits of processes allow: bubblewrap, and the kernel's own needs."""
 
 PIECE_BYTES = 2 * 1024 * 1024
 MOST_FILES = 1000
@@ -69,7 +84,14 @@ class BubblewrapSandboxes(Sandboxes):
         places: Places = Places(),  # noqa: B008
         timeout_s: float = 120.0,
         interrupt_s: float = INTERRUPT_S,
+        cgroup: Use = "auto",
+        find_groups: Callable[[], Cgroups] = find,
     ) -> None:
+        self._cgroup = cgroup
+        self._find_groups = find_groups
+        self._groups: Cgroups | None = None
+        self.limited_by = "rlimits"
+        """What sees to the limits: for people to read."""
         self._python = python
         self._new_id = new_id
         self._limits = limits
@@ -86,6 +108,7 @@ class BubblewrapSandboxes(Sandboxes):
         if not seccomp.is_known():
             raise SettingsError("The code interpreter runs on x86_64 and aarch64 only.")
         self._programs = programs()
+        self._groups = self._found_groups()
         self._interpreter = await asyncio.to_thread(interpreter, self._python)
         limits = replace(self_test.LIMITS, commands=self._limits.commands)
         try:
@@ -96,8 +119,25 @@ class BubblewrapSandboxes(Sandboxes):
             raise SettingsError(
                 "The code interpreter is not safe on this machine: " + " ".join(breaches)
             )
-        logger.info("the sandbox of the code interpreter holds; no cgroup is used")
+        logger.info("the sandboxes of containers hold; limits by %s", self.limited_by)
         self._closing = asyncio.create_task(self._close_idle())
+
+    def _found_groups(self) -> Cgroups | None:
+        if self._cgroup == "off":
+            return None
+        try:
+            groups = self._find_groups()
+        except NoCgroup as error:
+            if self._cgroup == "required":
+                raise SettingsError(
+                    f"No cgroup can be made for containers: {error}. Let the service have one "
+                    "(systemd: Delegate=memory pids, DelegateSubgroup=server), or leave "
+                    "--code-cgroup out."
+                ) from None
+            self.limited_by = f"rlimits, without a cgroup ({error})"
+            return None
+        self.limited_by = "cgroup and rlimits"
+        return groups
 
     async def aclose(self) -> None:
         if self._closing is not None:
@@ -139,9 +179,22 @@ class BubblewrapSandboxes(Sandboxes):
         python = self._interpreter
 
         async def start() -> Process:
-            return await Process.start(self._programs, python, limits)
+            group = self._group(limits)
+            return await Process.start(self._programs, python, limits, group)
 
         return start
+
+    def _group(self, limits: Limits) -> Group | None:
+        if self._groups is None:
+            return None
+        files = limits.disk_bytes + SCRATCH_BYTES  # which are in memory
+        try:
+            return self._groups.make(
+                memory_bytes=limits.memory_bytes + files + OVERHEAD_BYTES,
+                processes=MOST_PROCESSES + OVERHEAD_PROCESSES,
+            )
+        except OSError as error:
+            raise SandboxError(f"The container has no cgroup: {error.strerror}.") from None
 
     async def _make_room(self, tenant: str) -> None:
         """Close what was idle longest, where a limit is reached. Raises: SandboxesBusy."""

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from antiphon.adapters.sandboxes import seccomp
+from antiphon.adapters.sandboxes.cgroups import Group
 from antiphon.adapters.sandboxes.output import Output
 from antiphon.adapters.sandboxes.processes import below, memory_of
 from antiphon.adapters.sandboxes.recipe import FOLDER, KERNEL, Ends, Interpreter, Limits, command
@@ -150,20 +151,30 @@ class Process:
         output: Output,
         commands: Commands | None,
         limits: Limits,
+        group: Group | None,
     ) -> None:
         self._process = process
         self._line = line
         self._output = output
         self.commands = commands
         self._limits = limits
+        self._group = group
         self._closed = False
         self._pid = 0
         self._pidfds: list[int] = []
         """Of the processes that the server knows."""
 
     @classmethod
-    async def start(cls, start: Sequence[str], python: Interpreter, limits: Limits) -> Process:
-        """Raises: SandboxError."""
+    async def start(
+        cls,
+        start: Sequence[str],
+        python: Interpreter,
+        limits: Limits,
+        group: Group | None = None,
+    ) -> Process:
+        """Begin it, in this group. Raises: SandboxError."""
+        if group is not None:
+            start = group.entered_by(start)
         with ExitStack() as opened:
             lines = [_socket_pair(opened) for _ in range(2 if limits.commands else 1)]
             told, tell, output, print_to = _pipes(opened, 2)
@@ -195,7 +206,8 @@ class Process:
                 line = await Line.on(lines[1][0])
                 commands = Commands(line, stdout, stderr, limits.output_bytes)
             printed = Output(os.dup(output), limits.output_bytes)
-            made = cls(process, await Line.on(lines[0][0]), printed, commands, limits)
+            line = await Line.on(lines[0][0])
+            made = cls(process, line, printed, commands, limits, group)
             for _, theirs in lines:
                 theirs.close()
             try:
@@ -216,6 +228,8 @@ class Process:
             raise SandboxError("The container cannot be started.")
         self._pid = int(json.loads(os.read(told, 4096))["child-pid"])
         self._pidfds = [os.pidfd_open(self._pid)]
+        if self._group is not None and not self._group.has(self._pid):
+            raise SandboxError("The container is not in its cgroup.")
         if self.commands is not None:
             # Nothing else was begun yet.
             [self.commands.pid] = below(self._pid)
@@ -296,6 +310,8 @@ class Process:
             while self._pidfds:
                 os.close(self._pidfds.pop())
         await self._process.wait()
+        if self._group is not None:
+            await self._group.remove()
 
 
 async def _end_of(process: int) -> None:
