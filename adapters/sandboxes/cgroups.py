@@ -96,11 +96,11 @@ def find(
     if path is None:
         raise NoCgroup("this process is in no cgroup of version 2")
     folder = root / path
-    given = (
-        [folder.parent] if folder != root and (is_delegated or _is_delegated)(folder.parent) else []
-    )
+    candidates = [folder]
+    if folder != root and (is_delegated or _is_delegated)(folder.parent):
+        candidates.append(folder.parent)
     why = ""
-    for each in (folder, *given):
+    for each in candidates:
         try:
             _enable(each)
         except OSError as error:
