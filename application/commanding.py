@@ -41,13 +41,13 @@ class Commands(Caller):
             start.name, call_id, start.namespace, start.kind, {"environment": environment}
         )
 
-    def refused(self, start: d.CallStart, why: str) -> Sequence[d.Delta]:
+    def refused(self, start: d.CallStart, arguments: str, why: str) -> Sequence[d.Delta]:  # noqa: ARG002
         return [_opened(start), *_Output(0, 0).refused(why), d.ToolEnd()]
 
     async def call(self, start: d.CallStart, arguments: str) -> Given:
         fields = fields_of(CONTAINER, arguments)
         if fields is None:
-            yield self.refused(start, "The arguments are not those of this tool.")
+            yield self.refused(start, arguments, "The arguments are not those of this tool.")
             return
         action = fields["action"]
         yield [_opened(start, action["max_output_length"])]

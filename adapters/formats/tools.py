@@ -18,9 +18,10 @@ from antiphon.domain.items import (
     McpCall,
     ToolSearchOutput,
     WebSearchCall,
+    is_run_here,
 )
 from antiphon.domain.mcp import is_mcp, model_name
-from antiphon.domain.tools import NAMED_KINDS, PYTHON, ToolSpec, flat_name
+from antiphon.domain.tools import CONTAINER, NAMED_KINDS, PYTHON, ToolSpec, flat_name
 
 Json = dict[str, Any]
 
@@ -32,6 +33,7 @@ RECIPIENTS: Mapping[str, str] = {
     "open_page": "browser.open",
     "find_in_page": "browser.find",
     PYTHON: PYTHON,
+    CONTAINER: "container.exec",
 }
 """Kinds of tools that gpt-oss was trained on, by the names that it knows. Scripts use these names
 whatever the model."""
@@ -104,13 +106,14 @@ def mcp_called(item: McpCall | McpApprovalRequest, tools: Iterable[ToolSpec]) ->
 
 def typed_call(item: Item, tools: Iterable[ToolSpec]) -> tuple[str, str]:
     """Return name and arguments of a call of a tool of a fixed shape, as the model writes them."""
-    name, kind = typed_name(type(item), tools)
+    name, kind = typed_name(item, tools)
     return name, asked_of(kind, item)
 
 
-def typed_name(call: type[Item], tools: Iterable[ToolSpec]) -> tuple[str, str]:
-    """Return the name and the kind of the tool whose calls are such items."""
-    kinds = KINDS_OF[call]
+def typed_name(call: Item, tools: Iterable[ToolSpec]) -> tuple[str, str]:
+    """Return the name and the kind of the tool that was called."""
+    here = is_run_here(call)
+    kinds = [kind for kind in KINDS_OF[type(call)] if (kind == CONTAINER) == here]
     offered = ((tool.name, str(tool.kind)) for tool in tools if tool.kind in kinds)
     return next(offered, (CLIENT_TOOLS[kinds[0]].name, kinds[0]))
 

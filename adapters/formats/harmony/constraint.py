@@ -18,7 +18,7 @@ from typing import Any
 from antiphon.adapters.formats.ebnf import binds, input_grammar
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.header import ASSISTANT
-from antiphon.adapters.formats.harmony.tools import is_hosted, name_of, recipient_of
+from antiphon.adapters.formats.harmony.tools import as_told, is_hosted, name_of, recipient_of
 from antiphon.adapters.formats.structural_tag import constraint_to, matching, one_of, sequence
 from antiphon.adapters.formats.tools import (
     callable_tools,
@@ -114,7 +114,7 @@ def _finals(answer: Grammar | None) -> list[Grammar]:
 def _calls(tool: ToolSpec, *, required: bool) -> list[Grammar]:
     """Both places of the recipient are allowed: the model was trained on both."""
     if is_hosted(tool):
-        given = _anything() if text_key(tool) else _arguments(tool, required=required)
+        given = _anything() if text_key(tool) else _arguments(as_told(tool), required=required)
         return [_own(name_of(tool), channel, given) for channel in ("analysis", "commentary")]
     to = f" to={recipient_of(tool.name)}"
     body = sequence(one_of(_json_types()), _arguments(tool, required=required))

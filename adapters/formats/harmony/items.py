@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct, UnsetType
 
+from antiphon.adapters.formats.harmony.container import EXEC, exec_of
 from antiphon.adapters.formats.tools import (
     CODE,
     RECIPIENTS,
@@ -108,7 +109,10 @@ class _Conversation:
 
     def typed_call(self, item: Item) -> Iterator[Written]:
         name, arguments = typed_call(item, self._tools)
-        yield Called(name=name, text=arguments)
+        if i.is_run_here(item):
+            yield Called(name=EXEC, text=exec_of(arguments), kind="code")
+        else:
+            yield Called(name=name, text=arguments)
 
     def output(self, item: i.FunctionCallOutput | i.CustomToolCallOutput) -> Iterator[Written]:
         yield Answered(name=self._answerer(item), body=item.output)
@@ -181,7 +185,7 @@ class _Conversation:
     def _name(self, item: Item) -> str:
         if isinstance(item, i.FunctionCall | i.CustomToolCall):
             return self._written_name(item.name, item.namespace)
-        return typed_name(type(item), self._tools)[0]
+        return EXEC if i.is_run_here(item) else typed_name(item, self._tools)[0]
 
     def _answerer(self, item: Item) -> str:
         if (call := self._calls.get(id(item))) is not None:

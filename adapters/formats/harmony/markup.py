@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.adapters.formats.harmony import encoding as h
+from antiphon.adapters.formats.harmony.container import exec_of
 from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.messages import RawMessage, split
@@ -20,7 +21,7 @@ from antiphon.adapters.formats.tools import (
     wrapped,
     written_name,
 )
-from antiphon.domain.tools import PYTHON, ToolSpec
+from antiphon.domain.tools import CONTAINER, PYTHON, ToolSpec
 
 Part = Mapping[str, Any]
 
@@ -108,7 +109,8 @@ class HarmonyMarkup:
                 written, arguments = scripted_name(tools, str(name)), _arguments(part)
                 own = (tool for tool in tools if is_hosted(tool) and tool.name == written)
                 if (tool := next(own, None)) is not None:
-                    return self._addressed(name_of(tool), arguments)
+                    given = exec_of(arguments) if tool.kind == CONTAINER else arguments
+                    return self._addressed(name_of(tool), given)
                 return self._called(written, arguments)
             case {"custom": name}:
                 return self._called(str(name), wrapped(str(part.get("input", ""))))

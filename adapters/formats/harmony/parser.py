@@ -25,6 +25,7 @@ import codecs
 from collections.abc import Sequence
 
 from antiphon.adapters.formats.harmony import encoding as h
+from antiphon.adapters.formats.harmony.container import ExecReader
 from antiphon.adapters.formats.harmony.custom_input import Unwrapper
 from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.adapters.formats.harmony.header import (
@@ -43,7 +44,7 @@ from antiphon.adapters.formats.tools import call_start, callable_tools, text_key
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
-from antiphon.domain.tools import ToolSpec
+from antiphon.domain.tools import CONTAINER, ToolSpec
 
 LONGEST_HEADER = 128
 """Tokens without `<|message|>` after which a header is taken for text."""
@@ -336,7 +337,11 @@ class _Call(_Message):
         super().__init__()
         self._tool = tool
         key = text_key(tool)
-        self._unwrapper = None if key is None else Unwrapper(key)
+        self._unwrapper: Unwrapper | ExecReader | None = None
+        if key is not None:
+            self._unwrapper = Unwrapper(key)
+        elif tool.kind == CONTAINER:
+            self._unwrapper = ExecReader()
 
     def open(self) -> list[d.Delta]:
         return [call_start(self._tool)]

@@ -7,11 +7,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
+from antiphon.adapters.formats.harmony.container import ABOUT, ABOUT_EXEC, PARAMETERS
 from antiphon.adapters.formats.harmony.encoding import Encoding, has_long_run
 from antiphon.adapters.formats.tools import RECIPIENTS, description_of, input_parameters
 from antiphon.domain.errors import RequestError
-from antiphon.domain.tools import PYTHON, ToolSpec
+from antiphon.domain.tools import CONTAINER, PYTHON, ToolSpec
 
 if TYPE_CHECKING:
     from openai_harmony import ToolNamespaceConfig  # type: ignore[import-untyped]
@@ -48,6 +50,11 @@ def name_of(tool: ToolSpec) -> str:
     return RECIPIENTS[tool.kind] if is_hosted(tool) else tool.name
 
 
+def as_told(tool: ToolSpec) -> ToolSpec:
+    """Return the tool with the arguments that the model is told of."""
+    return replace(tool, parameters=PARAMETERS) if tool.kind == CONTAINER else tool
+
+
 class Recipients:
     """The tools that the model may call, found by whom it addresses."""
 
@@ -74,9 +81,17 @@ def _python() -> ToolNamespaceConfig:
     return ToolNamespaceConfig.python()
 
 
+def _container() -> ToolNamespaceConfig:
+    from openai_harmony import ToolDescription, ToolNamespaceConfig
+
+    tools = [ToolDescription.new("exec", ABOUT_EXEC, PARAMETERS)]
+    return ToolNamespaceConfig(name="container", description=ABOUT, tools=tools)
+
+
 NAMESPACES: Mapping[str, Callable[[], ToolNamespaceConfig]] = {
     "browser": _browser,
     "python": _python,
+    "container": _container,
 }
 """What gpt-oss was trained to be told of its own tools, in the order in which it is told. The
 recipients of a namespace are offered together."""
