@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from antiphon.application.ports import Json, ModelTurn
 from antiphon.domain import deltas as d
-from antiphon.domain.citations import Markers
+from antiphon.domain.citations import Links, Marker, Markers
 from antiphon.domain.content import Annotation
 from antiphon.domain.items import Item
 from antiphon.domain.usage import TurnUsage
@@ -36,8 +36,10 @@ class CitingTurn(ModelTurn):
     def __init__(self, inner: ModelTurn, cites: Sequence[Cite]) -> None:
         self._inner = inner
         self._cites = cites
-        self._markers: Markers | None = None
-        self._phase: str | None = None
+        self._markers = Markers()
+        self._links = Links()
+        self._phase: tuple[str | None] | None = None
+        """Of the text that is open, if one is."""
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
         async with aclosing(aiter(self._inner)) as batches:
@@ -57,13 +59,24 @@ class CitingTurn(ModelTurn):
         return self._inner.used()
 
     def _with_citations(self, delta: d.Delta) -> Iterator[d.Delta]:
+        if not isinstance(delta, d.TextDelta):
+            if not isinstance(delta, d.AnnotationDelta):
+                yield from self._annotations(self._links.end())
+                self._begin(None)
+            yield delta
+            return
+        if self._phase != (delta.phase,):  # another part begins
+            yield from self._annotations(self._links.end())
+            self._begin((delta.phase,))
         yield delta
-        if isinstance(delta, d.TextDelta):
-            if self._markers is None or delta.phase != self._phase:  # another part begins
-                self._markers, self._phase = Markers(), delta.phase
-            for marker in self._markers.feed(delta.text):
-                cited = (cite(marker.words, marker.start, marker.end) for cite in self._cites)
-                if annotation := next(filter(None, cited), None):
-                    yield d.AnnotationDelta(annotation)
-        elif not isinstance(delta, d.AnnotationDelta):
-            self._markers = None
+        found = [*self._markers.feed(delta.text), *self._links.feed(delta.text)]
+        yield from self._annotations(sorted(found, key=lambda marker: marker.start))
+
+    def _begin(self, phase: tuple[str | None] | None) -> None:
+        self._markers, self._links, self._phase = Markers(), Links(), phase
+
+    def _annotations(self, found: Sequence[Marker]) -> Iterator[d.Delta]:
+        for marker in found:
+            cited = (cite(marker.words, marker.start, marker.end) for cite in self._cites)
+            if annotation := next(filter(None, cited), None):
+                yield d.AnnotationDelta(annotation)

@@ -11,6 +11,7 @@ from antiphon.application.ports import Exited, NewId, Printed, Sandbox
 from antiphon.application.workplaces import Workplace
 from antiphon.domain import deltas as d
 from antiphon.domain.client_tools import fields_of
+from antiphon.domain.content import Annotation
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.items import REFERENCE
 from antiphon.domain.tools import CONTAINER
@@ -33,6 +34,9 @@ class Commands(Caller):
     def __init__(self, workplace: Workplace, new_id: NewId) -> None:
         self._workplace = workplace
         self._new_id = new_id
+
+    def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
+        return self._workplace.cite(words, start, end)
 
     def opening(self, start: d.CallStart) -> d.Delta:
         environment = {"type": REFERENCE, "container_id": self._workplace.id}

@@ -9,6 +9,7 @@ from antiphon.application.calling import ItemCaller
 from antiphon.application.ports import Ran
 from antiphon.application.workplaces import Workplace
 from antiphon.domain import deltas as d
+from antiphon.domain.content import Annotation
 from antiphon.domain.errors import SandboxError
 
 Json = dict[str, Any]
@@ -21,6 +22,9 @@ class Interpreter(ItemCaller):
 
     def __init__(self, workplace: Workplace) -> None:
         self._workplace = workplace
+
+    def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
+        return self._workplace.cite(words, start, end)
 
     def opening(self, start: d.CallStart) -> d.Delta:  # noqa: ARG002
         return d.ToolStart("code_interpreter_call", {"container_id": self._workplace.id})

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from antiphon.application.containers import Asked, CheckContainer, FindContainer
+from antiphon.application.containers import Asked, CheckContainer, FindContainer, file_id_of
 from antiphon.application.ports import Sandbox, Sandboxes
 from antiphon.domain import items as i
-from antiphon.domain.errors import RequestError, missing_parameter
+from antiphon.domain.citations import LINK
+from antiphon.domain.content import Annotation, ContainerFileCitation
+from antiphon.domain.errors import RequestError, SandboxError, missing_parameter
 from antiphon.domain.offers import Definition
 from antiphon.domain.tools import CodeInterpreter, Shell
 
@@ -32,6 +35,7 @@ class Workplace:
         self._found = found
         self._kind = asked.kind
         self._files = list(asked.files)
+        self._paths: set[str] = set()
         self._turn = asyncio.Lock()
 
     @property
@@ -47,6 +51,24 @@ class Workplace:
                 await sandbox.put(*self._files[0])
                 del self._files[0]
             yield sandbox
+            with suppress(SandboxError):
+                self._paths = {file.path for file in await sandbox.files()}
+
+    def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
+        """Return the citation of a file that was there after the latest call."""
+        if self._found is None or not words.startswith(LINK):
+            return None
+        path = words.removeprefix(LINK)
+        path = path if path in self._paths else unquote(path)
+        if path not in self._paths:
+            return None
+        return ContainerFileCitation(
+            container_id=self._found.id,
+            file_id=file_id_of(self._found, path),
+            filename=path.rpartition("/")[2],
+            start_index=start,
+            end_index=end,
+        )
 
     def _sandbox(self) -> Sandbox:
         if self._found is None:

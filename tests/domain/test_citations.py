@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from antiphon.domain.citations import LONGEST, Marker, Markers
+from antiphon.domain.citations import LONGEST, Links, Marker, Markers
 
 TEXTS = {
     "one": ("Sunny 【6†L9-L11】.", ["6†L9-L11"]),
@@ -53,3 +53,27 @@ def in_pieces(text: str, pieces: list[str]) -> list[Marker]:
     assert "".join(pieces) == text
     markers = Markers()
     return [marker for piece in pieces for marker in markers.feed(piece)]
+
+
+LINK = "sandbox:/mnt/data/"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"[it]({LINK}a.png) and more", ["a.png"]),
+        (f"See {LINK}out/a%20b.csv.", ["out/a%20b.csv"]),
+        (f"`{LINK}a` and {LINK}b", ["a", "b"]),
+        (f"{LINK}", []),
+        (f"{LINK}...", []),
+        ("sandbox:/etc/passwd sandbox:/mnt/dat", []),
+    ],
+)
+def test_links_to_files_are_found_in_whatever_pieces(text: str, found: list[str]) -> None:
+    for pieces in ([text], list(text), [text[:9], text[9:30], text[30:]]):
+        links = Links()
+        markers = [marker for piece in pieces for marker in links.feed(piece)] + links.end()
+        assert [marker.words for marker in markers] == [LINK + path for path in found]
+        assert [text[marker.start : marker.end] for marker in markers] == [
+            marker.words for marker in markers
+        ]

@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from .conftest import create, script
+from .conftest import create, frames, script
 from .test_auth import new_key
 
 Json = dict[str, Any]
@@ -271,3 +271,39 @@ def test_a_server_that_runs_nothing_has_none(http: httpx.Client) -> None:
     refused = http.post("/containers", json={"name": "a"})
     assert refused.status_code == 400
     assert "no containers" in refused.json()["error"]["message"]
+
+
+def test_a_message_cites_the_files_that_code_has_written(
+    containers: httpx.Client, client: OpenAI, model: str
+) -> None:
+    said = "Here: [plot](sandbox:/mnt/data/out.txt), not sandbox:/mnt/data/none, see"
+    last = " sandbox:/mnt/data/out.txt"
+    write = {"call": "shell", "args": {"commands": ["echo 1 > out.txt"]}}
+    body = {
+        "model": model,
+        "input": script(
+            {"call": "shell", "args": {"commands": ["echo 1 > out.txt"]}}, {"say": said + last}
+        ),
+        "tools": [{"type": "shell", "environment": {"type": "container_auto"}}],
+    }
+    whole = create(containers, **body)["output"]
+    events = frames(containers.post("/responses", json={**body, "stream": True}).text)
+    for call, _, message in (whole, events[-1]["response"]["output"]):
+        [part] = message["content"]
+        container = call["environment"]["container_id"]
+        [file] = client.containers.files.list(container)
+        places = [part["text"].index("sandbox:"), len(said) + 1]
+        assert part["annotations"] == [
+            {
+                "type": "container_file_citation",
+                "container_id": container,
+                "file_id": file.id,
+                "filename": "out.txt",
+                "start_index": start,
+                "end_index": start + len("sandbox:/mnt/data/out.txt"),
+            }
+            for start in places
+        ]
+        assert (
+            client.containers.files.content.retrieve(file.id, container_id=container).text == "1\n"
+        )
