@@ -159,7 +159,18 @@ class BubblewrapSandboxes(Sandboxes):
             interrupt_s=self._interrupt_s,
         )
         self._open[sandbox.id] = sandbox
+        self._forget_unused(tenant)
         return sandbox
+
+    def _forget_unused(self, tenant: str) -> None:
+        """Forget the oldest of those that were opened and never used: they cost no place."""
+        unused = [
+            each
+            for each in self._open.values()
+            if each.tenant == tenant and not each.has_place and not each.is_busy
+        ]
+        for each in unused[: -self._places.all]:
+            del self._open[each.id]
 
     def find(self, tenant: str, sandbox_id: str) -> Sandbox | None:
         sandbox = self._open.get(sandbox_id)

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ import msgspec
 from antiphon.adapters.sandboxes import seccomp
 from antiphon.adapters.sandboxes.cgroups import Group
 from antiphon.adapters.sandboxes.output import Output
-from antiphon.adapters.sandboxes.processes import below, memory_of
+from antiphon.adapters.sandboxes.processes import below, memory_of_all
 from antiphon.adapters.sandboxes.recipe import FOLDER, KERNEL, Ends, Interpreter, Limits, command
 from antiphon.application.ports import Exited, Printed
 from antiphon.domain.errors import SandboxError
@@ -87,7 +87,12 @@ class Commands:
         self.pid = 0
 
     async def run(
-        self, command: str, *, timeout_s: float, limit_s: float, watch: Callable[[], None]
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        limit_s: float,
+        watch: Callable[[], Awaitable[None]],
     ) -> AsyncGenerator[Printed | Exited]:
         """Give what a command prints, then how it ended. `watch` is called meanwhile.
 
@@ -96,14 +101,18 @@ class Commands:
         request = {"do": "command", "command": command, "timeout_s": timeout_s}
         asking = asyncio.ensure_future(self._line.ask(request))
         asking.add_done_callback(lambda _: self._news.set())
+        look_at = time.monotonic() + WATCH_S
         latest = time.monotonic() + limit_s
         try:
             while not asking.done():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), WATCH_S)
-                watch()
-                if time.monotonic() > latest:
+                now = time.monotonic()
+                if now > latest:
                     raise TimeoutError
+                if now >= look_at and not asking.done():
+                    await watch()
+                    look_at = time.monotonic() + WATCH_S
                 self._news.clear()
                 if not asking.done() and (piece := self._piece()):
                     yield piece
@@ -242,22 +251,31 @@ class Process:
             try:
                 while not answering.done():
                     await asyncio.wait({answering}, timeout=WATCH_S)
-                    self.check()
+                    self._check_files()
+                    if not answering.done():
+                        await self._check_memory()
                 return await answering
             finally:
                 answering.cancel()
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Raises: SandboxError for more than there may be of what has no limit of its own."""
+        self._check_files()
+        await self._check_memory()
+
+    def _check_files(self) -> None:
         # Folders in memory have a size, but a million empty files have none.
         for folder in (FOLDER, "/tmp"):
             with suppress(OSError):
                 about = os.statvfs(f"/proc/{self._pid}/root{folder}")
                 if about.f_files - about.f_ffree > self._limits.files:
                     raise SandboxError(f"The code made more than {self._limits.files} files.")
+
+    async def _check_memory(self) -> None:
         if self.commands is not None:
             # The limits of a process are its own; what all have together is for the server to see.
-            taken = sum(map(memory_of, {self._pid, *below(self._pid)}))
+            # In a thread: the kernel counts pages, of which there may be many.
+            taken = await asyncio.to_thread(memory_of_all, self._pid)
             if taken > self._limits.memory_bytes:
                 most = self._limits.memory_bytes // 1024**2
                 raise SandboxError(f"The code used more than {most} MB of memory.")

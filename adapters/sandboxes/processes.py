@@ -24,7 +24,12 @@ def below(pid: int) -> Iterator[int]:
                     yield from below(int(child))
 
 
-def memory_of(pid: int) -> int:
+def memory_of_all(pid: int) -> int:
+    """Return the bytes of memory that a process and all below it have together."""
+    return sum(map(_memory_of, {pid, *below(pid)}))
+
+
+def _memory_of(pid: int) -> int:
     """Return the bytes of memory that a process has, files of this machine not counted."""
     with suppress(*GONE), open(f"/proc/{pid}/smaps_rollup") as rollup:
         lines = (line.split() for line in rollup)

@@ -281,9 +281,7 @@ def test_a_message_cites_the_files_that_code_has_written(
     write = {"call": "shell", "args": {"commands": ["echo 1 > out.txt"]}}
     body = {
         "model": model,
-        "input": script(
-            {"call": "shell", "args": {"commands": ["echo 1 > out.txt"]}}, {"say": said + last}
-        ),
+        "input": script(write, {"say": said + last}),
         "tools": [{"type": "shell", "environment": {"type": "container_auto"}}],
     }
     whole = create(containers, **body)["output"]

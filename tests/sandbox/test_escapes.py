@@ -407,16 +407,18 @@ line = max(int(each) for each in os.listdir('/proc/self/fd') if
 SERVER = """
 import asyncio, sys
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes
+from antiphon.adapters.sandboxes.recipe import Limits
 from antiphon.adapters.ids import new_id
 
 async def main():
-    sandboxes = BubblewrapSandboxes(python="/usr/bin/python3", new_id=new_id, timeout_s=60)
+    sandboxes = BubblewrapSandboxes(
+        python="/usr/bin/python3", new_id=new_id, limits=Limits(commands=True), timeout_s=60
+    )
     await sandboxes.start()
     busy, idle = sandboxes.open("a"), sandboxes.open("a")
     await idle.run("1")
-    await busy.run("1")
-    print("ready", flush=True)
-    await busy.run("while True: pass")
+    async for _ in busy.command("setsid sleep 60 & echo on; sleep 60"):
+        print("ready", flush=True)
 
 asyncio.run(main())
 """

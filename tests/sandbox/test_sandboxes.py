@@ -18,10 +18,10 @@ from antiphon.adapters.sandboxes import self_test
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Places
 from antiphon.adapters.sandboxes.process import Process
 from antiphon.adapters.sandboxes.recipe import Interpreter, Limits, interpreter, programs, shown
-from antiphon.application.ports import Ran, Sandbox
+from antiphon.application.ports import Ran, Sandbox, SandboxKind
 from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 
-from .conftest import PYTHON, content_of, sandboxes_of
+from .conftest import MEMORY, PYTHON, content_of, sandboxes_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -166,6 +166,25 @@ async def test_as_many_may_start_at_a_time_as_there_may_be() -> None:
         await sandboxes.aclose()
 
 
+async def test_containers_that_are_opened_and_never_used_do_not_pile_up() -> None:
+    sandboxes = sandboxes_of(places=Places(all=3))
+    made = [sandboxes.open("a") for _ in range(9)]
+    assert sandboxes.all("a") == made[-3:]
+
+
+async def test_a_container_may_be_closed_sooner_and_have_less_memory_never_more() -> None:
+    sandboxes = sandboxes_of(places=Places(idle_s=60))
+    less = sandboxes.open("a", SandboxKind(name="b", memory_bytes=2**26, idle_s=1))
+    more = sandboxes.open("a", SandboxKind(memory_bytes=2**40, idle_s=3600))
+    assert (less.name, less.memory_bytes, less.idle_s) == ("b", 2**26, 1)
+    assert (more.memory_bytes, more.idle_s) == (MEMORY, 60)
+    await sandboxes.start()
+    try:
+        assert "MemoryError" in (await less.run("held = bytearray(2**27)")).logs
+    finally:
+        await sandboxes.aclose()
+
+
 async def test_a_container_that_is_idle_for_long_is_closed() -> None:
     sandboxes = sandboxes_of(places=Places(idle_s=0.1))
     await sandboxes.start()
@@ -228,6 +247,14 @@ if option == "--cap-drop":
     words[words.index("--proc"):words.index("--proc")] = ["--cap-add", "CAP_SYS_ADMIN"]
 os.execv(words[0], words)
 """
+
+
+async def test_a_wall_that_is_missing_around_commands_is_found() -> None:
+    limits = replace(LIMITS, commands=True)
+    start = [sys.executable, "-c", LEAVE_OUT, "--seccomp", *programs()]
+    found = await self_test.run(_starter(start, limits), shown(interpreter(PYTHON), limits))
+    assert {"It reaches a network.", "It can make namespaces or mounts."} & set(found)
+    assert "It can start processes." not in found
 
 
 @pytest.mark.parametrize(("option", "wall"), WITHOUT)
