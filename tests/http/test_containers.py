@@ -246,7 +246,8 @@ def test_a_container_is_its_tenants_alone(
     folder = tmp_path_factory.mktemp("tenants")
     file = folder / "keys.toml"
     keys = [new_key(file, tenant) for tenant in ("a", "b")]
-    with serve_from(folder, auth="on", code_interpreter=True, keys_file=file) as served:
+    given = {"code_interpreter": True, "code.per_tenant": 1}
+    with serve_from(folder, auth="on", keys_file=file, **given) as served:
         mine, other = (OpenAI(base_url=served.api, api_key=key, max_retries=0) for key in keys)
         with mine, other:
             made = mine.containers.create(name="mine")
@@ -264,6 +265,25 @@ def test_a_container_is_its_tenants_alone(
                 with pytest.raises(openai.NotFoundError):
                     use()
             assert mine.containers.retrieve(made.id).id == made.id
+            no_more_than_there_may_be(mine, made.id)
+
+
+def no_more_than_there_may_be(client: OpenAI, container: str) -> None:
+    """While the one container that there may be is in use, there is no other."""
+    begun = client.responses.create(
+        model="scripted-chat",
+        input=script({"python": "import time; time.sleep(60)"}),
+        tools=[{"type": "code_interpreter", "container": container}],
+        background=True,
+        stream=True,
+    )
+    response_id = next(event.response.id for event in begun if event.type == "response.created")
+    with pytest.raises(openai.APITimeoutError):  # who asks has to wait, once the call has begun
+        while True:
+            client.with_options(timeout=0.3).containers.files.list(container)
+    with pytest.raises(openai.RateLimitError, match="in use"):
+        client.containers.create(name="another")
+    client.responses.cancel(response_id)
 
 
 def test_a_server_that_runs_nothing_has_none(http: httpx.Client) -> None:
