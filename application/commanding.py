@@ -67,7 +67,7 @@ class Commands(Caller):
 
 async def _run(sandbox: Sandbox, action: Json) -> Given:
     asked, room = action["max_output_length"], MOST_OUTPUT
-    timeout_s = action["timeout_ms"] / 1000 if action["timeout_ms"] else None
+    timeout_s = max(0, action["timeout_ms"] or 0) / 1000 or None
     for index, command in enumerate(action["commands"]):
         output = _Output(index, room if asked is None else max(0, min(asked, room)))
         if index >= MOST_COMMANDS:

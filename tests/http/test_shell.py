@@ -189,6 +189,12 @@ def test_a_command_that_takes_too_long_is_stopped(containers: httpx.Client, mode
     assert response["output"][0]["action"]["timeout_ms"] == 200
 
 
+@pytest.mark.parametrize("timeout_ms", [0, -5, 2**62])
+def test_a_time_that_is_none_is_the_operators(containers: httpx.Client, timeout_ms: int) -> None:
+    turn = shell("echo on", timeout_ms=timeout_ms)
+    assert outputs(run(containers, "scripted-chat", turn, {"say": "ok"}))[0]["stdout"] == "on\n"
+
+
 def test_output_is_cut_at_the_length_that_the_model_asked_for(
     containers: httpx.Client, model: str
 ) -> None:
