@@ -9,6 +9,7 @@ AntiphonError
 │   ├── UnsupportedMediaType                                                  415
 │   ├── QueueFull             the client has too many requests waiting        429
 │   ├── QuotaExceeded         the tenant keeps as much as it may              429
+│   ├── EmbeddingsError       what a query means cannot be found out now       503
 │   ├── RepeatPending         the first request of its key is still beginning 503
 │   ├── TooManyRequests       the engine takes no more work now               503
 │   └── ServerStops           this server begins nothing more                 503
@@ -120,6 +121,13 @@ class RepeatPending(RequestError):
             "get the same answer.",
             param="Idempotency-Key",
         )
+
+
+class EmbeddingsError(RequestError):
+    """The embedding engine gave no vectors; the message may be shown to clients."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="embeddings_unavailable")
 
 
 class TooManyRequests(RequestError):

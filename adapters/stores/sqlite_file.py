@@ -65,11 +65,21 @@ REASONS: Mapping[type[BaseException], str] = {
 class SqliteFile:
     """The work that it is given runs in a thread of its own, with a connection of its own.
 
-    `busy_s`: how long a write waits for one of another process.
+    `migrations` is the folder of the scripts that make its tables, `prepare` is done to the
+    connection that reads; `busy_s`: how long a write waits for one of another process.
     """
 
-    def __init__(self, path: Path, *, busy_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        migrations: str = "sqlite",
+        prepare: Work[None] | None = None,
+        busy_s: float = 5.0,
+    ) -> None:
         self._path = path
+        self._migrations = migrations
+        self._prepare = prepare or _leave_as_it_is
         self._busy_ms = int(busy_s * 1000)
         self._reader: _Lane | None = None
         self._writer: _Lane | None = None
@@ -84,10 +94,11 @@ class SqliteFile:
         """
         try:
             writing, reading = await asyncio.to_thread(
-                _open, self._path, self._busy_ms, self._lock, alone
+                _open, self._path, self._migrations, self._busy_ms, self._lock, alone
             )
         except (apsw.Error, OSError) as error:
             raise SettingsError(self._complaint(error)) from error
+        self._prepare(reading)
         self._writer = _Lane(_Writing(writing, self._busy_ms), name="sqlite writer")
         self._reader = _Lane(_Reading(reading), name="sqlite reader")
 
@@ -152,6 +163,46 @@ class SqliteFile:
         return f"The store {str(self._path)!r} cannot be used: {reason or error}."
 
 
+class SqliteMemory:
+    """As SqliteFile, for a database in memory, which is gone at the end."""
+
+    def __init__(self, *, migrations: str, prepare: Work[None]) -> None:
+        self._migrations = migrations
+        self._prepare = prepare
+        self._lane: _Lane | None = None
+
+    async def start(self, *, alone: Work[Any] | None = None) -> None:  # noqa: ARG002
+        connection = await asyncio.to_thread(_open_in_memory, self._migrations)
+        self._prepare(connection)
+        # Another connection would see another database: reads go where writes go.
+        self._lane = _Lane(_Writing(connection, 0), name="sqlite memory")
+
+    async def aclose(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            await lane.aclose()
+
+    async def read(self, work: Work[T]) -> T:
+        """As `SqliteFile.read`."""
+        return await self.write(work)
+
+    async def write(self, work: Work[T]) -> T:
+        """As `SqliteFile.write`."""
+        if self._lane is None:
+            raise StoreError("The store in memory is not open.")
+        try:
+            return await self._lane.do(work)
+        except apsw.Error as error:
+            raise StoreError(f"The store in memory cannot be used: {error}.") from error
+
+    async def erase(self, work: Work[T]) -> T:
+        """As `SqliteFile.erase`."""
+        return await self.write(work)
+
+
+def _leave_as_it_is(_: apsw.Connection) -> None: ...
+
+
 def rows_of(db: apsw.Connection, query: str, values: Row) -> list[Row]:
     """Return all rows: a cursor that is left half read would keep the WAL from being emptied."""
     rows: list[Row] = db.execute(query, values).fetchall()
@@ -162,7 +213,7 @@ def rows_of(db: apsw.Connection, query: str, values: Row) -> list[Row]:
 
 
 def _open(
-    path: Path, busy_ms: int, lock: UseLock, alone: Work[Any] | None
+    path: Path, migrations: str, busy_ms: int, lock: UseLock, alone: Work[Any] | None
 ) -> tuple[apsw.Connection, apsw.Connection]:
     """Return a connection that writes and one that reads."""
     if tuple(map(int, apsw.sqlitelibversion().split("."))) < OLDEST_SQLITE:
@@ -177,7 +228,7 @@ def _open(
         writing = _connect(path, busy_ms)
         undo.callback(writing.close)
         _use_wal(writing, busy_ms)
-        _migrate(writing)
+        _migrate(writing, migrations)
         if is_alone and alone is not None:
             with _transaction(writing):
                 alone(writing)
@@ -187,6 +238,12 @@ def _open(
         lock.share(busy_ms / 1000)
         undo.pop_all()
     return writing, reading
+
+
+def _open_in_memory(migrations: str) -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    _migrate(connection, migrations)
+    return connection
 
 
 def _connect(path: Path, busy_ms: int) -> apsw.Connection:
@@ -215,8 +272,8 @@ def _use_wal(connection: apsw.Connection, busy_ms: int) -> None:
         )
 
 
-def _migrate(connection: apsw.Connection) -> None:
-    scripts = dict(_scripts())
+def _migrate(connection: apsw.Connection, folder: str) -> None:
+    scripts = dict(_scripts(folder))
     with _transaction(connection):  # from here on any other process that starts must wait
         version = connection.pragma("user_version")
         if version > max(scripts):
@@ -229,9 +286,9 @@ def _migrate(connection: apsw.Connection) -> None:
                 connection.pragma("user_version", number)
 
 
-def _scripts() -> Iterator[tuple[int, str]]:
+def _scripts(folder: str) -> Iterator[tuple[int, str]]:
     """Yield the numbered migrations: `0001_responses.sql` is number 1."""
-    for script in (files(__package__) / "migrations" / "sqlite").iterdir():
+    for script in (files(__package__) / "migrations" / folder).iterdir():
         if script.name.endswith(".sql"):
             yield int(script.name.partition("_")[0]), script.read_text("utf-8")
 

@@ -30,6 +30,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.TooManyRequests: 503,
     er.ServerStops: 503,
     er.RepeatPending: 503,
+    er.EmbeddingsError: 503,
     er.RequestError: 400,
     er.EngineDead: 503,
     er.EngineError: 500,

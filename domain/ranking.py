@@ -1,0 +1,64 @@
+"""How what was found by words and what was found by meaning become one list.
+
+Both scores are between 0 and 1; their weighted mean is the score of a passage, so that a threshold
+means the same in every search, however much was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.domain.vector_stores import HybridSearch, RankingOptions
+
+Json = dict[str, Any]
+
+
+class Passage(Struct, frozen=True, kw_only=True):
+    """A chunk that was found; `by_words` and `by_meaning` say how well it fits."""
+
+    id: int
+    file_id: str
+    filename: str
+    attributes: Json
+    text: str
+    by_words: float = 0.0
+    by_meaning: float = 0.0
+
+
+class Ranked(Struct, frozen=True, kw_only=True):
+    """A passage with its score, from 0 to 1."""
+
+    score: float
+    passage: Passage
+
+
+def weights_of(options: RankingOptions | None, *, has_meaning: bool) -> HybridSearch:
+    """Return the weights that are in force; where nothing knows meanings, words are all."""
+    if not has_meaning:
+        return HybridSearch(embedding_weight=0.0, text_weight=1.0)
+    asked = options.hybrid_search if options is not None else None
+    return asked or HybridSearch()
+
+
+def ranked(
+    found: Iterable[Sequence[Passage]],
+    weights: HybridSearch,
+    *,
+    most: int,
+    threshold: float = 0.0,
+) -> list[Ranked]:
+    """Return the best `most` of what several searches found, best first; each passage once."""
+    total = weights.embedding_weight + weights.text_weight
+    best: dict[int, Ranked] = {}
+    for passages in found:
+        for each in passages:
+            score = weights.text_weight * each.by_words + weights.embedding_weight * each.by_meaning
+            score = round(score / total, 6) if total else 0.0
+            known = best.get(each.id)
+            if score >= threshold and (known is None or known.score < score):
+                best[each.id] = Ranked(score=score, passage=each)
+    in_order = sorted(best.values(), key=lambda each: (-each.score, each.passage.id))
+    return in_order[:most]

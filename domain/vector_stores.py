@@ -1,0 +1,206 @@
+"""Vector stores: what requests say of them, and what is known of each and of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from antiphon.domain.errors import RequestError
+from antiphon.domain.request import Key, Metadata, MetadataValue
+
+DAY_S = 24 * 60 * 60
+MOST_FILES_AT_ONCE = 2000
+MOST_NAMED_AT_START = 500
+
+Status = Literal["in_progress", "completed", "cancelled", "failed"]
+Attribute = MetadataValue | bool | int | float
+Attributes = Annotated[dict[Key, Attribute], Meta(max_length=16)]
+Name = Annotated[str, Meta(max_length=256)]
+FileId = Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+# --- how a file is cut into chunks ----------------------------------------------------------------
+
+
+class ChunkSizes(Struct, frozen=True, kw_only=True):
+    max_chunk_size_tokens: Annotated[int, Meta(ge=100, le=4096)] = 800
+    chunk_overlap_tokens: Annotated[int, Meta(ge=0, le=2048)] = 400
+
+
+class Chunking(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of the strategies."""
+
+
+class AutoChunking(Chunking, frozen=True, kw_only=True, tag="auto"):
+    pass
+
+
+class StaticChunking(Chunking, frozen=True, kw_only=True, tag="static"):
+    static: ChunkSizes
+
+
+AnyChunking = AutoChunking | StaticChunking
+
+
+def sizes_of(chunking: AnyChunking | None, path: str = "chunking_strategy") -> ChunkSizes:
+    """Return the sizes that are meant. Raises: RequestError."""
+    sizes = chunking.static if isinstance(chunking, StaticChunking) else ChunkSizes()
+    if 2 * sizes.chunk_overlap_tokens > sizes.max_chunk_size_tokens:
+        raise RequestError(
+            "The overlap must not be more than half of 'max_chunk_size_tokens'.",
+            param=f"{path}.static.chunk_overlap_tokens",
+            code="invalid_value",
+        )
+    return sizes
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class ExpiresAfter(Struct, frozen=True, kw_only=True):
+    anchor: Literal["last_active_at"]
+    days: Annotated[int, Meta(ge=1, le=365)]
+
+
+class NewVectorStore(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/vector_stores`."""
+
+    name: Name | None = None
+    description: MetadataValue | None = None
+    file_ids: Annotated[tuple[FileId, ...], Meta(max_length=MOST_NAMED_AT_START)] | None = None
+    expires_after: ExpiresAfter | None = None
+    chunking_strategy: AnyChunking | None = None
+    metadata: Metadata | None = None
+
+
+class VectorStoreChanges(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/vector_stores/{id}`: what is not there stays as it is."""
+
+    name: Name | None | UnsetType = UNSET
+    expires_after: ExpiresAfter | None | UnsetType = UNSET
+    metadata: Metadata | None | UnsetType = UNSET
+
+
+class NewStoreFile(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/vector_stores/{id}/files`, and one of `files` of a batch."""
+
+    file_id: FileId
+    attributes: Attributes | None = None
+    chunking_strategy: AnyChunking | None = None
+
+
+class NewAttributes(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/vector_stores/{id}/files/{file_id}`."""
+
+    attributes: Attributes | None
+
+
+class NewFileBatch(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/vector_stores/{id}/file_batches`: `file_ids`, all alike, or `files`."""
+
+    file_ids: (
+        Annotated[tuple[FileId, ...], Meta(min_length=1, max_length=MOST_FILES_AT_ONCE)] | None
+    ) = None
+    files: (
+        Annotated[tuple[NewStoreFile, ...], Meta(min_length=1, max_length=MOST_FILES_AT_ONCE)]
+        | None
+    ) = None
+    attributes: Attributes | None = None
+    chunking_strategy: AnyChunking | None = None
+
+
+class HybridSearch(Struct, frozen=True, kw_only=True):
+    """How much each way of searching counts."""
+
+    embedding_weight: Annotated[float, Meta(ge=0)] = 1.0
+    text_weight: Annotated[float, Meta(ge=0)] = 1.0
+
+
+class RankingOptions(Struct, frozen=True, kw_only=True):
+    ranker: Literal["none", "auto", "default-2024-11-15", "default_2024_08_21"] | None = None
+    score_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
+    hybrid_search: HybridSearch | None = None
+
+
+class SearchRequest(Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/vector_stores/{id}/search`."""
+
+    query: (
+        Annotated[str, Meta(min_length=1, max_length=4096)]
+        | Annotated[
+            tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...],
+            Meta(min_length=1, max_length=10),
+        ]
+    )
+    filters: Raw | None = None
+    max_num_results: Annotated[int, Meta(ge=1, le=50)] | None = None
+    ranking_options: RankingOptions | None = None
+    rewrite_query: bool | None = None
+
+
+# --- what there is --------------------------------------------------------------------------------
+
+
+class FileCounts(Struct, frozen=True, kw_only=True):
+    in_progress: int = 0
+    completed: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    total: int = 0
+
+
+def counts_of(by_status: Mapping[str, int]) -> FileCounts:
+    return FileCounts(**by_status, total=sum(by_status.values()))
+
+
+class VectorStore(Struct, frozen=True, kw_only=True):
+    """Times are seconds since the epoch; `usage_bytes` is what its files take in the index."""
+
+    id: str
+    object: Literal["vector_store"] = "vector_store"
+    created_at: int
+    name: str
+    description: str | None = None
+    usage_bytes: int = 0
+    file_counts: FileCounts = FileCounts()
+    status: Literal["expired", "in_progress", "completed"] = "completed"
+    expires_after: ExpiresAfter | None = None
+    expires_at: int | None = None
+    last_active_at: int
+    metadata: Metadata = {}
+
+
+def expiry_of(expires_after: ExpiresAfter | None, last_active_at: int) -> int | None:
+    return None if expires_after is None else last_active_at + expires_after.days * DAY_S
+
+
+class IndexingError(Struct, frozen=True, kw_only=True):
+    code: Literal["server_error", "unsupported_file", "invalid_file"]
+    message: str
+
+
+class StoreFile(Struct, frozen=True, kw_only=True):
+    """A file in a vector store; its id is that of the uploaded file."""
+
+    id: str
+    object: Literal["vector_store.file"] = "vector_store.file"
+    created_at: int
+    vector_store_id: str
+    status: Status = "in_progress"
+    last_error: IndexingError | None = None
+    usage_bytes: int = 0
+    attributes: dict[str, Any] = {}
+    chunking_strategy: StaticChunking
+
+
+class FileBatch(Struct, frozen=True, kw_only=True):
+    """Files that were added together; its status is made of theirs."""
+
+    id: str
+    object: Literal["vector_store.files_batch"] = "vector_store.files_batch"
+    created_at: int
+    vector_store_id: str
+    status: Status = "in_progress"
+    file_counts: FileCounts = FileCounts()

@@ -1,0 +1,79 @@
+"""Vector stores keep their promises in memory and in a file, which outlives the server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.testing.vector_stores import (
+    HOLD_S,
+    US,
+    VectorStoresContract,
+    a_file,
+    a_store,
+    found,
+    indexed,
+    texts,
+    vectors,
+)
+from antiphon.application.ports import VectorStores
+from antiphon.domain.errors import SettingsError
+
+STORES: Mapping[str, Callable[[Path], VectorStores]] = {
+    "memory": lambda _: SqliteVectorStores(None),
+    "file": lambda folder: SqliteVectorStores(folder / "vectors.db"),
+}
+
+
+class TestVectorStores(VectorStoresContract):
+    @pytest.fixture(params=STORES)
+    async def stores(
+        self, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> AsyncIterator[VectorStores]:
+        stores = STORES[request.param](tmp_path)
+        await stores.start()
+        yield stores
+        await stores.aclose()
+
+
+async def test_they_outlive_the_server_and_so_does_what_it_had_in_hand(tmp_path: Path) -> None:
+    stores = SqliteVectorStores(tmp_path / "vectors.db")
+    await stores.start()
+    await stores.create(US, a_store())
+    await indexed(stores, "a", "hello", meaning=vectors([1, 0]))
+    await stores.add_files(US, "vs_1", [a_file("b")])
+    [job] = await stores.due(limit=5, hold_s=HOLD_S)
+    await stores.aclose()
+    again = SqliteVectorStores(tmp_path / "vectors.db")
+    await again.start()
+    assert texts(await found(again, "hello")) == ["hello"]
+    [same] = await again.due(limit=5, hold_s=HOLD_S)
+    assert (same.file_id, same.attempt) == (job.file_id, 2)
+    await again.aclose()
+
+
+def kept(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
+async def test_no_byte_stays_of_what_was_erased(tmp_path: Path) -> None:
+    stores = SqliteVectorStores(tmp_path / "vectors.db")
+    await stores.start()
+    await stores.create(US, a_store())
+    await indexed(stores, "a", "the secretword of the secretkeeper")
+    assert b"secret" in kept(tmp_path)
+    await stores.remove_file(US, "vs_1", "file-a")
+    while await stores.sweep(0, limit=100):
+        pass
+    await stores.aclose()
+    assert b"secret" not in kept(tmp_path)
+    assert b"vs_1" in kept(tmp_path)
+
+
+async def test_a_file_that_is_no_database_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "vectors.db").write_bytes(b"something else" * 100)
+    with pytest.raises(SettingsError, match="vectors.db"):
+        await SqliteVectorStores(tmp_path / "vectors.db").start()
