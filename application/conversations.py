@@ -86,7 +86,9 @@ class AddItems:
         self._check_quota = check_quota
         self._new_id = new_id
 
-    async def __call__(self, tenant: str, conversation_id: str, request: NewItems) -> Page:
+    async def __call__(
+        self, tenant: str, conversation_id: str, request: NewItems
+    ) -> Page[StoredItem]:
         """Return the items that were added.
 
         Raises: NotFound, ConversationLocked, QuotaExceeded, RequestError.
@@ -104,7 +106,7 @@ class ListItems:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
-    async def __call__(self, tenant: str, conversation_id: str, cut: Cut) -> Page:
+    async def __call__(self, tenant: str, conversation_id: str, cut: Cut) -> Page[StoredItem]:
         """Raises: NotFound; RequestError."""
         return cut.of(await self._store.conversation_items(tenant, conversation_id))
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.application.ports import Clock, FileStore, NewId, StoredFile
+from antiphon.application.ports import Clock, FileStore, NewId, StoredFile, VectorStores
 from antiphon.domain.errors import BodyTooLarge, NotFound, RequestError
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -127,15 +127,17 @@ class ReadFile:
 
 
 class DeleteFile:
-    def __init__(self, files: FileStore) -> None:
+    def __init__(self, files: FileStore, vector_stores: VectorStores) -> None:
         self._files = files
+        self._vector_stores = vector_stores
 
     async def __call__(self, tenant: str, file_id: str) -> None:
-        """Raises: NotFound."""
+        """Delete it, and take it out of all vector stores. Raises: NotFound."""
         try:
             await self._files.delete(tenant, file_id)
         except NotFound:
             raise _unknown(file_id) from None
+        await self._vector_stores.forget_file(tenant, file_id)
 
 
 def _unknown(file_id: str) -> NotFound:

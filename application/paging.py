@@ -3,43 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from antiphon.application.ports import StoredItem
 from antiphon.domain.errors import RequestError
 
 Order = Literal["asc", "desc"]
 
 
-class Page(Struct, frozen=True, kw_only=True):
+class Listed(Protocol):
+    """What can be in a list."""
+
+    @property
+    def id(self) -> str: ...
+
+
+L = TypeVar("L", bound=Listed)
+
+
+class Page(Struct, Generic[L], frozen=True, kw_only=True):
     """A part of a list."""
 
-    items: Sequence[StoredItem]
+    items: Sequence[L]
     has_more: bool
 
 
 class Cut(Struct, frozen=True, kw_only=True):
-    """Which part is asked for: up to `limit` items that follow `after`."""
+    """Which part is asked for: up to `limit` items that follow `after`, or that `before` follows.
+
+    With both, those between them.
+    """
 
     after: str | None = None
+    before: str | None = None
     limit: int = 20
     order: Order = "desc"
 
-    def of(self, items: Sequence[StoredItem]) -> Page:
+    def of(self, items: Sequence[L]) -> Page[L]:
         """Return that part of `items`, which are oldest first. Raises: RequestError."""
         if self.order == "desc":
             items = items[::-1]
-        start = 0 if self.after is None else _position(items, self.after) + 1
-        end = start + self.limit
-        return Page(items=items[start:end], has_more=end < len(items))
+        if self.before is not None:
+            items = items[: _position(items, self.before, "before")]
+        if self.after is not None:
+            items = items[_position(items, self.after, "after") + 1 :]
+        is_end = self.before is not None and self.after is None
+        cut = items[-self.limit :] if is_end else items[: self.limit]
+        return Page(items=cut, has_more=len(cut) < len(items))
 
 
-def _position(items: Sequence[StoredItem], item_id: str) -> int:
+def _position(items: Sequence[L], item_id: str, param: str) -> int:
     for position, item in enumerate(items):
         if item.id == item_id:
             return position
     raise RequestError(
-        f"Item with id {item_id[:100]!r} not found.", param="after", code="invalid_value"
+        f"Item with id {item_id[:100]!r} not found.", param=param, code="invalid_value"
     )

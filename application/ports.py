@@ -779,11 +779,14 @@ class FileStore(Protocol):
         """Raises: NotFound."""
 
 
-class NamedFile(Struct, frozen=True, kw_only=True):
-    """A file as it is added to a vector store."""
+class AddedFile(Struct, frozen=True, kw_only=True):
+    """A file as it is added to a vector store; its id is that of the uploaded file."""
 
+    id: str
     filename: str
-    file: StoreFile
+    created_at: int
+    attributes: Json
+    sizes: ChunkSizes
 
 
 class IndexJob(Struct, frozen=True, kw_only=True):
@@ -836,7 +839,7 @@ class VectorStores(Protocol):
         self,
         tenant: str,
         store_id: str,
-        files: Sequence[NamedFile],
+        files: Sequence[AddedFile],
         *,
         batch: FileBatch | None = None,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from antiphon.application.paging import Cut, Page
-from antiphon.application.ports import EventLog, ResponseStore, Store
+from antiphon.application.ports import EventLog, ResponseStore, Store, StoredItem
 from antiphon.application.stop_run import StopRun
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.response import TERMINAL, Response
@@ -74,6 +74,6 @@ class ListInputItems:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
-    async def __call__(self, tenant: str, response_id: str, cut: Cut) -> Page:
+    async def __call__(self, tenant: str, response_id: str, cut: Cut) -> Page[StoredItem]:
         """Raises: NotFound; RequestError."""
         return cut.of(await self._store.input_items(tenant, response_id))

@@ -27,6 +27,7 @@ AntiphonError
 ├── SandboxError              code could not be run at all                told in its item
 │   └── SandboxesBusy         there are as many as there may be           429
 ├── DocumentError             a document could not be read as text            told as a 400
+│   └── UnsupportedDocument   nothing here reads documents of its kind
 ├── SettingsError             the server cannot start as it was told to       exit 2
 ├── UnreadableGrammar         a custom tool's definition, on the way to a RequestError that names it
 ├── UnenforceableGrammar      one that is only told to the model; listed as without effect
@@ -200,6 +201,10 @@ class WebError(AntiphonError):
 
 class DocumentError(AntiphonError):
     """A document could not be read as text; the message may be shown to clients."""
+
+
+class UnsupportedDocument(DocumentError):
+    """It is of a kind that is not read here."""
 
 
 class SettingsError(AntiphonError):

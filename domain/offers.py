@@ -38,6 +38,7 @@ CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     "mcp": t.MCP,
     "code_interpreter": (t.PYTHON,),
     **dict.fromkeys(WEB_SEARCHES, t.WEB),
+    "file_search": (t.FILE_SEARCH,),
 }
 """The kinds of tools that a tool_choice of a type may mean."""
 
@@ -46,7 +47,6 @@ MOST_GRAMMAR = 40_960
 
 SERVER_RUN_CHOICES = frozenset(
     {
-        "file_search",
         "image_generation",
         "programmatic_tool_calling",
     }
@@ -406,10 +406,36 @@ PYTHON_SPEC = t.ToolSpec(
 )
 
 
+FILE_SEARCH_SPEC = t.ToolSpec(
+    name=t.FILE_SEARCH,
+    kind=t.FILE_SEARCH,
+    description=(
+        "Searches the user's files and returns the passages that fit the queries best. Before each "
+        "is a marker, 【0:1†report.pdf】 for example. Cite the passages that an answer uses by "
+        "their markers, as they are, right after what they say."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "queries": {
+                "type": "array",
+                "items": {"type": "string"},
+                "minItems": 1,
+                "maxItems": 10,
+                "description": "What to search for: questions or words, each by itself.",
+            }
+        },
+        "required": ["queries"],
+        "additionalProperties": False,
+    },
+)
+
+
 HOSTED_SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
     t.CodeInterpreter: lambda _, __: (PYTHON_SPEC,),
     **dict.fromkeys(WEB_SEARCHES.values(), lambda _, __: tuple(web.SPECS.values())),
     t.Shell: lambda _, __: _typed(t.CONTAINER),
+    t.FileSearch: lambda _, __: (FILE_SEARCH_SPEC,),
 }
 """How a model is told of a tool that this server runs."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.domain.errors import RequestError
 from antiphon.domain.vector_stores import HybridSearch, RankingOptions
 
 Json = dict[str, Any]
@@ -35,6 +36,17 @@ class Ranked(Struct, frozen=True, kw_only=True):
     passage: Passage
 
 
+def check_weights(options: RankingOptions | None, path: str) -> None:
+    """Raises: RequestError where nothing counts."""
+    asked = options.hybrid_search if options is not None else None
+    if asked is not None and not asked.embedding_weight + asked.text_weight:
+        raise RequestError(
+            "One of the weights must be more than 0.",
+            param=f"{path}.hybrid_search",
+            code="invalid_value",
+        )
+
+
 def weights_of(options: RankingOptions | None, *, has_meaning: bool) -> HybridSearch:
     """Return the weights that are in force; where nothing knows meanings, words are all."""
     if not has_meaning:
@@ -56,7 +68,7 @@ def ranked(
     for passages in found:
         for each in passages:
             score = weights.text_weight * each.by_words + weights.embedding_weight * each.by_meaning
-            score = round(score / total, 6) if total else 0.0
+            score = round(score / total, 6)
             known = best.get(each.id)
             if score >= threshold and (known is None or known.score < score):
                 best[each.id] = Ranked(score=score, passage=each)

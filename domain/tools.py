@@ -214,6 +214,7 @@ ToolKind = Literal[
     "open_page",
     "find_in_page",
     "container",
+    "file_search",
 ]
 
 
@@ -232,6 +233,9 @@ WEB: tuple[ToolKind, ...] = ("web_search", "open_page", "find_in_page")
 
 CONTAINER: Literal["container"] = "container"
 """The kind of the shell that this server runs: commands in a container."""
+
+FILE_SEARCH: Literal["file_search"] = "file_search"
+"""The kind of file search, and the name that models know it by."""
 
 NAMESPACE_MARK = "__"
 LONGEST_FLAT_NAME = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import Key, Metadata, MetadataValue
@@ -134,7 +134,7 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
             Meta(min_length=1, max_length=10),
         ]
     )
-    filters: Raw | None = None
+    filters: Any = None
     max_num_results: Annotated[int, Meta(ge=1, le=50)] | None = None
     ranking_options: RankingOptions | None = None
     rewrite_query: bool | None = None

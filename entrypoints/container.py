@@ -27,6 +27,7 @@ from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.adapters.tool_servers.own import Own, OwnServers
 from antiphon.application.background import TakeRuns
 from antiphon.application.browsing import Browsers
@@ -60,6 +61,7 @@ from antiphon.application.count_tokens import CountTokens
 from antiphon.application.create_once import CreateOnce
 from antiphon.application.create_response import CreateLimits, CreateResponseService
 from antiphon.application.expand_prompt import ExpandPrompt
+from antiphon.application.file_searching import FileSearches
 from antiphon.application.files import (
     AddFile,
     DeleteFile,
@@ -71,6 +73,7 @@ from antiphon.application.files import (
 from antiphon.application.follow_response import FollowResponse
 from antiphon.application.hold_conversation import HoldConversation
 from antiphon.application.hosted import Hosted
+from antiphon.application.indexing import IndexFiles
 from antiphon.application.jobs import Jobs
 from antiphon.application.keys import FindTenant
 from antiphon.application.lanes import LaneLimits
@@ -80,6 +83,7 @@ from antiphon.application.models import Models
 from antiphon.application.ownership import WatchLeases
 from antiphon.application.plan_turns import PlanTurns
 from antiphon.application.ports import (
+    Embeddings,
     Engine,
     Fetcher,
     Format,
@@ -90,6 +94,7 @@ from antiphon.application.ports import (
     Store,
     ToolServer,
     ToolServers,
+    VectorStores,
     Web,
 )
 from antiphon.application.prepare_turn import PrepareTurn
@@ -111,6 +116,20 @@ from antiphon.application.stored_responses import (
 from antiphon.application.sweeping import Sweep
 from antiphon.application.token_model import TokenModel
 from antiphon.application.until import Moment
+from antiphon.application.vector_stores import (
+    AddFileBatch,
+    AddFiles,
+    AddStoreFile,
+    CreateVectorStore,
+    DeleteVectorStore,
+    FindVectorStore,
+    ListStoreFiles,
+    ListVectorStores,
+    SearchVectorStores,
+    SweepVectorStores,
+    UpdateVectorStore,
+    VectorStoreLimits,
+)
 from antiphon.application.webhooks import DeliverNotices, Endpoint, WriteNotices
 from antiphon.application.workplaces import FindWorkplace
 from antiphon.domain.errors import FetchRefused, SettingsError
@@ -123,6 +142,7 @@ from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.responses import HttpOptions, Services
+from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import SCRIPTED_MODELS, McpServer, Settings
 from antiphon.entrypoints.web_search import web
 from antiphon.entrypoints.webhook_endpoints import endpoints_of, operators_guard
@@ -363,15 +383,28 @@ def container_limits(settings: Settings) -> ContainerLimits:
     return ContainerLimits(memory_bytes=code.memory_mb * 1024**2, idle_s=code.idle_s)
 
 
+def embeddings(settings: Settings) -> Embeddings | None:
+    """Return what makes vectors, None where texts are searched by words alone."""
+    engine = settings.embeddings
+    if engine.url is None:
+        return None
+    from antiphon.adapters.embeddings import HttpEmbeddings
+
+    return HttpEmbeddings(
+        engine.url, engine.model, api_key=engine.api_key, timeout_s=engine.timeout_s
+    )
+
+
 def hosted(
     sandboxes: Sandboxes | None,
     find: FindContainer,
     check: CheckContainer,
     web: Web | None,
+    file_searches: FileSearches,
     settings: Settings,
 ) -> Sequence[Hosted]:
     """Return what provides the tools that this server runs by itself."""
-    found: list[Hosted] = []
+    found: list[Hosted] = [file_searches]
     if sandboxes is not None:
         allowed = CodeTools(code_interpreter=settings.code_interpreter, shell=settings.shell)
         found.append(ContainerTools(FindWorkplace(sandboxes, find, check), allowed, new_id))
@@ -557,6 +590,18 @@ class Container(containers.DeclarativeContainer):
     tool_servers: providers.Provider[ToolServers | None] = providers.Singleton(
         tool_servers, settings
     )
+    vector_stores: providers.Provider[VectorStores] = providers.Singleton(
+        SqliteVectorStores, settings.provided.vector_stores_file
+    )
+    embeddings: providers.Provider[Embeddings | None] = providers.Singleton(embeddings, settings)
+    index_files = providers.Singleton(IndexFiles, vector_stores, files, read_pdf, embeddings)
+    find_vector_store = providers.Singleton(
+        FindVectorStore, vector_stores, now=providers.Object(time.time)
+    )
+    search_vector_stores = providers.Singleton(SearchVectorStores, vector_stores, embeddings)
+    sweep_vector_stores = providers.Singleton(
+        SweepVectorStores, vector_stores, now=providers.Object(time.time)
+    )
     sandboxes: providers.Provider[Sandboxes | None] = providers.Singleton(sandboxes, settings)
     web: providers.Provider[Web | None] = providers.Singleton(
         web, settings, providers.Singleton(_guard, settings), read_pdf
@@ -574,7 +619,13 @@ class Container(containers.DeclarativeContainer):
         tool_servers,
         salt=sealer.provided.salt,
         hosted=providers.Singleton(
-            hosted, sandboxes, find_container, check_container, web, settings
+            hosted,
+            sandboxes,
+            find_container,
+            check_container,
+            web,
+            providers.Singleton(FileSearches, find_vector_store, search_vector_stores),
+            settings,
         ),
         stand_ins=providers.Singleton(stand_ins, settings, tool_servers),
     )
@@ -727,7 +778,44 @@ class Container(containers.DeclarativeContainer):
         list=providers.Singleton(ListFiles, files),
         get=providers.Singleton(GetFile, files),
         read=providers.Singleton(ReadFile, files),
-        delete=providers.Singleton(DeleteFile, files),
+        delete=providers.Singleton(DeleteFile, files, vector_stores),
+    )
+    vector_store_limits = providers.Singleton(VectorStoreLimits)
+    add_files = providers.Singleton(
+        AddFiles,
+        vector_stores,
+        files,
+        index_files,
+        limits=vector_store_limits,
+        now=providers.Object(time.time),
+    )
+    vector_store_services = providers.Singleton(
+        VectorStoreServices,
+        stores=vector_stores,
+        create=providers.Singleton(
+            CreateVectorStore,
+            vector_stores,
+            add_files,
+            limits=vector_store_limits,
+            new_id=providers.Object(new_id),
+            now=providers.Object(time.time),
+        ),
+        find=find_vector_store,
+        list=providers.Singleton(ListVectorStores, find_vector_store),
+        update=providers.Singleton(UpdateVectorStore, vector_stores, find_vector_store),
+        delete=providers.Singleton(DeleteVectorStore, vector_stores),
+        search=search_vector_stores,
+        add_file=providers.Singleton(AddStoreFile, vector_stores, find_vector_store, add_files),
+        add_batch=providers.Singleton(
+            AddFileBatch,
+            vector_stores,
+            find_vector_store,
+            add_files,
+            new_id=providers.Object(new_id),
+            now=providers.Object(time.time),
+        ),
+        list_files=providers.Singleton(ListStoreFiles, vector_stores),
+        options=http_options,
     )
     container_services = providers.Singleton(
         ContainerServices,

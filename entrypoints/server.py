@@ -131,6 +131,7 @@ async def serving(container: Container) -> AsyncIterator[Served]:
             models,
             container.file_services(),
             container.container_services(),
+            container.vector_store_services(),
             container.ready(),
             started_at=int(time.time()),
             max_file_bytes=settings.max_file_bytes,
@@ -195,6 +196,17 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     files = container.files()
     await files.start()
     stack.push_async_callback(files.aclose)
+    vector_stores = container.vector_stores()
+    await vector_stores.start()
+    stack.push_async_callback(vector_stores.aclose)
+    embeddings = container.embeddings()
+    if embeddings is not None:
+        stack.push_async_callback(embeddings.aclose)
+        await embeddings.start()
+    await stack.enter_async_context(_beside(container.index_files().forever()))
+    await stack.enter_async_context(
+        _beside(container.sweep_vector_stores().every(settings.sweep_s))
+    )
     tool_servers = container.tool_servers()
     if tool_servers is not None:
         stack.push_async_callback(tool_servers.aclose)

@@ -46,6 +46,7 @@ FETCHED = "What is fetched"
 TOOLS = "Tools that the server runs"
 CODE = "The code interpreter"
 WEB = "Web search"
+FILE_SEARCH = "File search"
 SCRIPTED = "The scripted engine"
 
 
@@ -315,6 +316,36 @@ class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __repr__(self) -> str:
         return f"WebSearch({self.url!r})"  # without the key
+
+
+class EmbeddingEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What makes vectors of texts, so that vector stores are searched by meaning too."""
+
+    url: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^@\s?#]+\Z")] | None,
+        _about(
+            FILE_SEARCH,
+            "The address of an OpenAI-compatible API, /embeddings left out, whose vectors let "
+            "vector stores be searched by meaning. It is sent what is searched, and each query.",
+            allowed="an http(s) URL",
+            shown_default="vector stores are searched by words alone",
+        ),
+    ] = None
+    model: Annotated[
+        str, _about(FILE_SEARCH, "The model that makes the vectors.", min_length=1)
+    ] = "default"
+    api_key: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        _about(
+            FILE_SEARCH,
+            "The key for that API. Set it as a variable: others can see a command line.",
+            shown_default="none",
+            is_secret=True,
+        ),
+    ] = None
+    timeout_s: Annotated[
+        float, _about(FILE_SEARCH, "Seconds for one request to that API.", gt=0, le=60)
+    ] = 30.0
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -722,6 +753,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tools: Tools = Tools()
     code: Code = Code()
     web: WebSearch = WebSearch()
+    embeddings: EmbeddingEngine = EmbeddingEngine()
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:
@@ -761,6 +793,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def files_folder(self) -> Path:
         return self.data_dir / "files"
+
+    @property
+    def vector_stores_file(self) -> Path | None:
+        """None where nothing is kept on the disk."""
+        return None if self.store == "memory" else self.data_dir / "vector_stores.db"
 
     @property
     def seal_key_path(self) -> Path:

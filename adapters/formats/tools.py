@@ -61,6 +61,11 @@ def scripted_name(tools: Iterable[ToolSpec], name: str) -> str:
     return name if name in known else next(of_kind, name)
 
 
+def file_search_name(tools: Iterable[ToolSpec]) -> str:
+    """Return the name that the model writes for file search."""
+    return next((tool.name for tool in tools if tool.kind == FILE_SEARCH), FILE_SEARCH)
+
+
 def offered(turn: Turn) -> Sequence[ToolSpec]:
     """Return the tools that the prompt names. Those that `choice` excludes stay in it, so that
     another choice leaves the prompt's beginning, and its cache, as it was.

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, SqliteMemory, rows_of
-from antiphon.application.ports import IndexJob, NamedFile, Vectors, VectorStores
+from antiphon.application.ports import AddedFile, IndexJob, Vectors, VectorStores
 from antiphon.domain.chunks import TextChunk, spaced
 from antiphon.domain.errors import NotFound
 from antiphon.domain.filters import Filter
@@ -137,7 +137,7 @@ class SqliteVectorStores(VectorStores):
         self,
         tenant: str,
         store_id: str,
-        files: Sequence[NamedFile],
+        files: Sequence[AddedFile],
         *,
         batch: FileBatch | None = None,
     ) -> None:
@@ -152,7 +152,7 @@ class SqliteVectorStores(VectorStores):
                     (batch.id, store, batch.created_at),
                 )
             for each in files:
-                _remove(db, store, each.file.id)
+                _remove(db, store, each.id)
                 _insert(db, store, each, batch, now)
 
         await self._file.write(work)
@@ -405,20 +405,19 @@ def _store(row: Row, counts: dict[str, int], usage_bytes: int) -> VectorStore:
 
 
 def _insert(
-    db: apsw.Connection, store: int, named: NamedFile, batch: FileBatch | None, now: float
+    db: apsw.Connection, store: int, file: AddedFile, batch: FileBatch | None, now: float
 ) -> None:
-    sizes = named.file.chunking_strategy.static
     db.execute(
         "INSERT INTO files (store, id, filename, created_at, status, attributes, chunk_size,"
         " overlap, batch, due_at) VALUES (?, ?, ?, ?, 'in_progress', ?, ?, ?, ?, ?)",
         (
             store,
-            named.file.id,
-            named.filename,
-            named.file.created_at,
-            msgspec.json.encode(named.file.attributes),
-            sizes.max_chunk_size_tokens,
-            sizes.chunk_overlap_tokens,
+            file.id,
+            file.filename,
+            file.created_at,
+            msgspec.json.encode(file.attributes),
+            file.sizes.max_chunk_size_tokens,
+            file.sizes.chunk_overlap_tokens,
             None if batch is None else batch.id,
             now,
         ),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.application.ports import IndexJob, NamedFile, Vectors, VectorStores
+from antiphon.application.ports import AddedFile, IndexJob, Vectors, VectorStores
 from antiphon.domain.chunks import TextChunk
 from antiphon.domain.errors import NotFound
 from antiphon.domain.filters import filter_of
@@ -41,15 +41,14 @@ def a_store(number: int = 1, **fields: Any) -> VectorStore:
     return VectorStore(**(known | fields))
 
 
-def a_file(name: str, store_id: str = "vs_1", **attributes: Any) -> NamedFile:
-    file = StoreFile(
+def a_file(name: str, **attributes: Any) -> AddedFile:
+    return AddedFile(
         id=f"file-{name}",
+        filename=f"{name}.txt",
         created_at=1_790_000_100,
-        vector_store_id=store_id,
         attributes=attributes,
-        chunking_strategy=StaticChunking(static=SIZES),
+        sizes=SIZES,
     )
-    return NamedFile(filename=f"{name}.txt", file=file)
 
 
 def vectors(*each: Sequence[float], model: str = "small") -> Vectors:
@@ -70,7 +69,7 @@ async def indexed(
     **attributes: Any,
 ) -> None:
     """Add a file with these chunks."""
-    await stores.add_files(tenant, store_id, [a_file(name, store_id, **attributes)])
+    await stores.add_files(tenant, store_id, [a_file(name, **attributes)])
     job = await job_of(stores, f"file-{name}")
     chunks = [TextChunk(text=text) for text in texts]
     assert await stores.add_chunks(job, chunks, meaning, first=True)
@@ -145,7 +144,14 @@ class VectorStoresContract:
     async def test_a_file_is_indexed_then_found(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file("a", kind="x")])
-        assert await stores.files(US, "vs_1") == [a_file("a", kind="x").file]
+        added = StoreFile(
+            id="file-a",
+            created_at=1_790_000_100,
+            vector_store_id="vs_1",
+            attributes={"kind": "x"},
+            chunking_strategy=StaticChunking(static=SIZES),
+        )
+        assert await stores.files(US, "vs_1") == [added]
         store = await stores.get(US, "vs_1")
         assert (store.status, store.file_counts.in_progress) == ("in_progress", 1)
         job = await job_of(stores, "file-a")

@@ -16,6 +16,8 @@ from antiphon.entrypoints.http.health import Health
 from antiphon.entrypoints.http.models import ModelList
 from antiphon.entrypoints.http.openapi import openapi_config
 from antiphon.entrypoints.http.responses import Responses, Services
+from antiphon.entrypoints.http.vector_store_files import FileBatches, VectorStoreFiles
+from antiphon.entrypoints.http.vector_stores import VectorStores, VectorStoreServices
 from antiphon.entrypoints.http.websocket import converse
 
 
@@ -25,6 +27,7 @@ def create_app(
     models: Models,
     files: FileServices,
     containers: ContainerServices,
+    vector_stores: VectorStoreServices,
     check_ready: CheckReady,
     *,
     started_at: int,
@@ -33,13 +36,25 @@ def create_app(
 ) -> Litestar:
     """Return the app; everything it needs has been started before."""
     return Litestar(
-        route_handlers=[Responses, converse, Conversations, Files, Containers, ModelList, Health],
+        route_handlers=[
+            Responses,
+            converse,
+            Conversations,
+            Files,
+            Containers,
+            VectorStores,
+            VectorStoreFiles,
+            FileBatches,
+            ModelList,
+            Health,
+        ],
         dependencies={
             "services": Provide(lambda: services, sync_to_thread=False, use_cache=True),
             "conversations": Provide(lambda: conversations, sync_to_thread=False, use_cache=True),
             "models": Provide(lambda: models, sync_to_thread=False, use_cache=True),
             "file_services": Provide(lambda: files, sync_to_thread=False, use_cache=True),
             "containers": Provide(lambda: containers, sync_to_thread=False, use_cache=True),
+            "vector_stores": Provide(lambda: vector_stores, sync_to_thread=False, use_cache=True),
             "check_ready": Provide(lambda: check_ready, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },

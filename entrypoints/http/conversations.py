@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
-from typing import TypeVar
 
 from litestar import Controller, delete, get, post
 from litestar.di import NamedDependency
@@ -23,13 +21,11 @@ from antiphon.application.conversations import (
     UpdateConversation,
 )
 from antiphon.application.paging import Cut
-from antiphon.application.pauses import in_turn
 from antiphon.application.turns import Seal
-from antiphon.domain.decoding import Decoded, decode_as
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.answers import JsonAnswer
-from antiphon.entrypoints.http.bodies import as_logged, read_body, refuse_unknown
+from antiphon.entrypoints.http.json_bodies import decoded_body
 from antiphon.entrypoints.http.lists import (
     After,
     Include,
@@ -47,13 +43,9 @@ from antiphon.entrypoints.http.openapi import (
 from antiphon.entrypoints.http.requests import (
     HttpRequest,
     answer_headers,
-    request_id,
     tenant_of,
 )
 from antiphon.entrypoints.http.responses import HttpOptions
-
-logger = logging.getLogger("antiphon.requests")
-B = TypeVar("B", bound=Struct)
 
 
 class ConversationServices(Struct, frozen=True, kw_only=True):
@@ -87,7 +79,7 @@ class Conversations(Controller):
     )
     async def create(self, request: HttpRequest, conversations: Services) -> ASGIApp:
         """It may begin with up to 20 items."""
-        decoded = await _decoded(request, NewConversation, conversations.options)
+        decoded = await decoded_body(request, NewConversation, conversations.options)
         created = await conversations.create(tenant_of(request), decoded.request)
         return JsonAnswer(created, answer_headers(request, decoded.unknown))
 
@@ -107,7 +99,7 @@ class Conversations(Controller):
     async def update(
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
-        decoded = await _decoded(request, NewMetadata, conversations.options)
+        decoded = await decoded_body(request, NewMetadata, conversations.options)
         updated = await conversations.update(tenant_of(request), conversation_id, decoded.request)
         return JsonAnswer(updated, answer_headers(request, decoded.unknown))
 
@@ -136,7 +128,7 @@ class Conversations(Controller):
     ) -> ASGIApp:
         """Answer with the list of what was added, up to 20 items at once."""
         view = _view(request, conversations, include_bracketed, include_plain)
-        decoded = await _decoded(request, NewItems, conversations.options)
+        decoded = await decoded_body(request, NewItems, conversations.options)
         page = await conversations.add_items(tenant_of(request), conversation_id, decoded.request)
         return JsonAnswer(as_list(page, view), answer_headers(request, decoded.unknown))
 
@@ -192,13 +184,3 @@ def _view(
     request: HttpRequest, conversations: ConversationServices, *given: list[str] | None
 ) -> Visible:
     return view_of(*given, seal=partial(conversations.seal, tenant_of(request)))
-
-
-async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:
-    body = await read_body(request, options.limits)
-    decoded = await in_turn(len(body), decode_as, body, kind)
-    if options.strict_unknown_fields:
-        refuse_unknown(decoded)
-    if options.log_requests:
-        logger.info("request %s: %s", request_id(request), as_logged(body))
-    return decoded

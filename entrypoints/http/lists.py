@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from litestar.params import FromQuery, QueryParameter
 
-from antiphon.application.paging import Page
+from antiphon.application.paging import L, Page
+from antiphon.application.ports import StoredItem
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import INCLUDABLE
 from antiphon.domain.visible import Visible
@@ -17,11 +18,23 @@ INCLUDE_VALUES = frozenset(get_args(INCLUDABLE))
 Include = Annotated[list[str] | None, QueryParameter(name="include[]", required=False)]
 IncludePlain = Annotated[list[str] | None, QueryParameter(name="include", required=False)]
 After = FromQuery[str | None]
+Before = FromQuery[str | None]
 Limit = Annotated[int, QueryParameter(ge=1, le=100)]
 InOrder = FromQuery[Literal["asc", "desc"]]
 
 
-def as_list(page: Page, view: Visible) -> dict[str, Any]:
+def as_objects(page: Page[L]) -> dict[str, Any]:
+    """Return a page of objects that are shown as they are."""
+    return {
+        "object": "list",
+        "data": page.items,
+        "first_id": page.items[0].id if page.items else None,
+        "last_id": page.items[-1].id if page.items else None,
+        "has_more": page.has_more,
+    }
+
+
+def as_list(page: Page[StoredItem], view: Visible) -> dict[str, Any]:
     """Return the page as the API shows it to who has this view."""
     return {
         "object": "list",

@@ -31,6 +31,14 @@ from antiphon.domain.request import (
     NewMetadata,
 )
 from antiphon.domain.response import Response
+from antiphon.domain.vector_stores import (
+    NewAttributes,
+    NewFileBatch,
+    NewStoreFile,
+    NewVectorStore,
+    SearchRequest,
+    VectorStoreChanges,
+)
 
 PATH = "/schema"
 _REF = "#/components/schemas/{name}"
@@ -60,6 +68,12 @@ class _Components(Components):
                 NewItems,
                 Conversation,
                 NewContainer,
+                NewVectorStore,
+                VectorStoreChanges,
+                SearchRequest,
+                NewStoreFile,
+                NewAttributes,
+                NewFileBatch,
             ],
             ref_template=_REF,
         )
@@ -104,6 +118,17 @@ class CompactOperation(Operation):
                 description="The items to go on from.", content=_json("CompactedWindow")
             )
         }
+
+
+def taking(body: str, *, required: bool = True) -> type[Operation]:
+    """Return the class of an operation with such a body."""
+
+    @dataclass
+    class Taking(Operation):
+        def __post_init__(self) -> None:
+            self.request_body = RequestBody(content=_json(body), required=required)
+
+    return Taking
 
 
 @dataclass

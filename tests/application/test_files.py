@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.application.files import AddFile, DeleteFile, FileLimits
+from antiphon.application.files import AddFile, FileLimits
 from antiphon.domain.errors import RequestError
 
 
@@ -27,5 +27,5 @@ async def test_empty_files_are_bounded_in_number() -> None:
         await upload()
     assert refused.value.code == "file_quota_exceeded"
     assert await upload("another")
-    await DeleteFile(store)("t", first)
+    await store.delete("t", first)
     assert await upload()

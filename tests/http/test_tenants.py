@@ -92,7 +92,13 @@ def objects(house: House) -> Iterator[Mapping[str, str]]:
     form = {"purpose": "user_data"}
     text = http.post("/files", data=form, files={"file": ("a.txt", b"ours")}).json()
     image = http.post("/files", data=form, files={"file": ("a.png", png())}).json()
+    vector_store = http.post("/vector_stores", json={"file_ids": [text["id"]]}).json()["id"]
+    batch = http.post(
+        f"/vector_stores/{vector_store}/file_batches", json={"file_ids": [text["id"]]}
+    ).json()
     yield {
+        "vector_store": vector_store,
+        "file_batch": batch["id"],
         "response": response["id"],
         "background": background["id"],
         "output_item": response["output"][-1]["id"],
@@ -114,6 +120,10 @@ def _shown(part: Json) -> list[Json]:
 
 def _body(**fields: Any) -> Json:
     return {"model": MODEL, "input": "hi", **fields}
+
+
+def _own_store(http: httpx.Client) -> str:
+    return str(http.post("/vector_stores", json={}).json()["id"])
 
 
 Ask = Callable[[httpx.Client, str], httpx.Response]
@@ -147,6 +157,45 @@ BY_PATH: Mapping[str, tuple[str, Ask]] = {
     "read file": ("file", lambda http, it: http.get(f"/files/{it}/content")),
     "delete file": ("file", lambda http, it: http.delete(f"/files/{it}")),
     "list files after": ("file", lambda http, it: http.get(f"/files?after={it}")),
+    "get vector store": ("vector_store", lambda http, it: http.get(f"/vector_stores/{it}")),
+    "change vector store": (
+        "vector_store",
+        lambda http, it: http.post(f"/vector_stores/{it}", json={"name": "theirs"}),
+    ),
+    "delete vector store": ("vector_store", lambda http, it: http.delete(f"/vector_stores/{it}")),
+    "search vector store": (
+        "vector_store",
+        lambda http, it: http.post(f"/vector_stores/{it}/search", json={"query": "ours"}),
+    ),
+    "list vector stores after": (
+        "vector_store",
+        lambda http, it: http.get(f"/vector_stores?after={it}"),
+    ),
+    "list store files": ("vector_store", lambda http, it: http.get(f"/vector_stores/{it}/files")),
+    "add store file": (
+        "vector_store",
+        lambda http, it: http.post(f"/vector_stores/{it}/files", json={"file_id": "file-none"}),
+    ),
+    "add foreign file": (
+        "file",
+        lambda http, it: http.post(
+            f"/vector_stores/{_own_store(http)}/files", json={"file_id": it}
+        ),
+    ),
+    "begin with foreign file": (
+        "file",
+        lambda http, it: http.post("/vector_stores", json={"file_ids": [it]}),
+    ),
+    "add file batch": (
+        "vector_store",
+        lambda http, it: http.post(
+            f"/vector_stores/{it}/file_batches", json={"file_ids": ["file-none"]}
+        ),
+    ),
+    "get file batch": (
+        "file_batch",
+        lambda http, it: http.get(f"/vector_stores/{_own_store(http)}/file_batches/{it}"),
+    ),
 }
 """Way of asking → the kind of object it asks for, and how."""
 
@@ -165,6 +214,10 @@ IN_BODIES: Mapping[str, tuple[str, Callable[[str], Json]]] = {
     "conversation as an object": ("conversation", lambda it: _body(conversation={"id": it})),
     "file": ("file", lambda it: _body(input=_shown({"type": "input_file", "file_id": it}))),
     "image": ("image", lambda it: _body(input=_shown({"type": "input_image", "file_id": it}))),
+    "file search": (
+        "vector_store",
+        lambda it: _body(tools=[{"type": "file_search", "vector_store_ids": [it]}]),
+    ),
     "screenshot": (
         "image",
         lambda it: _body(
@@ -282,6 +335,8 @@ def test_a_foreign_item_is_no_place_in_a_list_of_mine(
 
 def test_lists_have_only_what_is_the_tenants(house: House, objects: Mapping[str, str]) -> None:
     assert house.theirs.get("/files").json()["data"] == []
+    listed = house.theirs.get("/vector_stores").json()["data"]
+    assert objects["vector_store"] not in [each["id"] for each in listed]
     assert {each["id"] for each in house.also_ours.get("/files").json()["data"]} == {
         objects["file"],
         objects["image"],

@@ -18,6 +18,7 @@ from antiphon.adapters.formats.tools import (
     CODE,
     browsed,
     description_of,
+    file_search_name,
     found_names,
     input_parameters,
     logs_of,
@@ -32,6 +33,7 @@ from antiphon.domain import items as i
 from antiphon.domain.client_tools import KINDS_OF
 from antiphon.domain.conversation import answered_calls
 from antiphon.domain.errors import RequestError
+from antiphon.domain.file_search import arguments_of, results_shown
 from antiphon.domain.tools import ToolSpec
 
 Json = dict[str, Any]
@@ -71,6 +73,7 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
     Raises: RequestError for content that no chat model here can be given.
     """
     calls = answered_calls(items)  # a result does not say whose it is
+    shown = results_shown(items)
     asked: dict[str, i.McpApprovalRequest] = {}
     for item in items:
         match item:
@@ -82,6 +85,10 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
                 asked[str(item.id)] = item
             case i.McpApprovalResponse(approve=False) if item.approval_request_id in asked:
                 yield from _declined(asked[item.approval_request_id], item, tools)
+            case i.FileSearchCall():
+                name, call_id = file_search_name(tools), _call_id(item)
+                yield Called(name, arguments_of(item.queries or ()), call_id)
+                yield Returned(name, call_id, [("text", shown[id(item)])])
             case _ if type(item) in CALLS:
                 name, arguments = CALLS[type(item)](item, tools)
                 call_id = _call_id(item)
@@ -227,7 +234,6 @@ CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]
     i.CustomToolCall: lambda item, tools: (_named(item, tools), wrapped(item.input)),
     i.McpCall: lambda item, tools: (mcp_called(item, tools), item.arguments),
     i.WebSearchCall: _browsed,
-    i.FileSearchCall: lambda item, _: ("file_search", written({"queries": item.queries or ()})),
     i.CodeInterpreterCall: lambda item, tools: (
         python_name(tools),
         wrapped(item.code or "", CODE),
@@ -243,7 +249,6 @@ CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]
 RESULTS: Mapping[type[i.Item], Callable[[Any], Sequence[Piece]]] = {
     i.McpCall: _mcp_result,
     i.WebSearchCall: lambda item: [("text", browsed(item)[2] or item.status or "completed")],
-    i.FileSearchCall: lambda item: _json(item.results or ()),
     i.CodeInterpreterCall: lambda item: _logs(item.outputs),
     i.ImageGenerationCall: lambda item: [("text", item.status or "completed")],
 }

@@ -13,6 +13,7 @@ from antiphon.adapters.formats.tools import (
     CODE,
     RECIPIENTS,
     browsed,
+    file_search_name,
     found_names,
     logs_of,
     mcp_called,
@@ -26,6 +27,7 @@ from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.content import Part
 from antiphon.domain.conversation import answered_calls
+from antiphon.domain.file_search import arguments_of, results_shown
 from antiphon.domain.items import Item
 from antiphon.domain.tools import PYTHON, ToolSpec
 
@@ -77,6 +79,7 @@ class _Conversation:
             for item in items
             if isinstance(item, i.McpApprovalResponse) and not item.approve
         }
+        self._found = results_shown(items)
         self._preambles = _preambles(items)
 
     def message(self, item: i.Message) -> Iterator[Written]:
@@ -155,9 +158,9 @@ class _Conversation:
             yield Answered(name=RECIPIENTS[kind], body=shown)
 
     def file_search(self, item: i.FileSearchCall) -> Iterator[Written]:
-        yield Called(name="file_search", text=_json({"queries": item.queries or ()}))
-        if item.results is not None:
-            yield Answered(name="file_search", body=_json(item.results))
+        name = file_search_name(self._tools)
+        yield Called(name=name, text=arguments_of(item.queries or ()))
+        yield Answered(name=name, body=self._found[id(item)])
 
     def code(self, item: i.CodeInterpreterCall) -> Iterator[Written]:
         name, code = python_name(self._tools), item.code or ""

@@ -1,0 +1,100 @@
+"""What a model is told of a file search, and how it cites what it found.
+
+A passage has a marker, 【call:passage†file】, counted from 0 over the file searches of the whole
+conversation: what is shown of a search stays the same in every later turn, and what a model cites
+is found by its numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from antiphon.domain.content import FileCitation
+from antiphon.domain.items import FileSearchCall, Item
+
+Json = dict[str, Any]
+
+NOTHING_FOUND = "Nothing was found."
+NOT_AT_HAND = "What was found is no longer at hand."
+
+_MARKER = re.compile(r"(?P<call>\d{1,6}):(?P<passage>\d{1,6})†(?P<name>.*)")
+LONGEST_NAME = 200
+"""Characters of a file's name in a marker."""
+
+_FAKE = re.compile(r"【(?=\d{1,6}:\d{1,6}†)")
+_BRACKETS = str.maketrans("【】†\n", "[]| ")
+
+
+def results_shown(items: Sequence[Item]) -> Mapping[int, str]:
+    """Return what the model is shown of the results of each file search, by `id()` of its item."""
+    calls = [item for item in items if isinstance(item, FileSearchCall)]
+    return {id(call): _shown(call.results, number) for number, call in enumerate(calls)}
+
+
+def results_of(items: Sequence[Item]) -> list[Sequence[Json]]:
+    """Return the results of each file search."""
+    return [item.results or () for item in items if isinstance(item, FileSearchCall)]
+
+
+def cited(results: Sequence[Sequence[Json]], marker: str, start: int) -> FileCitation | None:
+    """Return what a marker cites, of the results of each search; `start` is its place.
+
+    What was compacted is no longer counted in what the model is shown: where the numbers name
+    another file than the marker does, the latest passage of a file of that name is meant.
+    """
+    parts = _MARKER.fullmatch(marker)
+    if parts is None:
+        return None
+    call, passage = int(parts["call"]), int(parts["passage"])
+    numbered = results[call][passage : passage + 1] if call < len(results) else ()
+    latest = [each for found in reversed(results) for each in found]
+    for each in (*numbered, *latest):
+        if each.get("file_id") and _name(each) == parts["name"]:
+            return FileCitation(file_id=each["file_id"], filename=each["filename"], index=start)
+    return None
+
+
+def queries_of(arguments: str) -> tuple[str, ...] | None:
+    """Return the queries of a call, None if its arguments are none.
+
+    >>> queries_of('{"queries": ["a", "b"]}')
+    ('a', 'b')
+    """
+    try:
+        given = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    queries = given.get("queries") if isinstance(given, dict) else None
+    if isinstance(queries, list) and all(isinstance(each, str) for each in queries):
+        return tuple(queries)
+    return None
+
+
+def arguments_of(queries: Sequence[str]) -> str:
+    """Return the arguments of a call as models write them."""
+    return json.dumps({"queries": list(queries)}, ensure_ascii=False)
+
+
+def _shown(results: Sequence[Json] | None, call: int) -> str:
+    if results is None:
+        return NOT_AT_HAND
+    if not results:
+        return NOTHING_FOUND
+    return "\n\n".join(_passage(each, call, number) for number, each in enumerate(results))
+
+
+def _passage(result: Json, call: int, number: int) -> str:
+    # No text of a file can pretend to be that of another one.
+    text = _FAKE.sub("[", str(result.get("text") or ""))
+    if not result.get("file_id"):  # what went wrong
+        return text
+    return f"【{call}:{number}†{_name(result)}】\n{text}"
+
+
+def _name(result: Json) -> str:
+    return str(result.get("filename")).translate(_BRACKETS)[:LONGEST_NAME]

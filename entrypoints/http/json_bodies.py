@@ -1,0 +1,28 @@
+"""JSON bodies of the smaller endpoints: read, decoded, logged where that is asked for."""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+from msgspec import Struct
+
+from antiphon.application.pauses import in_turn
+from antiphon.domain.decoding import Decoded, decode_as
+from antiphon.entrypoints.http.bodies import as_logged, read_body, refuse_unknown
+from antiphon.entrypoints.http.requests import HttpRequest, request_id
+from antiphon.entrypoints.http.responses import HttpOptions
+
+logger = logging.getLogger("antiphon.requests")
+B = TypeVar("B", bound=Struct)
+
+
+async def decoded_body(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:
+    """Raises: RequestError."""
+    body = await read_body(request, options.limits)
+    decoded = await in_turn(len(body), decode_as, body, kind)
+    if options.strict_unknown_fields:
+        refuse_unknown(decoded)
+    if options.log_requests:
+        logger.info("request %s: %s", request_id(request), as_logged(body))
+    return decoded

@@ -1,0 +1,161 @@
+"""`/v1/vector_stores`: create, list, retrieve, modify, delete, search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from litestar import Controller, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
+from litestar.types import ASGIApp
+from msgspec import Struct
+
+from antiphon.application.paging import Cut
+from antiphon.application.ports import VectorStores as StoresPort
+from antiphon.application.vector_stores import (
+    RESULTS,
+    AddFileBatch,
+    AddStoreFile,
+    CreateVectorStore,
+    DeleteVectorStore,
+    FindVectorStore,
+    ListStoreFiles,
+    ListVectorStores,
+    SearchVectorStores,
+    UpdateVectorStore,
+)
+from antiphon.domain.filters import filter_of
+from antiphon.domain.ranking import Ranked, check_weights
+from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorStoreChanges
+from antiphon.entrypoints.http.answers import JsonAnswer
+from antiphon.entrypoints.http.json_bodies import decoded_body
+from antiphon.entrypoints.http.lists import After, Before, InOrder, Limit, as_objects
+from antiphon.entrypoints.http.openapi import taking
+from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
+from antiphon.entrypoints.http.responses import HttpOptions
+
+
+class VectorStoreServices(Struct, frozen=True, kw_only=True):
+    """What the handlers of vector stores and of their files call."""
+
+    stores: StoresPort
+    create: CreateVectorStore
+    find: FindVectorStore
+    list: ListVectorStores
+    update: UpdateVectorStore
+    delete: DeleteVectorStore
+    search: SearchVectorStores
+    add_file: AddStoreFile
+    add_batch: AddFileBatch
+    list_files: ListStoreFiles
+    options: HttpOptions
+
+
+Services = NamedDependency[VectorStoreServices]
+
+
+class VectorStores(Controller):
+    """Handlers decode, call one service, and encode."""
+
+    path = "/v1/vector_stores"
+    tags = ("Vector stores",)
+
+    @post(
+        summary="Create a vector store",
+        operation_class=taking("NewVectorStore", required=False),
+        status_code=200,
+    )
+    async def create(self, request: HttpRequest, vector_stores: Services) -> ASGIApp:
+        """It may begin with files, which are indexed soon after."""
+        decoded = await decoded_body(request, NewVectorStore, vector_stores.options)
+        created = await vector_stores.create(tenant_of(request), decoded.request)
+        return JsonAnswer(created, answer_headers(request, decoded.unknown))
+
+    @get(summary="List vector stores")
+    async def index(
+        self,
+        request: HttpRequest,
+        vector_stores: Services,
+        after: After = None,
+        before: Before = None,
+        limit: Limit = 20,
+        order: InOrder = "desc",
+    ) -> ASGIApp:
+        cut = Cut(after=after, before=before, limit=limit, order=order)
+        page = await vector_stores.list(tenant_of(request), cut)
+        return JsonAnswer(as_objects(page), answer_headers(request))
+
+    @get("/{vector_store_id:str}", summary="Retrieve a vector store")
+    async def one(
+        self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
+    ) -> ASGIApp:
+        found = await vector_stores.find(tenant_of(request), vector_store_id)
+        return JsonAnswer(found, answer_headers(request))
+
+    @post(
+        "/{vector_store_id:str}",
+        summary="Modify a vector store",
+        operation_class=taking("VectorStoreChanges"),
+        status_code=200,
+    )
+    async def update(
+        self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
+    ) -> ASGIApp:
+        decoded = await decoded_body(request, VectorStoreChanges, vector_stores.options)
+        changed = await vector_stores.update(tenant_of(request), vector_store_id, decoded.request)
+        return JsonAnswer(changed, answer_headers(request, decoded.unknown))
+
+    @delete("/{vector_store_id:str}", summary="Delete a vector store", status_code=200)
+    async def remove(
+        self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
+    ) -> ASGIApp:
+        """Uploaded files stay."""
+        await vector_stores.delete(tenant_of(request), vector_store_id)
+        answer = {"id": vector_store_id, "object": "vector_store.deleted", "deleted": True}
+        return JsonAnswer(answer, answer_headers(request))
+
+    @post(
+        "/{vector_store_id:str}/search",
+        summary="Search a vector store",
+        operation_class=taking("SearchRequest"),
+        status_code=200,
+    )
+    async def search(
+        self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
+    ) -> ASGIApp:
+        decoded = await decoded_body(request, SearchRequest, vector_stores.options)
+        asked, tenant = decoded.request, tenant_of(request)
+        fits = filter_of(asked.filters, "filters")
+        check_weights(asked.ranking_options, "ranking_options")
+        await vector_stores.find.usable(tenant, vector_store_id, "vector_store_id")
+        queries = (asked.query,) if isinstance(asked.query, str) else asked.query
+        found = await vector_stores.search(
+            tenant,
+            [vector_store_id],
+            queries,
+            fits=fits,
+            options=asked.ranking_options,
+            most=asked.max_num_results or RESULTS,
+        )
+        ignored = [*decoded.unknown, *(["rewrite_query"] if asked.rewrite_query else [])]
+        return JsonAnswer(_found(queries, found), answer_headers(request, ignored))
+
+
+def _found(queries: Sequence[str], found: Sequence[Ranked]) -> dict[str, Any]:
+    return {
+        "object": "vector_store.search_results.page",
+        "search_query": queries,
+        "data": [
+            {
+                "file_id": each.passage.file_id,
+                "filename": each.passage.filename,
+                "score": each.score,
+                "attributes": each.passage.attributes,
+                "content": [{"type": "text", "text": each.passage.text}],
+            }
+            for each in found
+        ],
+        "has_more": False,
+        "next_page": None,
+    }

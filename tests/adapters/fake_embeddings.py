@@ -1,0 +1,68 @@
+"""An embedding engine on a real socket: vectors that know a few words' meanings."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+MEANINGS = ({"dog", "puppy", "hound"}, {"car", "automobile", "engine"}, {"snow", "winter", "ice"})
+
+
+def vector_of(text: str) -> list[float]:
+    words = set(text.lower().replace(".", " ").replace("?", " ").split())
+    return [0.01, *(float(len(words & meaning)) for meaning in MEANINGS)]
+
+
+class FakeEmbeddings:
+    """`answer` is what it answers in place of vectors: status and body."""
+
+    def __init__(self) -> None:
+        self.answer: tuple[int, bytes] | None = None
+        self.asked: list[Any] = []
+        self.keys: list[str | None] = []
+        self.url = ""
+
+
+@contextmanager
+def embedding() -> Iterator[FakeEmbeddings]:
+    fake = FakeEmbeddings()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            fake.asked.append((self.path, body))
+            fake.keys.append(self.headers["authorization"])
+            status, content = fake.answer or (200, _vectors(body["input"]))
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.send_header("location", "http://127.0.0.1:1/")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    fake.url = f"http://127.0.0.1:{server.server_port}/v1"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield fake
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _vectors(texts: list[str]) -> bytes:
+    data = [
+        {"object": "embedding", "index": index, "embedding": vector_of(text)}
+        for index, text in enumerate(texts)
+    ]
+    return json.dumps({"object": "list", "data": data[::-1], "model": "m"}).encode()
