@@ -21,6 +21,7 @@ PRINTED = {
     "compact.py": "['message', 'compaction']",
     "websocket.py": "Echo: And again.",
     "conversation.py": "['user', 'assistant', 'user', 'assistant']",
+    "file_search.py": "refunds.md Within two weeks",
     "scripted.py": "['reasoning', 'message'] Hello there!",
 }
 

@@ -1,0 +1,32 @@
+"""Put a file into a vector store, search it, and let a model search and cite it."""
+
+import json
+import os
+
+from openai import OpenAI
+
+client = OpenAI(base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"), api_key="none")
+
+store = client.vector_stores.create(name="Handbook")
+client.vector_stores.files.upload_and_poll(
+    vector_store_id=store.id,
+    file=("refunds.md", b"Refunds are paid within two weeks."),
+    poll_interval_ms=50,
+)
+found = client.vector_stores.search(store.id, query="When are refunds paid?").data[0]
+print(found.filename, found.score, found.content[0].text)
+
+# A real model needs no script: ask it what you want to know.
+turns = [
+    {"call": "file_search", "args": {"queries": ["refunds"]}},
+    {"say": "Within two weeks 【0:0†refunds.md】."},
+]
+response = client.responses.create(
+    model="scripted-chat",
+    input=f"@@script {json.dumps(turns)}",
+    tools=[{"type": "file_search", "vector_store_ids": [store.id]}],
+    include=["file_search_call.results"],
+)
+search, message = response.output
+print(search.results[0].filename, message.content[0].text)
+print(message.content[0].annotations)
