@@ -133,11 +133,12 @@ class DeleteFile:
 
     async def __call__(self, tenant: str, file_id: str) -> None:
         """Delete it, and take it out of all vector stores. Raises: NotFound."""
+        # First: who finds the file gone cannot ask for this again.
+        await self._vector_stores.forget_file(tenant, file_id)
         try:
             await self._files.delete(tenant, file_id)
         except NotFound:
             raise _unknown(file_id) from None
-        await self._vector_stores.forget_file(tenant, file_id)
 
 
 def _unknown(file_id: str) -> NotFound:

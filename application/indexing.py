@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -40,7 +41,10 @@ LOOK_S = 5.0
 
 
 class IndexFiles:
-    """`embeddings` makes vectors of chunks; without, files are searched by words alone."""
+    """`embeddings` makes vectors of chunks; without, files are searched by words alone.
+
+    `quota_bytes` is what the files of a tenant may take together: past it none is indexed.
+    """
 
     def __init__(
         self,
@@ -49,12 +53,14 @@ class IndexFiles:
         read_pdf: ReadPdf,
         embeddings: Embeddings | None = None,
         *,
+        quota_bytes: int = sys.maxsize,
         again_s: float = AGAIN_S,
     ) -> None:
         self._stores = stores
         self._files = files
         self._read_pdf = read_pdf
         self._embeddings = embeddings
+        self._quota_bytes = quota_bytes
         self._again_s = again_s
         self._wanted = asyncio.Event()
 
@@ -106,6 +112,12 @@ class IndexFiles:
     async def _attempt(self, job: IndexJob) -> IndexingError | None:
         if job.attempt > MOST_ATTEMPTS:  # it may be what ended the servers that had it
             return IndexingError(code="server_error", message="The file could not be indexed.")
+        if await self._stores.usage_bytes(job.tenant) >= self._quota_bytes:
+            return IndexingError(
+                code="invalid_file",
+                message=f"All vector stores together may take {self._quota_bytes} bytes, and these "
+                "are taken. Delete what is no longer needed.",
+            )
         content = await self._files.content(job.tenant, job.file_id)
         text = await text_of(job.filename, content, self._read_pdf)
         cut = chunks(

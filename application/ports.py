@@ -833,7 +833,13 @@ class VectorStores(Protocol):
     async def change(self, tenant: str, store: VectorStore) -> None:
         """Let the vector store of this id be as described, its files apart."""
 
+    async def touch(self, tenant: str, store: VectorStore) -> None:
+        """Let its `last_active_at` and `expires_at` be these, and nothing else change."""
+
     async def delete(self, tenant: str, store_id: str) -> None: ...
+
+    async def usage_bytes(self, tenant: str) -> int:
+        """Return what all files of the tenant take together, as far as they are indexed."""
 
     async def add_files(
         self,

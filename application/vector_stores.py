@@ -88,7 +88,7 @@ class FindVectorStore:
         if now - store.last_active_at >= ACTIVE_S:
             expires_at = expiry_of(store.expires_after, now)
             store = replace(store, last_active_at=now, expires_at=expires_at)
-            await self._stores.change(tenant, store)
+            await self._stores.touch(tenant, store)
         return store
 
     async def all(self, tenant: str) -> list[VectorStore]:

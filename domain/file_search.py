@@ -20,6 +20,7 @@ from antiphon.domain.items import FileSearchCall, Item
 Json = dict[str, Any]
 
 NOTHING_FOUND = "Nothing was found."
+NOT_RUN = "This search was not run."
 NOT_AT_HAND = "What was found is no longer at hand."
 
 _MARKER = re.compile(r"(?P<call>\d{1,6}):(?P<passage>\d{1,6})†(?P<name>.*)")
@@ -33,7 +34,7 @@ _BRACKETS = str.maketrans("【】†\n", "[]| ")
 def results_shown(items: Sequence[Item]) -> Mapping[int, str]:
     """Return what the model is shown of the results of each file search, by `id()` of its item."""
     calls = [item for item in items if isinstance(item, FileSearchCall)]
-    return {id(call): _shown(call.results, number) for number, call in enumerate(calls)}
+    return {id(call): _shown(call, number) for number, call in enumerate(calls)}
 
 
 def results_of(items: Sequence[Item]) -> list[Sequence[Json]]:
@@ -80,12 +81,12 @@ def arguments_of(queries: Sequence[str]) -> str:
     return json.dumps({"queries": list(queries)}, ensure_ascii=False)
 
 
-def _shown(results: Sequence[Json] | None, call: int) -> str:
-    if results is None:
-        return NOT_AT_HAND
-    if not results:
+def _shown(call: FileSearchCall, number: int) -> str:
+    if call.results is None:
+        return NOT_RUN if call.status == "incomplete" else NOT_AT_HAND
+    if not call.results:
         return NOTHING_FOUND
-    return "\n\n".join(_passage(each, call, number) for number, each in enumerate(results))
+    return "\n\n".join(_passage(each, number, at) for at, each in enumerate(call.results))
 
 
 def _passage(result: Json, call: int, number: int) -> str:

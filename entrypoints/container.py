@@ -594,7 +594,14 @@ class Container(containers.DeclarativeContainer):
         SqliteVectorStores, settings.provided.vector_stores_file
     )
     embeddings: providers.Provider[Embeddings | None] = providers.Singleton(embeddings, settings)
-    index_files = providers.Singleton(IndexFiles, vector_stores, files, read_pdf, embeddings)
+    index_files = providers.Singleton(
+        IndexFiles,
+        vector_stores,
+        files,
+        read_pdf,
+        embeddings,
+        quota_bytes=settings.provided.keep_vector_bytes,
+    )
     find_vector_store = providers.Singleton(
         FindVectorStore, vector_stores, now=providers.Object(time.time)
     )

@@ -487,6 +487,14 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_file_bytes: Annotated[
         int, _about(KEPT, "The bytes that all uploaded files may have together.", ge=0)
     ] = 4 * 1024 * 1024 * 1024
+    keep_vector_bytes: Annotated[
+        int,
+        _about(
+            KEPT,
+            "The bytes that the vector stores of a tenant may take together, texts and vectors.",
+            ge=0,
+        ),
+    ] = 16 * 1024 * 1024 * 1024
 
     background_runs: Annotated[
         int,

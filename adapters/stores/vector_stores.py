@@ -125,6 +125,23 @@ class SqliteVectorStores(VectorStores):
 
         await self._file.write(work)
 
+    async def touch(self, tenant: str, store: VectorStore) -> None:
+        def work(db: apsw.Connection) -> None:
+            db.execute(
+                "UPDATE stores SET last_active_at = ?, expires_at = ? WHERE key = ?",
+                (store.last_active_at, store.expires_at, _store_key(db, tenant, store.id)),
+            )
+
+        await self._file.write(work)
+
+    async def usage_bytes(self, tenant: str) -> int:
+        query = (
+            "SELECT coalesce(sum(f.usage_bytes), 0) FROM files f JOIN stores s ON s.key = f.store"
+            " JOIN tenants t ON t.key = s.tenant WHERE t.name = ? AND NOT f.is_removed"
+        )
+        [(size,)] = await self._file.read(lambda db: rows_of(db, query, (tenant,)))
+        return int(size)
+
     async def delete(self, tenant: str, store_id: str) -> None:
         def work(db: apsw.Connection) -> None:
             key = _store_key(db, tenant, store_id)

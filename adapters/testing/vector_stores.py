@@ -116,6 +116,22 @@ class VectorStoresContract:
         assert (kept.name, kept.metadata, kept.last_active_at) == ("other", {}, 1_790_000_500)
         assert kept.file_counts.completed == 1
 
+    async def test_a_use_changes_only_its_time(self, stores: VectorStores) -> None:
+        await stores.create(US, a_store())
+        used = a_store(name="stale", last_active_at=1_790_000_700, expires_at=1_790_000_800)
+        await stores.touch(US, used)
+        expected = a_store(last_active_at=1_790_000_700, expires_at=1_790_000_800)
+        assert await stores.get(US, "vs_1") == expected
+
+    async def test_what_a_tenant_takes_is_counted(self, stores: VectorStores) -> None:
+        for number, tenant in ((1, US), (2, US), (3, THEM)):
+            await stores.create(tenant, a_store(number))
+            await indexed(stores, "a", "hello" * number, tenant=tenant, store_id=f"vs_{number}")
+        assert await stores.usage_bytes(US) == 15
+        await stores.remove_file(US, "vs_2", "file-a")
+        assert await stores.usage_bytes(US) == 5
+        assert await stores.usage_bytes("nobody") == 0
+
     async def test_a_deleted_vector_store_is_unknown(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await indexed(stores, "a", "hello")
@@ -366,6 +382,7 @@ class VectorStoresContract:
         asking = (
             stores.get(tenant, "vs_1"),
             stores.change(tenant, a_store()),
+            stores.touch(tenant, a_store()),
             stores.delete(tenant, "vs_1"),
             stores.add_files(tenant, "vs_1", [a_file("x")]),
             stores.files(tenant, "vs_1"),

@@ -116,6 +116,20 @@ async def test_a_file_that_was_deleted_meanwhile_has_failed(
     assert (file.status, file.last_error.code) == ("failed", "invalid_file")
 
 
+async def test_past_the_quota_no_file_is_indexed(
+    stores: SqliteVectorStores, files: MemoryFileStore
+) -> None:
+    index = IndexFiles(stores, files, PdfReader(), quota_bytes=5)
+    for name in "ab":
+        await add(stores, files, name, "hello")
+        while await index.once():
+            pass
+    assert (await stores.file(US, "vs_1", "file-a")).status == "completed"
+    refused = await stores.file(US, "vs_1", "file-b")
+    assert refused.last_error is not None
+    assert "5 bytes" in refused.last_error.message
+
+
 async def test_a_file_that_ends_servers_is_given_up(
     stores: SqliteVectorStores, files: MemoryFileStore
 ) -> None:
