@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UnsetType
 
 from antiphon.application.calling import Caller, ItemCaller
 from antiphon.application.citing import Cites
@@ -25,6 +25,7 @@ from antiphon.domain.tools import FILE_SEARCH, FileSearch
 from antiphon.domain.vector_stores import RankingOptions
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 MOST_STORES = 20
 MOST_QUERIES = 10
@@ -54,8 +55,8 @@ class FileSearches(Hosted):
     ) -> Mapping[str, Caller]:
         tool, path = asked[-1].tool, asked[-1].path
         assert isinstance(tool, FileSearch)
-        fits = filter_of(tool.filters or None, f"{path}.filters")
-        options = _options(tool.ranking_options or None, f"{path}.ranking_options")
+        fits = filter_of(_given(tool.filters), f"{path}.filters")
+        options = _options(_given(tool.ranking_options), f"{path}.ranking_options")
         await self._check_stores(tenant, tool.vector_store_ids, f"{path}.vector_store_ids")
         searcher = FileSearcher(
             self._search,
@@ -64,7 +65,7 @@ class FileSearches(Hosted):
             results_of(conversation),
             fits=fits,
             options=options,
-            most=RESULTS if tool.max_num_results in (None, UNSET) else tool.max_num_results,
+            most=_given(tool.max_num_results) or RESULTS,
         )
         return {FILE_SEARCH: searcher}
 
@@ -75,6 +76,10 @@ class FileSearches(Hosted):
             )
         for position, store_id in enumerate(store_ids):
             await self._find.usable(tenant, store_id, f"{path}[{position}]")
+
+
+def _given(value: T | None | UnsetType) -> T | None:
+    return None if isinstance(value, UnsetType) else value
 
 
 def _options(given: Json | None, path: str) -> RankingOptions | None:

@@ -88,9 +88,8 @@ class SqliteVectorStores(VectorStores):
 
     async def start(self) -> None:
         # What dead servers had in hand need not wait until it is due again.
-        await self._file.start(
-            alone=lambda db: db.execute("UPDATE files SET due_at = 0").fetchall()
-        )
+        query = "UPDATE files SET due_at = 0 WHERE status = 'in_progress'"
+        await self._file.start(alone=lambda db: db.execute(query).fetchall())
 
     async def aclose(self) -> None:
         await self._file.aclose()

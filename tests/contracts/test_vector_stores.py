@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
@@ -53,6 +54,22 @@ async def test_they_outlive_the_server_and_so_does_what_it_had_in_hand(tmp_path:
     [same] = await again.due(limit=5, hold_s=HOLD_S)
     assert (same.file_id, same.attempt) == (job.file_id, 2)
     await again.aclose()
+
+
+async def test_servers_that_share_the_folder_share_them(tmp_path: Path) -> None:
+    ours, theirs = (SqliteVectorStores(tmp_path / "vectors.db") for _ in range(2))
+    await ours.start()
+    await theirs.start()
+    await ours.create(US, a_store())
+    await indexed(ours, "a", "hello")
+    assert texts(await found(theirs, "hello")) == ["hello"]
+    await ours.add_files(US, "vs_1", [a_file(f"{number}") for number in range(8)])
+    asked = await asyncio.gather(
+        *(stores.due(limit=3, hold_s=HOLD_S) for stores in (ours, theirs) for _ in range(3))
+    )
+    assert len({job.file_id for jobs in asked for job in jobs}) == sum(map(len, asked)) == 8
+    await theirs.aclose()
+    await ours.aclose()
 
 
 def kept(folder: Path) -> bytes:

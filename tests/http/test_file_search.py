@@ -236,6 +236,7 @@ REFUSED: list[tuple[Json, str]] = [
     ({"vector_store_ids": []}, "vector_store_ids"),
     ({"vector_store_ids": ["vs_none"]}, "vector_store_ids[0]"),
     ({"filters": {"type": "x"}}, "filters.type"),
+    ({"filters": {}}, "filters.type"),
     ({"max_num_results": 51}, "max_num_results"),
     ({"ranking_options": {"score_threshold": 2}}, "ranking_options.score_threshold"),
     ({"ranking_options": {"hybrid_search": {"embedding_weight": 0, "text_weight": 0}}},
