@@ -21,7 +21,14 @@ from antiphon.domain.items import (
     is_run_here,
 )
 from antiphon.domain.mcp import is_mcp, model_name
-from antiphon.domain.tools import CONTAINER, NAMED_KINDS, PYTHON, ToolSpec, flat_name
+from antiphon.domain.tools import (
+    CONTAINER,
+    FILE_SEARCH,
+    NAMED_KINDS,
+    PYTHON,
+    ToolSpec,
+    flat_name,
+)
 
 Json = dict[str, Any]
 
