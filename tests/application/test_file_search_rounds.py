@@ -61,8 +61,7 @@ async def test_each_prompt_begins_with_the_last_one_and_its_output(
     calls = searches(response.output)
     assert [call.status for call in calls] == ["completed", "completed", "failed", "failed"]
     assert len(engine.turns) == len(ROUNDS)
-    # Arguments that are no queries have no place in the item: what was wrong is told instead.
-    assert continued(engine) == [True, True, False, True]
+    assert continued(engine) == [True, True, True, True]
     [annotation] = response.output[-1].content[0].annotations  # type: ignore[union-attr, index]
     assert annotation.filename == "a.txt"
 

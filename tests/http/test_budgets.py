@@ -29,10 +29,10 @@ WAYS = ("whole", "stream", "background")
 class Failing(Site):
     """A server that lists its tools and answers every call with a status."""
 
-    def answer(self, asked: Json, params: Json) -> Json:
+    def answer(self, asked: Json, params: Json, *, is_other: bool) -> Json:
         if asked["method"] == "tools/call":
             raise ConnectionResetError  # the connection ends without an answer
-        return super().answer(asked, params)
+        return super().answer(asked, params, is_other=is_other)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.adapters.formats.harmony import HarmonyFormat
 from antiphon.adapters.formats.harmony.encoding import Encoding
-from antiphon.application.ports import Prompt, Step, Turn
+from antiphon.application.ports import Parser, Prompt, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.client_tools import fields_of
@@ -37,8 +37,14 @@ CHANNELS = ("analysis", "commentary")
 
 
 def parsed(harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int]) -> list[d.Delta]:
+    return joined(read(harmony, render, turn, ids)[0])
+
+
+def read(
+    harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int]
+) -> tuple[list[d.Delta], Parser]:
     parser = harmony.parser(turn, render(turn))
-    return joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
+    return [*parser.feed(Step(token_ids=ids)), *parser.end()], parser
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
@@ -54,7 +60,8 @@ def test_calls_become_commands_and_are_continued_exactly(
     turn = a_turn(items=(HELLO,), tools=(TOOL,))
     markup = f"<|channel|>{channel} to=container.exec code<|message|>{written}<|call|>"
     before, generated = list(render(turn).token_ids), encoding.encode_markup(markup)
-    start, arguments, *_ = parsed(harmony, render, turn, generated)
+    deltas, parser = read(harmony, render, turn, generated)
+    start, arguments, *_ = joined(deltas)
     assert start == d.CallStart("shell", kind="container")
     assert isinstance(arguments, d.ArgumentsDelta)
     fields = fields_of("container", arguments.text)
@@ -62,7 +69,9 @@ def test_calls_become_commands_and_are_continued_exactly(
     assert commands is None or list(fields["action"]["commands"]) == commands
     call = i.ShellCall(call_id="c", environment=PLACE, **fields)
     output = i.ShellCallOutput(call_id="c", output=({"stdout": "1"},))
-    after = a_turn(items=(HELLO, call, output), tools=(TOOL,))
+    became = (call, output)
+    harmony.keep(turn, render(turn), token_ids=generated, parser=parser, items=became)
+    after = a_turn(items=(HELLO, *became), tools=(TOOL,))
     prompt = list(render(after).token_ids)
     assert prompt[: len(before) + len(generated)] == before + generated
     assert "<|start|>container.exec to=assistant" in encoding.text(prompt)
