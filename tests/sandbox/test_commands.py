@@ -119,6 +119,7 @@ async def test_a_command_that_takes_too_long_loses_nothing_but_its_time(sandbox:
     assert (await sandbox.run("kept")).logs == "7\n"
 
 
+@pytest.mark.faults  # it measures: nothing may run beside it
 async def test_a_command_starts_and_ends_in_little_time() -> None:
     sandboxes = sandboxes_of(commands=True)
     await sandboxes.start()
