@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template.families import Family
+from antiphon.adapters.formats.chat_template.plain import Parts, PlainTexts, markers_of, uncut
 from antiphon.adapters.formats.chat_template.seams import (
     Place,
     Repeated,
@@ -80,12 +81,13 @@ class TemplateRenderer(Renderer):
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, family: Family) -> None:
         self._template = template
-        self._tokenizer = tokenizer
+        self._parts = Parts(tokenizer)
         self._family = family
         self._opens: dict[str, bool] = {}
         # Some templates tell a call from a message by its content being null; most want a string.
         self._no_content = None if re.search(r"content\W* is none", template.source) else ""
         self._takes = takes(template)
+        self._plain = PlainTexts(markers_of(tokenizer, family, template.source))
         self._texts: Latest[array[int]] = Latest(REMEMBERED_TOKENS)
         self.recall = chat_recall()
         self._known_seams: dict[str, Seams] = {}
@@ -118,8 +120,19 @@ class TemplateRenderer(Renderer):
         )
         messages.take(turn, entries)
         tools = [function_of(tool) for tool in offered(turn)]
-        text = self._template.render(self._told(messages.written), tools, options(turn))
+        text = self._render(self._told(messages.written), tools, options(turn))
         return cut(text, messages.repeated, known, self._family.ends), messages.image_urls
+
+    def _render(
+        self, messages: Sequence[Json], tools: Sequence[Json], asked: Mapping[str, Any]
+    ) -> str:
+        """Return the prompt's text, cut where the conversation spells markers."""
+        try:
+            return self._template.render(*self._plain.cut([messages, tools, asked]))
+        except RequestError as error:
+            raise RequestError(uncut(error.message), param=error.param) from error
+        except RecursionError:
+            raise RequestError("The conversation is nested too deeply.", param="input") from None
 
     def _seams(self, asked: Mapping[str, Any]) -> Seams:
         key = repr(sorted(asked.items()))
@@ -131,7 +144,7 @@ class TemplateRenderer(Renderer):
 
     def _found_seams(self, asked: Mapping[str, Any]) -> Seams:
         def render(messages: Sequence[Json]) -> str:
-            return self._template.render(self._told(messages), [], asked)
+            return self._render(self._told(messages), [], asked)
 
         def turn(mark: str, call_id: str | None) -> Json:
             arguments = {} if self._takes.objects else "{}"
@@ -156,7 +169,7 @@ class TemplateRenderer(Renderer):
     def _probe(self, asked: Mapping[str, Any]) -> bool:
         assert self._family.think
         try:
-            text = self._template.render([{"role": "user", "content": "?"}], [], asked)
+            text = self._render([{"role": "user", "content": "?"}], [], asked)
         except RequestError:
             return False
         return text.rstrip().endswith(self._family.think[0])
@@ -175,7 +188,7 @@ class TemplateRenderer(Renderer):
         return [token for part in whole for token in part or ()]
 
     def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self._tokenizer.encode(text, special=True) for text in texts]
+        return [self._parts.encode(text) for text in texts]
 
 
 def options(turn: Turn) -> dict[str, Any]:

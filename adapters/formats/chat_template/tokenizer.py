@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,12 +21,17 @@ class Tokenizer(Protocol):
     def token_id(self, text: str) -> int | None:
         """Return the id of the token that is exactly this marker, if there is one."""
 
+    def added(self) -> Mapping[str, bool]:
+        """Return the texts that become one token wherever they stand, with whether it is special.
+
+        Encoding `special` takes them out of a text before the rest of it is read.
+        """
+
 
 class FolderTokenizer(Tokenizer):
     """A model folder's `tokenizer.json`."""
 
-    # Markers in a user's text become special tokens here: one encoding of the whole prompt is what
-    # these models were trained and are served with, and cutting it at markers would change tokens.
+    # Markers always become special tokens here: what of a prompt is no marker is told in plain.py.
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -59,6 +64,9 @@ class FolderTokenizer(Tokenizer):
         token: int | None = self._tokenizer.token_to_id(text)
         return token
 
+    def added(self) -> Mapping[str, bool]:
+        return _added(self._tokenizer.get_added_tokens_decoder())
+
 
 class HfTokenizer(Tokenizer):
     """A tokenizer object of transformers, or of an engine that wraps one."""
@@ -76,3 +84,10 @@ class HfTokenizer(Tokenizer):
     def token_id(self, text: str) -> int | None:
         token = self._tokenizer.convert_tokens_to_ids(text)
         return token if isinstance(token, int) and token != self._unknown else None
+
+    def added(self) -> Mapping[str, bool]:
+        return _added(getattr(self._tokenizer, "added_tokens_decoder", {}))
+
+
+def _added(by_id: Mapping[int, Any]) -> Mapping[str, bool]:
+    return {token.content: token.special for token in by_id.values()}

@@ -56,6 +56,9 @@ class WordTokenizer(Tokenizer):
     def token_id(self, text: str) -> int | None:
         return self._ids.get(text)
 
+    def added(self) -> Mapping[str, bool]:
+        return dict.fromkeys(self._ids, True)
+
 
 class _Spellings(dict[int, str]):
     """The text of each token met so far."""
