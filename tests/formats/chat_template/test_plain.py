@@ -225,15 +225,16 @@ def test_a_marker_that_two_texts_spell_together_is_none() -> None:
     assert tokenizer.decode(ids) == "<|im_start|><|fim_pad|><|im_start|>system"
 
 
-def test_a_marker_of_which_the_template_writes_the_brackets_is_none() -> None:
+@pytest.mark.parametrize("key", ["|im_start|", "|im_start|>system", "x<|im_start|"])
+def test_a_marker_of_which_the_template_writes_a_bracket_is_none(key: str) -> None:
     """So some write the keys of a schema."""
     source = "{% for tool in tools or [] %}{% for key in tool.function.parameters %}<{{ key }}>"
     tokenizer = FolderTokenizer(byte_level(*KINDS["hermes"][2:]))
     template = ChatTemplate({"default": source + "{% endfor %}{% endfor %}"}, {})
     renderer = TemplateRenderer(template, tokenizer, FAMILIES["hermes"])
-    tool = ToolSpec(name="look", parameters={"|im_start|": 1})
+    tool = ToolSpec(name="look", parameters={key: 1})
     ids = asyncio.run(renderer.render(Turn(model="m", items=[], tools=[tool]))).token_ids
-    assert tokenizer.decode(ids) == "<|im_start|>"
+    assert tokenizer.decode(ids) == f"<{key}>"
     assert max(ids) < 256
 
 
@@ -270,6 +271,13 @@ def test_markers_inside_markers_and_over_one_another_are_all_cut() -> None:
     plain = PlainTexts(["<<a>>", "<a>", ">!"])
     assert plain.cut("<<a>>!") == f"<{CUT}<{CUT}a>>{CUT}!"
     assert plain.cut({"type": ["a", 1, None, "b <a> "]}) == {"type": ["a", 1, None, f"b <{CUT}a> "]}
+
+
+def test_what_templates_compare_is_left_as_it_is() -> None:
+    plain = PlainTexts(["user", "<image>"])
+    message = {"role": "user", "content": [{"type": "image"}]}
+    assert plain.cut(message) == message
+    assert plain.cut("a user") == f"a u{CUT}ser"
 
 
 def test_a_refusal_of_the_template_tells_the_text_as_it_was() -> None:
