@@ -10,12 +10,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Protocol, runtime_checkable
 
-from antiphon.application.ports import Json, ModelTurn
+from antiphon.application.ports import ModelTurn
+from antiphon.application.wrapping import WrappingTurn
 from antiphon.domain import deltas as d
 from antiphon.domain.citations import Links, Marker, Markers
 from antiphon.domain.content import Annotation
-from antiphon.domain.items import Item
-from antiphon.domain.usage import TurnUsage
 
 Cite = Callable[[str, int, int], Annotation | None]
 """(words of a marker, its start and end in the text) -> what it cites; None if it cites nothing
@@ -30,11 +29,11 @@ class Cites(Protocol):
         """See Cite."""
 
 
-class CitingTurn(ModelTurn):
+class CitingTurn(WrappingTurn):
     """A turn whose messages have an annotation after each marker that one of `cites` knows."""
 
     def __init__(self, inner: ModelTurn, cites: Sequence[Cite]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._cites = cites
         self._markers = Markers()
         self._links = Links()
@@ -45,18 +44,6 @@ class CitingTurn(ModelTurn):
         async with aclosing(aiter(self._inner)) as batches:
             async for deltas in batches:
                 yield [each for delta in deltas for each in self._with_citations(delta)]
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def became(self, items: Sequence[Item]) -> None:
-        self._inner.became(items)
-
-    def messages(self) -> tuple[list[Json], list[Json]]:
-        return self._inner.messages()
-
-    def used(self) -> Sequence[TurnUsage]:
-        return self._inner.used()
 
     def _with_citations(self, delta: d.Delta) -> Iterator[d.Delta]:
         if not isinstance(delta, d.TextDelta):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
-from antiphon.application.calling import Caller, Given
+from antiphon.application.calling import Caller
 from antiphon.application.ports import Exited, NewId, Printed, Sandbox
+from antiphon.application.work import Given
 from antiphon.application.workplaces import Workplace
 from antiphon.domain import deltas as d
 from antiphon.domain.client_tools import fields_of

@@ -7,15 +7,15 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.application.ports import Json, ModelTurn, Turn
+from antiphon.application.ports import ModelTurn, Turn
 from antiphon.application.sampling import Sampling
+from antiphon.application.wrapping import UnseenTurn
 from antiphon.domain import deltas as d
 from antiphon.domain.compaction import REQUEST, sealed_text
 from antiphon.domain.errors import EngineError
 from antiphon.domain.items import Item, Message
 from antiphon.domain.response import TextConfig
 from antiphon.domain.tools import Choice
-from antiphon.domain.usage import TurnUsage
 
 LONGEST_SUMMARY = 4096
 """Tokens, its reasoning included: enough for a long task, and a bound on what a request costs."""
@@ -48,11 +48,11 @@ def compaction_of(turn: Turn) -> Turn:
     )
 
 
-class CompactingTurn(ModelTurn):
+class CompactingTurn(UnseenTurn):
     """Reads the summary of `items` that a turn writes, and yields the item that holds it."""
 
     def __init__(self, inner: ModelTurn, items: Sequence[Item], seal: Seal) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._items = items
         self._seal = seal
 
@@ -68,15 +68,6 @@ class CompactingTurn(ModelTurn):
                 if deltas and isinstance(deltas[-1], d.TurnEnd):
                     # A summary that was cut is still one: the client would only lose more.
                     yield [self._item("".join(text)), replace(deltas[-1], reason="stop")]
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def messages(self) -> tuple[list[Json], list[Json]]:
-        return self._inner.messages()
-
-    def used(self) -> Sequence[TurnUsage]:
-        return self._inner.used()
 
     def _item(self, summary: str) -> d.Delta:
         if not summary.strip():

@@ -8,11 +8,12 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.application.ports import Json, ModelTurn, Turn
+from antiphon.application.ports import ModelTurn, Turn
 from antiphon.application.sampling import Sampling
+from antiphon.application.wrapping import WrappingTurn
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError
-from antiphon.domain.items import Item, Message
+from antiphon.domain.items import Message
 from antiphon.domain.tools import Choice
 from antiphon.domain.usage import TurnUsage
 
@@ -29,7 +30,7 @@ LONGEST = {"auto": 256, "concise": 256, "detailed": 1024}
 """Tokens of a summary."""
 
 
-class SummarisedTurn(ModelTurn):
+class SummarisedTurn(WrappingTurn):
     """A turn whose reasoning is followed by its summary, in the same item.
 
     The summary is written as soon as the thought has ended, before what follows it is passed on:
@@ -39,7 +40,7 @@ class SummarisedTurn(ModelTurn):
     def __init__(
         self, inner: ModelTurn, turn: Turn, begin: Begin, *, length: str, effort: str | None
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._turn = turn
         self._begin = begin
         self._length = length
@@ -64,17 +65,8 @@ class SummarisedTurn(ModelTurn):
                         passed.append(delta)
                 yield passed
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def became(self, items: Sequence[Item]) -> None:
-        self._inner.became(items)
-
-    def messages(self) -> tuple[list[Json], list[Json]]:
-        return self._inner.messages()
-
     def used(self) -> Sequence[TurnUsage]:
-        return [*self._inner.used(), *self._usage]
+        return [*super().used(), *self._usage]
 
     def _ends_thought(self, delta: d.Delta) -> bool:
         """Note what is thought. Returns whether a thought is complete before this delta."""

@@ -15,9 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.budgets import MOST_AT_ONCE, Budgets
-from antiphon.application.calling import Caller, CallingTurn, Calls, OpeningTurn, Sessions
+from antiphon.application.calling import Caller, CallingTurn, Calls
 from antiphon.application.citing import CitingTurn
 from antiphon.application.compacting import CompactingTurn, compaction_of
+from antiphon.application.mcp_calls import OpeningTurn, Sessions
 from antiphon.application.ports import Json, Model, ModelTurn, ToolServers, Turn
 from antiphon.application.searching import SearchTurn, searches_in
 from antiphon.application.show_items import ShowItems

@@ -7,7 +7,8 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.application.ports import Json, ModelTurn, Turn
+from antiphon.application.ports import Json, Turn
+from antiphon.application.wrapping import UnseenTurn
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.usage import TurnUsage
 
@@ -17,27 +18,21 @@ def shortest(turn: Turn) -> Turn:
     return replace(turn, sampling=replace(turn.sampling, max_tokens=1))
 
 
-class WarmUp(ModelTurn):
+class WarmUp(UnseenTurn):
     """A turn of which nobody sees what the model wrote: its end is all that is left."""
 
-    def __init__(self, turn: ModelTurn) -> None:
-        self._turn = turn
-
     async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
-        async with aclosing(aiter(self._turn)) as batches:
+        async with aclosing(aiter(self._inner)) as batches:
             async for deltas in batches:
                 if deltas and isinstance(deltas[-1], TurnEnd):
                     yield [TurnEnd("stop", _of_prompt(deltas[-1].usage))]
 
-    async def aclose(self) -> None:
-        await self._turn.aclose()
-
     def messages(self) -> tuple[list[Json], list[Json]]:
-        given, _ = self._turn.messages()
+        given, _ = super().messages()
         return given, []
 
     def used(self) -> Sequence[TurnUsage]:
-        return [_of_prompt(usage) for usage in self._turn.used()]
+        return [_of_prompt(usage) for usage in super().used()]
 
 
 def _of_prompt(usage: TurnUsage) -> TurnUsage:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from antiphon.application.budgets import Budgets
-from antiphon.application.calling import Caller, CallingTurn, Calls, Given
+from antiphon.application.calling import Caller, CallingTurn, Calls
 from antiphon.application.ports import ModelTurn, ToolResult
+from antiphon.application.work import Given
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.mcp import LOST

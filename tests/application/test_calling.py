@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from antiphon.application.calling import Caller, CallingTurn, Calls, Given, Sessions
+from antiphon.application.calling import Caller, CallingTurn, Calls
+from antiphon.application.mcp_calls import Sessions
 from antiphon.application.ports import ModelTurn
+from antiphon.application.work import Given
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i

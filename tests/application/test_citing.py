@@ -7,8 +7,9 @@ from contextlib import aclosing
 
 import pytest
 
-from antiphon.application.calling import Calls, ItemCaller, Sessions
+from antiphon.application.calling import Calls, ItemCaller
 from antiphon.application.citing import CitingTurn
+from antiphon.application.mcp_calls import Sessions
 from antiphon.application.ports import Json, ModelTurn
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Annotation, FileCitation, UrlCitation
