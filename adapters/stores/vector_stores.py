@@ -352,11 +352,6 @@ class SqliteVectorStores(VectorStores):
         return await self._file.erase(work)
 
 
-def _let_all_be_due(db: apsw.Connection) -> None:
-    """Let go of what dead servers had in hand, which would be due only after their time."""
-    db.execute("UPDATE files SET due_at = 0 WHERE status = 'in_progress'")
-
-
 # --- rows -----------------------------------------------------------------------------------------
 
 

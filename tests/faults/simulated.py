@@ -114,10 +114,6 @@ class Connection:
     def heal(self) -> None:
         self.fault, self._until = None, None
 
-    @property
-    def has_met_fault(self) -> bool:
-        return self.fault is None or len(self.calls) >= self.fault.at
-
     def __getattr__(self, name: str) -> Any:
         return partial(self._call, name, getattr(self._kept, name))
 
