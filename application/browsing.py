@@ -50,8 +50,8 @@ LONG = 50_000
 """Characters of a page from which on cutting and searching it is given a thread: a millisecond."""
 
 AT_ONCE = 4
-"""What one browser loads side by side: fewer than calls of a turn (`budgets`), since a search service
-counts, and since all responses share the places of the fetcher."""
+"""What one browser loads side by side: fewer than calls may run (`budgets`), since responses share
+the fetcher's places, and a search service counts."""
 
 _CITED = re.compile(r"\s*(\d{1,6})†L(\d{1,7})(?:\s*-\s*L?\d{1,7})?\s*")
 

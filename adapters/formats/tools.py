@@ -21,14 +21,7 @@ from antiphon.domain.items import (
     is_run_here,
 )
 from antiphon.domain.mcp import is_mcp, model_name
-from antiphon.domain.tools import (
-    CONTAINER,
-    FILE_SEARCH,
-    NAMED_KINDS,
-    PYTHON,
-    ToolSpec,
-    flat_name,
-)
+from antiphon.domain.tools import CONTAINER, NAMED_KINDS, PYTHON, ToolKind, ToolSpec, flat_name
 
 Json = dict[str, Any]
 
@@ -56,9 +49,10 @@ def text_key(tool: ToolSpec) -> str | None:
     return TEXTS.get(tool.kind)
 
 
-def python_name(tools: Iterable[ToolSpec]) -> str:
-    """Return the name that the model writes for the code interpreter."""
-    return next((tool.name for tool in tools if tool.kind == PYTHON), PYTHON)
+def sole_name(kind: ToolKind, tools: Iterable[ToolSpec]) -> str:
+    """Return the name that the model writes for the one tool of this kind, also if it is not
+    offered."""
+    return next((tool.name for tool in tools if tool.kind == kind), kind)
 
 
 def scripted_name(tools: Iterable[ToolSpec], name: str) -> str:
@@ -66,11 +60,6 @@ def scripted_name(tools: Iterable[ToolSpec], name: str) -> str:
     known = (tool.name for tool in tools if tool.kind != PYTHON)
     of_kind = (tool.name for tool in tools if RECIPIENTS.get(tool.kind) == name)
     return name if name in known else next(of_kind, name)
-
-
-def file_search_name(tools: Iterable[ToolSpec]) -> str:
-    """Return the name that the model writes for file search."""
-    return next((tool.name for tool in tools if tool.kind == FILE_SEARCH), FILE_SEARCH)
 
 
 def offered(turn: Turn) -> Sequence[ToolSpec]:

@@ -37,14 +37,14 @@ from antiphon.adapters.formats.tools import (
     CODE,
     mcp_name,
     offered,
-    python_name,
     scripted_name,
+    sole_name,
     wrapped,
     written_name,
 )
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain.errors import RequestError
-from antiphon.domain.tools import ToolSpec
+from antiphon.domain.tools import PYTHON, ToolSpec
 
 IMAGE_TOKENS = 85
 LONGEST_REMEMBERED = 4096  # tokens
@@ -306,7 +306,7 @@ def _play(
         case {"mcp": name}:
             turn.call(_mcp_name(name, part.get("server"), tools), _arguments(part))
         case {"python": code}:
-            turn.call(python_name(tools), wrapped(code, CODE))
+            turn.call(sole_name(PYTHON, tools), wrapped(code, CODE))
         case {"refuse": text}:
             turn.refuse(text)
         case {"raw": text}:

@@ -18,12 +18,11 @@ from antiphon.adapters.formats.tools import (
     CODE,
     browsed,
     description_of,
-    file_search_name,
     found_names,
     input_parameters,
     logs_of,
     mcp_called,
-    python_name,
+    sole_name,
     typed_call,
     wrapped,
     written_name,
@@ -34,7 +33,7 @@ from antiphon.domain.client_tools import KINDS_OF
 from antiphon.domain.conversation import answered_calls
 from antiphon.domain.errors import RequestError
 from antiphon.domain.file_search import arguments_of, results_shown
-from antiphon.domain.tools import ToolSpec
+from antiphon.domain.tools import FILE_SEARCH, PYTHON, ToolSpec
 
 Json = dict[str, Any]
 Piece = tuple[Literal["text", "image", "refusal"], str]
@@ -86,7 +85,7 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
             case i.McpApprovalResponse(approve=False) if item.approval_request_id in asked:
                 yield from _declined(asked[item.approval_request_id], item, tools)
             case i.FileSearchCall():
-                name, call_id = file_search_name(tools), _call_id(item)
+                name, call_id = sole_name(FILE_SEARCH, tools), _call_id(item)
                 yield Called(name, arguments_of(item.queries or ()), call_id)
                 yield Returned(name, call_id, [("text", shown[id(item)])])
             case _ if type(item) in CALLS:
@@ -235,7 +234,7 @@ CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]
     i.McpCall: lambda item, tools: (mcp_called(item, tools), item.arguments),
     i.WebSearchCall: _browsed,
     i.CodeInterpreterCall: lambda item, tools: (
-        python_name(tools),
+        sole_name(PYTHON, tools),
         wrapped(item.code or "", CODE),
     ),
     i.ImageGenerationCall: lambda item, _: (

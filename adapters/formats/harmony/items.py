@@ -13,11 +13,10 @@ from antiphon.adapters.formats.tools import (
     CODE,
     RECIPIENTS,
     browsed,
-    file_search_name,
     found_names,
     logs_of,
     mcp_called,
-    python_name,
+    sole_name,
     typed_call,
     typed_name,
     wrapped,
@@ -29,7 +28,7 @@ from antiphon.domain.content import Part
 from antiphon.domain.conversation import answered_calls
 from antiphon.domain.file_search import arguments_of, results_shown
 from antiphon.domain.items import Item
-from antiphon.domain.tools import PYTHON, ToolSpec
+from antiphon.domain.tools import FILE_SEARCH, PYTHON, ToolSpec
 
 Body = str | Sequence[Part]
 
@@ -158,12 +157,12 @@ class _Conversation:
             yield Answered(name=RECIPIENTS[kind], body=shown)
 
     def file_search(self, item: i.FileSearchCall) -> Iterator[Written]:
-        name = file_search_name(self._tools)
+        name = sole_name(FILE_SEARCH, self._tools)
         yield Called(name=name, text=arguments_of(item.queries or ()))
         yield Answered(name=name, body=self._found[id(item)])
 
     def code(self, item: i.CodeInterpreterCall) -> Iterator[Written]:
-        name, code = python_name(self._tools), item.code or ""
+        name, code = sole_name(PYTHON, self._tools), item.code or ""
         if name == PYTHON:
             yield Called(name=name, text=code, kind="code")
         else:

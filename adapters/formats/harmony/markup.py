@@ -16,8 +16,8 @@ from antiphon.adapters.formats.harmony.tools import FUNCTIONS, is_hosted, name_o
 from antiphon.adapters.formats.tools import (
     CODE,
     mcp_name,
-    python_name,
     scripted_name,
+    sole_name,
     wrapped,
     written_name,
 )
@@ -121,7 +121,7 @@ class HarmonyMarkup:
                 written = offered or written_name(tools, str(name), label)
                 return self._called(written, _arguments(part))
             case {"python": code}:
-                name = python_name(tools)
+                name = sole_name(PYTHON, tools)
                 if name != PYTHON:
                     return self._called(name, wrapped(str(code), CODE))
                 return self._addressed(name, str(code))

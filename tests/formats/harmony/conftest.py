@@ -11,6 +11,7 @@ from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyParser
 from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.application.ports import Prompt, Step, Turn
 from antiphon.domain import deltas as d
+from antiphon.domain.items import Item
 from antiphon.domain.tools import ToolSpec
 
 TOOLS = (
@@ -83,3 +84,17 @@ def joined(deltas: Sequence[d.Delta]) -> list[d.Delta]:
             case _:
                 out.append(delta)
     return out
+
+
+def parsed(
+    harmony: HarmonyFormat,
+    render: Callable[[Turn], Prompt],
+    turn: Turn,
+    ids: list[int],
+    *became: Item,
+) -> list[d.Delta]:
+    """Parse what a turn has generated, and keep it as what it `became`."""
+    parser = harmony.parser(turn, render(turn))
+    deltas = joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
+    harmony.keep(turn, render(turn), token_ids=ids, parser=parser, items=became)
+    return deltas

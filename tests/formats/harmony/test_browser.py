@@ -9,14 +9,14 @@ import pytest
 
 from antiphon.adapters.formats.harmony import HarmonyFormat
 from antiphon.adapters.formats.harmony.encoding import Encoding
-from antiphon.application.ports import Prompt, Step, Turn
+from antiphon.application.ports import Prompt, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.offers import PYTHON_SPEC
 from antiphon.domain.tools import Choice, ToolSpec
 from antiphon.domain.web import SPECS
 
-from .conftest import a_turn, joined
+from .conftest import a_turn, parsed
 
 Render = Callable[[Turn], Prompt]
 HELLO = i.Message(role="user", content="How is the weather?")
@@ -36,15 +36,6 @@ KINDS = {
     "browser.open": ("open_page", "open_page"),
     "browser.find": ("find_in_page", "find_in_page"),
 }
-
-
-def parsed(
-    harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int], *became: i.Item
-) -> list[d.Delta]:
-    parser = harmony.parser(turn, render(turn))
-    deltas = joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
-    harmony.keep(turn, render(turn), token_ids=ids, parser=parser, items=became)
-    return deltas
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

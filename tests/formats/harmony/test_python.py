@@ -10,13 +10,13 @@ from openai_harmony import Message, Role, SystemContent
 
 from antiphon.adapters.formats.harmony import HarmonyFormat
 from antiphon.adapters.formats.harmony.encoding import Encoding
-from antiphon.application.ports import Prompt, Step, Turn
+from antiphon.application.ports import Prompt, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.offers import PYTHON_SPEC
 from antiphon.domain.tools import Choice, ToolSpec
 
-from .conftest import a_turn, joined
+from .conftest import a_turn, parsed
 
 Render = Callable[[Turn], Prompt]
 HELLO = i.Message(role="user", content="What is 6 times 7?")
@@ -28,15 +28,6 @@ WAYS = {
     "recipient with the role": " to=python<|channel|>analysis code<|message|>{}<|call|>",
     "as a function": "<|channel|>commentary to=functions.python<|message|>{}<|call|>",
 }
-
-
-def parsed(
-    harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int], *became: i.Item
-) -> list[d.Delta]:
-    parser = harmony.parser(turn, render(turn))
-    deltas = joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
-    harmony.keep(turn, render(turn), token_ids=ids, parser=parser, items=became)
-    return deltas
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
