@@ -47,7 +47,6 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 DEFAULT_PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 PORTS = range(1, 65_536)
 REDIRECTS = (301, 302, 303, 307, 308)
-CHUNK = 64 * 1024
 AT_ONCE = 16
 """Fetches that run at the same time; further ones wait, within their own deadline."""
 

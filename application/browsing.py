@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from antiphon.application.calling import Caller, ItemCaller
+from antiphon.application.citing import Cites
 from antiphon.application.hosted import Hosted
 from antiphon.application.ports import Domains, Web
 from antiphon.domain import deltas as d
@@ -150,7 +151,7 @@ def _opened(conversation: Sequence[i.Item]) -> dict[int, View]:
     return found
 
 
-class Browser(ItemCaller):
+class Browser(ItemCaller, Cites):
     """Shows `size` characters at a time. Calls run side by side; what they show is numbered in
     their order, so that a call can build on the one before it."""
 
@@ -179,7 +180,7 @@ class Browser(ItemCaller):
     def refused(self, start: d.CallStart, arguments: str, why: str) -> Sequence[d.Delta]:
         return [_Call(start.kind, arguments).failed(why)]
 
-    def cite(self, words: str, start: int, end: int) -> Annotation | None:
+    def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
         match = _CITED.fullmatch(words)
         page = self._pages.get(int(match[1])) if match else None
         cited = page.cited(int(match[2])) if match and page else None

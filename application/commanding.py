@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from antiphon.application.calling import Caller
+from antiphon.application.citing import Cites
 from antiphon.application.ports import Exited, NewId, Printed, Sandbox
 from antiphon.application.work import Given
 from antiphon.application.workplaces import Workplace
@@ -27,7 +28,7 @@ NOT_RUN = 126
 """The exit code of a command that was not run, as shells have it."""
 
 
-class Commands(Caller):
+class Commands(Caller, Cites):
     """Runs the commands of one response. Their output is an item of its own, which follows."""
 
     step = "running"

@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 from antiphon.application.calling import ItemCaller
+from antiphon.application.citing import Cites
 from antiphon.application.ports import Ran
 from antiphon.application.workplaces import Workplace
 from antiphon.domain import deltas as d
@@ -15,7 +16,7 @@ from antiphon.domain.errors import SandboxError
 Json = dict[str, Any]
 
 
-class Interpreter(ItemCaller):
+class Interpreter(ItemCaller, Cites):
     """Runs the code of one response."""
 
     step = "interpreting"
