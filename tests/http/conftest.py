@@ -6,11 +6,14 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+ROOT = Path(__file__).parents[2]
 MODELS = ("scripted-chat", "scripted-harmony")
 
 
@@ -39,6 +42,27 @@ def container_server(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) 
 def containers(container_server: Any) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=container_server.api, timeout=20) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def serve_odd_tools(
+    serve_from: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., AbstractContextManager[httpx.Client]]:
+    """Start a server with the tools of `odd_tools`, labelled "odd": `with serve_odd_tools(…) as
+    client: …`."""
+
+    @contextmanager
+    def serve_odd_tools(**given: Any) -> Iterator[httpx.Client]:
+        settings = {"tool": ["tests.http.odd_tools:OddTools"], "store": "sqlite", **given}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(str(ROOT))
+            with (
+                serve_from(tmp_path_factory.mktemp("odd"), **settings) as server,
+                httpx.Client(base_url=server.api, timeout=15) as client,
+            ):
+                yield client
+
+    return serve_odd_tools
 
 
 @pytest.fixture

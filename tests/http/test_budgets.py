@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +17,6 @@ from .test_mcp import ADD, Site, server_tool, types
 
 Json = dict[str, Any]
 
-ROOT = Path(__file__).parents[2]
 TOOLS = [{"type": "mcp", "server_label": "odd"}]
 SAY: Json = {"mcp": "say", "args": {"words": 5}}
 HANG: Json = {"mcp": "hang", "args": {}}
@@ -36,36 +34,24 @@ class Failing(Site):
 
 
 @pytest.fixture(scope="module")
-def http(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def http(serve_odd_tools: Any) -> Iterator[httpx.Client]:
     """A client of a server that has odd tools, little patience and few turns."""
     given: Json = {
-        "tool": ["tests.http.odd_tools:OddTools"],
         "tools.max_turns": 6,
         "tools.timeout_s": 30,
         "fetch.urls": True,
         "fetch.hosts": ["127.0.0.1:*"],
         "fetch.private": ["127.0.0.1"],
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT))
-        with (
-            serve_from(tmp_path_factory.mktemp("budgets"), store="sqlite", **given) as server,
-            httpx.Client(base_url=server.api, timeout=15) as client,
-        ):
-            yield client
+    with serve_odd_tools(**given) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
-def hasty(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def hasty(serve_odd_tools: Any) -> Iterator[httpx.Client]:
     """A client of a server whose responses may take a second."""
-    given: Json = {"tool": ["tests.http.odd_tools:OddTools"], "response_s": 1}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT))
-        with (
-            serve_from(tmp_path_factory.mktemp("hasty"), store="sqlite", **given) as server,
-            httpx.Client(base_url=server.api, timeout=15) as client,
-        ):
-            yield client
+    with serve_odd_tools(response_s=1) as client:
+        yield client
 
 
 def answered(http: httpx.Client, way: str, **body: Any) -> Json:

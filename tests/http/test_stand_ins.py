@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +14,6 @@ from .test_mcp import Site, server_tool, types
 
 Json = dict[str, Any]
 
-ROOT = Path(__file__).parents[2]
 SAY: Json = {"mcp": "say", "args": {"words": 2}}
 AS_SERVER = {"type": "mcp", "server_label": "code_interpreter"}
 SEARCHES = (
@@ -28,21 +26,15 @@ SEARCHES = (
 
 
 @pytest.fixture(scope="module")
-def http(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def http(serve_odd_tools: Any) -> Iterator[httpx.Client]:
     """A client of a server on which all labels count and a server of tools is the web search."""
     given: Json = {
-        "tool": ["tests.http.odd_tools:OddTools"],
         "stand_in": ["web_search=odd"],
         "hosted_label": ["code_interpreter", "container", "web_search_preview"],
         "code_interpreter": shutil.which("bwrap") is not None,
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT))
-        with (
-            serve_from(tmp_path_factory.mktemp("stand_ins"), store="sqlite", **given) as server,
-            httpx.Client(base_url=server.api, timeout=15) as client,
-        ):
-            yield client
+    with serve_odd_tools(**given) as client:
+        yield client
 
 
 needs_sandbox = pytest.mark.skipif(
