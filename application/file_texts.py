@@ -23,7 +23,12 @@ BLOCKS = frozenset(
     {"title", "p", "div", "br", "li", "tr", "table", "pre", "section", "article", "header"}
     | {"footer", "h1", "h2", "h3", "h4", "h5", "h6"}
 )
-_MARK = re.compile(r"<!--|-->|<(?P<slash>/?)(?P<name>[a-zA-Z][a-zA-Z0-9-]*)[^<>]*>|<![^<>]*>")
+# Possessive, so that what is never closed is gone through once: else a name of a hundred thousand
+# letters takes minutes, in which nothing else runs.
+_MARK = re.compile(r"<!--|-->|<(?P<slash>/?)(?P<name>[a-zA-Z][a-zA-Z0-9-]*+)[^<>]*+>|<![^<>]*+>")
+_NO_CHARACTER = re.compile(r"&#[0-9]{8,};?")
+"""Larger than any character's number; `unescape` fails at thousands of digits."""
+
 BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -78,4 +83,4 @@ def _seen(html: str) -> str:
             seen.append(name)
     if not hidden_until:
         seen.append(html[position:])
-    return unescape("".join(seen))
+    return unescape(_NO_CHARACTER.sub("\ufffd", "".join(seen)))

@@ -17,6 +17,7 @@ from antiphon.domain.errors import (
     DocumentError,
     EmbeddingsError,
     NotFound,
+    StoreError,
     UnsupportedDocument,
 )
 from antiphon.domain.vector_stores import IndexingError
@@ -107,6 +108,11 @@ class IndexFiles:
             error = IndexingError(code="invalid_file", message=str(why))
         except NotFound:
             error = IndexingError(code="invalid_file", message="The file was deleted.")
+        except StoreError:
+            raise
+        except Exception:  # one file is not to end the indexing of those beside it
+            logger.exception("a file of a vector store cannot be indexed")
+            error = IndexingError(code="server_error", message="The file could not be indexed.")
         await self._stores.finish(job, error)
 
     async def _attempt(self, job: IndexJob) -> IndexingError | None:

@@ -17,6 +17,10 @@ UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf
 Chinese; not Korean, which does."""
 
 CHARACTERS_A_TOKEN = 6
+SPREAD = 20
+"""Characters for each token that a chunk may span, its spaces included: megabytes of spaces between
+two words would else be in every result that shows them."""
+
 _WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]{{1,60}}")
 _UNSPACED = re.compile(rf"([{UNSPACED}])")
 
@@ -37,13 +41,15 @@ def chunks(text: str, *, size: int, overlap: int) -> Iterator[TextChunk]:
     words: list[tuple[int, int, int]] = []  # start, end, tokens
     tokens = 0
     end_before = 0
+    longest = SPREAD * size
     for word in _WORD.finditer(text):
         start, end = word.span()
         count = 1 + (end - start - 1) // CHARACTERS_A_TOKEN
-        if words and tokens + count > size:
+        is_too_long = bool(words) and end - words[0][0] > longest
+        if words and (tokens + count > size or is_too_long):
             yield _chunk(text, words, end_before)
             end_before = words[-1][1]
-            words = _last(words, min(overlap, size - count))
+            words = [] if is_too_long else _last(words, min(overlap, size - count))
             tokens = sum(each[2] for each in words)
         words.append((start, end, count))
         tokens += count

@@ -55,8 +55,12 @@ def cited(results: Sequence[Sequence[Json]], marker: str, start: int) -> FileCit
     numbered = results[call][passage : passage + 1] if call < len(results) else ()
     latest = [each for found in reversed(results) for each in found]
     for each in (*numbered, *latest):
-        if each.get("file_id") and _name(each) == parts["name"]:
-            return FileCitation(file_id=each["file_id"], filename=each["filename"], index=start)
+        file_id, filename = each.get("file_id"), each.get("filename")
+        # What earlier searches found is what a client says it was.
+        if not isinstance(file_id, str) or not isinstance(filename, str):
+            continue
+        if file_id and _name(each) == parts["name"]:
+            return FileCitation(file_id=file_id, filename=filename, index=start)
     return None
 
 

@@ -8,6 +8,7 @@ to read a page; one that failed is not.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import os
 import re
@@ -42,6 +43,10 @@ MAX_PAGE_BYTES = 32 * 1024 * 1024
 """More than any page has: 1 MB of text, and 5000 links."""
 
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+
+NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7"})
+"""What Python can decode too, but no page is written in; Punycode takes hours for some megabytes,
+in which nothing else runs."""
 
 _CHARSET = re.compile(r"charset=\s*[\"']?([\w.:-]+)", re.IGNORECASE)
 _MARKDOWN_LINK = re.compile(
@@ -213,7 +218,10 @@ def _decoded(content: bytes, content_type: str, *, declared: bytes = b"") -> str
             return content.decode(encoding, "replace")
     found = _CHARSET.search(content_type) or _CHARSET.search(declared.decode("latin-1"))
     try:
-        return content.decode(found[1] if found else "utf-8", "replace")
+        charset = codecs.lookup(found[1] if found else "utf-8").name
+        if charset.replace("_", "-") in NO_CHARSETS:
+            charset = "utf-8"
+        return content.decode(charset, "replace")
     except (LookupError, ValueError):  # no encoding of texts has this name
         return content.decode("utf-8", "replace")
 

@@ -221,6 +221,8 @@ TEXTS = {
     "text/plain; charset=iso-8859-1": (b"\xe4", "ä"),
     "text/plain; charset=nonsense": ("ä".encode(), "ä"),
     "text/plain; charset=base64": (b"aaaa", "aaaa"),
+    "text/plain; charset=punycode": (b"abc", "abc"),
+    "text/plain; charset=Unicode_Escape": (rb"\x41", r"\x41"),
     "text/csv": (b"a,b", "a,b"),
     "application/json": (b'{"a": 1}', '{"a": 1}'),
     "application/ld+json": (b"{}", "{}"),

@@ -52,3 +52,15 @@ async def test_no_page_takes_for_ever(part: str) -> None:
     begun = time.process_time()
     await text_of("a.html", f"x{part * 400_000}".encode(), read_pdf)
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("begun", ["<", "<!", "</", "<a "])
+async def test_a_tag_that_never_ends_takes_no_time_either(begun: str) -> None:
+    before = time.process_time()
+    await text_of("a.html", f"x{begun}{'a' * 400_000}".encode(), read_pdf)
+    assert time.process_time() - before < 5
+
+
+async def test_a_number_that_is_no_character_is_shown_as_unknown() -> None:
+    html = f"a&#{'9' * 5000};b&#65;c"
+    assert await text_of("a.html", html.encode(), read_pdf) == "a\ufffdbAc"

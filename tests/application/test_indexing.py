@@ -170,3 +170,23 @@ async def test_new_files_need_not_wait(files: MemoryFileStore) -> None:
         working.cancel()
         await asyncio.wait([working])
         await stores.aclose()
+
+
+class PoorEmbeddings(PlayedEmbeddings):
+    """Has an error that nobody has thought of, with some texts."""
+
+    async def of(self, texts: Sequence[str]) -> Vectors:
+        if "poison" in texts[0]:
+            raise ZeroDivisionError
+        return await super().of(texts)
+
+
+async def test_a_file_that_breaks_what_reads_it_costs_no_other_file(
+    stores: SqliteVectorStores, files: MemoryFileStore
+) -> None:
+    await add(stores, files, "a", "hello")
+    await add(stores, files, "b", "poison")
+    assert (await indexed(stores, files, PoorEmbeddings())).status == "completed"
+    broken = await stores.file(US, "vs_1", "file-b")
+    assert broken.last_error is not None
+    assert (broken.status, broken.last_error.code) == ("failed", "server_error")

@@ -46,3 +46,10 @@ def test_each_chunk_begins_with_the_end_of_the_one_before() -> None:
 def test_text_without_spaces_is_cut_too() -> None:
     assert len(list(chunks("x" * 10_000, size=100, overlap=50))) > 10
     assert len(list(chunks("字" * 1000, size=100, overlap=50))) == 19
+
+
+def test_a_chunk_spans_no_megabytes_of_spaces() -> None:
+    cut = list(chunks(f"a b{' ' * 1_000_000}c d", size=100, overlap=50))
+    assert [chunk.text for chunk in cut] == ["a b", "c d"]
+    spread = (" " * 100).join("x" for _ in range(1000))
+    assert sum(len(chunk.text) for chunk in chunks(spread, size=100, overlap=50)) <= len(spread)

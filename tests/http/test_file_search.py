@@ -154,6 +154,17 @@ def test_a_later_response_cites_what_an_earlier_one_found(
     assert annotation["filename"] == "refunds.txt"
 
 
+@pytest.mark.parametrize("result", [{"file_id": "file-1"}, {"file_id": 1, "filename": None}, {}])
+def test_results_that_a_client_made_up_cite_nothing(
+    http: httpx.Client, model: str, store_id: str, result: Json
+) -> None:
+    call = {"type": "file_search_call", "id": "fs_1", "queries": ["a"], "results": [result]}
+    say = {"role": "user", "content": script({"say": "So 【0:0†None】."})}
+    response = create(http, model=model, input=[call, say], tools=[tool(store_id)])
+    [part] = response["output"][0]["content"]
+    assert (part["text"], part["annotations"]) == ("So 【0:0†None】.", [])
+
+
 def test_two_searches_are_cited_by_their_numbers(
     http: httpx.Client, model: str, store_id: str
 ) -> None:
