@@ -11,7 +11,8 @@ from antiphon.application.models import Models
 from antiphon.entrypoints.http.containers import Containers, ContainerServices
 from antiphon.entrypoints.http.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.errors import ErrorAnswers
-from antiphon.entrypoints.http.files import FORM_BYTES, Files, FileServices
+from antiphon.entrypoints.http.files import Files, FileServices
+from antiphon.entrypoints.http.forms import FORM_BYTES
 from antiphon.entrypoints.http.health import Health
 from antiphon.entrypoints.http.models import ModelList
 from antiphon.entrypoints.http.openapi import openapi_config

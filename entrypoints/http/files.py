@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from litestar import Controller, delete, get, post
 from litestar.datastructures import UploadFile
 from litestar.di import NamedDependency
-from litestar.exceptions import HTTPException
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.application.files import AddFile, DeleteFile, GetFile, ListFiles, ReadFile
 from antiphon.application.ports import StoredFile
-from antiphon.domain.errors import RequestError, UnsupportedMediaType, missing_parameter
+from antiphon.domain.errors import missing_parameter
 from antiphon.entrypoints.http.answers import JsonAnswer, PiecesAnswer
-from antiphon.entrypoints.http.requests import (
-    HttpRequest,
-    answer_headers,
-    header,
-    tenant_of,
-)
-
-FORM_BYTES = 64 * 1024
-"""What a form may have beside its file: other fields, boundaries, heads of parts."""
+from antiphon.entrypoints.http.forms import check_parts, read_form
+from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
 
 KNOWN = frozenset({"file", "purpose"})
 
@@ -123,19 +114,6 @@ class Files(Controller):
         return JsonAnswer(answer, answer_headers(request))
 
 
-async def read_form(request: HttpRequest) -> Any:
-    """Return the form that a request has. Raises: RequestError, UnsupportedMediaType."""
-    kind = header(request, b"content-type").partition(";")[0].strip().lower()
-    if kind != "multipart/form-data":
-        raise UnsupportedMediaType("Send a file as 'multipart/form-data', in a part named 'file'.")
-    try:
-        return await request.form()
-    except HTTPException:
-        raise
-    except (ValueError, LookupError):  # a field that is no text, or in an unheard-of charset
-        raise RequestError("The form cannot be read.", code="invalid_value") from None
-
-
 def _fields(form: Any) -> tuple[UploadFile, str]:
     check_parts(form, KNOWN)
     file, purpose = form.get("file"), form.get("purpose")
@@ -144,21 +122,6 @@ def _fields(form: Any) -> tuple[UploadFile, str]:
     if not isinstance(purpose, str):
         raise missing_parameter("purpose")
     return file, purpose
-
-
-def check_parts(form: Any, known: Collection[str]) -> None:
-    """Raises: RequestError for a part that is not known, or comes twice."""
-    for name, values in ((name[:100], values) for name, values in form.dict().items()):
-        if name not in known:
-            raise RequestError(
-                f"Unsupported parameter: {name!r}.", param=name, code="unsupported_parameter"
-            )
-        if len(values) > 1:
-            raise RequestError(
-                f"The form has {len(values)} parts named {name!r}; send one.",
-                param=name,
-                code="invalid_value",
-            )
 
 
 def attachment(filename: str) -> dict[str, str]:

@@ -127,6 +127,8 @@ PURPOSE = b'content-disposition: form-data; name="purpose"\r\n\r\nvision'
         (form(FILE.replace(b'; filename="a"', b""), PURPOSE), 400, "file"),
         (form(FILE, PURPOSE.replace(b"purpose", b"colour")), 400, "colour"),
         (form(PURPOSE.replace(b"vision", b"\xff\xfe"), FILE), 400, None),
+        (form(PURPOSE.replace(b"vision", b"x" * 70_000), FILE), 413, None),
+        (form(FILE, *([PURPOSE] * 200)), 400, None),
         ({"content": b"rubbish", "headers": form()["headers"]}, 400, None),
         ({"content": form(FILE)["content"][:-20], "headers": form()["headers"]}, 400, None),
         ({"content": b"", "headers": {"content-type": "multipart/form-data"}}, 400, None),
@@ -148,6 +150,17 @@ def test_a_form_that_is_none_is_refused(
     assert error["type"] == "invalid_request_error"
     if param is not None:
         assert error["param"] == param
+
+
+def test_a_text_of_a_form_is_utf_8_whatever_it_says_it_is(http: httpx.Client) -> None:
+    # Minutes of the server, if it were decoded.
+    odd = PURPOSE.replace(
+        b"\r\n\r\nvision", b"\r\ncontent-type: text/plain; charset=punycode\r\n\r\n"
+    )
+    refused = http.post("/files", **form(FILE, odd + b"a" * 60_000))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "purpose")
+    assert "aaaa" in refused.json()["error"]["message"]
+    assert http.post("/files", **form(FILE, odd + b"vision")).status_code == 200
 
 
 def test_a_file_may_be_larger_than_a_json_body_but_not_endless(serve: Any) -> None:
