@@ -6,8 +6,9 @@ another server knows nothing of them, and says so.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
@@ -39,17 +40,21 @@ SIZES = {"1g": 1, "4g": 4, "16g": 16, "64g": 64}
 
 
 class ContainerLimits(Struct, frozen=True, kw_only=True):
-    """What a container has at most: of memory, and of time without use."""
+    """What a container has at most: of memory, of files, and of time without use."""
 
     memory_bytes: int
+    disk_bytes: int
     idle_s: float
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """A container that a request may have, and the files that it begins with, by name."""
+    """A container that a request may have, and the files that it begins with.
+
+    Each has a name and what reads it: many requests that wait hold no contents.
+    """
 
     kind: SandboxKind = SandboxKind()
-    files: tuple[tuple[str, bytes], ...] = ()
+    files: tuple[tuple[str, Callable[[], Awaitable[bytes]]], ...] = ()
 
 
 class CheckContainer:
@@ -101,7 +106,9 @@ class CheckContainer:
             raise _invalid(f"Containers are kept for 1 to {most} minutes here.", f"{path}.minutes")
         return minutes * 60.0
 
-    async def _named(self, ids: Any, path: str, tenant: str) -> tuple[tuple[str, bytes], ...]:
+    async def _named(
+        self, ids: Any, path: str, tenant: str
+    ) -> tuple[tuple[str, Callable[[], Awaitable[bytes]]], ...]:
         ids = ids or []
         if (
             not isinstance(ids, list | tuple)
@@ -109,20 +116,25 @@ class CheckContainer:
             or not all(isinstance(each, str) for each in ids)
         ):
             raise _invalid(f"Name up to {MOST_FILES} ids of files.", path)
-        paths = [f"{path}[{position}]" for position in range(len(ids))]
+        found = [
+            (await _found(self._files.get(tenant, each), each, f"{path}[{position}]"))
+            for position, each in enumerate(ids)
+        ]
+        if sum(file.bytes for file in found) > self._limits.disk_bytes:
+            most = self._limits.disk_bytes // 1024**2
+            raise _invalid(f"Containers have {most} MB for files here.", path)
         return tuple(
-            [
-                await uploaded(self._files, tenant, each, path=at)
-                for each, at in zip(ids, paths, strict=True)
-            ]
+            (file.filename, partial(self._content, tenant, file.id, path)) for file in found
         )
 
+    async def _content(self, tenant: str, file_id: str, path: str) -> bytes:
+        return await _found(self._files.content(tenant, file_id), file_id, path)
 
-async def uploaded(files: FileStore, tenant: str, file_id: str, *, path: str) -> tuple[str, bytes]:
-    """Return name and content of an uploaded file. Raises: NotFound, with the path."""
+
+async def _found(looked_up: Awaitable[T], file_id: str, path: str) -> T:
+    """Return what there is of an uploaded file. Raises: NotFound, with the path."""
     try:
-        file = await files.get(tenant, file_id)
-        return file.filename, await files.content(tenant, file_id)
+        return await looked_up
     except NotFound:
         raise NotFound(f"File with id {file_id[:100]!r} not found.", param=path) from None
 
@@ -162,7 +174,7 @@ class MakeContainer:
         try:
             await _told(sandbox.begin())
             for name, content in asked.files:
-                await _told(sandbox.put(name, content), path="file_ids")
+                await _told(sandbox.put(name, await content()), path="file_ids")
         except BaseException:
             await sandbox.aclose()
             raise
@@ -213,7 +225,9 @@ class AddContainerFile:
         """Put a file there: an uploaded one, of that id, or this. Raises: RequestError."""
         sandbox = self._find(tenant, container_id)
         if file_id is not None:
-            name, content = await uploaded(self._files, tenant, file_id, path="file_id")
+            file = await _found(self._files.get(tenant, file_id), file_id, "file_id")
+            name = file.filename
+            content = await _found(self._files.content(tenant, file_id), file_id, "file_id")
         await _told(sandbox.put(name, content), path="file")
         return shown_file(sandbox, await file_of(sandbox, file_id_of(sandbox, name)))
 

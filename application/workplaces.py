@@ -18,7 +18,13 @@ from antiphon.application.ports import Sandbox, Sandboxes
 from antiphon.domain import items as i
 from antiphon.domain.citations import LINK
 from antiphon.domain.content import Annotation, ContainerFileCitation
-from antiphon.domain.errors import RequestError, SandboxError, missing_parameter
+from antiphon.domain.errors import (
+    NotFound,
+    RequestError,
+    SandboxError,
+    StoreError,
+    missing_parameter,
+)
 from antiphon.domain.offers import Definition
 from antiphon.domain.tools import CodeInterpreter, Shell
 
@@ -48,7 +54,11 @@ class Workplace:
         async with self._turn:
             sandbox = self._sandbox()
             while self._files:
-                await sandbox.put(*self._files[0])
+                name, content = self._files[0]
+                try:
+                    await sandbox.put(name, await content())
+                except (NotFound, StoreError):
+                    raise SandboxError(f"The file {name!r} cannot be read any more.") from None
                 del self._files[0]
             yield sandbox
             with suppress(SandboxError):

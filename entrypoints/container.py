@@ -380,7 +380,11 @@ def sandboxes(settings: Settings) -> Sandboxes | None:
 
 def container_limits(settings: Settings) -> ContainerLimits:
     code = settings.code
-    return ContainerLimits(memory_bytes=code.memory_mb * 1024**2, idle_s=code.idle_s)
+    return ContainerLimits(
+        memory_bytes=code.memory_mb * 1024**2,
+        disk_bytes=code.disk_mb * 1024**2,
+        idle_s=code.idle_s,
+    )
 
 
 def embeddings(settings: Settings) -> Embeddings | None:

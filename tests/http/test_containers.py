@@ -108,6 +108,22 @@ def test_an_uploaded_file_is_copied(client: OpenAI, container: str) -> None:
         client.containers.files.create(container, file_id="file-none")
 
 
+def test_a_container_begins_with_no_more_files_than_it_has_room_for(
+    client: OpenAI, containers: httpx.Client, model: str
+) -> None:
+    large = client.files.create(file=("large.bin", bytes(5 * 1024**2)), purpose="user_data").id
+    assert client.containers.create(name="one", file_ids=[large]).status == "running"
+    with pytest.raises(openai.BadRequestError, match="8 MB") as refused:
+        client.containers.create(name="two", file_ids=[large, large])
+    assert refused.value.param == "file_ids"
+    tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [large] * 50}}
+    answer = containers.post("/responses", json={"model": model, "input": "x", "tools": [tool]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (
+        400,
+        "tools[0].container.file_ids",
+    )
+
+
 def test_a_large_file_comes_in_pieces(
     client: OpenAI, container: str, containers: httpx.Client
 ) -> None:
