@@ -21,6 +21,7 @@ SPREAD = 20
 """Characters for each token that a chunk may span, its spaces included: megabytes of spaces between
 two words would else be in every result that shows them."""
 
+WINDOW = 1 << 20
 _WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]{{1,60}}")
 _UNSPACED = re.compile(rf"([{UNSPACED}])")
 
@@ -42,7 +43,7 @@ def chunks(text: str, *, size: int, overlap: int) -> Iterator[TextChunk]:
     tokens = 0
     end_before = 0
     longest = SPREAD * size
-    for word in _WORD.finditer(text):
+    for word in _words_of(text):
         start, end = word.span()
         count = 1 + (end - start - 1) // CHARACTERS_A_TOKEN
         is_too_long = bool(words) and end - words[0][0] > longest
@@ -55,6 +56,12 @@ def chunks(text: str, *, size: int, overlap: int) -> Iterator[TextChunk]:
         tokens += count
     if words:
         yield _chunk(text, words, end_before)
+
+
+def _words_of(text: str) -> Iterator[re.Match[str]]:
+    # By a megabyte at a time: while an expression is looked for, no other thread runs.
+    for start in range(0, len(text), WINDOW):
+        yield from _WORD.finditer(text, start, start + WINDOW)
 
 
 def _chunk(text: str, words: list[tuple[int, int, int]], end_before: int) -> TextChunk:

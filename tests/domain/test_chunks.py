@@ -43,6 +43,12 @@ def test_each_chunk_begins_with_the_end_of_the_one_before() -> None:
     assert [chunk.text[: chunk.repeats] for chunk in cut] == ["", "w2 w3", "w4 w5", "w6 w7"]
 
 
+def test_a_long_text_is_cut_like_a_short_one() -> None:
+    text = "one two " * 300_000
+    cut = list(chunks(text, size=100, overlap=0))
+    assert "".join(chunk.text for chunk in cut).replace(" ", "") == text.replace(" ", "")
+
+
 def test_text_without_spaces_is_cut_too() -> None:
     assert len(list(chunks("x" * 10_000, size=100, overlap=50))) > 10
     assert len(list(chunks("字" * 1000, size=100, overlap=50))) == 19
