@@ -117,7 +117,7 @@ class CheckContainer:
         ):
             raise _invalid(f"Name up to {MOST_FILES} ids of files.", path)
         found = [
-            (await _found(self._files.get(tenant, each), each, f"{path}[{position}]"))
+            await _found(self._files.get(tenant, each), each, f"{path}[{position}]")
             for position, each in enumerate(ids)
         ]
         if sum(file.bytes for file in found) > self._limits.disk_bytes:

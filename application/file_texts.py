@@ -26,8 +26,8 @@ BLOCKS = frozenset(
 # Possessive, so that what is never closed is gone through once: else a name of a hundred thousand
 # letters takes minutes, in which nothing else runs.
 _MARK = re.compile(r"<!--|-->|<(?P<slash>/?)(?P<name>[a-zA-Z][a-zA-Z0-9-]*+)[^<>]*+>|<![^<>]*+>")
-_NO_CHARACTER = re.compile(r"&#[0-9]{8,};?")
-"""Larger than any character's number; `unescape` fails at thousands of digits."""
+_NO_CHARACTER = re.compile(r"&#[0-9]{20,};?")
+"""The number of no character; `unescape` fails at thousands of digits."""
 
 BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
