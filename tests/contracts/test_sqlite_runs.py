@@ -346,7 +346,7 @@ while status:
     child = os.fork()
     if not child:
         die_at(statement)
-        sqlite_file._open(path, 5000, UseLock(path), lambda db: None)
+        sqlite_file._open(path, "sqlite", 5000, UseLock(path), lambda db: None)
         os._exit(0)
     _, status = os.waitpid(child, 0)
 print(statement)
