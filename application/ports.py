@@ -1,12 +1,13 @@
 """The ports: what the server needs from the outside, each a promise that contract tests check.
 
 Model ⊃ Format + Engine   one turn: a conversation in, deltas out
-Store                     all that is kept, in one place; one class implements its five parts:
+Store                     all that is kept, in one place; one class implements its six parts:
     ResponseStore         responses, conversations and their items
     RunStore              who runs what, and the logs of runs that outlive their process
     RepeatStore           which response an Idempotency-Key has
     Outbox                webhooks that are to be delivered
     KeyStore              API keys, hashed
+    Agreements            what all servers of the store have in common
 EventLog                  the events of each run of this process, for its readers
 PromptTemplates           what requests leave open, by name and version
 FileStore                 the files that clients uploaded
@@ -688,7 +689,20 @@ class KeyStore(Protocol):
         """Forget a key: False if there is none of this id."""
 
 
-class Store(ResponseStore, RunStore, RepeatStore, Outbox, KeyStore, Protocol):
+class Agreements(Protocol):
+    """What all servers of a store have in common, by name, for as long as there is the store.
+
+    Raises: StoreError.
+    """
+
+    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+        """Keep `value` if there is none of this name, or it is `instead_of`; return what is kept.
+
+        Of several that ask at once, all are told the same value.
+        """
+
+
+class Store(ResponseStore, RunStore, RepeatStore, Outbox, KeyStore, Agreements, Protocol):
     """All that is kept. One class, since much of it is written in one transaction."""
 
 

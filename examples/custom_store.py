@@ -51,6 +51,7 @@ WRITES = (
     "remove",
     "add_key",
     "revoke_key",
+    "agree",
 )
 """What changes something that outlives a server. Who is alive does not: nobody is at a start."""
 

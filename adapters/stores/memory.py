@@ -230,6 +230,7 @@ class MemoryStore(Store):
         self._reserved_by: dict[Key, str] = {}
         self._outbox: dict[str, _Due] = {}
         self._api_keys: dict[str, ApiKey] = {}
+        self._agreed: dict[str, bytes] = {}
 
     async def start(self) -> None:
         pass
@@ -524,6 +525,13 @@ class MemoryStore(Store):
 
     async def revoke_key(self, key_id: str) -> bool:
         return self._api_keys.pop(key_id, None) is not None
+
+    # --- agreements -------------------------------------------------------------------------------
+
+    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+        if self._agreed.get(name) in (None, instead_of):
+            self._agreed[name] = value
+        return self._agreed[name]
 
     # ----------------------------------------------------------------------------------------------
 

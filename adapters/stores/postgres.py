@@ -432,6 +432,17 @@ class PostgresStore(Store):
     async def revoke_key(self, key_id: str) -> bool:
         return bool(await self._server.fetch(sql.REVOKE_KEY, key_id))
 
+    # --- agreements -------------------------------------------------------------------------------
+
+    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+        async def work(db: Connection) -> bytes:
+            await db.execute(sql.AGREE, name, value, instead_of)
+            # A statement of its own: the first may have waited for another that wrote it.
+            kept: bytes = await db.fetchval(sql.AGREED, name)
+            return kept
+
+        return await self._server.together(work)
+
 
 # --- parts of transactions ------------------------------------------------------------------------
 

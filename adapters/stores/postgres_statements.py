@@ -456,3 +456,12 @@ KEYS = "SELECT id, name, tenant, hash, created_at FROM api_keys ORDER BY number"
 KEY = "SELECT id, name, tenant, hash, created_at FROM api_keys WHERE hash = $1"
 
 REVOKE_KEY = "DELETE FROM api_keys WHERE id = $1 RETURNING id"
+
+# --- agreements -----------------------------------------------------------------------------------
+
+AGREE = """
+INSERT INTO agreed (name, value) VALUES ($1, $2)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE agreed.value = $3
+"""
+
+AGREED = "SELECT value FROM agreed WHERE name = $1"

@@ -333,7 +333,7 @@ class RedisStore(Store):
         with self._redis.complaining():
             await self._news.wait(channel, is_due, limit_s=limit_s)
 
-    # --- Idempotency-Keys, notices, API keys ------------------------------------------------------
+    # --- Idempotency-Keys, notices, API keys, agreements ------------------------------------------
 
     async def reserve(
         self,
@@ -388,6 +388,11 @@ class RedisStore(Store):
     async def revoke_key(self, key_id: str) -> bool:
         [revoked] = await self._redis.run("revoke_key", id=key_id)
         return bool(revoked)
+
+    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+        kept: bytes
+        [kept] = await self._redis.run("agree", name=name, value=value, instead_of=instead_of)
+        return kept
 
 
 # --- names in Redis -------------------------------------------------------------------------------

@@ -61,9 +61,10 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
     "repeats": {"reserve": WRITES, "unreserve": FREES},
     "outbox": {"due": FREES, "delay": FREES, "remove": FREES},
     "api_keys": {"add_key": WRITES, "keys": READS, "key": READS, "revoke_key": FREES},
+    "agreements": {"agree": WRITES},
 }
 
-REPEATABLE = frozenset({"append", "beat", "leave", "update_conversation", "unreserve"})
+REPEATABLE = frozenset({"agree", "append", "beat", "leave", "update_conversation", "unreserve"})
 """What comes to the same when it is done twice, as reading does: it is tried again, once."""
 
 REASONS: Mapping[type[BaseException], str] = {

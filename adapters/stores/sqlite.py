@@ -109,6 +109,13 @@ KEY = "SELECT id, name, tenant, hash, created_at FROM api_keys WHERE hash = ?"
 
 REVOKE_KEY = "DELETE FROM api_keys WHERE id = ? RETURNING id"
 
+AGREE = """
+INSERT INTO agreed (name, value) VALUES (?1, ?2)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE agreed.value = ?3
+"""
+
+AGREED = "SELECT value FROM agreed WHERE name = ?"
+
 
 class SqliteStore(Store):
     """Nothing of a deleted response stays in the file once no other response continues it.
@@ -371,6 +378,16 @@ class SqliteStore(Store):
 
     async def revoke_key(self, key_id: str) -> bool:
         return bool(await self._change(REVOKE_KEY, key_id))
+
+    # --- agreements -------------------------------------------------------------------------------
+
+    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+        def work(db: apsw.Connection) -> bytes:
+            db.execute(AGREE, (name, value, instead_of))
+            kept: bytes = rows_of(db, AGREED, (name,))[0][0]
+            return kept
+
+        return await self._file.write(work)
 
     # --- all of them ------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from antiphon.adapters.testing.agreements import AgreementsContract
 from antiphon.adapters.testing.key_store import KeyStoreContract
 from antiphon.adapters.testing.outbox import OutboxContract
 from antiphon.adapters.testing.repeat_store import RepeatStoreContract
@@ -14,7 +15,12 @@ from antiphon.application.ports import Store
 
 @pytest.mark.asyncio
 class StoreContract(
-    ResponseStoreContract, RunStoreContract, RepeatStoreContract, OutboxContract, KeyStoreContract
+    ResponseStoreContract,
+    RunStoreContract,
+    RepeatStoreContract,
+    OutboxContract,
+    KeyStoreContract,
+    AgreementsContract,
 ):
     """Subclass it where pytest collects tests.
 

@@ -255,6 +255,11 @@ class Asks:
         name = self.name()
         return lambda store: store.revoke_key(name)
 
+    async def an_agreement(self) -> Ask:
+        name, value = self.one(*KEYS), self.one(b"1", b"\0\xff")
+        instead_of = self.one(None, b"1", b"\0\xff")
+        return lambda store: store.agree(name, value, instead_of=instead_of)
+
 
 async def outcome(call: Awaitable[Any]) -> Any:
     try:

@@ -23,6 +23,7 @@
 --   due               sorted  notices by when they are due
 --   use:TENANT        hash    responses bytes waiting
 --   api_keys, api_key_hashes, api_key_order
+--   agreed            hash    what all servers have in common, by name
 
 local call = redis.call
 local operation = {}
