@@ -1,5 +1,5 @@
 """What the server's key is for: sealing with AES-GCM, bound to the tenant (api_surface 7.11), and
-salts.
+salts; and what it is known by.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ NONCE_BYTES = 12
 VERSION = b"\x01"
 SALTS = b"antiphon cache salts, version 1"
 """What the key for salts is derived with: nothing that is told of a salt tells of the key."""
+FINGERPRINT = b"antiphon seal key fingerprint, version 1"
+"""As SALTS; the fingerprint lies in the store, whose readers are not to read what is sealed."""
 
 
 class Sealer:
@@ -37,6 +39,10 @@ class Sealer:
     def start(self) -> None:
         """Read the key, or make it. Raises: SettingsError."""
         self._load()
+
+    def fingerprint(self) -> bytes:
+        """Return 32 bytes that are the same for all servers of one key. Raises: SettingsError."""
+        return hmac.digest(self._load(), FINGERPRINT, "sha256")
 
     def seal(self, tenant: str, text: str) -> str:
         """Return an opaque string. Raises: SettingsError when the key cannot be read or made."""

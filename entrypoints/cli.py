@@ -1,4 +1,4 @@
-"""The command line: `antiphon serve`, `antiphon keys`, `antiphon version`.
+"""The command line: `antiphon serve`, `keys`, `change-seal-key` and `version`.
 
 Its options are made from the fields of `Settings`. Nothing heavy is imported before it is needed:
 help and version answer at once.
@@ -228,7 +228,7 @@ def keys() -> None:
     """
 
 
-def _where_keys_are(*paths: str) -> Callable[[Command], Command]:
+def _settings_options(*paths: str) -> Callable[[Command], Command]:
     """Add the options that say which store a server with these settings has."""
 
     def add(command: Command) -> Command:
@@ -243,7 +243,7 @@ def _where_keys_are(*paths: str) -> Callable[[Command], Command]:
     return add
 
 
-def _settings_for_keys(config: Path | None, **options: str | None) -> s.Settings:
+def _settings_from(config: Path | None, **options: str | None) -> s.Settings:
     return s.load(s.find_file(config, os.environ), os.environ, _given(options, None))
 
 
@@ -255,38 +255,54 @@ def _settings_for_keys(config: Path | None, **options: str | None) -> s.Settings
     type=click.Path(path_type=Path, dir_okay=False),
     help="A keys file to add it to, instead of the store; it is made when it is missing.",
 )
-@_where_keys_are("store", "data_dir")
+@_settings_options("store", "data_dir")
 def create_key(
     name: str, tenant: str, file: Path | None, config: Path | None, **options: str | None
 ) -> None:
     """Make a key and print it, once: only its hash is kept."""
     from antiphon.entrypoints.keys import create  # like the server, it imports the stores
 
-    key, kept = create(_settings_for_keys(config, **options), name, tenant, file)
+    key, kept = create(_settings_from(config, **options), name, tenant, file)
     click.echo(key)
     click.echo(f"{kept.id} is a key of the tenant {tenant}. It is not shown again.", err=True)
 
 
 @keys.command("list")
-@_where_keys_are("store", "data_dir", "keys_file")
+@_settings_options("store", "data_dir", "keys_file")
 def list_keys(config: Path | None, **options: str | None) -> None:
     """List the keys, but not what they are: their ids, tenants, names, ages and places."""
     from antiphon.entrypoints.keys import listed
 
-    for key, where in listed(_settings_for_keys(config, **options)):
+    for key, where in listed(_settings_from(config, **options)):
         made = datetime.fromtimestamp(key.created_at, UTC).strftime("%Y-%m-%d")
         click.echo(f"{key.id}\t{key.tenant}\t{key.name}\t{made}\t{where}")
 
 
 @keys.command("revoke")
 @click.argument("key_id", metavar="ID")
-@_where_keys_are("store", "data_dir", "keys_file")
+@_settings_options("store", "data_dir", "keys_file")
 def revoke_key(key_id: str, config: Path | None, **options: str | None) -> None:
     """Forget the key ID: within five seconds, no server takes it any more."""
     from antiphon.entrypoints.keys import revoke
 
-    revoke(_settings_for_keys(config, **options), key_id)
+    revoke(_settings_from(config, **options), key_id)
     click.echo(f"{key_id} is revoked.", err=True)
+
+
+@app.command("change-seal-key")
+@_settings_options("store", "data_dir", "seal_key_file")
+def change_seal_key(config: Path | None, **options: str | None) -> None:
+    """Let servers with this seal key have the store, and no others.
+
+    Stop those that run first. What was sealed with the key before is lost: responses that wait in
+    the store fail, sealed reasoning is left out, compactions are refused. A key file that is
+    missing is made.
+    """
+    from antiphon.entrypoints.seal_key import change  # like the server, it imports the stores
+
+    settings = _settings_from(config, **options)
+    change(settings)
+    click.echo(f"{settings.seal_key_path} is the seal key of {settings.shown_store}.", err=True)
 
 
 @app.command()

@@ -28,6 +28,7 @@ from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol, WebSocketProtocol
 from antiphon.entrypoints.keys import start_keys
 from antiphon.entrypoints.log_lines import LogLines
+from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")
@@ -186,9 +187,9 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     store = container.store()
     await store.start()
     stack.push_async_callback(store.aclose)
+    await start_sealing(container)  # before anything of the store is touched
     await stack.enter_async_context(_beside(container.sweep().every(settings.sweep_s)))
     await stack.enter_async_context(_beside(container.deliver_notices().every(LOOK_FOR_NOTICES_S)))
-    container.sealer().start()
     await start_keys(container)
     prompts = container.prompts()
     if prompts is not None:

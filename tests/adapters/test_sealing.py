@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import urlsafe_b64encode
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,13 @@ def test_a_salt_is_the_same_for_all_servers_of_a_key_and_no_others(tmp_path: Pat
     salt = Sealer(tmp_path / "key").salt("t", "a")
     assert Sealer(tmp_path / "key").salt("t", "a") == salt
     assert Sealer(tmp_path / "other").salt("t", "a") != salt
+
+
+def test_servers_know_a_key_by_what_tells_nothing_of_it(tmp_path: Path) -> None:
+    sealer = Sealer(tmp_path / "key")
+    fingerprint = sealer.fingerprint()
+    assert Sealer(tmp_path / "key").fingerprint() == fingerprint
+    assert Sealer(tmp_path / "other").fingerprint() != fingerprint
+    key = (tmp_path / "key").read_bytes()
+    assert fingerprint not in (key, sha256(key).digest())
+    assert urlsafe_b64encode(fingerprint).decode().rstrip("=") != sealer.salt("", None)

@@ -1,0 +1,66 @@
+"""Servers of a store have one seal key: another one is told at the start, or changed on purpose."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.domain.errors import SettingsError
+
+CHANGE = (sys.executable, "-m", "antiphon.entrypoints.cli", "change-seal-key")
+
+Serve = Callable[..., Any]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'shared.db'}"
+
+
+def starts(serve_from: Serve, folder: Path, **settings: Any) -> bool:
+    with serve_from(folder, **settings):
+        return True
+
+
+def refused(serve_from: Serve, folder: Path, **settings: Any) -> str:
+    with pytest.raises(SettingsError) as told, serve_from(folder, **settings):
+        pass
+    return str(told.value)
+
+
+def test_a_server_with_another_key_than_the_stores_is_refused(
+    serve_from: Serve, tmp_path: Path, store: str
+) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    with serve_from(ours, store=store):
+        sentence = refused(serve_from, theirs, store=store)
+        assert starts(serve_from, theirs, store=store, seal_key_file=ours / "seal.key")
+    assert f"another seal key than {theirs / 'seal.key'}" in sentence
+    assert "--seal-key-file" in sentence
+    assert "`antiphon change-seal-key`" in sentence
+    assert refused(serve_from, theirs, store=store) == sentence
+
+
+def test_the_key_of_a_store_is_changed_on_purpose(
+    serve_from: Serve, tmp_path: Path, store: str
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    assert starts(serve_from, old, store=store)
+    changed = subprocess.run(
+        [*CHANGE, "--store", store, "--data-dir", str(new)],
+        env={k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")},
+        encoding="utf-8",
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (changed.returncode, changed.stdout) == (0, ""), changed.stderr
+    assert changed.stderr == f"{new / 'seal.key'} is the seal key of {store}.\n"
+    assert "another seal key" in refused(serve_from, old, store=store)
+    assert starts(serve_from, new, store=store)
