@@ -386,8 +386,9 @@ class PostgresStore(Store):
         async def work(db: Connection) -> Row:
             while True:
                 row = (tenant, key, response_id, fingerprint, owner, float(expires_at))
-                await db.execute(sql.LOCK_REPEAT, tenant, key)
-                await db.execute(sql.RESERVE, *row)
+                if not await db.fetchval(sql.RESERVE_NEW, *row):
+                    await db.execute(sql.LOCK_REPEAT, tenant, key)
+                    await db.execute(sql.RESERVE, *row)
                 found: Row | None = await db.fetchrow(sql.RESERVED, tenant, key)
                 if found is not None:  # else it was freed in between
                     return found

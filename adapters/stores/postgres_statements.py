@@ -397,19 +397,24 @@ WHERE runs.response IS NULL OR runs.next_event IS NULL OR runs.next_event > g.af
 # Before it is asked whether the key's response is there: one that is being created is waited for.
 LOCK_REPEAT = "SELECT 1 FROM repeats WHERE tenant = $1 AND key = $2 FOR UPDATE"
 
+# A row that is there is not judged here, since it may have come after what this statement sees: its
+# response would seem not to be there.
+RESERVE_NEW = """
+INSERT INTO repeats (tenant, key, response_id, fingerprint, owner, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (tenant, key) DO NOTHING
+RETURNING response_id
+"""
+
 # A key is free once it has expired, and if its response is not there, nor will be since its owner
 # is dead.
 RESERVE = """
-INSERT INTO repeats (tenant, key, response_id, fingerprint, owner, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (tenant, key) DO UPDATE SET response_id = excluded.response_id,
-    fingerprint = excluded.fingerprint, owner = excluded.owner, expires_at = excluded.expires_at
-WHERE repeats.expires_at <= extract(epoch FROM clock_timestamp()) OR NOT (
+UPDATE repeats SET response_id = $3, fingerprint = $4, owner = $5, expires_at = $6
+WHERE tenant = $1 AND key = $2 AND (expires_at <= extract(epoch FROM clock_timestamp()) OR NOT (
     EXISTS (SELECT 1 FROM servers WHERE owner = repeats.owner AND alive_until > clock_timestamp())
     OR EXISTS (
         SELECT 1 FROM responses r
-        WHERE r.tenant = $1 AND r.id = repeats.response_id AND r.body IS NOT NULL))
-RETURNING response_id
+        WHERE r.tenant = $1 AND r.id = repeats.response_id AND r.body IS NOT NULL)))
 """
 
 RESERVED = """
