@@ -12,9 +12,11 @@ from antiphon.adapters.formats.chat_template.constraint import constraint
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.application.ports import Turn
 from antiphon.application.sampling import Constraint
+from antiphon.domain import web
 from antiphon.domain.errors import RequestError
+from antiphon.domain.offers import FILE_SEARCH_SPEC, PYTHON_SPEC, Definition, offer
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import Choice, Shell, ToolSpec
 
 SCHEMA = {
     "type": "object",
@@ -26,6 +28,11 @@ WEATHER = ToolSpec(name="get_weather", parameters=SCHEMA, strict=True)
 PATCH = ToolSpec(name="patch", kind="custom")
 ZIP = ToolSpec(name="zip", kind="custom", grammar=("regex", "[0-9]{5}"))
 BEYOND = ToolSpec(name="beyond", kind="custom", grammar=("lark", 'start: %json {"type": "null"}'))
+[SHELL] = offer(
+    [Definition(tool=Shell(environment={"type": "container_auto"}), path="tools[0]", is_run=True)],
+    None,
+).specs
+OWN = (*web.SPECS.values(), PYTHON_SPEC, FILE_SEARCH_SPEC, SHELL)
 REQUIRED = Choice(mode="required")
 JSON = TextConfig(format={"type": "json_schema", "name": "n", "schema": SCHEMA})
 
@@ -75,6 +82,11 @@ def needs_xgrammar(test: Any) -> Any:
 Accepts = Callable[[Constraint | None, str], bool]
 
 PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+CODE = '<tool_call>\n{"name": "python", "arguments": {"code": "print(1)\\n"}}\n</tool_call>'
+FOUND = '<tool_call>\n{"name": "file_search", "arguments": {"queries": ["a", "b"]}}\n</tool_call>'
+SEARCHED = '<tool_call>\n{"name": "web_search", "arguments": {"query": "bonn"}}\n</tool_call>'
+OPENED = '<tool_call>\n{"name": "open_page", "arguments": {"id": "https://a.b"}}\n</tool_call>'
+LISTED = '<tool_call>\n{"name": "shell", "arguments": {"commands": ["ls"]}}\n</tool_call>'
 DIFF = '<tool_call>\n{"name": "patch", "arguments": {"input": "a\\nb"}}\n</tool_call>'
 BAD = '<tool_call>\n{"name": "get_weather", "arguments": {"town": "Paris"}}\n</tool_call>'
 THOUGHT = "<think>\nA <tool_call> { maybe.\n</think>\n\n"
@@ -125,6 +137,31 @@ def accepts() -> Accepts:
             },
             [DIFF],
             [PARIS],
+        ),
+        (
+            {"tools": OWN, "choice": Choice(mode="required", names=frozenset(web.SPECS))},
+            [SEARCHED, OPENED, THOUGHT + SEARCHED],
+            ["Hi", CODE, FOUND, LISTED, SEARCHED.replace("bonn", "")],
+        ),
+        (
+            {"tools": OWN, "choice": Choice(mode="required", names=frozenset({"python"}))},
+            [CODE, THOUGHT + CODE],
+            ["Hi", SEARCHED, FOUND, LISTED, CODE.replace("code", "cod")],
+        ),
+        (
+            {"tools": OWN, "choice": Choice(mode="required", names=frozenset({"file_search"}))},
+            [FOUND, THOUGHT + FOUND],
+            ["Hi", SEARCHED, CODE, LISTED, FOUND.replace('"a", "b"', "")],
+        ),
+        (
+            {"tools": OWN, "choice": Choice(mode="required", names=frozenset({"shell"}))},
+            [LISTED, THOUGHT + LISTED],
+            ["Hi", SEARCHED, CODE, FOUND, LISTED.replace("commands", "cmd")],
+        ),
+        (
+            {"tools": OWN, "choice": Choice(names=frozenset({"python", "file_search"}))},
+            ["Hi", f"Hi\n{CODE}\n{FOUND}"],
+            [SEARCHED, LISTED],
         ),
         (
             {"tools": [WEATHER, PATCH]},

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from antiphon.domain import web
 from antiphon.domain.client_tools import CLIENT_TOOLS, parameters_of
+from antiphon.domain.offers import FILE_SEARCH_SPEC, PYTHON_SPEC, Definition, offer
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import Choice, Shell, ToolSpec
 
 CITY = {
     "type": "object",
@@ -39,6 +43,17 @@ def a_choice(mode: Any, *names: str) -> Choice:
 def call(name: str, arguments: str) -> str:
     return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}"
 
+
+def own(recipient: str, given: str, channel: str = "analysis") -> str:
+    return f"<|channel|>{channel} to={recipient} code<|message|>{given}"
+
+
+BROWSER = tuple(web.SPECS.values())
+PLACE = {"type": "container_auto"}
+[SHELL] = offer(
+    [Definition(tool=Shell(environment=PLACE), path="tools[0]", is_run=True)], None
+).specs
+RENAMED_PYTHON = msgspec.structs.replace(PYTHON_SPEC, name="code_interpreter")
 
 ANSWER = TextConfig(
     format={
@@ -121,6 +136,94 @@ CASES: dict[str, dict[str, Any]] = {
             call("apply_patch", '{"patch": "x"}'),
             call("get_weather", ARGUMENTS),
         ],
+    },
+    "a web search, forced": {
+        "turn": {"tools": (*BROWSER, WEATHER), "choice": a_choice("required", *web.SPECS)},
+        "allowed": [
+            own("browser.search", '{"query": "bonn", "topn": 3}'),
+            own("browser.search", '{"query": "bonn"}', "commentary"),
+            THOUGHT + own("browser.open", '{"id": 3, "cursor": 0}'),
+            THOUGHT + own("browser.open", '{"id": "https://example.org"}'),
+            PREAMBLE + own("browser.find", '{"pattern": "x"}', "commentary"),
+        ],
+        "refused": [
+            FINAL + "Hi",
+            own("browser.search", "{}"),
+            own("browser.search", '{"query": ""}'),
+            own("browser.find", '{"query": "bonn"}'),
+            own("browser.search", '{"query": "bonn"}', "final"),
+            own("functions.web_search", '{"query": "bonn"}'),
+            call("get_weather", ARGUMENTS),
+        ],
+    },
+    "commands, forced": {
+        "turn": {"tools": (SHELL, WEATHER), "choice": a_choice("required", SHELL.name)},
+        "allowed": [
+            own("container.exec", '{"cmd": ["bash", "-lc", "ls"], "timeout": 9}'),
+            THOUGHT + own("container.exec", '{"cmd": [], "env": {"A": "b"}}', "commentary"),
+        ],
+        "refused": [
+            FINAL + "Hi",
+            own("container.exec", '{"cmd": "ls"}'),
+            own("container.exec", '{"workdir": "/tmp"}'),
+            own("container.feed", '{"cmd": ["ls"]}'),
+            call("get_weather", ARGUMENTS),
+        ],
+    },
+    "code, forced": {
+        "turn": {"tools": (PYTHON_SPEC, WEATHER), "choice": a_choice("required", "python")},
+        "allowed": [
+            own("python", "print(1)\n"),
+            THOUGHT + own("python", '{"code": "1"}', "commentary"),
+        ],
+        "refused": [
+            FINAL + "Hi",
+            own("python", "1<|end|>"),
+            own("functions.python", "1"),
+            call("get_weather", ARGUMENTS),
+        ],
+    },
+    "code, forced, beside a function of its name": {
+        "turn": {
+            "tools": (RENAMED_PYTHON, a_tool("python")),
+            "choice": a_choice("required", RENAMED_PYTHON.name),
+        },
+        "allowed": [THOUGHT + call(RENAMED_PYTHON.name, '{"code": "print(1)"}')],
+        "refused": [own("python", "print(1)"), call("python", ARGUMENTS), FINAL + "Hi"],
+    },
+    "a search of files, forced": {
+        "turn": {
+            "tools": (FILE_SEARCH_SPEC, *BROWSER),
+            "choice": a_choice("required", "file_search"),
+        },
+        "allowed": [THOUGHT + call("file_search", '{"queries": ["a", "b"]}')],
+        "refused": [
+            FINAL + "Hi",
+            call("file_search", '{"queries": []}'),
+            call("file_search", '{"query": "a"}'),
+            own("browser.search", '{"query": "bonn"}'),
+        ],
+    },
+    "own tools that may be called, beside one that may not": {
+        "turn": {
+            "tools": (*BROWSER, PYTHON_SPEC, SHELL),
+            "choice": a_choice("auto", *web.SPECS, "python"),
+        },
+        "allowed": [
+            FINAL + "Hi",
+            THOUGHT + own("browser.search", '{"query": "bonn"}'),
+            PREAMBLE + THOUGHT + own("python", "1"),
+        ],
+        "refused": [own("container.exec", '{"cmd": ["ls"]}')],
+    },
+    "a schema for the answer, beside tools of its own": {
+        "turn": {"tools": (*BROWSER, PYTHON_SPEC), "text": ANSWER},
+        "allowed": [
+            FINAL + '{"a": true}',
+            THOUGHT + own("browser.open", '{"cursor": 1}'),
+            own("python", "1"),
+        ],
+        "refused": [FINAL + "Hi"],
     },
     "a schema for the answer": {
         "turn": {"tools": (), "text": ANSWER},
