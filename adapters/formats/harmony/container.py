@@ -24,7 +24,7 @@ ABOUT_EXEC = "Runs a command in the container and returns what it prints."
 PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "cmd": {"type": "array", "items": {"type": "string"}},
+        "cmd": {"type": "array", "items": {"type": "string"}, "minItems": 1},
         "workdir": {"type": ["string", "null"]},
         "env": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
         "timeout": {"type": ["integer", "null"], "description": "in seconds"},

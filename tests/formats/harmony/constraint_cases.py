@@ -160,11 +160,12 @@ CASES: dict[str, dict[str, Any]] = {
         "turn": {"tools": (SHELL, WEATHER), "choice": a_choice("required", SHELL.name)},
         "allowed": [
             own("container.exec", '{"cmd": ["bash", "-lc", "ls"], "timeout": 9}'),
-            THOUGHT + own("container.exec", '{"cmd": [], "env": {"A": "b"}}', "commentary"),
+            THOUGHT + own("container.exec", '{"cmd": ["a"], "env": {"A": "b"}}', "commentary"),
         ],
         "refused": [
             FINAL + "Hi",
             own("container.exec", '{"cmd": "ls"}'),
+            own("container.exec", '{"cmd": []}'),
             own("container.exec", '{"workdir": "/tmp"}'),
             own("container.feed", '{"cmd": ["ls"]}'),
             call("get_weather", ARGUMENTS),
