@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import httpx
 import msgspec
 import pytest
 from msgspec import Struct
+from openai import OpenAI
 from tests import mcp_site
 from tests.http.conftest import MODELS, create, frames, script, wait_until
 from tests.mcp_site import Site
@@ -28,7 +30,8 @@ from antiphon.domain.lifecycle import State, advance
 
 Json = dict[str, Any]
 Ask = Callable[[Sequence[Json]], Json]
-"""The responses so far -> the next request's fields. `{site}` is where the MCP server is."""
+"""The responses so far -> the next request's fields. `{site}` is where the MCP server is, `{file}`
+the id of an uploaded file, `{files}` that of a vector store with it in it."""
 
 FLOWS_AT = Path(__file__).parent / "flows"
 STEP_TOKENS = 8
@@ -38,11 +41,13 @@ STEP_TOKENS = 8
 
 
 class Flow(Struct, frozen=True):
-    """Requests, one after another. `needs`: a program without which it cannot be played."""
+    """Requests, one after another. `needs`: a program without which it cannot be played.
+    `web`: what is searched, a row of WEBS."""
 
     requests: Sequence[Ask]
     models: Sequence[str] = MODELS
     needs: str | None = None
+    web: str = "a folder"
 
 
 def ask(*turns: Any, **fields: Any) -> Ask:
@@ -63,6 +68,14 @@ def answer(*, approve: bool, **fields: Any) -> Ask:
     return asked
 
 
+def shell(*commands: str, **action: Any) -> Json:
+    return {"call": "shell", "args": {"commands": list(commands), **action}}
+
+
+def search_files(*queries: str) -> Json:
+    return {"call": "file_search", "args": {"queries": list(queries)}}
+
+
 def mcp(**fields: Any) -> list[Json]:
     tool = {"type": "mcp", "server_label": "calc", "server_url": "{site}/mcp"}
     return [{**tool, "require_approval": "never", **fields}]
@@ -76,6 +89,18 @@ PYTHON: Json = {
     "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
     "include": ["code_interpreter_call.outputs"],
 }
+SHELL = [{"type": "shell", "environment": {"type": "container_auto"}}]
+WEB: Json = {
+    "tools": [{"type": "web_search"}],
+    "include": ["web_search_call.action.sources", "web_search_call.results"],
+}
+FILES: Json = {
+    "tools": [{"type": "file_search", "vector_store_ids": ["{files}"]}],
+    "include": ["file_search_call.results"],
+}
+TEXT = "Refunds are paid within two weeks."
+PAGE = "# Psalms\n\nThere are 150 psalms."
+SEARCH: Json = {"call": "browser.search", "args": {"query": "psalms"}}
 MINE: Json = {"type": "function", "name": "mine", "parameters": {"type": "object"}}
 HIDDEN = [
     {"type": "function", "name": "pay", "description": "Pays a bill.", "defer_loading": True},
@@ -152,6 +177,73 @@ FLOWS: Mapping[str, Flow] = {
         ],
         needs="bwrap",
     ),
+    "code_interpreter_files": Flow(
+        [
+            ask(
+                {"python": "open('loud.txt', 'w').write(open('refunds.txt').read().upper())"},
+                {"say": "It is in [loud.txt](sandbox:/mnt/data/loud.txt)."},
+                include=PYTHON["include"],
+                tools=[
+                    {
+                        "type": "code_interpreter",
+                        "container": {"type": "auto", "file_ids": ["{file}"]},
+                    }
+                ],
+            )
+        ],
+        needs="bwrap",
+    ),
+    "shell": Flow(
+        [
+            ask(
+                [{"think": "Look."}, shell("echo one", "echo two >&2; exit 3")],
+                {"say": "One and two."},
+                tools=SHELL,
+            )
+        ],
+        needs="bwrap",
+    ),
+    "shell_timeout": Flow(
+        [ask(shell("sleep 60", timeout_ms=200), {"say": "Too long."}, tools=SHELL)],
+        needs="bwrap",
+    ),
+    "shell_arguments_malformed": Flow(
+        [ask({"call": "shell", "args": '{"comm'}, {"say": "I slipped."}, tools=SHELL)],
+        needs="bwrap",
+    ),
+    "web_search": Flow(
+        [
+            ask(
+                [{"think": "Look it up."}, SEARCH],
+                {"call": "browser.open", "args": {"id": 0}},
+                {"call": "browser.find", "args": {"pattern": "150"}},
+                {"say": "There are 150【1†L2】."},
+                **WEB,
+            )
+        ]
+    ),
+    "web_search_of_no_page": Flow(
+        [
+            ask(
+                {"call": "browser.open", "args": {"id": "https://corpus.invalid/none"}},
+                {"say": "It is not there."},
+                **WEB,
+            )
+        ]
+    ),
+    "web_search_without_an_answer": Flow(
+        [ask(SEARCH, {"say": "Nobody answers."}, **WEB)], web="nobody"
+    ),
+    "file_search": Flow(
+        [
+            ask(
+                [{"think": "Look."}, search_files("refunds paid?")],
+                {"say": "Within two weeks 【0:0†refunds.txt】."},
+                **FILES,
+            )
+        ]
+    ),
+    "file_search_arguments_malformed": Flow([ask(search_files(), {"say": "I slipped."}, **FILES)]),
     "tool_search": Flow(
         [
             ask(
@@ -185,21 +277,54 @@ def site() -> Iterator[Site]:
         yield listening
 
 
+class Playing(Struct, frozen=True):
+    """A server, and what its requests name."""
+
+    client: httpx.Client
+    named: Mapping[str, str]
+
+
+WEBS: Mapping[str, Json] = {
+    "a folder": {"web_search": "corpus"},
+    "nobody": {"web_search": "searxng", "web.url": "http://127.0.0.1:1/"},
+}
+
+
 @pytest.fixture(scope="module")
-def client(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A client of a server that runs whatever this machine has the programs for."""
-    settings = {
-        "fetch.urls": True,
-        "fetch.hosts": ["127.0.0.1:*"],
-        "fetch.private": ["127.0.0.1"],
-        "scripted.step_tokens": STEP_TOKENS,
-        "code_interpreter": shutil.which("bwrap") is not None,
-    }
-    with (
-        serve_from(tmp_path_factory.mktemp("flows"), **settings) as server,
-        httpx.Client(base_url=server.api, timeout=15) as client,
-    ):
-        yield client
+def play(
+    site: Site, serve_from: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Playing]]:
+    """Servers by the web that they search; each runs whatever this machine has the programs for."""
+    with ExitStack() as stack:
+        playing = {}
+        for web, searched in WEBS.items():
+            folder = tmp_path_factory.mktemp("flows")
+            (folder / "psalms.md").write_text(PAGE)
+            settings = {
+                "fetch.urls": True,
+                "fetch.hosts": ["127.0.0.1:*"],
+                "fetch.private": ["127.0.0.1"],
+                "scripted.step_tokens": STEP_TOKENS,
+                "code_interpreter": shutil.which("bwrap") is not None,
+                "shell": shutil.which("bwrap") is not None,
+                **searched,
+                **({"web.folder": folder} if searched["web_search"] == "corpus" else {}),
+            }
+            server = stack.enter_context(serve_from(folder, **settings))
+            client = stack.enter_context(httpx.Client(base_url=server.api, timeout=15))
+            playing[web] = Playing(client, {"site": site.origin, **searchable(server.api)})
+        yield playing
+
+
+def searchable(api: str) -> Mapping[str, str]:
+    """Make a vector store with a file in it."""
+    with OpenAI(base_url=api, api_key="none") as client:
+        file = client.files.create(file=("refunds.txt", TEXT.encode()), purpose="user_data")
+        store = client.vector_stores.create()
+        client.vector_stores.files.create_and_poll(
+            file.id, vector_store_id=store.id, poll_interval_ms=10
+        )
+    return {"file": file.id, "files": store.id}
 
 
 def streamed(client: httpx.Client, body: Json) -> tuple[Json, list[Json]]:
@@ -221,8 +346,7 @@ def in_background(client: httpx.Client, body: Json) -> tuple[Json, list[Json]]:
 
 
 def played(
-    client: httpx.Client,
-    site: Site,
+    play: Mapping[str, Playing],
     name: str,
     model: str,
     way: Callable[[httpx.Client, Json], tuple[Json, list[Json]]],
@@ -234,32 +358,37 @@ def played(
     flow = FLOWS[name]
     if flow.needs is not None and shutil.which(flow.needs) is None:
         pytest.skip(f"there is no {flow.needs} on this machine")
+    playing = play[flow.web]
     salt = secrets.token_hex(8)  # what was played before makes no prompt a cached one
     responses: list[Json] = []
     streams: list[list[Json]] = []
     for asked in flow.requests:
-        body = json.loads(json.dumps(asked(responses)).replace("{site}", site.origin))
-        response, events = way(client, {"model": model, "cache_salt": salt, **body})
+        text = json.dumps(asked(responses))
+        for name, value in playing.named.items():
+            text = text.replace(f"{{{name}}}", value)
+        response, events = way(
+            playing.client, {"model": model, "cache_salt": salt, **json.loads(text)}
+        )
         responses.append(response)
         streams.append(events)
-    plainly = Plain(site)
+    plainly = Plain(playing.named["site"])
     return plainly(responses), plainly(streams)
 
 
 class Plain:
     """Replaces what differs from one run to the next. One for all that one run has told."""
 
-    _ID = re.compile(r"\b([a-z]+)_[0-9A-Za-z]{20,}\b")
+    _ID = re.compile(r"\b([a-z]+)([_-])[0-9A-Za-z]{20,}\b")
     _TIME = re.compile(r'("(?:created|completed|expires)_at": )[0-9.]+')
     _SEALED = re.compile(r'("encrypted_content": )"[^"]+"')
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: str) -> None:
         self._site = site
         self._known: dict[str, str] = {}
         self._counts: dict[str, int] = {}
 
     def __call__(self, told: Any) -> Any:
-        text = json.dumps(told).replace(self._site.origin, "http://mcp.example")
+        text = json.dumps(told).replace(self._site, "http://mcp.example")
         text = self._TIME.sub(r"\g<1>1790000000", text)
         text = self._SEALED.sub(r'\1"sealed"', text)
         return json.loads(self._ID.sub(self._small, text))
@@ -267,7 +396,7 @@ class Plain:
     def _small(self, found: re.Match[str]) -> str:
         if found[0] not in self._known:
             count = self._counts[found[1]] = self._counts.get(found[1], 0) + 1
-            self._known[found[0]] = f"{found[1]}_{count}"
+            self._known[found[0]] = f"{found[1]}{found[2]}{count}"
         return self._known[found[0]]
 
 
@@ -285,9 +414,9 @@ def as_sse(events: Sequence[Json]) -> str:
 
 @pytest.mark.parametrize(("name", "model"), PLAYED)
 def test_a_flow_is_told_as_recorded(
-    client: httpx.Client, site: Site, name: str, model: str, update_golden: bool
+    play: Mapping[str, Playing], name: str, model: str, update_golden: bool
 ) -> None:
-    _, streams = played(client, site, name, model, streamed)
+    _, streams = played(play, name, model, streamed)
     FLOWS_AT.mkdir(exist_ok=True)
     for number, events in enumerate(streams, 1):
         golden = FLOWS_AT / f"{name}.{model}.{number}.sse"
@@ -299,13 +428,13 @@ def test_a_flow_is_told_as_recorded(
 
 @pytest.mark.parametrize(("name", "model"), PLAYED)
 def test_however_a_flow_is_asked_for_its_items_are_the_same(
-    client: httpx.Client, site: Site, name: str, model: str
+    play: Mapping[str, Playing], name: str, model: str
 ) -> None:
-    expected, streams = played(client, site, name, model, streamed)
+    expected, streams = played(play, name, model, streamed)
     for events in streams:
         check_order(events)
     for way in (whole, in_background):
-        responses, again = played(client, site, name, model, way)
+        responses, again = played(play, name, model, way)
         for response, wanted in zip(responses, expected, strict=True):
             assert response == {**wanted, "background": response["background"]}
         for events in filter(None, again):
