@@ -44,6 +44,10 @@ class Caller(Protocol):
     def refused(self, start: d.CallStart, arguments: str, why: str) -> Sequence[d.Delta]:
         """Return what a call gives that is not run, or that broke before it gave anything."""
 
+    def cut(self, why: str) -> Sequence[d.Delta]:  # noqa: ARG002
+        """Return what ends a call that broke, or was stopped, after it gave something."""
+        return [d.ItemEnd()]
+
     def found_nobody(self, end: d.ToolEnd) -> bool:  # noqa: ARG002
         """Whether a call ended like this because what runs it is not there, or does not answer;
         not because of what it was asked."""
@@ -111,7 +115,7 @@ class Calls:
             self._left -= 1
         if self._left is not None and self._left < 0:
             return done(refused(NO_MORE))
-        return Work(self._tried(caller, start, arguments), refused, self._places)
+        return Work(self._tried(caller, start, arguments), refused, caller.cut, self._places)
 
     @asynccontextmanager
     async def begun(self, work: Sequence[Work]) -> AsyncGenerator[Sequence[Running]]:

@@ -50,6 +50,9 @@ class Commands(Caller, Cites):
     def refused(self, start: d.CallStart, arguments: str, why: str) -> Sequence[d.Delta]:  # noqa: ARG002
         return [_opened(start), *_Output(0, 0).refused(why), d.ToolEnd()]
 
+    def cut(self, why: str) -> Sequence[d.Delta]:
+        return [d.ToolEnd("incomplete", {"why": f"{why}\n"})]
+
     async def call(self, start: d.CallStart, arguments: str) -> Given:
         fields = fields_of(CONTAINER, arguments)
         if fields is None:

@@ -23,12 +23,13 @@ items of its own may follow."""
 
 
 class Work(Struct, frozen=True):
-    """A call or a listing that may be run: what it gives, and what is given for it when it breaks.
-    It waits for its `place` first.
+    """A call or a listing that may be run: what it gives, and what is given for it when it breaks:
+    `cut`, once it has given something. It waits for its `place` first.
     """
 
     given: Given
     refused: Callable[[str], Sequence[d.Delta]]
+    cut: Callable[[str], Sequence[d.Delta]] = lambda _: [d.ItemEnd()]
     place: AbstractAsyncContextManager[object] = nullcontext()
 
 
@@ -64,8 +65,8 @@ class Running:
             async with self._work.place:
                 why = await self._done()
             if why is not None:
-                # What has begun to give something is cut; else its item says why.
-                self._given.put_nowait([d.ItemEnd()] if self._gave else self._work.refused(why))
+                ended = self._work.cut if self._gave else self._work.refused
+                self._given.put_nowait(ended(why))
         finally:
             self._given.put_nowait(None)
 

@@ -260,6 +260,8 @@ class ShellOutputBuilder:
         self._index = seed.output_index
         self._id = seed.new_id("sho")
         self._outputs: list[dict[str, Any]] = []
+        self._printed: dict[str, str] = {}
+        self._is_over = False
         self.item = i.ShellCallOutput(
             id=self._id,
             status="in_progress",
@@ -277,15 +279,34 @@ class ShellOutputBuilder:
     def add(self, delta: d.Delta) -> Sequence[e.Event]:
         match delta:
             case d.ToolProgress(step="output", fields=fields):
+                for name, text in fields["delta"].items():
+                    self._printed[name] = self._printed.get(name, "") + text
                 return (e.ShellOutputDelta(**self._place(), **fields),)
             case d.ToolProgress(step="output_done", fields=fields):
                 self._outputs.extend(fields["output"])
+                self._printed = {}
                 return (e.ShellOutputDone(**self._place(), **fields),)
+            case d.ToolEnd(fields=fields) if not self._is_over:
+                self._is_over = "why" not in fields
+                return () if self._is_over else self._cut(fields["why"])
         return ()
 
     def close(self, status: str) -> Sequence[e.Event]:
+        cut = self._cut() if self._printed else ()
+        status = status if self._is_over else "incomplete"
         self.item = structs.replace(self.item, status=status, output=tuple(self._outputs))
-        return (e.ItemDone(output_index=self._index, item=self.item),)
+        return (*cut, e.ItemDone(output_index=self._index, item=self.item))
+
+    def _cut(self, why: str = "") -> Sequence[e.Event]:
+        # The protocol has no other outcome of what did not exit.
+        index = len(self._outputs)
+        told: Sequence[e.Event] = ()
+        if why:
+            note = d.ToolProgress("output", {"command_index": index, "delta": {"stderr": why}})
+            told = self.add(note)
+        entry = {"stdout": "", "stderr": "", **self._printed, "outcome": {"type": "timeout"}}
+        fields = {"command_index": index, "output": (entry,)}
+        return (*told, *self.add(d.ToolProgress("output_done", fields)))
 
     def _place(self) -> dict[str, Any]:
         return {"item_id": self._id, "output_index": self._index}

@@ -207,6 +207,20 @@ def test_a_cancelled_call_ends_and_all_that_was_told_stays(
     goes_on(running, begun["id"], model)
 
 
+def test_what_a_command_printed_before_it_was_cancelled_is_kept(
+    running: Running, model: str
+) -> None:
+    begun = create(running.client, **body_of(running, "shell", model, background=True))
+    path = f"/responses/{begun['id']}"
+    wait_for(running, at_work=True)
+    with running.client.stream("GET", path, params={"stream": "true"}) as answer:
+        lines = answer.iter_lines()
+        assert next(line for line in lines if line.startswith("data: ") and "first\\n" in line)
+    output = running.client.post(f"{path}/cancel").json()["output"][-1]
+    kept = {"stdout": "first\n", "stderr": "", "outcome": {"type": "timeout"}}
+    assert (output["status"], output["output"]) == ("incomplete", [kept])
+
+
 def test_whoever_leaves_a_call_leaves_nothing_running(
     running: Running, kind: str, model: str
 ) -> None:

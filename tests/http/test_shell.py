@@ -369,3 +369,16 @@ def test_the_official_client_accumulates_it(container_server: Any, model: str) -
     assert call.type == "shell_call"
     assert output.type == "shell_call_output"
     assert output.output[0].stdout == "hi\n"
+
+
+@pytest.mark.usefixtures("container_server")
+def test_a_call_that_is_stopped_tells_the_model_why(serve: Any, model: str) -> None:
+    given: Json = {"code_interpreter": True, "shell": True, "tools.call_s": 0.5}
+    with serve(**given) as server, httpx.Client(base_url=server.api, timeout=20) as client:
+        turn = shell("echo first; sleep 60", "echo never")
+        response = run(client, model, turn, {"say": "Oh."})
+    [cut] = outputs(response)
+    assert cut["outcome"] == {"type": "timeout"}
+    assert "more than 0.5 seconds" in cut["stderr"]
+    assert [item.get("status") for item in response["output"][1:]] == ["incomplete", "completed"]
+    assert (response["status"], text_of(response)) == ("completed", "Oh.")
