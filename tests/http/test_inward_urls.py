@@ -44,9 +44,15 @@ def brought_mcp_server(url: str) -> Json:
     return {"input": [asked, brought]}
 
 
+def page(url: str) -> Json:
+    """A page that the model opens, as it may have been told to."""
+    opened = {"call": "browser.open", "args": {"id": url}}
+    return {"input": script(opened, {"say": "without"}), "tools": [{"type": "web_search"}]}
+
+
 NAMED_IN: Mapping[str, Callable[[str], Json]] = {
     each.__name__: each
-    for each in (picture, file, picture_of_a_tool, mcp_server, brought_mcp_server)
+    for each in (picture, file, picture_of_a_tool, mcp_server, brought_mcp_server, page)
 }
 """Where a request may name a URL; what is new gets a row."""
 
@@ -62,7 +68,8 @@ def api(sink: Sink, serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -
     """A server that may ask every host there is, so that only addresses are left to check."""
     hosts = inward_urls.allowed_hosts(inward_urls.urls(sink.port))
     folder = tmp_path_factory.mktemp("inward")
-    with serve_from(folder, **{"fetch.urls": True, "fetch.hosts": hosts}) as server:
+    web = {"web_search": "searxng", "web.url": f"http://127.0.0.1:{sink.port}/"}
+    with serve_from(folder, **{"fetch.urls": True, "fetch.hosts": hosts, **web}) as server:
         yield server.api
 
 
@@ -76,10 +83,14 @@ async def test_no_url_of_a_request_reaches_anything_inside(
         async with places:
             body = {"model": "scripted-chat", "store": False, **asked(url)}
             answer = await client.post(f"{api}/responses", json=body)
-        if answer.status_code == 200:  # a server that cannot be listed does not end a response
-            listed, message = answer.json()["output"]
-            assert (listed["tools"], message["type"]) == ([], "message"), url
-            assert listed["error"]
+        if answer.status_code == 200:  # what a tool cannot reach does not end a response
+            tried, message = answer.json()["output"]
+            assert message["type"] == "message", url
+            if asked is page:
+                assert tried["status"] == "failed", url
+            else:
+                assert tried["tools"] == [], url
+                assert tried["error"]
         else:
             assert answer.status_code == 400, (url, answer.text)
             assert answer.json()["error"]["param"]
