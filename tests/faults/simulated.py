@@ -399,6 +399,8 @@ def make_app(folder: Path) -> Any:
         passing_on(ConversationServices, "conversations"),
         any_server.models(),
         any_server.file_services(),
+        any_server.container_services(),
+        any_server.vector_store_services(),
         any_server.ready(),
         started_at=0,
         max_file_bytes=1024,
