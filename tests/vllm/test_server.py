@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ ENGINE_OPTIONS = ["--dtype", "float32", "--max-model-len", "4096", "--enforce-ea
 MODEL = "tiny"
 NO_REASONING: Any = {"effort": "none"}
 ENDLESS = {"ignore_eos": True}
+HAS_SANDBOX = shutil.which("bwrap") is not None
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAADs="
 
 WEATHER = {
@@ -138,11 +140,11 @@ class Server:
 
 
 @contextmanager
-def running(model: Path, data_dir: Path) -> Iterator[Server]:
+def running(model: Path, data_dir: Path, *options: str) -> Iterator[Server]:
     command = [
         *(sys.executable, "-m", "antiphon.entrypoints.cli", "serve", str(model)),
         *("--engine", "vllm", "--host", "127.0.0.1", "--port", "0", "--log-level", "debug"),
-        *("--data-dir", str(data_dir), "--served-model-name", MODEL),
+        *("--data-dir", str(data_dir), "--served-model-name", MODEL, *options),
         *("--", *ENGINE_OPTIONS),
     ]
     server = Server(command)
@@ -162,7 +164,12 @@ def server(
     request: pytest.FixtureRequest, models_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     folder = models_folder / request.param
-    with running(folder, tmp_path_factory.mktemp(request.param)) as server:
+    pages = tmp_path_factory.mktemp("pages")
+    (pages / "choirs.md").write_text("# Choirs\n\nAn antiphon is sung by two choirs.")
+    options = ["--web-search", "corpus", "--web-folder", str(pages)]
+    if HAS_SANDBOX:
+        options += ["--code-interpreter", "--shell"]
+    with running(folder, tmp_path_factory.mktemp(request.param), *options) as server:
         yield server
 
 
@@ -170,14 +177,28 @@ LIKELY = {
     "chat": {"<think>": 6.0, "</think>": 5.0},
     "gpt_oss": {"<|channel|>": 30.0, "<|end|>": 9.5},
 }
+ENDING = {
+    "chat": {'"': 6.0, "}": 6.0, "]": 6.0, "<|im_end|>": 6.0},
+    "gpt_oss": {'"': 16.0, "}": 16.0, '"]': 16.0, "<|call|>": 12.0, "<|return|>": 12.0},
+}
+
+
+def bias(request: pytest.FixtureRequest, folder: Path, marks: Any) -> dict[str, float]:
+    model = request.node.callspec.params["server"]
+    tokenizer = Tokenizer.from_file(str(folder / model / "tokenizer.json"))
+    return {str(tokenizer.token_to_id(mark)): by for mark, by in marks[model].items()}
 
 
 @pytest.fixture
 def likely_reasoning(request: pytest.FixtureRequest, models_folder: Path) -> dict[str, float]:
     """A bias with which a random model may well reason at first, for some twenty tokens."""
-    model = request.node.callspec.params["server"]
-    tokenizer = Tokenizer.from_file(str(models_folder / model / "tokenizer.json"))
-    return {str(tokenizer.token_to_id(mark)): bias for mark, bias in LIKELY[model].items()}
+    return bias(request, models_folder, LIKELY)
+
+
+@pytest.fixture
+def likely_end(request: pytest.FixtureRequest, models_folder: Path) -> dict[str, float]:
+    """A bias with which a random model soon ends the texts, objects and calls that it begins."""
+    return bias(request, models_folder, ENDING)
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -343,6 +364,53 @@ def test_what_is_forced_still_holds_after_reasoning(
         else:
             jsonschema.validate(json.loads(response.output_text), WEATHER)
     assert "reasoning" in kinds
+
+
+OWN_TOOLS: Any = {
+    "web_search": {},
+    "file_search": {},
+    "code_interpreter": {"container": {"type": "auto"}},
+    "shell": {"environment": {"type": "container_auto"}},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", OWN_TOOLS)
+def test_a_forced_call_of_the_servers_own_tool_is_made_and_answered(
+    server: Server, likely_end: dict[str, float], kind: str, stream: bool
+) -> None:
+    if kind in ("code_interpreter", "shell") and not HAS_SANDBOX:
+        pytest.skip("there is no bwrap here: apt-get install bubblewrap")
+    tool = {"type": kind, **OWN_TOOLS[kind]}
+    if kind == "file_search":
+        tool["vector_store_ids"] = [server.client.vector_stores.create().id]
+    asked: Any = {
+        "tools": [tool],
+        "tool_choice": {"type": kind},
+        "parallel_tool_calls": False,
+        "max_output_tokens": 150,
+        "temperature": 1,
+        "stream": stream,
+        "extra_body": {"seed": 2, "logit_bias": likely_end},
+    }
+    answer: Any = server.create(**asked)
+    response = list(answer)[-1].response if stream else answer
+    assert response.status in ("completed", "incomplete"), response
+    first = response.output[0]
+    assert first.type == f"{kind}_call"
+    # Nonsense may well ask for what there is not; that is told to the model, which goes on.
+    assert first.status in ("completed", "failed"), response
+    assert response.usage.output_tokens_details.tool_output_tokens > 0
+    assert response.usage.output_tokens <= 150
+
+
+def test_a_forced_search_without_an_end_is_incomplete(server: Server) -> None:
+    response = server.create(
+        tools=[{"type": "web_search"}], tool_choice={"type": "web_search"}, max_output_tokens=60
+    )
+    assert response.status == "incomplete"
+    [call] = response.output
+    assert (call.type, call.status) == ("web_search_call", "incomplete")
 
 
 # --- conversations --------------------------------------------------------------------------------
