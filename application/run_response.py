@@ -49,7 +49,7 @@ NOT_OURS = Failure(
     code="server_error", message="The response was ended or deleted by another request."
 )
 
-CUT_BY = {"length": "max_output_tokens", "turns": "max_turns"}
+CUT_BY = {"length": "max_output_tokens", "turns": "max_turns", "context": "max_context"}
 OUT_OF_TIME = "max_time"
 """Why a response is incomplete, as `incomplete_details.reason` says it (docs/decisions/0055)."""
 

@@ -25,7 +25,7 @@ from antiphon.application.sampling import Sampling
 from antiphon.application.stopping import StopStrings
 from antiphon.domain.conversation import droppable
 from antiphon.domain.deltas import Delta, TurnEnd
-from antiphon.domain.errors import EngineError, RequestError
+from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineError, RequestError
 from antiphon.domain.items import Item
 from antiphon.domain.usage import TurnUsage
 
@@ -168,7 +168,7 @@ class TokenModel(Model):
             f"{len(prompt.token_ids)} tokens of at most {self._engine.context_length - 1}. "
             "Please adjust your input and try again.",
             param="input",
-            code="context_length_exceeded",
+            code=CONTEXT_EXCEEDED,
         )
 
 

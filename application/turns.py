@@ -25,6 +25,7 @@ from antiphon.application.show_items import ShowItems
 from antiphon.application.summaries import SummarisedTurn
 from antiphon.application.warm_up import WarmUp, shortest
 from antiphon.domain.deltas import Delta, TurnEnd
+from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.items import (
     AnyItem,
     CodeInterpreterCall,
@@ -195,7 +196,15 @@ class Turns:
                 sampling=replace(turn.sampling, max_tokens=tokens_left),
                 known_tokens=known,
             )
-            seen, of_latest, latest = len(output), len(usages), await self._answer(turn)
+            try:
+                following = await self._answer(turn)
+            except RequestError as error:
+                if error.code != CONTEXT_EXCEEDED:
+                    raise
+                # What the server has done is longer than the model can read: it is kept.
+                yield SpentTurn("context", after=latest)
+                return
+            seen, of_latest, latest = len(output), len(usages), following
             yield latest
 
     async def _begun(self, turn: Turn) -> ModelTurn:

@@ -57,6 +57,10 @@ class RequestError(AntiphonError):
         self.code = code
 
 
+CONTEXT_EXCEEDED = "context_length_exceeded"
+"""The code of a conversation that is longer than the model's context."""
+
+
 def missing_parameter(param: str) -> RequestError:
     """Return the error of a field that is not there; `param` is its path."""
     return RequestError(

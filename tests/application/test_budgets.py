@@ -15,6 +15,7 @@ from antiphon.application.ports import ModelTurn, ToolResult
 from antiphon.application.work import Given
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
+from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.mcp import LOST
 
 from .test_calling import ANSWER, SERVER, STOP, Written, call, types
@@ -36,6 +37,17 @@ async def test_a_model_that_only_calls_is_cut_after_its_last_turn(new_house: Any
     assert types(response) == [i.McpListTools, i.McpCall, i.McpCall, i.McpCall]
     assert [item.output for item in response.output[1:]] == ["add 1", "add 2", "add 3"]
     assert (len(house.model.turns), len(response.usage_per_turn)) == (3, 3)
+    assert await house.get("t", response.id) == response
+
+
+async def test_what_tools_give_beyond_the_context_cuts_the_response_and_is_kept(
+    house: Any,
+) -> None:
+    house.model.played = CALLING
+    house.model.later = [RequestError("too long", param="input", code=CONTEXT_EXCEEDED)]
+    response = await house.whole(tools=[SERVER])
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_context")
+    assert response.output[-1].output == "add 1"
     assert await house.get("t", response.id) == response
 
 

@@ -12,7 +12,7 @@ from antiphon.adapters.engines.scripted.pace import Pace, pause
 from antiphon.adapters.engines.scripted.prefixes import Prefixes
 from antiphon.adapters.engines.scripted.script import Part, Turn, next_turn
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
-from antiphon.domain.errors import EngineDead, EngineError, RequestError
+from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineDead, EngineError, RequestError
 
 _LONGEST_TOKEN = 64
 """Characters; `repeat` need not go further than tokens of this length would reach."""
@@ -85,7 +85,7 @@ class ScriptedEngine(Engine):
                 f"The input has {len(prompt.token_ids)} tokens, which leaves no room for output:"
                 f" this model's context length is {self._context_length} tokens.",
                 param="input",
-                code="context_length_exceeded",
+                code=CONTEXT_EXCEEDED,
             )
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         acts, finish = self._acts(request, limit)

@@ -22,6 +22,7 @@ from antiphon.adapters.engines.vllm_engine.spelling import Speller
 from antiphon.application.ports import EngineRequest, Prompt, Step, Steps, Turn
 from antiphon.domain.content import Logprob, TopLogprob
 from antiphon.domain.errors import (
+    CONTEXT_EXCEEDED,
     EngineDead,
     EngineError,
     RequestError,
@@ -103,7 +104,7 @@ class Runs:
                 f"Your input has {len(request.prompt.token_ids)} tokens; the context window of "
                 f"this model is {self.context_length} tokens. Please shorten your input.",
                 param="input",
-                code="context_length_exceeded",
+                code=CONTEXT_EXCEEDED,
             )
         try:
             return sampling_params(
