@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -91,6 +92,12 @@ def running(settings: Settings, *, store: ResponseStore | None = None) -> Iterat
         assert not thread.is_alive(), "the server did not stop"
         if "error" in found:
             raise found["error"]
+
+
+def pytest_collection_finish() -> None:
+    # Read by now. Servers that tests begin would take them for settings that they do not know.
+    for name in [name for name in os.environ if name.startswith("ANTIPHON_")]:
+        del os.environ[name]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -52,7 +51,6 @@ class Replica:
                     *("--port", self._port, "--data-dir", str(self._folder.parent)),
                     *("--lease-s", str(LEASE_S), *self._options),
                 ],
-                env={k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")},
                 cwd=self._folder,
                 stdout=log,
                 stderr=log,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -41,7 +40,6 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """)
     process = subprocess.Popen(
         [*SERVE, "--config", str(config)],
-        env={k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
