@@ -213,20 +213,18 @@ async def test_strange_shapes_run_or_are_refused(model: TokenModel, size: tuple[
     assert (await run(model, turn(asked("Still there?"))))[1].output == 4
 
 
-@pytest.mark.parametrize(
-    ("items", "code"),
-    [
-        ([asked(c.InputImage(image_url=url(b"\x89PNG\r\n\x1a\nrubbish")))], "image_parse_error"),
-        ([asked("I spell <image> myself.")], "invalid_prompt"),
-    ],
-)
-async def test_what_cannot_be_shown_is_refused(
-    model: TokenModel, items: list[i.AnyItem], code: str
-) -> None:
+async def test_what_cannot_be_shown_is_refused(model: TokenModel) -> None:
+    rubbish = asked(c.InputImage(image_url=url(b"\x89PNG\r\n\x1a\nrubbish")))
     with pytest.raises(RequestError) as raised:
-        await model.begin(turn(*items), request_id="run_bad")
-    assert raised.value.code == code
+        await model.begin(turn(rubbish), request_id="run_bad")
+    assert raised.value.code == "image_parse_error"
     assert "object at 0x" not in raised.value.message
+
+
+async def test_a_text_that_spells_the_marker_of_an_image_is_a_text(model: TokenModel) -> None:
+    spelled = turn(asked("I spell <image> myself.", picture("red"), "And <image> again."))
+    _, usage = await run(model, spelled)
+    assert (usage.input, usage.output) == (await model.count(spelled), 4)
 
 
 async def test_more_images_than_the_engine_takes_are_refused(model: TokenModel) -> None:
