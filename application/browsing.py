@@ -27,7 +27,7 @@ from antiphon.domain.content import Annotation, UrlCitation
 from antiphon.domain.errors import RequestError, WebError
 from antiphon.domain.offers import Definition, Known
 from antiphon.domain.pages import Link, View
-from antiphon.domain.tools import WEB, AnyWebSearch
+from antiphon.domain.tools import WEB, AnyWebSearch, json_object
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -320,7 +320,7 @@ class _Call:
 
     def __init__(self, kind: str, arguments: str) -> None:
         self._arguments = arguments
-        self._given = _object(arguments)
+        self._given = json_object(arguments)
         self.action = {**ACTIONS[kind], **self._told(kind)}
 
     def _told(self, kind: str) -> Json:
@@ -373,11 +373,3 @@ class _Call:
         if self._given is None:
             raise WebError("The arguments are not a JSON object.")
         return self._given.get(name)
-
-
-def _object(text: str) -> Json | None:
-    try:
-        given = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    return given if isinstance(given, dict) else None

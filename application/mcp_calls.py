@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
-
-import msgspec
 
 from antiphon.application.calling import Calls, ItemCaller
 from antiphon.application.ports import Json, ModelTurn, ToolResult, ToolServers, ToolSession
@@ -21,7 +18,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain import mcp
 from antiphon.domain.errors import ToolServerError
-from antiphon.domain.tools import McpTool
+from antiphon.domain.tools import McpTool, json_object
 from antiphon.domain.usage import TurnUsage
 
 Tools = Sequence[Json] | ToolServerError
@@ -77,13 +74,9 @@ class Sessions(ItemCaller):
             return self.refusal(
                 f"There is no MCP server labelled {label!r} among this request's tools."
             )
-        try:
-            given: Any = msgspec.json.decode(arguments or "{}")
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            given = None
-        if not isinstance(given, dict):
+        if (asked := json_object(arguments)) is None:
             return self.refusal("The arguments are not a JSON object.")
-        return _end(await self._session(label).call(start.name, given))
+        return _end(await self._session(label).call(start.name, asked))
 
     def _session(self, label: str) -> ToolSession:
         assert self._servers is not None, "no server is named where none can be called"

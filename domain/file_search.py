@@ -12,10 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from antiphon.domain.content import FileCitation
 from antiphon.domain.items import FileSearchCall, Item
+from antiphon.domain.tools import json_object
 
 Json = dict[str, Any]
 
@@ -70,11 +69,7 @@ def queries_of(arguments: str) -> tuple[str, ...] | None:
     >>> queries_of('{"queries": ["a", "b"]}')
     ('a', 'b')
     """
-    try:
-        given = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    queries = given.get("queries") if isinstance(given, dict) else None
+    queries = (json_object(arguments) or {}).get("queries")
     if isinstance(queries, list) and all(isinstance(each, str) for each in queries):
         return tuple(queries)
     return None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[a-zA-Z0-9_.-]+$")]
@@ -258,6 +259,19 @@ def flat_name(namespace: str | None, name: str) -> str:
         return flat
     mark = sha256(flat.encode()).hexdigest()[:8]
     return f"{flat[: LONGEST_FLAT_NAME - len(mark) - 1]}_{mark}"
+
+
+def json_object(arguments: str) -> Json | None:
+    """Return the arguments of a call as a model wrote them, None if they are no JSON object.
+
+    >>> json_object('{"a": 1}'), json_object(""), json_object("[1]"), json_object('{"a')
+    ({'a': 1}, {}, None, None)
+    """
+    try:
+        value = msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
