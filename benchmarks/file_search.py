@@ -17,8 +17,8 @@ from pathlib import Path
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
-from antiphon.application.indexing import IndexFiles
 from antiphon.application.ports import AddedFile, StoredFile
+from antiphon.application.resources.indexing import IndexFiles
 from antiphon.domain.vector_stores import ChunkSizes, VectorStore
 
 TENANT = "bench"

@@ -20,10 +20,10 @@ import uvloop
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_log import MemoryEventLog
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.application.event_chunks import chunk_of, events_of
-from antiphon.application.journal import DurableJournal, ForegroundJournal, Journal
 from antiphon.application.ports import Lease, NewRun, Store, StoredResponse
-from antiphon.application.stored_events import StoredEvents
+from antiphon.application.runs.event_chunks import chunk_of, events_of
+from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal
+from antiphon.application.runs.stored_events import StoredEvents
 from antiphon.domain import events as e
 from antiphon.domain.events import Event
 from antiphon.domain.response import Response

@@ -29,59 +29,13 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_log import MemoryEventLog
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.adapters.tool_servers.own import Own, OwnServers
-from antiphon.application.background import TakeRuns
-from antiphon.application.browsing import Browsers
-from antiphon.application.budgets import Budgets
-from antiphon.application.check_ready import CheckReady
-from antiphon.application.code_tools import CodeTools, ContainerTools
-from antiphon.application.compact_conversation import CompactConversation
-from antiphon.application.containers import (
-    AddContainerFile,
-    CheckContainer,
-    ContainerLimits,
-    DeleteContainerFile,
-    FindContainer,
-    GetContainerFile,
-    ListContainerFiles,
-    ListContainers,
-    MakeContainer,
-    ReadContainerFile,
-)
-from antiphon.application.conversations import (
-    AddItems,
-    CreateConversation,
-    DeleteConversation,
-    GetConversation,
-    GetItem,
-    ListItems,
-    RemoveItem,
-    UpdateConversation,
-)
-from antiphon.application.count_tokens import CountTokens
-from antiphon.application.create_once import CreateOnce
-from antiphon.application.create_response import CreateLimits, CreateResponseService
-from antiphon.application.expand_prompt import ExpandPrompt
-from antiphon.application.file_searching import FileSearches
-from antiphon.application.files import (
-    AddFile,
-    DeleteFile,
-    FileLimits,
-    GetFile,
-    ListFiles,
-    ReadFile,
-)
-from antiphon.application.follow_response import FollowResponse
-from antiphon.application.hold_conversation import HoldConversation
-from antiphon.application.hosted import Hosted
-from antiphon.application.indexing import IndexFiles
-from antiphon.application.jobs import Jobs
-from antiphon.application.keys import FindTenant
-from antiphon.application.lanes import LaneLimits
-from antiphon.application.load_history import LoadHistory
-from antiphon.application.media import MediaLimits, ShowMedia
-from antiphon.application.models import Models
-from antiphon.application.ownership import WatchLeases
-from antiphon.application.plan_turns import PlanTurns
+from antiphon.application.input.history import LoadHistory
+from antiphon.application.input.items import ReadItems
+from antiphon.application.input.media import MediaLimits, ShowMedia
+from antiphon.application.input.prompt_templates import ExpandPrompt
+from antiphon.application.input.show_items import ShowItems
+from antiphon.application.model.models import Models
+from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import (
     Embeddings,
     Engine,
@@ -97,26 +51,41 @@ from antiphon.application.ports import (
     VectorStores,
     Web,
 )
-from antiphon.application.prepare_turn import PrepareTurn
-from antiphon.application.pulse import Pulse
-from antiphon.application.quotas import CheckQuota, Quotas
-from antiphon.application.read_items import ReadItems
-from antiphon.application.repeats import Repeats
-from antiphon.application.restore_run import RestoreRun
-from antiphon.application.run_response import RunResponse
-from antiphon.application.runs import Runs
-from antiphon.application.show_items import ShowItems
-from antiphon.application.stop_run import StopRun
-from antiphon.application.stored_responses import (
-    CancelResponse,
-    DeleteResponse,
-    GetResponse,
-    ListInputItems,
+from antiphon.application.resources.containers import (
+    AddContainerFile,
+    CheckContainer,
+    ContainerLimits,
+    DeleteContainerFile,
+    FindContainer,
+    GetContainerFile,
+    ListContainerFiles,
+    ListContainers,
+    MakeContainer,
+    ReadContainerFile,
 )
-from antiphon.application.sweeping import Sweep
-from antiphon.application.token_model import TokenModel
-from antiphon.application.until import Moment
-from antiphon.application.vector_stores import (
+from antiphon.application.resources.conversation_claim import HoldConversation
+from antiphon.application.resources.conversations import (
+    AddItems,
+    CreateConversation,
+    DeleteConversation,
+    GetConversation,
+    GetItem,
+    ListItems,
+    RemoveItem,
+    UpdateConversation,
+)
+from antiphon.application.resources.files import (
+    AddFile,
+    DeleteFile,
+    FileLimits,
+    GetFile,
+    ListFiles,
+    ReadFile,
+)
+from antiphon.application.resources.indexing import IndexFiles
+from antiphon.application.resources.keys import FindTenant
+from antiphon.application.resources.quotas import CheckQuota, Quotas
+from antiphon.application.resources.vector_stores import (
     AddFileBatch,
     AddFiles,
     AddStoreFile,
@@ -130,8 +99,39 @@ from antiphon.application.vector_stores import (
     UpdateVectorStore,
     VectorStoreLimits,
 )
-from antiphon.application.webhooks import DeliverNotices, Endpoint, WriteNotices
-from antiphon.application.workplaces import FindWorkplace
+from antiphon.application.resources.webhooks import DeliverNotices, Endpoint, WriteNotices
+from antiphon.application.responses.compact import CompactConversation
+from antiphon.application.responses.count_tokens import CountTokens
+from antiphon.application.responses.create import CreateLimits, CreateResponseService
+from antiphon.application.responses.create_once import CreateOnce
+from antiphon.application.responses.follow import FollowResponse
+from antiphon.application.responses.idempotency import Repeats
+from antiphon.application.responses.stored import (
+    CancelResponse,
+    DeleteResponse,
+    GetResponse,
+    ListInputItems,
+)
+from antiphon.application.responses.sweep import Sweep
+from antiphon.application.runs.active_runs import Runs
+from antiphon.application.runs.background import TakeRuns
+from antiphon.application.runs.heartbeat import Pulse
+from antiphon.application.runs.jobs import Jobs
+from antiphon.application.runs.ownership import WatchLeases
+from antiphon.application.runs.plan_turns import PlanTurns
+from antiphon.application.runs.prepare_turn import PrepareTurn
+from antiphon.application.runs.readiness import CheckReady
+from antiphon.application.runs.restore import RestoreRun
+from antiphon.application.runs.run_response import RunResponse
+from antiphon.application.runs.shutdown import Moment
+from antiphon.application.runs.stop import StopRun
+from antiphon.application.tools.budgets import Budgets
+from antiphon.application.tools.container_tools import CodeTools, ContainerTools
+from antiphon.application.tools.file_search import FileSearches
+from antiphon.application.tools.hosted import Hosted
+from antiphon.application.tools.response_container import FindWorkplace
+from antiphon.application.tools.web_search import Browsers
+from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.domain.mcp import Terms
 from antiphon.domain.stand_ins import StandIns

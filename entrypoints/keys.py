@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.keys.file import append
-from antiphon.application.keys import make_key
 from antiphon.application.ports import ApiKey
+from antiphon.application.resources.keys import make_key
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.settings import Settings

@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 from msgspec import Struct
 
-from antiphon.application.models import Models
-from antiphon.application.runs import Runs
+from antiphon.application.model.models import Models
+from antiphon.application.runs.active_runs import Runs
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container

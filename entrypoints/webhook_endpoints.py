@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.adapters.fetching import DEFAULT_PORTS, Guard, Network, read_url
-from antiphon.application.webhooks import Endpoint
+from antiphon.application.resources.webhooks import Endpoint
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import Settings
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.application.ports import Engine, EngineRequest, Step
-from antiphon.application.sampling import Sampling
+from antiphon.application.ports.sampling import Sampling
 from antiphon.domain.errors import RequestError
 
 Ask = Callable[..., EngineRequest]

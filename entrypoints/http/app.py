@@ -6,8 +6,8 @@ from litestar import Litestar
 from litestar.di import Provide
 
 from antiphon import __version__
-from antiphon.application.check_ready import CheckReady
-from antiphon.application.models import Models
+from antiphon.application.model.models import Models
+from antiphon.application.runs.readiness import CheckReady
 from antiphon.entrypoints.http.containers import Containers, ContainerServices
 from antiphon.entrypoints.http.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.errors import ErrorAnswers

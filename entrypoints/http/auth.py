@@ -15,7 +15,7 @@ from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.application.keys import FindTenant
+from antiphon.application.resources.keys import FindTenant
 from antiphon.domain import errors as er
 from antiphon.entrypoints.http.answers import send_json
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.pauses import in_turn
+from antiphon.application.support.threads import in_turn
 from antiphon.domain.decoding import Decoded, decode_any, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
 from antiphon.domain.mcp import redacted

@@ -11,7 +11,7 @@ from litestar.params import FromPath, FromQuery
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.containers import (
+from antiphon.application.resources.containers import (
     AddContainerFile,
     DeleteContainerFile,
     FindContainer,
@@ -23,7 +23,7 @@ from antiphon.application.containers import (
     ReadContainerFile,
     shown,
 )
-from antiphon.application.pauses import in_turn
+from antiphon.application.support.threads import in_turn
 from antiphon.domain.decoding import Decoded, decode_as
 from antiphon.domain.errors import missing_parameter
 from antiphon.domain.request import NewContainer, NewContainerFile

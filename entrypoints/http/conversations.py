@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.conversations import (
+from antiphon.application.resources.conversations import (
     AddItems,
     CreateConversation,
     DeleteConversation,
@@ -20,8 +20,8 @@ from antiphon.application.conversations import (
     RemoveItem,
     UpdateConversation,
 )
-from antiphon.application.paging import Cut
-from antiphon.application.turns import Seal
+from antiphon.application.runs.turns import Seal
+from antiphon.application.support.paging import Cut
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.answers import JsonAnswer

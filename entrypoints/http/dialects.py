@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.compact_conversation import CompactedWindow
+from antiphon.application.responses.compact import CompactedWindow
 from antiphon.domain import events as e
 from antiphon.domain.errors import RequestError
 from antiphon.domain.response import Response

@@ -12,8 +12,8 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.files import AddFile, DeleteFile, GetFile, ListFiles, ReadFile
 from antiphon.application.ports import StoredFile
+from antiphon.application.resources.files import AddFile, DeleteFile, GetFile, ListFiles, ReadFile
 from antiphon.domain.errors import missing_parameter
 from antiphon.entrypoints.http.answers import JsonAnswer, PiecesAnswer
 from antiphon.entrypoints.http.forms import check_parts, read_form

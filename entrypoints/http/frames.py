@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.lanes import Lane
+from antiphon.application.websocket.lanes import Lane
 from antiphon.domain import events as e
 from antiphon.entrypoints.http.dialects import Dialect
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, ErrorBody, error_body, told

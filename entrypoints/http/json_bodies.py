@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from antiphon.application.pauses import in_turn
+from antiphon.application.support.threads import in_turn
 from antiphon.domain.decoding import Decoded, decode_as
 from antiphon.entrypoints.http.bodies import as_logged, read_body, refuse_unknown
 from antiphon.entrypoints.http.requests import HttpRequest, request_id

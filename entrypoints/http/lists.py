@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from litestar.params import FromQuery, QueryParameter
 
-from antiphon.application.paging import L, Page
 from antiphon.application.ports import StoredItem
+from antiphon.application.support.paging import L, Page
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import INCLUDABLE
 from antiphon.domain.visible import Visible

@@ -7,7 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.types import ASGIApp
 
-from antiphon.application.models import Models
+from antiphon.application.model.models import Models
 from antiphon.entrypoints.http.answers import JsonAnswer
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers
 

@@ -19,8 +19,8 @@ from litestar.openapi.spec import (
     Schema,
 )
 
-from antiphon.application import repeats
-from antiphon.application.compact_conversation import CompactedWindow
+from antiphon.application.responses import idempotency
+from antiphon.application.responses.compact import CompactedWindow
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.events import EVENT_TYPES
 from antiphon.domain.request import (
@@ -45,7 +45,7 @@ _REF = "#/components/schemas/{name}"
 
 
 _REPEAT_KEY = Parameter(
-    name=repeats.HEADER,
+    name=idempotency.HEADER,
     param_in="header",
     required=False,
     description="The same key and body give the same response for a day: nothing runs twice.",

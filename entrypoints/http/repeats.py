@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.application.pauses import in_turn
-from antiphon.application.repeats import HEADER, RepeatKey, read_key
+from antiphon.application.responses.idempotency import HEADER, RepeatKey, read_key
+from antiphon.application.support.threads import in_turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.requests import HttpRequest, sent

@@ -14,24 +14,24 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.compact_conversation import CompactConversation
-from antiphon.application.count_tokens import CountTokens
-from antiphon.application.create_once import CreateOnce
-from antiphon.application.create_response import CreateResponseService
-from antiphon.application.follow_response import FollowResponse
-from antiphon.application.lanes import LaneLimits
-from antiphon.application.paging import Cut
-from antiphon.application.pauses import in_turn
 from antiphon.application.ports import Batches
-from antiphon.application.repeats import Taken
-from antiphon.application.stored_responses import (
+from antiphon.application.responses.compact import CompactConversation
+from antiphon.application.responses.count_tokens import CountTokens
+from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.create_once import CreateOnce
+from antiphon.application.responses.follow import FollowResponse
+from antiphon.application.responses.idempotency import Taken
+from antiphon.application.responses.stored import (
     CancelResponse,
     DeleteResponse,
     GetResponse,
     ListInputItems,
 )
-from antiphon.application.turns import Seal
-from antiphon.application.until import Moment, Until
+from antiphon.application.runs.shutdown import Moment, Until
+from antiphon.application.runs.turns import Seal
+from antiphon.application.support.paging import Cut
+from antiphon.application.support.threads import in_turn
+from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.domain.decoding import Decoded
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.request import CreateResponse

@@ -8,7 +8,7 @@ from litestar import Controller, delete, get, post
 from litestar.params import FromPath, FromQuery
 from litestar.types import ASGIApp
 
-from antiphon.application.paging import Cut
+from antiphon.application.support.paging import Cut
 from antiphon.domain.vector_stores import (
     FileBatch,
     NewAttributes,

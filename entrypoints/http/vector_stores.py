@@ -11,9 +11,8 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.paging import Cut
 from antiphon.application.ports import VectorStores as StoresPort
-from antiphon.application.vector_stores import (
+from antiphon.application.resources.vector_stores import (
     RESULTS,
     AddFileBatch,
     AddStoreFile,
@@ -25,6 +24,7 @@ from antiphon.application.vector_stores import (
     SearchVectorStores,
     UpdateVectorStore,
 )
+from antiphon.application.support.paging import Cut
 from antiphon.domain.filters import filter_of
 from antiphon.domain.ranking import Ranked, check_weights
 from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorStoreChanges

@@ -19,11 +19,11 @@ from litestar.exceptions import WebSocketDisconnect
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.continuations import Continuations
-from antiphon.application.create_response import Created
-from antiphon.application.lanes import Lane, Lanes, lane_of
-from antiphon.application.pauses import in_turn
-from antiphon.application.steering import Steering
+from antiphon.application.responses.create import Created
+from antiphon.application.support.threads import in_turn
+from antiphon.application.websocket.continuations import Continuations
+from antiphon.application.websocket.lanes import Lane, Lanes, lane_of
+from antiphon.application.websocket.steering import Steering
 from antiphon.domain import errors as er
 from antiphon.domain import events as e
 from antiphon.domain.decoding import read

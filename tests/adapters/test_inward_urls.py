@@ -17,7 +17,7 @@ from antiphon.adapters.tool_servers.mcp import McpServers
 from antiphon.adapters.web.reading import PageReader
 from antiphon.adapters.web.searched import SearchedWeb
 from antiphon.adapters.web.services import SearxngService
-from antiphon.application.webhooks import Endpoint
+from antiphon.application.resources.webhooks import Endpoint
 from antiphon.domain.errors import FetchError, FetchRefused, ToolServerError, WebError
 from antiphon.domain.tools import McpTool
 from antiphon.entrypoints.container import webhook_fetcher

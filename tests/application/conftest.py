@@ -15,20 +15,12 @@ from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_log import MemoryEventLog
-from antiphon.application.background import TakeRuns
-from antiphon.application.budgets import USUAL, Budgets
-from antiphon.application.count_tokens import CountTokens
-from antiphon.application.create_response import Created, CreateLimits, CreateResponseService
-from antiphon.application.expand_prompt import ExpandPrompt
-from antiphon.application.follow_response import FollowResponse
-from antiphon.application.hold_conversation import HoldConversation
-from antiphon.application.hosted import Hosted
-from antiphon.application.jobs import Jobs
-from antiphon.application.load_history import LoadHistory
-from antiphon.application.media import ShowMedia
-from antiphon.application.models import Models
-from antiphon.application.ownership import WatchLeases
-from antiphon.application.plan_turns import PlanTurns
+from antiphon.application.input.history import LoadHistory
+from antiphon.application.input.items import ReadItems
+from antiphon.application.input.media import ShowMedia
+from antiphon.application.input.prompt_templates import ExpandPrompt
+from antiphon.application.input.show_items import ShowItems
+from antiphon.application.model.models import Models
 from antiphon.application.ports import (
     Json,
     Model,
@@ -40,20 +32,28 @@ from antiphon.application.ports import (
     ToolSession,
     Turn,
 )
-from antiphon.application.prepare_turn import PrepareTurn
-from antiphon.application.quotas import CheckQuota, Quotas
-from antiphon.application.read_items import ReadItems
-from antiphon.application.restore_run import RestoreRun
-from antiphon.application.run_response import RunResponse
-from antiphon.application.runs import Runs
-from antiphon.application.show_items import ShowItems
-from antiphon.application.stop_run import StopRun
-from antiphon.application.stored_responses import (
+from antiphon.application.resources.conversation_claim import HoldConversation
+from antiphon.application.resources.quotas import CheckQuota, Quotas
+from antiphon.application.responses.count_tokens import CountTokens
+from antiphon.application.responses.create import Created, CreateLimits, CreateResponseService
+from antiphon.application.responses.follow import FollowResponse
+from antiphon.application.responses.stored import (
     CancelResponse,
     DeleteResponse,
     GetResponse,
     ListInputItems,
 )
+from antiphon.application.runs.active_runs import Runs
+from antiphon.application.runs.background import TakeRuns
+from antiphon.application.runs.jobs import Jobs
+from antiphon.application.runs.ownership import WatchLeases
+from antiphon.application.runs.plan_turns import PlanTurns
+from antiphon.application.runs.prepare_turn import PrepareTurn
+from antiphon.application.runs.restore import RestoreRun
+from antiphon.application.runs.run_response import RunResponse
+from antiphon.application.runs.stop import StopRun
+from antiphon.application.tools.budgets import USUAL, Budgets
+from antiphon.application.tools.hosted import Hosted
 from antiphon.domain import deltas as d
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import StoreError

@@ -8,8 +8,8 @@ from itertools import count
 from typing import Any, TypeVar
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.event_chunks import chunk_of
 from antiphon.application.ports import Batches, Chunk, Lease, NewRun, StoredResponse
+from antiphon.application.runs.event_chunks import chunk_of
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import StoreError
 from antiphon.domain.events import Event

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.application.keys import hash_of
+from antiphon.application.resources.keys import hash_of
 
 MODULE = (sys.executable, "-m", "antiphon.entrypoints.cli")
 KEY = re.compile(r"ak-[A-Za-z0-9_-]{43}\n")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.adapters.fetching import Guard
-from antiphon.application.webhooks import Endpoint
+from antiphon.application.resources.webhooks import Endpoint
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import load
 from antiphon.entrypoints.webhook_endpoints import endpoints_of, operators_guard

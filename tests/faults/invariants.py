@@ -13,7 +13,7 @@ from tests.faults.simulated import Answer, Clients, Frames, Simulated
 
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import StoredItem
-from antiphon.application.stored_events import log_of
+from antiphon.application.runs.stored_events import log_of
 from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL as TERMINAL_EVENTS
 from antiphon.domain.events import Event

@@ -22,9 +22,9 @@ from tests.conftest import settings_for
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.create_once import CreateOnce
-from antiphon.application.repeats import Repeats
-from antiphon.application.stored_events import DELETED, UNAVAILABLE
+from antiphon.application.responses.create_once import CreateOnce
+from antiphon.application.responses.idempotency import Repeats
+from antiphon.application.runs.stored_events import DELETED, UNAVAILABLE
 from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.app import create_app

@@ -19,8 +19,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from antiphon.adapters.keys.file import append
-from antiphon.application.keys import FindTenant, make_key
 from antiphon.application.ports import ApiKey
+from antiphon.application.resources.keys import FindTenant, make_key
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import PUBLIC, Authentication

@@ -14,8 +14,8 @@ from websockets.sync.client import connect
 
 from antiphon.adapters.keys.file import append
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.keys import make_key
 from antiphon.application.ports import StoredItem
+from antiphon.application.resources.keys import make_key
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import Response
 

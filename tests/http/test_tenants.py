@@ -20,8 +20,8 @@ from tests.contracts.conftest import STORES
 from websockets.sync.client import connect
 
 from antiphon.adapters.keys.file import append
-from antiphon.application.keys import make_key
 from antiphon.application.ports import Store
+from antiphon.application.resources.keys import make_key
 
 from .conftest import create, script
 from .test_media import png

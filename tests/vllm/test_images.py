@@ -17,10 +17,10 @@ from antiphon.adapters.fetching import NoFetcher
 from antiphon.adapters.formats.chat_template import from_hf_tokenizer
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.application.media import ShowMedia
+from antiphon.application.input.media import ShowMedia
+from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Prompt, StoredFile, Turn
-from antiphon.application.sampling import Constraint, Sampling
-from antiphon.application.token_model import TokenModel
+from antiphon.application.ports.sampling import Constraint, Sampling
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.deltas import TurnEnd

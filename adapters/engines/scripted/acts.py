@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from antiphon.adapters.engines.scripted.logprobs import logprob
 from antiphon.adapters.engines.scripted.script import MISHAPS, Part
+from antiphon.application.model.stop_strings import beginning_of_stop
 from antiphon.application.ports import Step
-from antiphon.application.stopping import beginning_of_stop
 
 Token = tuple[int, str]
 _ID, _TEXT = itemgetter(0), itemgetter(1)

@@ -16,7 +16,7 @@ from antiphon.adapters.formats.ebnf import binds, input_grammar
 from antiphon.adapters.formats.structural_tag import constraint_to, matching, one_of, sequence
 from antiphon.adapters.formats.tools import callable_tools
 from antiphon.application.ports import Turn
-from antiphon.application.sampling import Constraint
+from antiphon.application.ports.sampling import Constraint
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
 

@@ -27,7 +27,7 @@ from antiphon.adapters.formats.tools import (
     text_key,
 )
 from antiphon.application.ports import Turn
-from antiphon.application.sampling import Constraint
+from antiphon.application.ports.sampling import Constraint
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
 

@@ -1,0 +1,141 @@
+"""Idempotency-Keys: a request that a client repeats is run once, and shown again.
+
+    read_key    the header, and what of the body makes another request the same
+    Repeats     gives a key to one response, whoever else asks with it at the same time
+
+A key keeps its first outcome, a failure too, for as long as that is stored, a day at the most. What
+came to nothing, answered with a 4xx before anything was stored, leaves the key free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.application.ports import Clock, RepeatStore
+from antiphon.application.runs.active_runs import to_the_end
+from antiphon.application.support.compensation import Amends
+from antiphon.domain.decoding import decode_any
+from antiphon.domain.errors import RepeatPending, RequestError
+
+HEADER = "Idempotency-Key"
+KEPT_S = 24 * 3600
+WAIT_S = 10.0
+"""For another request with the same key, until its response is stored."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
+
+_KEY = re.compile(r"[!-~]{1,255}")
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class RepeatKey(Struct, frozen=True, kw_only=True):
+    """What a client calls a request, and a digest of what it asks for."""
+
+    key: str
+    fingerprint: bytes
+
+
+class Taken(Struct, frozen=True, kw_only=True):
+    """The response that a key has, where it is another request's."""
+
+    response_id: str
+
+
+def read_key(header: str, body: bytes) -> RepeatKey:
+    """Return the key of a request; `body` is JSON that was read before. Raises: RequestError."""
+    if not _KEY.fullmatch(header):
+        raise RequestError(
+            f"The header {HEADER} must be 1 to 255 visible ASCII characters.",
+            param=HEADER,
+            code="invalid_value",
+        )
+    return RepeatKey(key=header, fingerprint=fingerprint(body))
+
+
+def fingerprint(body: bytes) -> bytes:
+    """Return what the same JSON has in common, in whatever order and spacing it was written.
+
+    >>> fingerprint(b'{"a": 1, "b": [2]}') == fingerprint(b'{"b":[2],"a":1}')
+    True
+    """
+    return hashlib.sha256(_encode(decode_any(body))).digest()
+
+
+class Repeats:
+    """Gives keys to responses. `owner` is this server, `clock` gives seconds of any origin."""
+
+    def __init__(
+        self,
+        store: RepeatStore,
+        *,
+        owner: str,
+        now: Clock,
+        clock: Callable[[], float],
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._now = now
+        self._clock = clock
+        self._wait_s = wait_s
+        self._amends = Amends()
+
+    async def reserve(self, tenant: str, repeat: RepeatKey, response_id: str) -> Taken | None:
+        """Give the key to this response, or return which has it, once that is stored.
+
+        Raises: RequestError for a key of another request; RepeatPending; StoreError.
+        """
+        deadline, pause_s = self._clock() + self._wait_s, FIRST_PAUSE_S
+        while True:
+            held = await self._store.reserve(
+                tenant,
+                repeat.key,
+                response_id=response_id,
+                fingerprint=repeat.fingerprint,
+                owner=self._owner,
+                expires_at=self._now() + KEPT_S,
+            )
+            if held.response_id == response_id:
+                return None
+            if held.fingerprint != repeat.fingerprint:
+                raise _reused()
+            if held.exists:
+                return Taken(response_id=held.response_id)
+            if self._clock() >= deadline:
+                raise RepeatPending
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+    async def unreserve(self, tenant: str, repeat: RepeatKey, response_id: str) -> None:
+        """Free the key if this response has it, now or as soon as the store can; never raises."""
+        await self._amends.make(
+            partial(self._store.unreserve, tenant, repeat.key, response_id),
+            until_then=f"an Idempotency-Key stays with {response_id}, which came to nothing",
+        )
+
+    @asynccontextmanager
+    async def reserved(
+        self, tenant: str, repeat: RepeatKey, response_id: str
+    ) -> AsyncIterator[Taken | None]:
+        """As `reserve`; an exception inside the block frees the key."""
+        try:
+            yield await self.reserve(tenant, repeat, response_id)
+        except BaseException:
+            # Also where asking was cancelled: the store may have given the key all the same.
+            await to_the_end(self.unreserve(tenant, repeat, response_id))
+            raise
+
+
+def _reused() -> RequestError:
+    return RequestError(
+        f"This {HEADER} was used with another request body. Use a new key for a new request.",
+        param=HEADER,
+        code="idempotency_key_reused",
+    )
