@@ -18,8 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.domain import items as i
-
-Json = dict[str, Any]
+from antiphon.domain.json import Json
 
 
 class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

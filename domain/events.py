@@ -7,7 +7,6 @@ number is set by the sequencer alone (sequencer.py); -1 means that it has none y
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -20,9 +19,8 @@ from antiphon.domain.content import (
     SummaryText,
 )
 from antiphon.domain.items import AnyItem
+from antiphon.domain.json import Json
 from antiphon.domain.response import Response
-
-Json = dict[str, Any]
 
 
 class Event(Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):

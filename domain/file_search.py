@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from antiphon.domain.content import FileCitation
 from antiphon.domain.items import FileSearchCall, Item
+from antiphon.domain.json import Json
 from antiphon.domain.tools import json_object
-
-Json = dict[str, Any]
 
 NOTHING_FOUND = "Nothing was found."
 NOT_RUN = "This search was not run."

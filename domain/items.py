@@ -19,11 +19,11 @@ from antiphon.domain.content import (
     ReasoningText,
     SummaryText,
 )
+from antiphon.domain.json import Json
 from antiphon.domain.request import AnyFormat, Effort
 
 CallId = Annotated[str, Meta(min_length=1, max_length=64)]
 OptionalId = str | None | UnsetType
-Json = dict[str, Any]
 Output = str | tuple[OutputPart, ...]
 
 

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 from antiphon.domain.tools import MCP, McpTool, ToolSpec, flat_name
-
-Json = dict[str, Any]
 
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 LONGEST_NAME = 128

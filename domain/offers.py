@@ -13,9 +13,9 @@ from antiphon.domain import grammars, mcp, stand_ins, web
 from antiphon.domain import tools as t
 from antiphon.domain.client_tools import CLIENT_TOOLS, SearchArguments, parameters_of
 from antiphon.domain.errors import RequestError, UnreadableGrammar, missing_parameter
+from antiphon.domain.json import Json
 from antiphon.domain.tool_search import listed
 
-Json = dict[str, Any]
 Known = t.AnyTool | t.UnknownTool
 
 SEARCHES = ("tool_search", "server_tool_search")

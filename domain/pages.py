@@ -16,14 +16,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 
 from antiphon.domain.errors import WebError
-
-Json = dict[str, Any]
 
 COLUMNS = 80
 MOST_PLACES = 50

@@ -7,14 +7,12 @@ means the same in every search, however much was found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 from antiphon.domain.vector_stores import HybridSearch, RankingOptions
-
-Json = dict[str, Any]
 
 
 class Passage(Struct, frozen=True, kw_only=True):

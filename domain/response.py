@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 from antiphon.domain.items import AnyItem
+from antiphon.domain.json import Json
 from antiphon.domain.request import PromptParam
 from antiphon.domain.usage import TurnTokens, Usage
-
-Json = dict[str, Any]
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """Statuses that never change again."""

@@ -17,8 +17,9 @@ from antiphon.domain import events as e
 from antiphon.domain.builders import BUILDERS, Builder, RestoredItem, Seed
 from antiphon.domain.errors import OutOfOrder
 from antiphon.domain.items import AnyItem
+from antiphon.domain.json import Json
 from antiphon.domain.lifecycle import State, advance
-from antiphon.domain.response import Failure, IncompleteDetails, Json, Response
+from antiphon.domain.response import Failure, IncompleteDetails, Response
 from antiphon.domain.usage import TurnUsage, per_turn, total
 
 

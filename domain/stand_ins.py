@@ -14,8 +14,8 @@ from msgspec import UNSET, Struct, structs
 
 from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 
-Json = dict[str, Any]
 Known = t.AnyTool | t.UnknownTool
 
 LABELS: Mapping[str, t.AnyTool] = {

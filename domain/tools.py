@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antiphon.domain.json import Json
+
 ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[a-zA-Z0-9_.-]+$")]
-Json = dict[str, Any]
 
 
 class Tool(Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -18,9 +18,8 @@ from msgspec.structs import replace
 
 from antiphon.domain import events as e
 from antiphon.domain import items as i
+from antiphon.domain.json import Json
 from antiphon.domain.response import Response
-
-Json = dict[str, Any]
 
 
 class Field(Struct, frozen=True):

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from antiphon.domain.json import Json
 from antiphon.domain.tools import ToolKind, ToolSpec
-
-Json = dict[str, Any]
 
 _CITING = (
     "Each page that is shown begins with its number, the `cursor`, in brackets, and its lines are "

@@ -100,18 +100,15 @@ from antiphon.application.resources.vector_stores import (
     VectorStoreLimits,
 )
 from antiphon.application.resources.webhooks import DeliverNotices, Endpoint, WriteNotices
+from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import CreateLimits, CreateResponseService
-from antiphon.application.responses.create_once import CreateOnce
+from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.follow import FollowResponse
-from antiphon.application.responses.idempotency import Repeats
-from antiphon.application.responses.stored import (
-    CancelResponse,
-    DeleteResponse,
-    GetResponse,
-    ListInputItems,
-)
+from antiphon.application.responses.get import GetResponse
+from antiphon.application.responses.idempotency import CreateOnce, Repeats
+from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.responses.sweep import Sweep
 from antiphon.application.runs.active_runs import Runs
 from antiphon.application.runs.background import TakeRuns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.application.ports.sampling import Constraint
+from antiphon.application.ports import Constraint
 
 Tag = dict[str, Any]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
@@ -20,10 +19,9 @@ from antiphon.domain.items import (
     WebSearchCall,
     is_run_here,
 )
+from antiphon.domain.json import Json
 from antiphon.domain.mcp import is_mcp, model_name
 from antiphon.domain.tools import CONTAINER, NAMED_KINDS, PYTHON, ToolKind, ToolSpec, flat_name
-
-Json = dict[str, Any]
 
 INPUT = "input"
 """The one property of a custom tool's arguments."""

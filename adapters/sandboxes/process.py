@@ -14,7 +14,6 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import msgspec
 
@@ -25,8 +24,7 @@ from antiphon.adapters.sandboxes.processes import below, memory_of_all
 from antiphon.adapters.sandboxes.recipe import FOLDER, KERNEL, Ends, Interpreter, Limits, command
 from antiphon.application.ports import Exited, Printed
 from antiphon.domain.errors import SandboxError
-
-Json = dict[str, Any]
+from antiphon.domain.json import Json
 
 START_S = 10.0
 WATCH_S = 0.2

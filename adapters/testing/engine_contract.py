@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.application.ports import Engine, EngineRequest, Step
-from antiphon.application.ports.sampling import Sampling
+from antiphon.application.ports import Engine, EngineRequest, Sampling, Step
 from antiphon.domain.errors import RequestError
 
 Ask = Callable[..., EngineRequest]

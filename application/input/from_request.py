@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from antiphon.application.input.sampling import sampling_of
 from antiphon.application.ports import Model, Turn
-from antiphon.application.ports.sampling import sampling_of
 from antiphon.domain.conversation import InForce
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import Item

@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from antiphon.application.ports import ResponseStore, StoredItem
-from antiphon.application.websocket.continuations import Remembered
 from antiphon.domain.conversation import Entry
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import NotFound, RequestError, conversation_not_found
 from antiphon.domain.request import CreateResponse
+
+Remembered = Mapping[str, Sequence[StoredItem]]
+"""By the id of a response: all that a response which continues it is given first."""
+
+
+def item_in(remembered: Remembered, item_id: str) -> StoredItem | None:
+    every = (item for items in remembered.values() for item in items)
+    return next((item for item in every if item.id == item_id), None)
 
 
 class LoadHistory:

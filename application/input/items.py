@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
+from antiphon.application.input.history import Remembered, item_in
 from antiphon.application.ports import NewId, ResponseStore, StoredItem
 from antiphon.application.support.threads import in_turn
-from antiphon.application.websocket.continuations import Remembered, item_in
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.decoding import decode_item

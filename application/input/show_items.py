@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.input.media import ShowMedia
-from antiphon.application.ports import Model
+from antiphon.application.ports import Model, Unseal
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.compaction import opened, unreadable
 from antiphon.domain.content import ReasoningText
 from antiphon.domain.response import InputTransformation
-
-Unseal = Callable[[str, str], str | None]
-"""(tenant, sealed) -> the text, or None if it was not sealed by us for this tenant."""
 
 
 class Shown(Struct, frozen=True, kw_only=True):

@@ -8,8 +8,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from antiphon.application.model.wrapping import UnseenTurn
-from antiphon.application.ports import ModelTurn, Turn
-from antiphon.application.ports.sampling import Sampling
+from antiphon.application.ports import ModelTurn, Sampling, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.compaction import REQUEST, sealed_text
 from antiphon.domain.errors import EngineError
@@ -19,9 +18,6 @@ from antiphon.domain.tools import Choice
 
 LONGEST_SUMMARY = 4096
 """Tokens, its reasoning included: enough for a long task, and a bound on what a request costs."""
-
-Seal = Callable[[str], str]
-"""A text -> an opaque, authenticated string."""
 
 
 def compaction_of(turn: Turn) -> Turn:
@@ -51,7 +47,7 @@ def compaction_of(turn: Turn) -> Turn:
 class CompactingTurn(UnseenTurn):
     """Reads the summary of `items` that a turn writes, and yields the item that holds it."""
 
-    def __init__(self, inner: ModelTurn, items: Sequence[Item], seal: Seal) -> None:
+    def __init__(self, inner: ModelTurn, items: Sequence[Item], seal: Callable[[str], str]) -> None:
         super().__init__(inner)
         self._items = items
         self._seal = seal

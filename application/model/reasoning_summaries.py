@@ -9,8 +9,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from antiphon.application.model.wrapping import WrappingTurn
-from antiphon.application.ports import ModelTurn, Turn
-from antiphon.application.ports.sampling import Sampling
+from antiphon.application.ports import ModelTurn, Sampling, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError
 from antiphon.domain.items import Message

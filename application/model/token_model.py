@@ -18,11 +18,11 @@ from antiphon.application.ports import (
     ModelTurn,
     Parser,
     Prompt,
+    Sampling,
     Step,
     Steps,
     Turn,
 )
-from antiphon.application.ports.sampling import Sampling
 from antiphon.domain.conversation import droppable
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineError, RequestError

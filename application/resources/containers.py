@@ -29,9 +29,9 @@ from antiphon.domain.errors import (
     SandboxError,
     SandboxesBusy,
 )
+from antiphon.domain.json import Json
 from antiphon.domain.request import NewContainer
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 MOST_FILES = 50

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from antiphon.application.ports import ResponseStore
-from antiphon.application.runs.active_runs import to_the_end
 from antiphon.application.support.compensation import Amends
+from antiphon.application.support.tasks import to_the_end
 from antiphon.domain.errors import NotFound, conversation_not_found
 from antiphon.domain.request import CreateResponse
 

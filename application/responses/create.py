@@ -17,6 +17,7 @@ from functools import partial
 from msgspec import Struct
 
 from antiphon.application.input.from_request import response_of, sealing, without_effect
+from antiphon.application.input.history import Remembered
 from antiphon.application.input.items import as_it_is, to_store
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.ports import (
@@ -26,13 +27,14 @@ from antiphon.application.ports import (
     Lease,
     NewId,
     NewRun,
+    Seal,
     Store,
     StoredItem,
     StoredResponse,
 )
 from antiphon.application.resources.conversation_claim import HoldConversation
 from antiphon.application.resources.quotas import CheckQuota
-from antiphon.application.runs.active_runs import Runs, stop, to_the_end
+from antiphon.application.runs.active_runs import Runs, stop
 from antiphon.application.runs.event_chunks import chunk_of
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
@@ -40,9 +42,9 @@ from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import Prepared, PrepareTurn
 from antiphon.application.runs.run_response import Run, RunResponse
 from antiphon.application.runs.stored_events import Following, StoredEvents
-from antiphon.application.runs.turns import Seal, Turns
+from antiphon.application.runs.turns import Turns
 from antiphon.application.support.compensation import Amends
-from antiphon.application.websocket.continuations import Remembered
+from antiphon.application.support.tasks import to_the_end
 from antiphon.domain import conversation as c
 from antiphon.domain.checks import check_request
 from antiphon.domain.errors import NotFound, QueueFull, StoreError

@@ -12,18 +12,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.ports import Clock, RepeatStore
-from antiphon.application.runs.active_runs import to_the_end
+from antiphon.application.ports import Clock, NewId, RepeatStore
+from antiphon.application.responses.create import Created, CreateResponseService
 from antiphon.application.support.compensation import Amends
+from antiphon.application.support.tasks import to_the_end
 from antiphon.domain.decoding import decode_any
 from antiphon.domain.errors import RepeatPending, RequestError
+from antiphon.domain.request import CreateResponse
 
 HEADER = "Idempotency-Key"
 KEPT_S = 24 * 3600
@@ -131,6 +133,38 @@ class Repeats:
             # Also where asking was cancelled: the store may have given the key all the same.
             await to_the_end(self.unreserve(tenant, repeat, response_id))
             raise
+
+
+class CreateOnce:
+    """The first request with a key runs, and outlives its client; the others are told of it."""
+
+    def __init__(self, create: CreateResponseService, repeats: Repeats, *, new_id: NewId) -> None:
+        self._create = create
+        self._repeats = repeats
+        self._new_id = new_id
+
+    async def __call__(
+        self,
+        request: CreateResponse,
+        repeat: RepeatKey | None,
+        *,
+        tenant: str,
+        body: bytes | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+    ) -> Created | Taken:
+        """Return a new response, or the stored one that has the key. None is no key.
+
+        Raises: what creating raises, and then the key is free; RequestError for a key of another
+        request; RepeatPending.
+        """
+        create = partial(
+            self._create, request, tenant=tenant, body=body, trace_headers=trace_headers
+        )
+        if repeat is None:
+            return await create()
+        response_id = self._new_id("resp")
+        async with self._repeats.reserved(tenant, repeat, response_id) as taken:
+            return taken or await create(response_id=response_id, key=repeat.key)
 
 
 def _reused() -> RequestError:

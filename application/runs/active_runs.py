@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from typing import Any
 
 from antiphon.application.ports import Lease
 from antiphon.domain.errors import ServerStops
-
-T = TypeVar("T")
 
 SERVER_STOPS = "the server stops"
 LEASE_LOST = "the lease is lost"
@@ -19,15 +17,6 @@ LEASE_LOST = "the lease is lost"
 ENDING_S = 1.0
 """For runs whose time is up to be ended and kept; what the store does not take in time is left to
 whoever takes them."""
-
-
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Do all of `work`, however often the caller is cancelled meanwhile."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.shield(task)
-    return task.result()
 
 
 def stop(task: asyncio.Task[None], *reason: str) -> None:

@@ -6,16 +6,11 @@ than a server's memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from antiphon.application.runs.turns import Seal
+from antiphon.application.ports import Seal, Unseal
 from antiphon.application.support.threads import in_turn
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import CreateResponse
-
-Unseal = Callable[[str, str], str | None]
-"""(tenant, sealed) -> the text, None if it is not ours."""
 
 
 class Jobs:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from antiphon.application.input.show_items import ShowItems
-from antiphon.application.ports import Model, ToolServers
+from antiphon.application.ports import Model, Seal, ToolServers
 from antiphon.application.runs.prepare_turn import Prepared
-from antiphon.application.runs.turns import Plan, Seal, Turns
+from antiphon.application.runs.turns import Plan, Turns
 from antiphon.application.tools.budgets import USUAL, Budgets
 from antiphon.domain import mcp
 from antiphon.domain.compaction import kept

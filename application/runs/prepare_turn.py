@@ -5,20 +5,19 @@ Creating a response and counting its tokens take the same way up to here, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.application.input.from_request import turn_of
-from antiphon.application.input.history import LoadHistory
+from antiphon.application.input.history import LoadHistory, Remembered
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
-from antiphon.application.ports import Model, ToolServers, Turn
+from antiphon.application.ports import Model, Salt, ToolServers, Turn
 from antiphon.application.tools.calls import Caller
 from antiphon.application.tools.hosted import Hosted, callers_of, run_here
-from antiphon.application.websocket.continuations import Remembered
 from antiphon.domain import conversation as c
 from antiphon.domain import mcp
 from antiphon.domain.decoding import decode_tool
@@ -28,10 +27,6 @@ from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
 from antiphon.domain.stand_ins import NO_STAND_INS, StandIns
 from antiphon.domain.tools import McpTool
-
-Salt = Callable[[str, str | None], str]
-"""What the prompts of a tenant share in the engine's prefix cache, and no other tenant's do; apart
-for each `cache_salt` of the client's, if it gave one."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from antiphon.application.ports import (
     Lease,
     ModelTurn,
     NewId,
+    Seal,
     Store,
     TakenRun,
 )
@@ -27,7 +28,7 @@ from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.run_response import Run, RunTurns
 from antiphon.application.runs.stored_events import log_of
-from antiphon.application.runs.turns import Seal, Turns
+from antiphon.application.runs.turns import Turns
 from antiphon.application.support.retry import insist
 from antiphon.domain.checks import check_request
 from antiphon.domain.errors import (

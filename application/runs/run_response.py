@@ -19,10 +19,11 @@ from msgspec import Struct
 
 from antiphon.application.input.items import as_it_is
 from antiphon.application.ports import EventLog, Lease, ModelTurn, Notice, Store, StoredItem
-from antiphon.application.runs.active_runs import LEASE_LOST, SERVER_STOPS, to_the_end
+from antiphon.application.runs.active_runs import LEASE_LOST, SERVER_STOPS
 from antiphon.application.runs.journal import Journal
 from antiphon.application.support.compensation import Amends
 from antiphon.application.support.retry import insist
+from antiphon.application.support.tasks import to_the_end
 from antiphon.domain import conversation as c
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import (

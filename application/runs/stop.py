@@ -6,9 +6,10 @@ import asyncio
 from random import random
 
 from antiphon.application.ports import Store
-from antiphon.application.runs.active_runs import Runs, to_the_end
+from antiphon.application.runs.active_runs import Runs
 from antiphon.application.runs.restore import RestoreRun
 from antiphon.application.runs.run_response import RunResponse
+from antiphon.application.support.tasks import to_the_end
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import TERMINAL, Response
 

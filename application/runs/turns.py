@@ -7,7 +7,7 @@ the run nor the sequencer knows of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -19,7 +19,7 @@ from antiphon.application.model.compaction import CompactingTurn, compaction_of
 from antiphon.application.model.reasoning_summaries import SummarisedTurn
 from antiphon.application.model.tool_search import SearchTurn, searches_in
 from antiphon.application.model.warm_up import WarmUp, shortest
-from antiphon.application.ports import Json, Model, ModelTurn, ToolServers, Turn
+from antiphon.application.ports import Json, Model, ModelTurn, Seal, ToolServers, Turn
 from antiphon.application.tools.budgets import MOST_AT_ONCE, Budgets
 from antiphon.application.tools.calls import Caller, CallingTurn, Calls
 from antiphon.application.tools.citations import CitingTurn
@@ -55,9 +55,6 @@ DONE_HERE = (
     ShellCallOutput,
 )
 """Items of what this server did: the model goes on after them."""
-
-Seal = Callable[[str, str], str]
-"""(tenant, text) -> an opaque, authenticated string."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):

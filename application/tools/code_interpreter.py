@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
 
 from antiphon.application.ports import Ran
 from antiphon.application.tools.calls import ItemCaller
@@ -12,8 +11,7 @@ from antiphon.application.tools.response_container import Workplace
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Annotation
 from antiphon.domain.errors import SandboxError
-
-Json = dict[str, Any]
+from antiphon.domain.json import Json
 
 
 class Interpreter(ItemCaller, Cites):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import UnsetType
@@ -23,12 +23,12 @@ from antiphon.domain.decoding import read
 from antiphon.domain.errors import EmbeddingsError, RequestError, StoreError
 from antiphon.domain.file_search import cited, queries_of, results_of
 from antiphon.domain.filters import Filter, filter_of
+from antiphon.domain.json import Json
 from antiphon.domain.offers import Definition, Known
 from antiphon.domain.ranking import Ranked, check_weights
 from antiphon.domain.tools import FILE_SEARCH, FileSearch
 from antiphon.domain.vector_stores import RankingOptions
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 MOST_STORES = 20

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
 
 from antiphon.application.ports import Json, ModelTurn, ToolResult, ToolServers, ToolSession
-from antiphon.application.runs.active_runs import to_the_end
+from antiphon.application.support.tasks import to_the_end
 from antiphon.application.tools.calls import Calls, ItemCaller
 from antiphon.application.tools.work import Given, Work, done
 from antiphon.domain import deltas as d

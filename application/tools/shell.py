@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
 
 from antiphon.application.ports import Exited, NewId, Printed, Sandbox
 from antiphon.application.tools.calls import Caller
@@ -16,9 +15,8 @@ from antiphon.domain.client_tools import fields_of
 from antiphon.domain.content import Annotation
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.items import REFERENCE
+from antiphon.domain.json import Json
 from antiphon.domain.tools import CONTAINER
-
-Json = dict[str, Any]
 
 MOST_COMMANDS = 32
 MOST_OUTPUT = 1024 * 1024

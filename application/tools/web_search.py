@@ -25,11 +25,11 @@ from antiphon.domain import items as i
 from antiphon.domain import pages
 from antiphon.domain.content import Annotation, UrlCitation
 from antiphon.domain.errors import RequestError, WebError
+from antiphon.domain.json import Json
 from antiphon.domain.offers import Definition, Known
 from antiphon.domain.pages import Link, View
 from antiphon.domain.tools import WEB, AnyWebSearch, json_object
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 MOST_DOMAINS = 100

@@ -4,20 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
+from antiphon.application.input.history import Remembered
 from antiphon.application.ports import StoredItem
 from antiphon.application.websocket.lanes import Lane
-
-Remembered = Mapping[str, Sequence[StoredItem]]
-"""By the id of a response: all that a response which continues it is given first."""
-
-
-def item_in(remembered: Remembered, item_id: str) -> StoredItem | None:
-    every = (item for items in remembered.values() for item in items)
-    return next((item for item in every if item.id == item_id), None)
 
 
 class _Latest(Struct, frozen=True):

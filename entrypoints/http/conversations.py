@@ -10,6 +10,7 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp
 from msgspec import Struct
 
+from antiphon.application.ports import Seal
 from antiphon.application.resources.conversations import (
     AddItems,
     CreateConversation,
@@ -20,7 +21,6 @@ from antiphon.application.resources.conversations import (
     RemoveItem,
     UpdateConversation,
 )
-from antiphon.application.runs.turns import Seal
 from antiphon.application.support.paging import Cut
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 from antiphon.domain.visible import Visible

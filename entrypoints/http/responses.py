@@ -14,21 +14,17 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.ports import Batches
+from antiphon.application.ports import Batches, Seal
+from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import CreateResponseService
-from antiphon.application.responses.create_once import CreateOnce
+from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.follow import FollowResponse
-from antiphon.application.responses.idempotency import Taken
-from antiphon.application.responses.stored import (
-    CancelResponse,
-    DeleteResponse,
-    GetResponse,
-    ListInputItems,
-)
+from antiphon.application.responses.get import GetResponse
+from antiphon.application.responses.idempotency import CreateOnce, Taken
+from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.runs.shutdown import Moment, Until
-from antiphon.application.runs.turns import Seal
 from antiphon.application.support.paging import Cut
 from antiphon.application.support.threads import in_turn
 from antiphon.application.websocket.lanes import LaneLimits

@@ -34,15 +34,13 @@ from antiphon.application.ports import (
 )
 from antiphon.application.resources.conversation_claim import HoldConversation
 from antiphon.application.resources.quotas import CheckQuota, Quotas
+from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import Created, CreateLimits, CreateResponseService
+from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.follow import FollowResponse
-from antiphon.application.responses.stored import (
-    CancelResponse,
-    DeleteResponse,
-    GetResponse,
-    ListInputItems,
-)
+from antiphon.application.responses.get import GetResponse
+from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.runs.active_runs import Runs
 from antiphon.application.runs.background import TakeRuns
 from antiphon.application.runs.jobs import Jobs

@@ -12,8 +12,7 @@ import pytest
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.engines.scripted.markup import Markup
-from antiphon.application.ports import EngineRequest, Prompt, Turn
-from antiphon.application.ports.sampling import Sampling
+from antiphon.application.ports import EngineRequest, Prompt, Sampling, Turn
 from antiphon.domain.response import TextConfig
 from antiphon.domain.tools import Choice, ToolSpec
 

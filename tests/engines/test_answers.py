@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from antiphon.adapters.engines.scripted.answers import answer
 from antiphon.adapters.engines.scripted.grammar import smallest_input, smallest_match
 from antiphon.adapters.engines.scripted.schema import smallest
-from antiphon.application.ports.sampling import Constraint
+from antiphon.application.ports import Constraint
 from antiphon.domain.tools import Choice, ToolSpec
 
 HI = [("system", "s"), ("user", "Hi")]

@@ -22,8 +22,7 @@ from tests.conftest import settings_for
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.responses.create_once import CreateOnce
-from antiphon.application.responses.idempotency import Repeats
+from antiphon.application.responses.idempotency import CreateOnce, Repeats
 from antiphon.application.runs.stored_events import DELETED, UNAVAILABLE
 from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container

@@ -19,8 +19,7 @@ from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.application.input.media import ShowMedia
 from antiphon.application.model.token_model import TokenModel
-from antiphon.application.ports import Prompt, StoredFile, Turn
-from antiphon.application.ports.sampling import Constraint, Sampling
+from antiphon.application.ports import Constraint, Prompt, Sampling, StoredFile, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.deltas import TurnEnd

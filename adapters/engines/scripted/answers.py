@@ -9,7 +9,7 @@ from typing import Any
 from antiphon.adapters.engines.scripted.grammar import smallest_input
 from antiphon.adapters.engines.scripted.schema import smallest
 from antiphon.adapters.engines.scripted.script import Message, Part
-from antiphon.application.ports.sampling import Constraint
+from antiphon.application.ports import Constraint
 from antiphon.domain.tools import NAMED_KINDS, Choice, ToolSpec
 
 _ECHOED = 60

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from antiphon.adapters.formats.chat_template.families import CallForm, Family
 from antiphon.adapters.formats.chat_template.transcript import parameters_of
 from antiphon.adapters.formats.ebnf import binds, input_grammar
 from antiphon.adapters.formats.structural_tag import constraint_to, matching, one_of, sequence
 from antiphon.adapters.formats.tools import callable_tools
-from antiphon.application.ports import Turn
-from antiphon.application.ports.sampling import Constraint
+from antiphon.application.ports import Constraint, Turn
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 from antiphon.domain.tools import ToolSpec
 
-Json = dict[str, Any]
 ANY_OBJECT: Json = {"type": "object"}
 
 MOST_WHITESPACE = 20

@@ -24,8 +24,7 @@ from antiphon.adapters.formats.chat_template.tokenizer import (
 )
 from antiphon.adapters.formats.chat_template.transcript import transcript
 from antiphon.adapters.formats.recall import as_called
-from antiphon.application.ports import Format, Json, Parser, Prompt, Turn
-from antiphon.application.ports.sampling import Constraint
+from antiphon.application.ports import Constraint, Format, Json, Parser, Prompt, Turn
 from antiphon.domain.errors import SettingsError
 from antiphon.domain.items import Item
 from antiphon.domain.request import Effort

@@ -31,7 +31,6 @@ from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.chat_template.transcript import (
     Called,
     Entry,
-    Json,
     Piece,
     Returned,
     Said,
@@ -48,6 +47,7 @@ from antiphon.adapters.formats.tools import offered
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 
 LONG_PROMPT = 20_000
 """Characters from which on encoding is given a thread, so that other requests go on."""

@@ -16,8 +16,8 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 
-Json = dict[str, Any]
 Render = Callable[[Sequence[Json]], str]
 """Messages to text; may be refused with a RequestError."""
 

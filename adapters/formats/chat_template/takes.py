@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.domain.errors import RequestError
-
-Json = dict[str, Any]
+from antiphon.domain.json import Json
 
 PROBE = "c0ffee"
 IMAGE: Json = {"type": "image"}

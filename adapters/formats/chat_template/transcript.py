@@ -33,9 +33,9 @@ from antiphon.domain.client_tools import KINDS_OF
 from antiphon.domain.conversation import answered_calls
 from antiphon.domain.errors import RequestError
 from antiphon.domain.file_search import arguments_of, results_shown
+from antiphon.domain.json import Json
 from antiphon.domain.tools import FILE_SEARCH, PYTHON, ToolSpec
 
-Json = dict[str, Any]
 Piece = tuple[Literal["text", "image", "refusal"], str]
 """A part of what was said; an image is its URL."""
 

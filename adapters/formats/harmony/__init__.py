@@ -12,8 +12,7 @@ from antiphon.adapters.formats.harmony.constraint import constraint
 from antiphon.adapters.formats.harmony.markup import HarmonyMarkup
 from antiphon.adapters.formats.harmony.parser import HarmonyParser
 from antiphon.adapters.formats.harmony.renderer import EFFORTS, Renderer
-from antiphon.application.ports import Format, Json, Parser, Prompt, Turn
-from antiphon.application.ports.sampling import Constraint
+from antiphon.application.ports import Constraint, Format, Json, Parser, Prompt, Turn
 from antiphon.domain.items import Item
 
 __all__ = ["HarmonyFormat", "HarmonyMarkup", "HarmonyParser"]

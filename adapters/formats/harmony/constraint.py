@@ -26,8 +26,7 @@ from antiphon.adapters.formats.tools import (
     offered,
     text_key,
 )
-from antiphon.application.ports import Turn
-from antiphon.application.ports.sampling import Constraint
+from antiphon.application.ports import Constraint, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
 

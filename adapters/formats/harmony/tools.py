@@ -13,12 +13,12 @@ from antiphon.adapters.formats.harmony.container import ABOUT, ABOUT_EXEC, PARAM
 from antiphon.adapters.formats.harmony.encoding import Encoding, has_long_run
 from antiphon.adapters.formats.tools import RECIPIENTS, description_of, input_parameters
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 from antiphon.domain.tools import CONTAINER, PYTHON, ToolSpec
 
 if TYPE_CHECKING:
     from openai_harmony import ToolNamespaceConfig  # type: ignore[import-untyped]
 
-Json = dict[str, Any]
 
 FUNCTIONS = "functions."
 HOSTED = ("browser", "python", "container")

@@ -19,8 +19,7 @@ from tests.application.conftest import STOP, TENANT, FailingStore, House
 
 from antiphon.application.ports import Store
 from antiphon.application.responses.create import Created
-from antiphon.application.responses.create_once import CreateOnce
-from antiphon.application.responses.idempotency import RepeatKey, Repeats, Taken
+from antiphon.application.responses.idempotency import CreateOnce, RepeatKey, Repeats, Taken
 from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e

@@ -10,8 +10,7 @@ import pytest
 
 from antiphon.adapters.formats.chat_template.constraint import constraint
 from antiphon.adapters.formats.chat_template.families import FAMILIES
-from antiphon.application.ports import Turn
-from antiphon.application.ports.sampling import Constraint
+from antiphon.application.ports import Constraint, Turn
 from antiphon.domain import web
 from antiphon.domain.errors import RequestError
 from antiphon.domain.offers import FILE_SEARCH_SPEC, PYTHON_SPEC, Definition, offer

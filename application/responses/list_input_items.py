@@ -1,0 +1,15 @@
+"""List what a response was given."""
+
+from __future__ import annotations
+
+from antiphon.application.ports import ResponseStore, StoredItem
+from antiphon.application.support.paging import Cut, Page
+
+
+class ListInputItems:
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(self, tenant: str, response_id: str, cut: Cut) -> Page[StoredItem]:
+        """Raises: NotFound; RequestError."""
+        return cut.of(await self._store.input_items(tenant, response_id))
