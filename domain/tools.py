@@ -199,6 +199,11 @@ TOOL_TYPES: Mapping[str, type[Tool]] = {
 }
 """Every tool type by its name on the wire."""
 
+WEB_SEARCHES: Mapping[str, type[Tool]] = {
+    name: kind for name, kind in TOOL_TYPES.items() if issubclass(kind, AnyWebSearch)
+}
+"""The tool types that search the web."""
+
 ToolKind = Literal[
     "function",
     "custom",

@@ -14,16 +14,9 @@ from hypothesis import strategies as st
 
 from antiphon.domain.decoding import decode_tool
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import (
-    EARLIER,
-    WEB_SEARCHES,
-    Definition,
-    Offer,
-    is_strict,
-    loaded,
-    offer,
-)
-from antiphon.domain.tools import Choice
+from antiphon.domain.offers import EARLIER, Definition, Offer, loaded, offer
+from antiphon.domain.tool_specs import is_strict
+from antiphon.domain.tools import WEB_SEARCHES, Choice
 
 WEATHER = {"type": "function", "name": "get_weather"}
 TIME = {"type": "function", "name": "get_time"}

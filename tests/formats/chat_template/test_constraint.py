@@ -13,8 +13,9 @@ from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.application.ports import Constraint, Turn
 from antiphon.domain import web
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import FILE_SEARCH_SPEC, PYTHON_SPEC, Definition, offer
+from antiphon.domain.offers import Definition, offer
 from antiphon.domain.response import TextConfig
+from antiphon.domain.tool_specs import FILE_SEARCH_SPEC, PYTHON_SPEC
 from antiphon.domain.tools import Choice, Shell, ToolSpec
 
 SCHEMA = {

@@ -11,8 +11,9 @@ import msgspec
 
 from antiphon.domain import web
 from antiphon.domain.client_tools import CLIENT_TOOLS, parameters_of
-from antiphon.domain.offers import FILE_SEARCH_SPEC, PYTHON_SPEC, Definition, offer
+from antiphon.domain.offers import Definition, offer
 from antiphon.domain.response import TextConfig
+from antiphon.domain.tool_specs import FILE_SEARCH_SPEC, PYTHON_SPEC
 from antiphon.domain.tools import Choice, Shell, ToolSpec
 
 CITY = {

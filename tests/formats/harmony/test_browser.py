@@ -12,7 +12,7 @@ from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain.offers import PYTHON_SPEC
+from antiphon.domain.tool_specs import PYTHON_SPEC
 from antiphon.domain.tools import Choice, ToolSpec
 from antiphon.domain.web import SPECS
 
