@@ -14,12 +14,12 @@ import pytest
 from tests.sink import listening
 
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.testing.web import keeps_its_word
 from antiphon.adapters.web.html import MEMORY_BYTES, page_of
 from antiphon.adapters.web.limited import within
 from antiphon.adapters.web.reading import PageReader
 from antiphon.application.ports import Page
 from antiphon.domain.errors import WebError
+from antiphon.testing.web import keeps_its_word
 
 URL = "https://a.example/b/c.html"
 SENTENCES = "".join(

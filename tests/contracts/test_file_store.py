@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
-from antiphon.adapters.testing.file_store import CONTENT, US, FileStoreContract, a_file
 from antiphon.application.ports import FileStore
 from antiphon.domain.errors import NotFound, SettingsError, StoreError
+from antiphon.testing.file_store import CONTENT, US, FileStoreContract, a_file
 
 STORES: Mapping[str, Callable[[Path], FileStore]] = {
     "memory": lambda _: MemoryFileStore(),

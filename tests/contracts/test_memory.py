@@ -9,8 +9,10 @@ import msgspec
 
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_log import MemoryEventLog
-from antiphon.adapters.testing.event_log import numbers, rest, several_turns, text, whole
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import Chunk, NewRun, StoredItem
+from antiphon.domain.errors import NotFound
+from antiphon.testing.event_log import numbers, rest, several_turns, text, whole
+from antiphon.testing.response_store import (
     FAR_AHEAD,
     US,
     claim,
@@ -24,8 +26,6 @@ from antiphon.adapters.testing.response_store import (
     turns,
     unknown,
 )
-from antiphon.application.ports import Chunk, NewRun, StoredItem
-from antiphon.domain.errors import NotFound
 
 
 class Clock:

@@ -16,8 +16,11 @@ import pytest
 from msgspec import Raw
 
 from antiphon.adapters.stores.postgres import PostgresStore
-from antiphon.adapters.testing.repeat_store import PRINT, reserve
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import Chunk, NewRun, Notice, Repeat, StoredItem
+from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.domain.items import Message
+from antiphon.testing.repeat_store import PRINT, reserve
+from antiphon.testing.response_store import (
     OWNER,
     US,
     alive,
@@ -34,10 +37,7 @@ from antiphon.adapters.testing.response_store import (
     turns,
     until,
 )
-from antiphon.adapters.testing.run_store import chunk, last_of, lease, log_of, logged, take
-from antiphon.application.ports import Chunk, NewRun, Notice, Repeat, StoredItem
-from antiphon.domain.errors import SettingsError, StoreError
-from antiphon.domain.items import Message
+from antiphon.testing.run_store import chunk, last_of, lease, log_of, logged, take
 
 SECRET = "the-owl-flies-at-midnight"
 

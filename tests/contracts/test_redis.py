@@ -20,7 +20,10 @@ from redis.exceptions import RedisError
 from tests.contracts.conftest import REDIS, redis_prefix
 
 from antiphon.adapters.stores.redis import RedisStore
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import Chunk, NewRun, Notice, StoredItem, StoredResponse, Use
+from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.domain.items import Message
+from antiphon.testing.response_store import (
     OWNER,
     US,
     context_of,
@@ -37,10 +40,7 @@ from antiphon.adapters.testing.response_store import (
     unknown,
     until,
 )
-from antiphon.adapters.testing.run_store import chunk, lease, log_of, logged
-from antiphon.application.ports import Chunk, NewRun, Notice, StoredItem, StoredResponse, Use
-from antiphon.domain.errors import SettingsError, StoreError
-from antiphon.domain.items import Message
+from antiphon.testing.run_store import chunk, lease, log_of, logged
 
 SECRET = "the-owl-flies-at-midnight"
 

@@ -17,7 +17,11 @@ from msgspec import Raw
 
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.adapters.stores.sqlite_file import SqliteFile
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import NewRun, StoredItem, StoredResponse
+from antiphon.domain.conversation import Conversation
+from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.domain.items import Message
+from antiphon.testing.response_store import (
     EVERY_FIELD,
     EVERY_KIND_OF_OUTPUT,
     OWNER,
@@ -38,11 +42,7 @@ from antiphon.adapters.testing.response_store import (
     say,
     turns,
 )
-from antiphon.adapters.testing.run_store import chunk, lease, logged
-from antiphon.application.ports import NewRun, StoredItem, StoredResponse
-from antiphon.domain.conversation import Conversation
-from antiphon.domain.errors import SettingsError, StoreError
-from antiphon.domain.items import Message
+from antiphon.testing.run_store import chunk, lease, logged
 
 SECRET = "the-owl-flies-at-midnight"
 
@@ -95,7 +95,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.adapters.testing.response_store import keep
+from antiphon.testing.response_store import keep
 
 async def write(store, name, count):
     for n in range(count):

@@ -18,7 +18,9 @@ import apsw
 import pytest
 
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import Clock, NewRun, Notice, Use
+from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.testing.response_store import (
     OWNER,
     THEM,
     US,
@@ -36,7 +38,7 @@ from antiphon.adapters.testing.response_store import (
     turns,
     until,
 )
-from antiphon.adapters.testing.run_store import (
+from antiphon.testing.run_store import (
     NEXT,
     chunk,
     last_of,
@@ -47,8 +49,6 @@ from antiphon.adapters.testing.run_store import (
     take,
     waiting,
 )
-from antiphon.application.ports import Clock, NewRun, Notice, Use
-from antiphon.domain.errors import SettingsError, StoreError
 
 OLDER = ("0001_responses.sql", "0002_conversations.sql")
 KEPT_OF_OLD = ((US, "a", "completed"), (US, "b", "queued"), (THEM, "a", "failed"))
@@ -83,8 +83,8 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.adapters.testing.run_store import chunk, lease, logged
-from antiphon.adapters.testing.response_store import US
+from antiphon.testing.run_store import chunk, lease, logged
+from antiphon.testing.response_store import US
 
 async def main():
     _, path, owner, ttl_s, name = sys.argv

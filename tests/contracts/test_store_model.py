@@ -14,7 +14,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import Lease, NewRun, Store
+from antiphon.domain.conversation import Conversation
+from antiphon.domain.errors import ConversationLocked, NotFound
+from antiphon.testing.response_store import (
     US,
     claim,
     finished,
@@ -25,10 +28,7 @@ from antiphon.adapters.testing.response_store import (
     turns,
     unknown,
 )
-from antiphon.adapters.testing.run_store import chunk, lease, log_of
-from antiphon.application.ports import Lease, NewRun, Store
-from antiphon.domain.conversation import Conversation
-from antiphon.domain.errors import ConversationLocked, NotFound
+from antiphon.testing.run_store import chunk, lease, log_of
 
 T = TypeVar("T")
 NAMES = st.sampled_from("abcdefgh")

@@ -12,11 +12,11 @@ import pytest
 from tests.contracts.conftest import NewStore
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.testing.response_store import FAR_AHEAD, finished, item, running
-from antiphon.adapters.testing.run_store import chunk, lease
 from antiphon.application.ports import ApiKey, NewRun, Notice, Store, Use
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import AntiphonError
+from antiphon.testing.response_store import FAR_AHEAD, finished, item, running
+from antiphon.testing.run_store import chunk, lease
 
 SEEDS = int(os.environ.get("ANTIPHON_TEST_SEEDS", "3"))
 STEPS = 150

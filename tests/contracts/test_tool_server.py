@@ -18,11 +18,11 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 
 from antiphon.adapters.fetching import Checked, Guard
-from antiphon.adapters.testing.tool_server import ToolServerContract
 from antiphon.adapters.tool_servers.limited import LimitedServer
 from antiphon.adapters.tool_servers.mcp import UrlServer
 from antiphon.adapters.tool_servers.process import ProcessServer
 from antiphon.application.ports import ToolServer
+from antiphon.testing.tool_server import ToolServerContract
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "adapters" / "tool_process.py"

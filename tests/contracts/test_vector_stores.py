@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
-from antiphon.adapters.testing.vector_stores import (
+from antiphon.application.ports import VectorStores
+from antiphon.domain.errors import SettingsError
+from antiphon.testing.vector_stores import (
     HOLD_S,
     US,
     VectorStoresContract,
@@ -20,8 +22,6 @@ from antiphon.adapters.testing.vector_stores import (
     texts,
     vectors,
 )
-from antiphon.application.ports import VectorStores
-from antiphon.domain.errors import SettingsError
 
 STORES: Mapping[str, Callable[[Path], VectorStores]] = {
     "memory": lambda _: SqliteVectorStores(None),

@@ -12,7 +12,6 @@ from tests.sink import Sink, answer, listening
 from tests.web import searched
 
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.testing.web import WebContract
 from antiphon.adapters.web.corpus import CorpusWeb
 from antiphon.adapters.web.reading import PageReader
 from antiphon.adapters.web.services import (
@@ -22,6 +21,7 @@ from antiphon.adapters.web.services import (
     TavilyService,
 )
 from antiphon.application.ports import Web
+from antiphon.testing.web import WebContract
 
 # No HTML: the process that reads it takes longer to begin than all else here.
 PAGES = {

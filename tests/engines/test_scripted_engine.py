@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
-from antiphon.adapters.testing.engine_contract import (
+from antiphon.application.ports import EngineRequest
+from antiphon.domain.errors import EngineDead, EngineError
+from antiphon.domain.tools import ToolSpec
+from antiphon.testing.engine_contract import (
     Ask,
     EngineContract,
     steps_of,
     text_of,
     tokens_of,
 )
-from antiphon.application.ports import EngineRequest
-from antiphon.domain.errors import EngineDead, EngineError
-from antiphon.domain.tools import ToolSpec
 
 RequestFor = Callable[..., EngineRequest]
 TALE = " ".join(f"w{n}" for n in range(40))

@@ -10,11 +10,11 @@ import pytest
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
-from antiphon.adapters.testing.vector_stores import US, a_file, a_store, found, texts, vectors
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
 from antiphon.application.resources.indexing import CHUNKS_AT_ONCE, MOST_ATTEMPTS, IndexFiles
 from antiphon.domain.errors import EmbeddingsError
 from antiphon.domain.vector_stores import IndexingError, StoreFile
+from antiphon.testing.vector_stores import US, a_file, a_store, found, texts, vectors
 
 
 class PlayedEmbeddings(Embeddings):

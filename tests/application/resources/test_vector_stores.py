@@ -9,7 +9,6 @@ import pytest
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
-from antiphon.adapters.testing.vector_stores import US, indexed
 from antiphon.application.ports import StoredFile
 from antiphon.application.resources.indexing import IndexFiles
 from antiphon.application.resources.vector_stores import (
@@ -30,6 +29,7 @@ from antiphon.domain.vector_stores import (
     NewVectorStore,
     VectorStoreChanges,
 )
+from antiphon.testing.vector_stores import US, indexed
 
 TWO_DAYS = ExpiresAfter(anchor="last_active_at", days=2)
 

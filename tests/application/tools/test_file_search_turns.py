@@ -10,11 +10,11 @@ from tests.application.conftest import TENANT, House
 from tests.application.tools.test_web_search_turns import FORMATS, RecordedEngine, asked, continued
 
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
-from antiphon.adapters.testing.vector_stores import a_store, indexed
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.resources.vector_stores import FindVectorStore, SearchVectorStores
 from antiphon.application.tools.file_search import FileSearches
 from antiphon.domain import items as i
+from antiphon.testing.vector_stores import a_store, indexed
 
 TOOL = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 ROUNDS = [

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import Lease, Notice, Store
+from antiphon.testing.response_store import (
     US,
     end,
     finished,
@@ -15,8 +16,7 @@ from antiphon.adapters.testing.response_store import (
     sweep,
     until,
 )
-from antiphon.adapters.testing.store_fixtures import StoreFixtures
-from antiphon.application.ports import Lease, Notice, Store
+from antiphon.testing.store_fixtures import StoreFixtures
 
 
 def notice(name: str) -> Notice:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.adapters.testing.agreements import AgreementsContract
-from antiphon.adapters.testing.key_store import KeyStoreContract
-from antiphon.adapters.testing.outbox import OutboxContract
-from antiphon.adapters.testing.repeat_store import RepeatStoreContract
-from antiphon.adapters.testing.response_store import ResponseStoreContract
-from antiphon.adapters.testing.run_store import RunStoreContract
 from antiphon.application.ports import Store
+from antiphon.testing.agreements import AgreementsContract
+from antiphon.testing.key_store import KeyStoreContract
+from antiphon.testing.outbox import OutboxContract
+from antiphon.testing.repeat_store import RepeatStoreContract
+from antiphon.testing.response_store import ResponseStoreContract
+from antiphon.testing.run_store import RunStoreContract
 
 
 @pytest.mark.asyncio

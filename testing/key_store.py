@@ -6,9 +6,9 @@ import hashlib
 
 import pytest
 
-from antiphon.adapters.testing.store_fixtures import StoreFixtures
 from antiphon.application.ports import ApiKey, Store
 from antiphon.domain.errors import StoreError
+from antiphon.testing.store_fixtures import StoreFixtures
 
 
 def api_key(name: str, *, created_at: int = 7) -> ApiKey:

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import NewRun, Repeat, Store
+from antiphon.domain.errors import RepeatPending
+from antiphon.testing.response_store import (
     FAR_AHEAD,
     OWNER,
     THEM,
@@ -20,10 +22,8 @@ from antiphon.adapters.testing.response_store import (
     unknown,
     until,
 )
-from antiphon.adapters.testing.run_store import chunk
-from antiphon.adapters.testing.store_fixtures import StoreFixtures
-from antiphon.application.ports import NewRun, Repeat, Store
-from antiphon.domain.errors import RepeatPending
+from antiphon.testing.run_store import chunk
+from antiphon.testing.store_fixtures import StoreFixtures
 
 PRINT = bytes(range(32))
 

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from antiphon.adapters.testing.store_fixtures import StoreFixtures
 from antiphon.application.ports import (
     Chunk,
     Lease,
@@ -43,6 +42,7 @@ from antiphon.domain.response import (
     TextConfig,
 )
 from antiphon.domain.usage import TurnUsage, per_turn, total
+from antiphon.testing.store_fixtures import StoreFixtures
 
 US, THEM = "us", "them"
 RUNNING = ("queued", "in_progress")

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from antiphon.adapters.testing.store_fixtures import StoreFixtures
 from antiphon.application.ports import Store
+from antiphon.testing.store_fixtures import StoreFixtures
 
 ODD = b"\0\xff{"
 

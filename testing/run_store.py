@@ -8,7 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import (
+    Chunk,
+    Lease,
+    NewRun,
+    Notice,
+    Store,
+    StoredResponse,
+    TakenRun,
+)
+from antiphon.domain.errors import NotFound, StoreError
+from antiphon.testing.response_store import (
     EVERY_FIELD,
     OWNER,
     THEM,
@@ -23,17 +33,7 @@ from antiphon.adapters.testing.response_store import (
     unknown,
     until,
 )
-from antiphon.adapters.testing.store_fixtures import StoreFixtures
-from antiphon.application.ports import (
-    Chunk,
-    Lease,
-    NewRun,
-    Notice,
-    Store,
-    StoredResponse,
-    TakenRun,
-)
-from antiphon.domain.errors import NotFound, StoreError
+from antiphon.testing.store_fixtures import StoreFixtures
 
 NEXT = "srv_b"
 """The server that takes what OWNER had."""
