@@ -25,8 +25,6 @@ from antiphon.domain.tool_specs import (
 )
 
 Known = t.AnyTool | t.UnknownTool
-
-
 EARLIER = "previous_response_id"
 """The path of definitions that this request did not bring itself."""
 

@@ -11,10 +11,7 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 
 SEARCHES = ("tool_search", "server_tool_search")
-
-
 COMPUTERS = ("computer", "computer_use_preview")
-
 
 CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     "function": ("function",),
@@ -32,7 +29,6 @@ CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     "file_search": (t.FILE_SEARCH,),
 }
 """The kinds of tools that a tool_choice of a type may mean."""
-
 
 SERVER_RUN_CHOICES = frozenset(
     {

@@ -185,7 +185,6 @@ SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
 """How a model is told of a tool; a type that is not here is accepted without effect, be it unknown
 or one that only a server could run (docs/decisions/0018)."""
 
-
 PYTHON_SPEC = t.ToolSpec(
     name=t.PYTHON,
     kind=t.PYTHON,
@@ -200,7 +199,6 @@ PYTHON_SPEC = t.ToolSpec(
         "additionalProperties": False,
     },
 )
-
 
 FILE_SEARCH_SPEC = t.ToolSpec(
     name=t.FILE_SEARCH,
@@ -225,7 +223,6 @@ FILE_SEARCH_SPEC = t.ToolSpec(
         "additionalProperties": False,
     },
 )
-
 
 HOSTED_SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
     t.CodeInterpreter: lambda _, __: (PYTHON_SPEC,),

@@ -16,10 +16,8 @@ from antiphon.domain.request import CreateResponse
 PASSED_ON = ("vllm_xargs", "kv_transfer_params", "ec_transfer_params")
 """Request fields that only an engine understands."""
 
-
 CONSTRAINT_KINDS: Mapping[str, Any] = {"json": "json_schema"}
 """Names of `structured_outputs` that a Constraint calls otherwise."""
-
 
 CONSTRAINT_OPTIONS = (
     "disable_any_whitespace",

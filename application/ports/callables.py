@@ -7,7 +7,6 @@ from collections.abc import Callable
 Clock = Callable[[], float]
 """Seconds since the epoch."""
 
-
 NewId = Callable[[str], str]
 """A fresh id with this prefix: `new_id("msg")` -> `msg_…`."""
 

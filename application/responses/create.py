@@ -54,7 +54,6 @@ from antiphon.domain.response import Response
 from antiphon.domain.sequencer import Sequencer
 
 logger = logging.getLogger("antiphon.requests")
-
 DAY_S = 24 * 60 * 60
 
 

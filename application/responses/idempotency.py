@@ -32,7 +32,6 @@ KEPT_S = 24 * 3600
 WAIT_S = 10.0
 """For another request with the same key, until its response is stored."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
-
 _KEY = re.compile(r"[!-~]{1,255}")
 _encode = msgspec.json.Encoder(order="deterministic").encode
 

@@ -21,7 +21,7 @@ from antiphon.application.resources.webhooks import Endpoint
 from antiphon.domain.errors import FetchError, FetchRefused, ToolServerError, WebError
 from antiphon.domain.tools import McpTool
 from antiphon.entrypoints.container import webhook_fetcher
-from antiphon.entrypoints.webhook_endpoints import operators_guard
+from antiphon.entrypoints.wiring.webhooks import operators_guard
 
 TRUST = httpx.create_ssl_context(trust_env=False)  # once: it takes a while
 ALLOWED = "127.0.0.2"

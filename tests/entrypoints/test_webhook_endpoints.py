@@ -12,7 +12,7 @@ from antiphon.adapters.fetching import Guard
 from antiphon.application.resources.webhooks import Endpoint
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import load
-from antiphon.entrypoints.webhook_endpoints import endpoints_of, operators_guard
+from antiphon.entrypoints.wiring.webhooks import endpoints_of, operators_guard
 
 SECRET = b"s" * 32
 WHSEC = f"whsec_{base64.b64encode(SECRET).decode()}"

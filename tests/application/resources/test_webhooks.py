@@ -21,7 +21,7 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import Lease, NewRun, Notice, StoredResponse
 from antiphon.application.resources.webhooks import DELAYS_S, DeliverNotices, Endpoint, WriteNotices
 from antiphon.domain.response import Response
-from antiphon.entrypoints.webhook_endpoints import operators_guard
+from antiphon.entrypoints.wiring.webhooks import operators_guard
 
 OLD, NEW = b"o" * 32, b"n" * 32
 ENDS = ("completed", "failed", "cancelled", "incomplete")

@@ -18,7 +18,15 @@ import httpx
 import msgspec
 from msgspec import Struct
 
-from antiphon.adapters.fetching import DEFAULT_PORTS, Guard, Network, read_url
+from antiphon.adapters.fetching import (
+    DEFAULT_PORTS,
+    Guard,
+    HttpFetcher,
+    Network,
+    NoFetcher,
+    read_url,
+)
+from antiphon.application.ports import Fetcher
 from antiphon.application.resources.webhooks import Endpoint
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import Settings
@@ -28,7 +36,6 @@ Event = Literal[
 ]
 PREFIX = "whsec_"
 SECRET_BYTES = range(24, 65)  # what Standard Webhooks demands
-
 
 OPERATORS_NETWORKS: Sequence[Network] = [
     ipaddress.ip_network(text)
@@ -151,3 +158,19 @@ def _name_of(url: httpx.URL) -> str:
 
 def _host(url: httpx.URL) -> str:
     return url.host.rstrip(".").lower()
+
+
+WEBHOOK_TIMEOUT_S = 10.0
+WEBHOOK_ANSWER_BYTES = 1024 * 1024
+
+
+def webhook_fetcher(endpoints: Sequence[Endpoint]) -> Fetcher:
+    """Return the way to the operator's endpoints, and to nothing else."""
+    if not endpoints:
+        return NoFetcher()
+    return HttpFetcher(
+        operators_guard([each.url for each in endpoints]),
+        max_bytes=WEBHOOK_ANSWER_BYTES,
+        timeout_s=WEBHOOK_TIMEOUT_S,
+        max_redirects=0,
+    )

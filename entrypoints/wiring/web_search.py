@@ -17,7 +17,7 @@ from antiphon.adapters.web.services import (
 from antiphon.application.ports import ReadPdf, Web
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import Settings, WebSearch
-from antiphon.entrypoints.webhook_endpoints import operators_guard
+from antiphon.entrypoints.wiring.webhooks import operators_guard
 
 ANSWER_BYTES = 4 * 1024 * 1024
 """The most that is read of what a search service answers."""

@@ -1,0 +1,159 @@
+"""Tool servers, and the tools that this server runs itself."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shutil
+import sys
+from collections.abc import Sequence
+
+from antiphon.adapters.fetching import Checked, Guard
+from antiphon.adapters.ids import new_id
+from antiphon.adapters.tool_servers.own import Own, OwnServers
+from antiphon.application.ports import (
+    Sandboxes,
+    ToolServer,
+    ToolServers,
+    Web,
+)
+from antiphon.application.resources.containers import (
+    CheckContainer,
+    FindContainer,
+)
+from antiphon.application.tools.container_tools import CodeTools, ContainerTools
+from antiphon.application.tools.file_search import FileSearches
+from antiphon.application.tools.hosted import Hosted
+from antiphon.application.tools.response_container import FindWorkplace
+from antiphon.application.tools.web_search import Browsers
+from antiphon.domain.errors import FetchRefused, SettingsError
+from antiphon.domain.mcp import Terms
+from antiphon.domain.stand_ins import StandIns
+from antiphon.entrypoints.settings import McpServer, Settings
+from antiphon.entrypoints.wiring.fetching import guard
+from antiphon.entrypoints.wiring.webhooks import operators_guard
+
+
+def tool_servers(settings: Settings) -> ToolServers | None:
+    """Return what calls tools, None where there is nothing that could."""
+    others = _servers_of_requests(settings)
+    own = [_of_class(settings, named) for named in settings.tool]
+    own += [_of_table(settings, server) for server in settings.mcp_servers]
+    labels = [each.terms.label for each in own]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise SettingsError(f"Two servers of tools are labelled {label!r}.")
+    if not own:
+        return others
+    return OwnServers(own, others, keep_lists_s=settings.tools.keep_lists_s)
+
+
+def stand_ins(settings: Settings, tool_servers: ToolServers | None) -> StandIns:
+    """Return what stands in for tools. Raises: SettingsError for a server that is not there."""
+    servers: dict[str, str] = {}
+    labels = tool_servers.labels if isinstance(tool_servers, OwnServers) else ()
+    for named in settings.stand_in:
+        name, _, label = named.partition("=")
+        if name in servers:
+            raise SettingsError(f"Two servers stand in for {name!r}.")
+        if label not in labels:
+            raise SettingsError(f"There is no server of tools labelled {label!r} to stand in.")
+        servers[name] = label
+    return StandIns(labels=frozenset(settings.hosted_label), servers=servers)
+
+
+def _servers_of_requests(settings: Settings) -> ToolServers | None:
+    from antiphon.adapters.tool_servers.mcp import McpServers
+
+    if importlib.util.find_spec("mcp") is None:
+        return None
+    return McpServers(
+        Checked(guard(settings)) if settings.fetch.urls else None,
+        timeout_s=settings.tools.timeout_s,
+        max_bytes=settings.tools.max_bytes,
+    )
+
+
+def _of_class(settings: Settings, named: str) -> Own:
+    """Return the server of the class that `[LABEL=]package.module:Class` names."""
+    from antiphon.adapters.tool_servers.limited import LimitedServer
+
+    label, _, path = named.rpartition("=")
+    module_name, _, class_name = path.partition(":")
+    try:
+        server: ToolServer = getattr(importlib.import_module(module_name), class_name)()
+        label = label or server.label
+    except (ImportError, AttributeError, TypeError) as exc:
+        raise SettingsError(f"The tools {named!r} cannot be loaded: {exc}.") from None
+    limited = LimitedServer(
+        server, label, timeout_s=settings.tools.timeout_s, max_bytes=settings.tools.max_bytes
+    )
+    return Own(terms=Terms(label=label), server=limited)
+
+
+def _of_table(settings: Settings, table: McpServer) -> Own:
+    from antiphon.adapters.tool_servers.mcp import UrlServer
+    from antiphon.adapters.tool_servers.process import ProcessServer
+
+    if importlib.util.find_spec("mcp") is None:
+        raise SettingsError("MCP servers need a package: pip install 'antiphon[mcp]'.")
+    timeout_s = table.timeout_s or settings.tools.timeout_s
+    max_bytes = settings.tools.max_bytes
+    server: ToolServer
+    if table.url is not None:
+        server = UrlServer(
+            table.label,
+            table.url,
+            table.headers,
+            Checked(_guard_of(table.label, table.url)),
+            timeout_s=timeout_s,
+            max_bytes=max_bytes,
+        )
+    else:
+        _check_command(table)
+        server = ProcessServer(
+            table.label, table.command, env=table.env, timeout_s=timeout_s, max_bytes=max_bytes
+        )
+    terms = Terms(
+        label=table.label,
+        allowed_tools=table.allowed_tools,
+        require_approval=table.require_approval,
+    )
+    secrets = (*table.env.values(), *table.headers.values())
+    return Own(terms=terms, server=server, secrets=secrets)
+
+
+def _guard_of(label: str, url: str) -> Guard:
+    """Return the way to a server of the operator's alone, in a private network too."""
+    try:
+        return operators_guard([url])
+    except FetchRefused as error:
+        raise SettingsError(f"The MCP server {label!r} cannot be called: {error}") from None
+
+
+def _check_command(table: McpServer) -> None:
+    if sys.platform == "win32":  # nothing there ends a process together with all that it began
+        raise SettingsError("Local MCP servers need Linux or macOS.")
+    if shutil.which(table.command[0], path=table.env.get("PATH")) is None:
+        raise SettingsError(
+            f"The MCP server {table.label!r} cannot be begun: there is no program "
+            f"{table.command[0]!r}."
+        )
+
+
+def hosted(
+    sandboxes: Sandboxes | None,
+    find: FindContainer,
+    check: CheckContainer,
+    web: Web | None,
+    file_searches: FileSearches,
+    settings: Settings,
+) -> Sequence[Hosted]:
+    """Return what provides the tools that this server runs by itself."""
+    found: list[Hosted] = [file_searches]
+    if sandboxes is not None:
+        allowed = CodeTools(code_interpreter=settings.code_interpreter, shell=settings.shell)
+        found.append(ContainerTools(FindWorkplace(sandboxes, find, check), allowed, new_id))
+    if web is not None:
+        found.append(Browsers(web))
+    return found
