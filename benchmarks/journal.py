@@ -18,7 +18,7 @@ from statistics import median
 import uvloop
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.application.ports import Lease, NewRun, Store, StoredResponse
 from antiphon.application.runs.event_chunks import chunk_of, events_of

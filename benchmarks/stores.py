@@ -17,7 +17,7 @@ from pathlib import Path
 import uvloop
 from msgspec import Raw
 
-from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.application.ports import Chunk, Lease, NewRun, StoredItem, StoredResponse
 from antiphon.domain import events as e

@@ -16,7 +16,7 @@ from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
@@ -111,7 +111,7 @@ from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
-from antiphon.entrypoints.http.heartbeat import Heartbeat
+from antiphon.entrypoints.http.keepalive import Heartbeat
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings

@@ -27,7 +27,7 @@ from antiphon.entrypoints.http.auth import Authentication
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol, WebSocketProtocol
 from antiphon.entrypoints.keys import start_keys
-from antiphon.entrypoints.log_lines import LogLines
+from antiphon.entrypoints.log_format import LogLines
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
 

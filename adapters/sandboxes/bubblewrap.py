@@ -21,9 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.sandboxes import seccomp, self_test
-from antiphon.adapters.sandboxes.cgroups import Cgroups, Group, NoCgroup, find
-from antiphon.adapters.sandboxes.process import Process
-from antiphon.adapters.sandboxes.recipe import (
+from antiphon.adapters.sandboxes.bwrap_command import (
     MOST_PROCESSES,
     SCRATCH_BYTES,
     Interpreter,
@@ -32,6 +30,8 @@ from antiphon.adapters.sandboxes.recipe import (
     programs,
     shown,
 )
+from antiphon.adapters.sandboxes.cgroups import Cgroups, Group, NoCgroup, find
+from antiphon.adapters.sandboxes.process import Process
 from antiphon.application.ports import (
     Exited,
     Printed,

@@ -18,10 +18,17 @@ from contextlib import ExitStack, suppress
 import msgspec
 
 from antiphon.adapters.sandboxes import seccomp
+from antiphon.adapters.sandboxes.bwrap_command import (
+    FOLDER,
+    KERNEL,
+    Ends,
+    Interpreter,
+    Limits,
+    command,
+)
 from antiphon.adapters.sandboxes.cgroups import Group
-from antiphon.adapters.sandboxes.output import Output
-from antiphon.adapters.sandboxes.processes import below, memory_of_all
-from antiphon.adapters.sandboxes.recipe import FOLDER, KERNEL, Ends, Interpreter, Limits, command
+from antiphon.adapters.sandboxes.output_reader import Output
+from antiphon.adapters.sandboxes.process_tree import below, memory_of_all
 from antiphon.application.ports import Exited, Printed
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.json import Json

@@ -11,8 +11,8 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
+from antiphon.adapters.sandboxes.bwrap_command import ENVIRONMENT, Limits
 from antiphon.adapters.sandboxes.process import Process
-from antiphon.adapters.sandboxes.recipe import ENVIRONMENT, Limits
 from antiphon.application.ports import Exited
 from antiphon.domain.errors import SandboxError
 

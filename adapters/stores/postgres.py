@@ -10,8 +10,8 @@ from msgspec import Raw
 
 from antiphon.adapters.stores import postgres_statements as sql
 from antiphon.adapters.stores.postgres_appends import PostgresAppends, not_next
-from antiphon.adapters.stores.postgres_heart import PostgresHeart
-from antiphon.adapters.stores.postgres_news import PostgresNews
+from antiphon.adapters.stores.postgres_heartbeat import PostgresHeart
+from antiphon.adapters.stores.postgres_notifications import PostgresNews
 from antiphon.adapters.stores.postgres_server import Connection, PostgresServer, Row, columns
 from antiphon.adapters.stores.self_test import returns_what_it_is_given
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from

@@ -42,7 +42,7 @@ from antiphon.domain.response import Response
 
 try:
     from antiphon.adapters.stores.redis_durability import UNKNOWN, durability_of
-    from antiphon.adapters.stores.redis_news import RedisNews
+    from antiphon.adapters.stores.redis_notifications import RedisNews
     from antiphon.adapters.stores.redis_scripts import RedisScripts
 except ModuleNotFoundError as missing:
     raise SettingsError(

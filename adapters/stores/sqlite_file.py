@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
-from antiphon.adapters.stores.sole_use import UseLock
+from antiphon.adapters.stores.file_lock import UseLock
 from antiphon.domain.errors import SettingsError, StoreError
 
 T = TypeVar("T")

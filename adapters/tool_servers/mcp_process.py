@@ -25,10 +25,10 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 
 from antiphon.adapters.tool_servers import launch
-from antiphon.adapters.tool_servers.lines import Lines, TooLong
+from antiphon.adapters.tool_servers.configured import without
+from antiphon.adapters.tool_servers.line_splitter import Lines, TooLong
 from antiphon.adapters.tool_servers.mcp import Unreached, protocol_error, too_large
 from antiphon.adapters.tool_servers.mcp_client import LONGEST_MESSAGE, Asked
-from antiphon.adapters.tool_servers.own import without
 from antiphon.domain.mcp import LOST, TOO_LARGE
 
 logger = logging.getLogger("antiphon.tools")

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote, urldefrag
 
-from antiphon.adapters.web.index import PageIndex
-from antiphon.adapters.web.limited import within
-from antiphon.adapters.web.reading import PageReader
+from antiphon.adapters.web.page_index import PageIndex
+from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.text import one_line, shown
+from antiphon.adapters.web.time_limit import within
 from antiphon.application.ports import Domains, Found, Json, Page, Web
 from antiphon.domain.errors import SettingsError, WebError
 

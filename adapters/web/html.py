@@ -24,7 +24,7 @@ from lxml import etree  # the `web` extra, as trafilatura
 from trafilatura import extract, load_html
 
 from antiphon.adapters.fetching import DEFAULT_PORTS
-from antiphon.adapters.web.reading import LENGTH, Work
+from antiphon.adapters.web.page_reader import LENGTH, Work
 from antiphon.adapters.web.text import Links, clean, cut, one_line
 from antiphon.application.ports import Page
 

@@ -17,7 +17,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.application.resources.keys import FindTenant
 from antiphon.domain import errors as er
-from antiphon.entrypoints.http.answers import send_json
+from antiphon.entrypoints.http.asgi_responses import send_json
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_json, told
 from antiphon.entrypoints.http.requests import answer_headers, sent

@@ -27,12 +27,12 @@ from antiphon.application.support.threads import in_turn
 from antiphon.domain.decoding import Decoded, decode_as
 from antiphon.domain.errors import missing_parameter
 from antiphon.domain.request import NewContainer, NewContainerFile
-from antiphon.entrypoints.http.answers import JsonAnswer, PiecesAnswer
+from antiphon.entrypoints.http.asgi_responses import JsonAnswer, PiecesAnswer
 from antiphon.entrypoints.http.bodies import read_body, refuse_unknown
 from antiphon.entrypoints.http.files import attachment, plain_name
 from antiphon.entrypoints.http.forms import check_parts, read_form
-from antiphon.entrypoints.http.lists import After, InOrder, Limit
 from antiphon.entrypoints.http.openapi import MakeContainerOperation
+from antiphon.entrypoints.http.pagination import After, InOrder, Limit
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 

@@ -24,9 +24,14 @@ from antiphon.application.resources.conversations import (
 from antiphon.application.support.paging import Cut
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 from antiphon.domain.visible import Visible
-from antiphon.entrypoints.http.answers import JsonAnswer
+from antiphon.entrypoints.http.asgi_responses import JsonAnswer
 from antiphon.entrypoints.http.json_bodies import decoded_body
-from antiphon.entrypoints.http.lists import (
+from antiphon.entrypoints.http.openapi import (
+    AddItemsOperation,
+    CreateConversationOperation,
+    UpdateConversationOperation,
+)
+from antiphon.entrypoints.http.pagination import (
     After,
     Include,
     IncludePlain,
@@ -34,11 +39,6 @@ from antiphon.entrypoints.http.lists import (
     Limit,
     as_list,
     view_of,
-)
-from antiphon.entrypoints.http.openapi import (
-    AddItemsOperation,
-    CreateConversationOperation,
-    UpdateConversationOperation,
 )
 from antiphon.entrypoints.http.requests import (
     HttpRequest,

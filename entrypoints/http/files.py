@@ -15,7 +15,7 @@ from msgspec import Struct
 from antiphon.application.ports import StoredFile
 from antiphon.application.resources.files import AddFile, DeleteFile, GetFile, ListFiles, ReadFile
 from antiphon.domain.errors import missing_parameter
-from antiphon.entrypoints.http.answers import JsonAnswer, PiecesAnswer
+from antiphon.entrypoints.http.asgi_responses import JsonAnswer, PiecesAnswer
 from antiphon.entrypoints.http.forms import check_parts, read_form
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
 

@@ -8,7 +8,7 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp
 
 from antiphon.application.model.models import Models
-from antiphon.entrypoints.http.answers import JsonAnswer
+from antiphon.entrypoints.http.asgi_responses import JsonAnswer
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers
 
 

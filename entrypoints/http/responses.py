@@ -33,11 +33,13 @@ from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import TERMINAL
 from antiphon.domain.visible import Visible
-from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer, ended
+from antiphon.entrypoints.http.asgi_responses import JsonAnswer, StreamAnswer, WholeAnswer, ended
 from antiphon.entrypoints.http.bodies import BodyLimits, as_logged, decode_body, read_body
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
-from antiphon.entrypoints.http.heartbeat import Heartbeat
-from antiphon.entrypoints.http.lists import (
+from antiphon.entrypoints.http.idempotency import no_longer_streamed, repeat_of
+from antiphon.entrypoints.http.keepalive import Heartbeat
+from antiphon.entrypoints.http.openapi import CompactOperation, CountOperation, CreateOperation
+from antiphon.entrypoints.http.pagination import (
     After,
     Include,
     IncludePlain,
@@ -46,8 +48,6 @@ from antiphon.entrypoints.http.lists import (
     as_list,
     view_of,
 )
-from antiphon.entrypoints.http.openapi import CompactOperation, CountOperation, CreateOperation
-from antiphon.entrypoints.http.repeats import no_longer_streamed, repeat_of
 from antiphon.entrypoints.http.requests import (
     REPLAYED_HEADER,
     HttpRequest,

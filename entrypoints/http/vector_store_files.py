@@ -16,10 +16,10 @@ from antiphon.domain.vector_stores import (
     NewStoreFile,
     StoreFile,
 )
-from antiphon.entrypoints.http.answers import JsonAnswer
+from antiphon.entrypoints.http.asgi_responses import JsonAnswer
 from antiphon.entrypoints.http.json_bodies import decoded_body
-from antiphon.entrypoints.http.lists import After, Before, InOrder, Limit, as_objects
 from antiphon.entrypoints.http.openapi import taking
+from antiphon.entrypoints.http.pagination import After, Before, InOrder, Limit, as_objects
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
 from antiphon.entrypoints.http.vector_stores import Services
 

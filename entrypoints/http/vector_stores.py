@@ -28,10 +28,10 @@ from antiphon.application.support.paging import Cut
 from antiphon.domain.filters import filter_of
 from antiphon.domain.ranking import Ranked, check_weights
 from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorStoreChanges
-from antiphon.entrypoints.http.answers import JsonAnswer
+from antiphon.entrypoints.http.asgi_responses import JsonAnswer
 from antiphon.entrypoints.http.json_bodies import decoded_body
-from antiphon.entrypoints.http.lists import After, Before, InOrder, Limit, as_objects
 from antiphon.entrypoints.http.openapi import taking
+from antiphon.entrypoints.http.pagination import After, Before, InOrder, Limit, as_objects
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 

@@ -28,11 +28,10 @@ from antiphon.domain import errors as er
 from antiphon.domain import events as e
 from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
-from antiphon.entrypoints.http.answers import send_json
+from antiphon.entrypoints.http.asgi_responses import send_json
 from antiphon.entrypoints.http.bodies import BodyLimits, as_logged, check_shape, decode_body
 from antiphon.entrypoints.http.dialects import dialect_or
 from antiphon.entrypoints.http.errors import error_json
-from antiphon.entrypoints.http.frames import frame, refusal, text_of
 from antiphon.entrypoints.http.requests import (
     answer_headers,
     header,
@@ -42,6 +41,7 @@ from antiphon.entrypoints.http.requests import (
 )
 from antiphon.entrypoints.http.responses import Services
 from antiphon.entrypoints.http.sse import Telling
+from antiphon.entrypoints.http.websocket_frames import frame, refusal, text_of
 
 logger = logging.getLogger("antiphon.websocket")
 

@@ -17,7 +17,7 @@ def sandboxes(settings: Settings) -> Sandboxes | None:
     if not settings.code_interpreter and not settings.shell:
         return None
     from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Places
-    from antiphon.adapters.sandboxes.recipe import Limits
+    from antiphon.adapters.sandboxes.bwrap_command import Limits
 
     code = settings.code
     return BubblewrapSandboxes(

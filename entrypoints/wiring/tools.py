@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from antiphon.adapters.fetching import Checked, Guard
 from antiphon.adapters.ids import new_id
-from antiphon.adapters.tool_servers.own import Own, OwnServers
+from antiphon.adapters.tool_servers.configured import Own, OwnServers
 from antiphon.application.ports import (
     Sandboxes,
     ToolServer,
@@ -76,7 +76,7 @@ def _servers_of_requests(settings: Settings) -> ToolServers | None:
 
 def _of_class(settings: Settings, named: str) -> Own:
     """Return the server of the class that `[LABEL=]package.module:Class` names."""
-    from antiphon.adapters.tool_servers.limited import LimitedServer
+    from antiphon.adapters.tool_servers.in_process import LimitedServer
 
     label, _, path = named.rpartition("=")
     module_name, _, class_name = path.partition(":")

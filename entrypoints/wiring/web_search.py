@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from antiphon.adapters.fetching import Guard, HttpFetcher
 from antiphon.adapters.web.corpus import CorpusWeb
-from antiphon.adapters.web.reading import PageReader
-from antiphon.adapters.web.searched import SearchedWeb
-from antiphon.adapters.web.services import (
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.adapters.web.search_service_web import SearchedWeb
+from antiphon.adapters.web.search_services import (
     BraveService,
     SearchService,
     SearxngService,

@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.web.corpus import CorpusWeb
-from antiphon.adapters.web.reading import PageReader
+from antiphon.adapters.web.page_reader import PageReader
 from antiphon.application.ports import Domains
 from antiphon.domain.errors import SettingsError, WebError
 

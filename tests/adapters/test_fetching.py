@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.sink import Sink, answer, chunked, listening, redirect
+from tests.loopback_server import Sink, answer, chunked, listening, redirect
 
 from antiphon.adapters.fetching import Guard, HttpFetcher, NoFetcher
 from antiphon.application.ports import Fetched

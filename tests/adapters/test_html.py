@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.sink import listening
+from tests.loopback_server import listening
 
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.web.html import MEMORY_BYTES, page_of
-from antiphon.adapters.web.limited import within
-from antiphon.adapters.web.reading import PageReader
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.adapters.web.time_limit import within
 from antiphon.application.ports import Page
 from antiphon.domain.errors import WebError
 from antiphon.testing.web import keeps_its_word

@@ -14,9 +14,9 @@ from tests.inward_urls import Sink
 
 from antiphon.adapters.fetching import Checked, Guard, HttpFetcher, NoFetcher, Resolve
 from antiphon.adapters.tool_servers.mcp import McpServers
-from antiphon.adapters.web.reading import PageReader
-from antiphon.adapters.web.searched import SearchedWeb
-from antiphon.adapters.web.services import SearxngService
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.adapters.web.search_service_web import SearchedWeb
+from antiphon.adapters.web.search_services import SearxngService
 from antiphon.application.resources.webhooks import Endpoint
 from antiphon.domain.errors import FetchError, FetchRefused, ToolServerError, WebError
 from antiphon.domain.tools import McpTool

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.processes import is_there
 
-from antiphon.adapters.tool_servers.own import without
+from antiphon.adapters.tool_servers.configured import without
 from antiphon.adapters.tool_servers.process import MOST_YOUNG_DEATHS, PAUSE_S, ProcessServer
 from antiphon.application.ports import ToolResult, ToolSession
 from antiphon.domain.errors import ToolServerError

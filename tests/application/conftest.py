@@ -14,7 +14,7 @@ from antiphon.adapters.fetching import NoFetcher
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.media import ShowMedia

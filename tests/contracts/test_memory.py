@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.ports import Chunk, NewRun, StoredItem
 from antiphon.domain.errors import NotFound
 from antiphon.testing.event_log import numbers, rest, several_turns, text, whole

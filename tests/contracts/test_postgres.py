@@ -19,7 +19,7 @@ from antiphon.adapters.stores.postgres import PostgresStore
 from antiphon.application.ports import Chunk, NewRun, Notice, Repeat, StoredItem
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
-from antiphon.testing.repeat_store import PRINT, reserve
+from antiphon.testing.idempotency_store import PRINT, reserve
 from antiphon.testing.response_store import (
     OWNER,
     US,

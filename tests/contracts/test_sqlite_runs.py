@@ -325,7 +325,7 @@ import os, shutil, signal, sys
 from pathlib import Path
 import apsw
 from antiphon.adapters.stores import sqlite_file
-from antiphon.adapters.stores.sole_use import UseLock
+from antiphon.adapters.stores.file_lock import UseLock
 
 old, folder = map(Path, sys.argv[1:])
 

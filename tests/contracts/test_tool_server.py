@@ -18,7 +18,7 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 
 from antiphon.adapters.fetching import Checked, Guard
-from antiphon.adapters.tool_servers.limited import LimitedServer
+from antiphon.adapters.tool_servers.in_process import LimitedServer
 from antiphon.adapters.tool_servers.mcp import UrlServer
 from antiphon.adapters.tool_servers.process import ProcessServer
 from antiphon.application.ports import ToolServer

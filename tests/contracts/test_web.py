@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sink import Sink, answer, listening
-from tests.web import searched
+from tests.loopback_server import Sink, answer, listening
+from tests.search_web import searched
 
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.web.corpus import CorpusWeb
-from antiphon.adapters.web.reading import PageReader
-from antiphon.adapters.web.services import (
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.adapters.web.search_services import (
     BraveService,
     SearchService,
     SearxngService,

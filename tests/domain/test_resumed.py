@@ -23,7 +23,7 @@ from antiphon.domain.lifecycle import State, advance
 from antiphon.domain.response import Failure, Response
 from antiphon.domain.sequencer import Sequencer
 
-from .any_deltas import (
+from .delta_strategies import (
     DELTAS,
     ENDS,
     STEP_DELTAS,

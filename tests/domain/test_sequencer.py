@@ -20,7 +20,7 @@ from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State, advance
 from antiphon.domain.response import Failure
 from antiphon.domain.usage import TurnUsage
 
-from .any_deltas import (
+from .delta_strategies import (
     DELTAS,
     ENDS,
     TOOL_STARTS,

@@ -14,7 +14,7 @@ from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.application.ports import EngineRequest
 from antiphon.domain.errors import EngineDead, EngineError
 from antiphon.domain.tools import ToolSpec
-from antiphon.testing.engine_contract import (
+from antiphon.testing.engine import (
     Ask,
     EngineContract,
     steps_of,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import running, settings_for
-from tests.sink import answer, listening
+from tests.loopback_server import answer, listening
 
 from antiphon.application.ports import Domains, Web
 from antiphon.domain.errors import SettingsError, WebError

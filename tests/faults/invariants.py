@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from tests.faults.simulated import Answer, Clients, Frames, Simulated
+from tests.faults.simulation import Answer, Clients, Frames, Simulated
 
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import StoredItem

@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests import mcp_site
+from tests import fake_mcp_server
+from tests.fake_mcp_server import TOOLS, Site
 from tests.faults.replicas import Replica, replicas
 from tests.http.conftest import MODELS, script
-from tests.mcp_site import TOOLS, Site
 
 pytestmark = [
     pytest.mark.faults,
@@ -28,7 +28,7 @@ ARGUMENTS = '{"a": 2, "b": 40, "text": "\\u00e9 \\ud83d\\ude00 <|end|> \\"quoted
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with mcp_site.site() as listening:
+    with fake_mcp_server.site() as listening:
         listening.says = {"add": "42"}
         yield listening
 

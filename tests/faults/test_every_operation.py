@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.faults.invariants import Invariants
-from tests.faults.simulated import (
+from tests.faults.simulation import (
     Answer,
     Clients,
     Fault,

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.faults.history import Reader, Watched
+from tests.faults.observed_response import Reader, Watched
 from tests.faults.replicas import LEASE_S, Replica, background, replicas, wait_for
 
 pytestmark = pytest.mark.faults

@@ -21,9 +21,9 @@ import msgspec
 import pytest
 from msgspec import Struct
 from openai import OpenAI
-from tests import mcp_site
+from tests import fake_mcp_server
+from tests.fake_mcp_server import Site
 from tests.http.conftest import MODELS, create, frames, script, wait_until
-from tests.mcp_site import Site
 
 from antiphon.domain.events import EVENT_TYPES
 from antiphon.domain.lifecycle import State, advance
@@ -273,7 +273,7 @@ PLAYED = [(name, model) for name, flow in FLOWS.items() for model in flow.models
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with mcp_site.site() as listening:
+    with fake_mcp_server.site() as listening:
         yield listening
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.mcp_site import TOOLS, Site
+from tests.fake_mcp_server import TOOLS, Site
 
 from .conftest import create, frames, script, wait_until
 

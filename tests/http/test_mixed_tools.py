@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from tests import mcp_site
-from tests.mcp_site import Site
+from tests import fake_mcp_server
+from tests.fake_mcp_server import Site
 from websockets.sync.client import connect
 
 from .conftest import create, frames, script, text_of
@@ -65,7 +65,7 @@ class All:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with mcp_site.site() as listening:
+    with fake_mcp_server.site() as listening:
         yield listening
 
 

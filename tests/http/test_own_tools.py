@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.mcp_site import Site
+from tests.fake_mcp_server import Site
 from tests.processes import is_there
 
 from .conftest import create, frames, script, text_of, wait_until

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Places
-from antiphon.adapters.sandboxes.recipe import Limits
+from antiphon.adapters.sandboxes.bwrap_command import Limits
 from antiphon.application.ports import Sandbox
 
 PYTHON = "/usr/bin/python3"

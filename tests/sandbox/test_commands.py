@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from antiphon.adapters.sandboxes.processes import below
+from antiphon.adapters.sandboxes.process_tree import below
 from antiphon.application.ports import Exited, Printed, Sandbox
 from antiphon.domain.errors import SandboxError
 

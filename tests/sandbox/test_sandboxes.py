@@ -16,8 +16,14 @@ from msgspec.structs import replace
 
 from antiphon.adapters.sandboxes import self_test
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Places
+from antiphon.adapters.sandboxes.bwrap_command import (
+    Interpreter,
+    Limits,
+    interpreter,
+    programs,
+    shown,
+)
 from antiphon.adapters.sandboxes.process import Process
-from antiphon.adapters.sandboxes.recipe import Interpreter, Limits, interpreter, programs, shown
 from antiphon.application.ports import Ran, Sandbox, SandboxKind
 from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 

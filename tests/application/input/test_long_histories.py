@@ -14,7 +14,7 @@ from antiphon.domain.errors import RequestError
 from antiphon.entrypoints.http.bodies import BodyLimits, check_shape
 
 LIMIT_S = 0.25
-"""Of CPU. `python -m benchmarks.history` gives a fifth of it; a machine may be that much slower."""
+"""CPU time. `python -m benchmarks.long_history` takes a fifth of it, on a faster machine."""
 
 TEXT = 'A line of “code”, with a "quote" in it: {[(x)]}.\n' * 40
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.application.log_cases import (
+from tests.application.event_log_fixtures import (
     ID,
     LEASE,
     TENANT,
@@ -18,7 +18,7 @@ from tests.application.log_cases import (
     words,
 )
 
-from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.ports import Notice
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.runs import journal as j

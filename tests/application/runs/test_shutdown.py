@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.application.log_cases import ID, sequencer, words
+from tests.application.event_log_fixtures import ID, sequencer, words
 
-from antiphon.adapters.stores.memory_log import BATCH, MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import BATCH, MemoryEventLog
 from antiphon.application.runs.shutdown import Moment, Until
 from antiphon.domain import deltas as d
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.application.log_cases import (
+from tests.application.event_log_fixtures import (
     ID,
     LEASE,
     TENANT,
@@ -21,7 +21,7 @@ from tests.application.log_cases import (
 )
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.ports import Batches, Chunk, Logged
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.runs.event_chunks import chunk_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec import convert
-from tests.application.played_web import PlayedWeb
+from tests.application.fake_web import PlayedWeb
 
 from antiphon.application.ports import Domains, Json, Page, Web
 from antiphon.application.tools.web_search import AT_ONCE, MOST_OPEN, Browser, Browsers

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.application.conftest import House
-from tests.application.played_web import PlayedWeb
+from tests.application.fake_web import PlayedWeb
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_chat

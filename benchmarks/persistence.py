@@ -1,6 +1,6 @@
 """Measure what it costs to keep a stream: nothing kept, the response kept, and its log kept too.
 
-    python -m benchmarks.kept [--gate] [--store STORE] [--tick SECONDS]
+    python -m benchmarks.persistence [--gate] [--store STORE] [--tick SECONDS]
 
 One server, on a SQLite file unless said otherwise, is asked for the three in turn, A B C A B C …,
 several times a round; the CPU time of its process is compared within each round. Tokens come as
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import load
-from benchmarks.processes import Server, StartFailed, free_port, serving
+from benchmarks.server_process import Server, StartFailed, free_port, serving
 
 CONCURRENCY = 64
 TOKENS = 256

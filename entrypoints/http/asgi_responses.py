@@ -21,7 +21,7 @@ from antiphon.domain.errors import ServerStops
 from antiphon.domain.events import Event
 from antiphon.domain.response import Response
 from antiphon.entrypoints.http.errors import error_json
-from antiphon.entrypoints.http.heartbeat import Heartbeat
+from antiphon.entrypoints.http.keepalive import Heartbeat
 from antiphon.entrypoints.http.sse import Telling
 
 T = TypeVar("T")

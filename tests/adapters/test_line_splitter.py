@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.adapters.tool_servers.lines import ENDS, Lines, TooLong
+from antiphon.adapters.tool_servers.line_splitter import ENDS, Lines, TooLong
 
 MOST = 2 * ENDS
 

@@ -1,6 +1,6 @@
 """What it costs to take in a long history: 2,000 items of 5 MB, as an agent sends them every turn.
 
-    python -m benchmarks.history
+    python -m benchmarks.long_history
 
 From the bytes of the body to items that are checked and ready for a format, and on to the items
 that the store is given.

@@ -1,6 +1,6 @@
 """Measure how much later another server shows an event than the one that runs the response.
 
-    python -m benchmarks.lag [STORE …]
+    python -m benchmarks.event_lag [STORE …]
 
 STORE is an address as `--store` takes it; without one, a SQLite file. Two servers share it: runs
 in the background on the first are read along on both. RUNS of them at once, a token every TICK_S.
@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks import load
-from benchmarks.processes import Server, free_port, serving
+from benchmarks.server_process import Server, free_port, serving
 
 RUNS = 8
 TOKENS = 250

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.tool_servers.limited import LimitedServer
-from antiphon.adapters.tool_servers.own import Own, OwnServers
+from antiphon.adapters.tool_servers.configured import Own, OwnServers
+from antiphon.adapters.tool_servers.in_process import LimitedServer
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.domain.errors import RequestError, ToolServerError
 from antiphon.domain.mcp import Terms

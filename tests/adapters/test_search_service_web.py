@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.sink import Sink, answer, chunked, listening, redirect
-from tests.web import LOOPBACK, searched
+from tests.loopback_server import Sink, answer, chunked, listening, redirect
+from tests.search_web import LOOPBACK, searched
 
 from antiphon.adapters.fetching import Guard
-from antiphon.adapters.web.searched import SearchedWeb
-from antiphon.adapters.web.services import (
+from antiphon.adapters.web.search_service_web import SearchedWeb
+from antiphon.adapters.web.search_services import (
     BraveService,
     SearchService,
     SearxngService,

@@ -6,13 +6,13 @@ import ipaddress
 from typing import Any
 
 import httpx
-from tests.sink import Sink
+from tests.loopback_server import Sink
 
 from antiphon.adapters.fetching import Guard, HttpFetcher
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.web.reading import PageReader
-from antiphon.adapters.web.searched import SearchedWeb
-from antiphon.adapters.web.services import SearchService
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.adapters.web.search_service_web import SearchedWeb
+from antiphon.adapters.web.search_services import SearchService
 
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 TRUST = httpx.create_ssl_context(trust_env=False)  # once: it takes a while

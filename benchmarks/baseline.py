@@ -4,7 +4,7 @@ No server can spend less on a stream of these bytes: there is no engine, no pars
 framework here, only one `send` an event, and a turn of the event loop before each delta, as an
 engine that makes one token a step would give.
 
-    REPLAY_BODY=frames.sse uvicorn benchmarks.replay:app --loop uvloop --http httptools
+    REPLAY_BODY=frames.sse uvicorn benchmarks.baseline:app --loop uvloop --http httptools
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
-from antiphon.adapters.web.limited import within
 from antiphon.adapters.web.text import Links, clean, cut, one_line
+from antiphon.adapters.web.time_limit import within
 from antiphon.application.ports import Page, ReadPdf
 from antiphon.domain.errors import DocumentError, SettingsError, WebError
 

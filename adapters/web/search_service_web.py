@@ -9,10 +9,10 @@ from urllib.parse import urldefrag
 
 import msgspec
 
-from antiphon.adapters.web.limited import within
-from antiphon.adapters.web.reading import PageReader
-from antiphon.adapters.web.services import QUERY_LENGTH, Asked, SearchService
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.adapters.web.search_services import QUERY_LENGTH, Asked, SearchService
 from antiphon.adapters.web.text import one_line, shown
+from antiphon.adapters.web.time_limit import within
 from antiphon.application.ports import Domains, Fetched, Fetcher, Found, Json, Page, Web
 from antiphon.domain.errors import FetchError, WebError
 
