@@ -36,7 +36,7 @@ import httpcore
 import httpx
 from msgspec import Struct
 
-from antiphon.application.ports import Fetched, Fetcher
+from antiphon.application.ports import Fetcher, FetchResult
 from antiphon.domain.errors import FetchFailed, FetchRefused, FetchTooLarge
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -280,7 +280,7 @@ class HttpFetcher(Fetcher):
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
-    ) -> Fetched:
+    ) -> FetchResult:
         read = self._guard.check_url(url)
         try:
             async with asyncio.timeout(self._timeout_s), self._places:
@@ -293,7 +293,7 @@ class HttpFetcher(Fetcher):
 
     async def _exchange(
         self, url: httpx.URL, method: str, headers: dict[str, str], content: bytes
-    ) -> Fetched:
+    ) -> FetchResult:
         redirects = self._max_redirects if method == "GET" else 0
         for _ in range(redirects + 1):
             fetched = await self._once(url, method, headers, content)
@@ -321,7 +321,7 @@ class HttpFetcher(Fetcher):
 
     async def _once(
         self, url: httpx.URL, method: str, headers: Mapping[str, str], content: bytes
-    ) -> Fetched:
+    ) -> FetchResult:
         port = f":{url.port}" if url.port else ""
         host = f"[{url.host}]" if ":" in url.host else url.host
         sent = {
@@ -348,7 +348,7 @@ class HttpFetcher(Fetcher):
             given = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in answer.headers}
             body = await self._body(answer, given) if method in self._reads else b""
         kind = given.get("content-type", "").partition(";")[0].strip().lower()
-        return Fetched(
+        return FetchResult(
             status=answer.status, url=str(url), headers=given, content_type=kind, content=body
         )
 
@@ -378,7 +378,7 @@ class HttpFetcher(Fetcher):
 class NoFetcher(Fetcher):
     """What a server has that may not fetch: the default."""
 
-    async def fetch(self, url: str, **_: Any) -> Fetched:  # noqa: ARG002
+    async def fetch(self, url: str, **_: Any) -> FetchResult:  # noqa: ARG002
         raise FetchRefused(
             "This server fetches no URLs (its operator can allow it with --fetch-urls)."
         )

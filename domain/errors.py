@@ -10,7 +10,7 @@ AntiphonError
 │   ├── QueueFull             the client has too many requests waiting        429
 │   ├── QuotaExceeded         the tenant keeps as much as it may              429
 │   ├── EmbeddingsError       what a query means cannot be found out now       503
-│   ├── RepeatPending         the first request of its key is still beginning 503
+│   ├── IdempotencyKeyInUse         the first request of its key is still beginning 503
 │   ├── TooManyRequests       the engine takes no more work now               503
 │   └── ServerStops           this server begins nothing more                 503
 ├── EngineError               the engine failed in this run                   500
@@ -114,7 +114,7 @@ class QuotaExceeded(RequestError):
     """The tenant has all that it may keep: a retry helps only after something was deleted."""
 
 
-class RepeatPending(RequestError):
+class IdempotencyKeyInUse(RequestError):
     """Another request with the same Idempotency-Key has not come to a response yet.
 
     Or it has, while this one, which had the key first, was taken for dead.

@@ -262,7 +262,7 @@ def _is_of_the_model(item: i.Item) -> bool:
     return isinstance(item, i.Reasoning | i.FunctionCall | i.CustomToolCall | i.McpCall)
 
 
-def found_nobody(error: Any) -> bool:
+def is_unreachable(error: Any) -> bool:
     """Whether a call's `error` (api_surface 3.2) says that the server is not there or does not
     answer. What it answered itself, that there is no such tool for example, says that it is.
     """

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.keys.file import append
 from antiphon.application.ports import ApiKey
-from antiphon.application.resources.keys import make_key
+from antiphon.application.resources.keys import create_key
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.settings import Settings
@@ -32,7 +32,7 @@ FORGETFUL = (
 
 def create(settings: Settings, name: str, tenant: str, file: Path | None) -> tuple[str, ApiKey]:
     """Make a key in this keys file, else in the store. Raises: SettingsError, StoreError."""
-    key, kept = make_key(name, tenant, new_id=new_id, now=time.time)
+    key, kept = create_key(name, tenant, new_id=new_id, now=time.time)
     if file is not None:
         append(file, kept)
     elif settings.store == "memory":

@@ -18,7 +18,7 @@ import uvicorn
 from msgspec import Struct
 
 from antiphon.application.model.models import Models
-from antiphon.application.runs.active_runs import Runs
+from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
@@ -63,7 +63,7 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         *,
         stopping: asyncio.Event,
-        runs: Runs,
+        runs: ActiveRuns,
         drain: Callable[[], Awaitable[None]],
         drain_delay_s: float,
     ) -> None:
@@ -82,7 +82,7 @@ class _Server(uvicorn.Server):
     def stop(self) -> None:
         """Begin nothing more, and give the runs their time; called again, give them none."""
         if self._stopping.is_set():
-            self._runs.hurry()
+            self._runs.stop_draining()
             self.should_exit = self.force_exit = True
             return
         self._stopping.set()
@@ -189,7 +189,7 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     stack.push_async_callback(store.aclose)
     await start_sealing(container)  # before anything of the store is touched
     await stack.enter_async_context(_beside(container.sweep().every(settings.sweep_s)))
-    await stack.enter_async_context(_beside(container.deliver_notices().every(LOOK_FOR_NOTICES_S)))
+    await stack.enter_async_context(_beside(container.send_deliveries().every(LOOK_FOR_NOTICES_S)))
     await start_keys(container)
     prompts = container.prompts()
     if prompts is not None:
@@ -204,7 +204,7 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     if embeddings is not None:
         stack.push_async_callback(embeddings.aclose)
         await embeddings.start()
-    await stack.enter_async_context(_beside(container.index_files().forever()))
+    await stack.enter_async_context(_beside(container.index_files().run_forever()))
     await stack.enter_async_context(
         _beside(container.sweep_vector_stores().every(settings.sweep_s))
     )
@@ -241,17 +241,17 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 def _own(container: Container, stack: AsyncExitStack) -> None:
     """Be alive in the store, and look after runs, until all else has stopped."""
-    pulse = container.pulse()
-    pulse.start()
+    heartbeat = container.heartbeat()
+    heartbeat.start()
     stack.push_async_callback(_leave, container)
-    for looking in (container.watch_leases(), container.take_runs()):
-        task = asyncio.create_task(looking.forever())
+    for looking in (container.watch_leases(), container.start_background_runs()):
+        task = asyncio.create_task(looking.run_forever())
         stack.callback(task.cancel)
 
 
 async def _leave(container: Container) -> None:
     """Be dead for the others at once: what is left here is theirs."""
-    await asyncio.to_thread(container.pulse().stop)
+    await asyncio.to_thread(container.heartbeat().stop)
     try:
         async with asyncio.timeout(LEAVING_S):
             await container.store().leave(container.owner())
@@ -261,7 +261,7 @@ async def _leave(container: Container) -> None:
 
 async def _drain(container: Container) -> None:
     await container.runs().drain(container.settings().graceful_shutdown_s)
-    container.drained().come()
+    container.drained().trigger()
 
 
 def _calm_collector() -> None:

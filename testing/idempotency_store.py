@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from antiphon.application.ports import NewRun, Repeat, Store
-from antiphon.domain.errors import RepeatPending
+from antiphon.application.ports import IdempotencyRecord, NewRun, Store
+from antiphon.domain.errors import IdempotencyKeyInUse
 from antiphon.testing.response_store import (
     FAR_AHEAD,
     OWNER,
@@ -37,7 +37,7 @@ async def reserve(
     fingerprint: bytes = PRINT,
     owner: str = OWNER,
     expires_at: float = FAR_AHEAD,
-) -> Repeat:
+) -> IdempotencyRecord:
     return await store.reserve(
         tenant,
         key,
@@ -61,7 +61,7 @@ class RepeatStoreContract(StoreFixtures):
     async def test_a_free_key_is_given_to_who_asks(self, store: Store) -> None:
         await alive(store, OWNER)
         mine = await reserve(store, "a")
-        assert mine == Repeat(response_id="resp_a", fingerprint=PRINT, exists=False)
+        assert mine == IdempotencyRecord(response_id="resp_a", fingerprint=PRINT, exists=False)
         assert await reserve(store, "a") == mine
 
     async def test_a_key_that_is_taken_tells_by_what(self, store: Store, another: Store) -> None:
@@ -72,7 +72,7 @@ class RepeatStoreContract(StoreFixtures):
         assert (await reserve(another, "b")).exists
         assert await end(store, finished("a"))
         theirs = await reserve(another, "b", fingerprint=b"other")
-        assert theirs == Repeat(response_id="resp_a", fingerprint=PRINT, exists=True)
+        assert theirs == IdempotencyRecord(response_id="resp_a", fingerprint=PRINT, exists=True)
 
     async def test_of_many_that_ask_one_has_the_key(self, store: Store, another: Store) -> None:
         await alive(store, OWNER)
@@ -153,7 +153,7 @@ class RepeatStoreContract(StoreFixtures):
         await alive(another, "srv_b")
         await reserve(another, "b", owner="srv_b")
         late = running("a", run=NewRun(owner=OWNER, job=b"job", events=chunk(0, 2), key="key"))
-        with pytest.raises(RepeatPending):
+        with pytest.raises(IdempotencyKeyInUse):
             await store.create(US, late)
         assert await unknown(store.get(US, "resp_a"))
         assert (await store.use(US)).responses == 0
@@ -179,7 +179,7 @@ class RepeatStoreContract(StoreFixtures):
             await reserve(store, "a", key="other")
         elif theirs == "them":
             await reserve(store, "a", tenant=THEM)
-        with pytest.raises(RepeatPending):
+        with pytest.raises(IdempotencyKeyInUse):
             await store.create(US, running("a", run=NewRun(owner=OWNER, key="key")))
         assert await unknown(store.get(US, "resp_a"))
 
@@ -191,7 +191,7 @@ class RepeatStoreContract(StoreFixtures):
             await store.leave(OWNER)
             try:
                 await store.create(US, running(name, run=NewRun(owner=OWNER, key=name)))
-            except RepeatPending:
+            except IdempotencyKeyInUse:
                 return False
             return True
 

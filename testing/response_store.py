@@ -11,13 +11,13 @@ import pytest
 from msgspec import Raw
 
 from antiphon.application.ports import (
-    Chunk,
+    EventChunk,
     Lease,
     NewRun,
+    StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
-    Use,
 )
 from antiphon.domain import items as i
 from antiphon.domain.content import (
@@ -421,7 +421,7 @@ class ResponseStoreContract(StoreFixtures):
         await keep(store, "a", after="a")
         assert await context_of(store, "a") == turns("a")
         await store.delete(US, "resp_a")
-        assert (await store.use(US)) == Use()
+        assert (await store.use(US)) == StorageUsage()
 
     async def test_a_parent_that_is_unknown_deleted_or_foreign_is_no_parent(
         self, store: Store
@@ -768,7 +768,7 @@ class ResponseStoreContract(StoreFixtures):
     # --- what a tenant has ------------------------------------------------------------------------
 
     async def test_nothing_is_used_at_first(self, store: Store) -> None:
-        assert await store.use(US) == Use()
+        assert await store.use(US) == StorageUsage()
 
     async def test_the_responses_of_a_tenant_are_counted(self, store: Store) -> None:
         await keep(store, "done")
@@ -798,18 +798,18 @@ class ResponseStoreContract(StoreFixtures):
         await converse(store, "other")
         at_first, size = await used(), 100_000
         large = b"x" * size
-        events = Chunk(first=0, count=1, body=large)
+        events = EventChunk(first=0, count=1, body=large)
         run = NewRun(owner=OWNER, events=events)
         await store.create(
             US, running("a", item("a", raw=b'"%b"' % large), instructions="y" * size, run=run)
         )
         assert 2.9 * size < await used() - at_first < 4 * size
         lease = Lease(tenant=US, response_id="resp_a")
-        assert await store.append(lease, Chunk(first=1, count=1, body=large))
+        assert await store.append(lease, EventChunk(first=1, count=1, body=large))
         assert 3.9 * size < await used() - at_first < 5 * size
         answer = i.Message(id="msg_a_out", role="assistant", content="z" * size)
         done = finished("a", output=(answer,), instructions="y" * size)
-        assert await store.finish(lease, done, events=Chunk(first=2, count=1, body=large))
+        assert await store.finish(lease, done, events=EventChunk(first=2, count=1, body=large))
         assert 5.9 * size < await used() - at_first < 7 * size
         await sweep(store, keep_events_s=0)
         assert 2.9 * size < await used() - at_first < 4 * size

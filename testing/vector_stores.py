@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.application.ports import AddedFile, IndexJob, Vectors, VectorStores
+from antiphon.application.ports import FileToAdd, IndexJob, Vectors, VectorStores
 from antiphon.domain.chunks import TextChunk
 from antiphon.domain.errors import NotFound
 from antiphon.domain.filters import filter_of
@@ -41,8 +41,8 @@ def a_store(number: int = 1, **fields: Any) -> VectorStore:
     return VectorStore(**(known | fields))
 
 
-def a_file(name: str, **attributes: Any) -> AddedFile:
-    return AddedFile(
+def a_file(name: str, **attributes: Any) -> FileToAdd:
+    return FileToAdd(
         id=f"file-{name}",
         filename=f"{name}.txt",
         created_at=1_790_000_100,
@@ -56,7 +56,9 @@ def vectors(*each: Sequence[float], model: str = "small") -> Vectors:
 
 
 async def job_of(stores: VectorStores, file_id: str) -> IndexJob:
-    return next(job for job in await stores.due(limit=100, hold_s=HOLD_S) if job.file_id == file_id)
+    return next(
+        job for job in await stores.due(limit=100, claim_s=HOLD_S) if job.file_id == file_id
+    )
 
 
 async def indexed(
@@ -202,17 +204,17 @@ class VectorStoresContract:
     async def test_one_of_many_gets_a_job(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file(f"{number}") for number in range(10)])
-        asked = await asyncio.gather(*(stores.due(limit=4, hold_s=HOLD_S) for _ in range(5)))
+        asked = await asyncio.gather(*(stores.due(limit=4, claim_s=HOLD_S) for _ in range(5)))
         given = [job.file_id for jobs in asked for job in jobs]
         assert sorted(given) == sorted(f"file-{number}" for number in range(10))
-        assert await stores.due(limit=4, hold_s=HOLD_S) == []
+        assert await stores.due(limit=4, claim_s=HOLD_S) == []
 
     async def test_a_job_that_was_not_held_is_due_again(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file("a"), a_file("b")])
-        first, held = await stores.due(limit=2, hold_s=0)
+        first, held = await stores.due(limit=2, claim_s=0)
         assert await stores.hold(held, HOLD_S)
-        [again] = await stores.due(limit=2, hold_s=HOLD_S)
+        [again] = await stores.due(limit=2, claim_s=HOLD_S)
         assert (again.file_id, again.attempt) == (first.file_id, 2)
 
     async def test_a_later_attempt_voids_and_replaces_the_one_before(
@@ -220,9 +222,9 @@ class VectorStoresContract:
     ) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file("a")])
-        [first] = await stores.due(limit=1, hold_s=0)
+        [first] = await stores.due(limit=1, claim_s=0)
         await stores.add_chunks(first, [TextChunk(text="hello half")], None, first=True)
-        [second] = await stores.due(limit=1, hold_s=HOLD_S)
+        [second] = await stores.due(limit=1, claim_s=HOLD_S)
         assert not await stores.add_chunks(first, [TextChunk(text="hello")], None, first=False)
         assert not await stores.finish(first)
         assert not await stores.hold(first, HOLD_S)
@@ -279,7 +281,7 @@ class VectorStoresContract:
             "file-b",
             "file-c",
         ]
-        jobs = await stores.due(limit=10, hold_s=HOLD_S)
+        jobs = await stores.due(limit=10, claim_s=HOLD_S)
         await stores.finish(jobs[0])
         going_on = await stores.batch(US, "vs_1", "vsfb_1")
         assert going_on.status == "in_progress"

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from antiphon.application.ports import Domains, Found, Page, Web
+from antiphon.application.ports import DomainFilter, Web, WebPage, WebResult
 from antiphon.domain.errors import WebError
 
-EVERYWHERE = Domains()
+EVERYWHERE = DomainFilter()
 LINK = re.compile("【([0-9]+)†([^【】†]*)】")
 
 
@@ -63,14 +63,14 @@ class WebContract:
     async def test_blocked_domains_are_not_shown(self, web: Web) -> None:
         found = await web.search(self.finds, most=20, domains=EVERYWHERE)
         blocked = tuple({host(each) for each in found})
-        assert not await web.search(self.finds, most=20, domains=Domains(blocked=blocked))
+        assert not await web.search(self.finds, most=20, domains=DomainFilter(blocked=blocked))
 
     async def test_only_allowed_domains_are_shown(self, web: Web) -> None:
         [found] = await web.search(self.finds, most=1, domains=EVERYWHERE)
-        domains = Domains(allowed=(host(found),))
+        domains = DomainFilter(allowed=(host(found),))
         shown = await web.search(self.finds, most=20, domains=domains)
         assert {host(each) for each in shown} == {host(found)}
-        elsewhere = Domains(allowed=("elsewhere.example",))
+        elsewhere = DomainFilter(allowed=("elsewhere.example",))
         assert not await web.search(self.finds, most=20, domains=elsewhere)
 
     async def test_where_the_user_is_disturbs_no_search(self, web: Web) -> None:
@@ -125,11 +125,11 @@ class WebContract:
         await opened.aclose()
 
 
-def host(found: Found) -> str:
+def host(found: WebResult) -> str:
     return urlsplit(found.url).hostname or ""
 
 
-def keeps_its_word(page: Page) -> None:
+def keeps_its_word(page: WebPage) -> None:
     assert page.url.startswith(("http://", "https://"))
     assert page.title
     assert "\n" not in page.title

@@ -33,20 +33,20 @@ from antiphon.adapters.sandboxes.bwrap_command import (
 from antiphon.adapters.sandboxes.cgroups import Cgroups, Group, NoCgroup, find
 from antiphon.adapters.sandboxes.process import Process
 from antiphon.application.ports import (
-    Exited,
-    Printed,
-    Ran,
+    CodeResult,
+    CommandExit,
+    CommandOutput,
     Sandbox,
     Sandboxes,
     SandboxFile,
-    SandboxKind,
+    SandboxSpec,
 )
 from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 
 logger = logging.getLogger("antiphon.sandboxes")
 
 T = TypeVar("T")
-Use = Literal["auto", "required", "off"]
+StorageUsage = Literal["auto", "required", "off"]
 """Of a cgroup: where there is one, always, never."""
 
 INTERRUPT_S = 1.0
@@ -57,7 +57,7 @@ OVERHEAD_PROCESSES = 16
 """Of a cgroup, beyond what limits of processes allow: bubblewrap, and the kernel's own needs."""
 
 PIECE_BYTES = 2 * 1024 * 1024
-MOST_FILES = 1000
+MAX_FILES = 1000
 KILLED = 137
 """The exit code of a command that took its sandbox along, as shells have it."""
 
@@ -84,7 +84,7 @@ class BubblewrapSandboxes(Sandboxes):
         places: Places = Places(),  # noqa: B008
         timeout_s: float = 120.0,
         interrupt_s: float = INTERRUPT_S,
-        cgroup: Use = "auto",
+        cgroup: StorageUsage = "auto",
         find_groups: Callable[[], Cgroups] = find,
     ) -> None:
         self._cgroup = cgroup
@@ -145,7 +145,7 @@ class BubblewrapSandboxes(Sandboxes):
         for sandbox in list(self._open.values()):
             await sandbox.aclose()
 
-    def open(self, tenant: str, kind: SandboxKind = SandboxKind()) -> Sandbox:  # noqa: B008
+    def open(self, tenant: str, kind: SandboxSpec = SandboxSpec()) -> Sandbox:  # noqa: B008
         memory = min(kind.memory_bytes or self._limits.memory_bytes, self._limits.memory_bytes)
         sandbox = BubblewrapSandbox(
             self._new_id("cntr"),
@@ -284,13 +284,13 @@ class BubblewrapSandbox(Sandbox):
         async with self._using():
             pass
 
-    async def run(self, code: str) -> Ran:
+    async def run(self, code: str) -> CodeResult:
         async with self._using() as process:
             return await self._run(process, code)
 
     async def command(
         self, command: str, *, timeout_s: float | None = None
-    ) -> AsyncGenerator[Printed | Exited]:
+    ) -> AsyncGenerator[CommandOutput | CommandExit]:
         most = min(timeout_s or self._timeout_s, self._timeout_s)
         async with self._using() as process:
             running = self._command(process, command.encode("utf-8", "replace").decode(), most)
@@ -308,8 +308,8 @@ class BubblewrapSandbox(Sandbox):
     async def files(self) -> list[SandboxFile]:
         if self._process is None:
             return []
-        found = await self._ask({"do": "files", "most": MOST_FILES}, _files)
-        return [replace(each, is_given=each.path in self._given) for each in found]
+        found = await self._ask({"do": "files", "most": MAX_FILES}, _files)
+        return [replace(each, is_uploaded=each.path in self._given) for each in found]
 
     async def pieces(self, path: str) -> AsyncGenerator[bytes]:
         path = checked_path(path)
@@ -366,7 +366,7 @@ class BubblewrapSandbox(Sandbox):
                 if self._process is process:
                     process.pause()
 
-    async def _run(self, process: Process, code: str) -> Ran:
+    async def _run(self, process: Process, code: str) -> CodeResult:
         code = code.encode("utf-8", "replace").decode()
         note = ""
         answer: dict[str, Any] = {"is_error": True}
@@ -389,11 +389,13 @@ class BubblewrapSandbox(Sandbox):
         finally:
             asking.cancel()
         told = "\n".join(part for part in (logs.rstrip("\n") if note else logs, note) if part)
-        return Ran(logs=told, images=_images(answer), is_error=bool(answer.get("is_error", True)))
+        return CodeResult(
+            logs=told, images=_images(answer), is_error=bool(answer.get("is_error", True))
+        )
 
     async def _command(
         self, process: Process, command: str, timeout_s: float
-    ) -> AsyncGenerator[Printed | Exited]:
+    ) -> AsyncGenerator[CommandOutput | CommandExit]:
         if process.commands is None:
             raise SandboxError("There is no shell in containers here.")
         running = process.commands.run(
@@ -402,22 +404,22 @@ class BubblewrapSandbox(Sandbox):
             limit_s=timeout_s + self._interrupt_s,
             watch=process.check,
         )
-        ended = Exited(code=KILLED)
+        ended = CommandExit(code=KILLED)
         try:
             async with aclosing(running):
                 async for each in running:
-                    if isinstance(each, Exited):
+                    if isinstance(each, CommandExit):
                         ended = each
                     else:
                         yield each
             await process.settle()
         except (TimeoutError, SandboxError) as error:
             if isinstance(error, TimeoutError):
-                ended = Exited(code=None)
+                ended = CommandExit(code=None)
             if rest := process.commands.rest():
                 yield rest
             await self._lose()
-            yield Printed(stderr=f"{error or 'The command did not end.'} {LOST}\n")
+            yield CommandOutput(stderr=f"{error or 'The command did not end.'} {LOST}\n")
         yield ended
 
     async def _started(self) -> Process:
@@ -456,7 +458,7 @@ def checked_path(path: str) -> str:
 def _files(answer: dict[str, Any]) -> list[SandboxFile]:
     return [
         SandboxFile(path=checked_path(str(path)), bytes=int(size), changed_at=int(changed))
-        for path, size, changed in answer["files"][:MOST_FILES]
+        for path, size, changed in answer["files"][:MAX_FILES]
     ]
 
 

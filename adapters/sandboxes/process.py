@@ -29,7 +29,7 @@ from antiphon.adapters.sandboxes.bwrap_command import (
 from antiphon.adapters.sandboxes.cgroups import Group
 from antiphon.adapters.sandboxes.output_reader import Output
 from antiphon.adapters.sandboxes.process_tree import below, memory_of_all
-from antiphon.application.ports import Exited, Printed
+from antiphon.application.ports import CommandExit, CommandOutput
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.json import Json
 
@@ -98,7 +98,7 @@ class Commands:
         timeout_s: float,
         limit_s: float,
         watch: Callable[[], Awaitable[None]],
-    ) -> AsyncGenerator[Printed | Exited]:
+    ) -> AsyncGenerator[CommandOutput | CommandExit]:
         """Give what a command prints, then how it ended. `watch` is called meanwhile.
 
         Raises: SandboxError; TimeoutError, after `limit_s`.
@@ -128,17 +128,17 @@ class Commands:
         if rest := self.rest():
             yield rest
         if "error" in answer:
-            yield Printed(stderr=f"{answer['error']}\n")
-            yield Exited(code=126)
+            yield CommandOutput(stderr=f"{answer['error']}\n")
+            yield CommandExit(code=126)
             return
         code = answer.get("exit_code")
-        yield Exited(code=code if isinstance(code, int) else None)
+        yield CommandExit(code=code if isinstance(code, int) else None)
 
-    def rest(self) -> Printed | None:
+    def rest(self) -> CommandOutput | None:
         """Return what is left of the output of a command."""
         return _printed(self._stdout.take(), self._stderr.take())
 
-    def _piece(self) -> Printed | None:
+    def _piece(self) -> CommandOutput | None:
         return _printed(self._stdout.piece(), self._stderr.piece())
 
     async def end_all(self) -> None:
@@ -151,8 +151,8 @@ class Commands:
         self._stderr.close()
 
 
-def _printed(stdout: str, stderr: str) -> Printed | None:
-    return Printed(stdout=stdout, stderr=stderr) if stdout or stderr else None
+def _printed(stdout: str, stderr: str) -> CommandOutput | None:
+    return CommandOutput(stdout=stdout, stderr=stderr) if stdout or stderr else None
 
 
 class Process:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from weakref import WeakValueDictionary
 
-from antiphon.application.ports import Batches, Clock, EventLog
+from antiphon.application.ports import Clock, EventBatches, EventLog
 from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL, Event
 
@@ -125,7 +125,7 @@ class MemoryEventLog(EventLog):
         if log.waiting:
             log.wake()
 
-    async def open(self, response_id: str, *, after: int = -1) -> Batches:
+    async def open(self, response_id: str, *, after: int = -1) -> EventBatches:
         log = self._logs.get(response_id)
         if log is None:
             raise NotFound(f"There are no events of response {response_id!r}.")
@@ -139,7 +139,7 @@ class MemoryEventLog(EventLog):
         if not log.over:
             self._dropped[response_id] = log
 
-    async def break_off(self, response_id: str) -> None:
+    async def abandon(self, response_id: str) -> None:
         log = self._logs.get(response_id) or self._dropped.pop(response_id, None)
         if log is None or log.over:
             return

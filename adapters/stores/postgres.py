@@ -16,24 +16,24 @@ from antiphon.adapters.stores.postgres_server import Connection, PostgresServer,
 from antiphon.adapters.stores.self_test import returns_what_it_is_given
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
-    PIECE_BYTES,
+    LOG_READ_BYTES,
     ApiKey,
-    Chunk,
+    EventChunk,
+    IdempotencyRecord,
     Lease,
-    Logged,
-    Notice,
-    Repeat,
+    LeasedRun,
+    LogSlice,
+    StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
-    TakenRun,
-    Use,
+    WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import (
     ConversationLocked,
+    IdempotencyKeyInUse,
     NotFound,
-    RepeatPending,
     RequestError,
     SettingsError,
     StoreError,
@@ -122,25 +122,25 @@ class PostgresStore(Store):
             limits=self._server.first,
         )
         if not created:
-            raise RepeatPending
+            raise IdempotencyKeyInUse
 
     async def finish(
         self,
         lease: Lease,
         response: Response,
         *,
-        events: Chunk | None = None,
-        notices: Sequence[Notice] = (),
+        events: EventChunk | None = None,
+        deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
-        work = partial(self._finish, lease, response, events, notices)
+        work = partial(self._finish, lease, response, events, deliveries)
         return await self._server.together(work, limits=self._server.middle)
 
     async def _finish(
         self,
         lease: Lease,
         response: Response,
-        events: Chunk | None,
-        notices: Sequence[Notice],
+        events: EventChunk | None,
+        deliveries: Sequence[WebhookDelivery],
         db: Connection,
     ) -> bool:
         tenant, response_id = lease.tenant, lease.response_id
@@ -156,7 +156,7 @@ class PostgresStore(Store):
             return False
         number, following = finished
         last = await _last_of_log(db, number, following, events)
-        rows = [(one.id, one.tenant, one.endpoint, one.body, one.attempts) for one in notices]
+        rows = [(one.id, one.tenant, one.endpoint, one.body, one.attempts) for one in deliveries]
         await db.execute(
             sql.ADD_OUTPUT,
             tenant,
@@ -201,9 +201,9 @@ class PostgresStore(Store):
         if not await self._server.together(work):
             raise _no_response(response_id)
 
-    async def use(self, tenant: str) -> Use:
+    async def use(self, tenant: str) -> StorageUsage:
         [(responses, size, waiting)] = await self._server.fetch(sql.USE, tenant, again=True)
-        return Use(responses=responses, bytes=size, waiting=waiting)
+        return StorageUsage(responses=responses, bytes=size, waiting=waiting)
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         swept = 0
@@ -321,11 +321,11 @@ class PostgresStore(Store):
     async def leave(self, owner: str) -> None:
         await self._server.fetch(sql.LEAVE, owner, again=True)
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
+    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         rows = await self._server.fetch(sql.TAKE, owner, limit, waiting)
         return [_taken(row) for row in rows]
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
+    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         rows = await self._server.fetch(sql.TAKE_OVER, owner, tenant, response_id)
         if rows:
             return _taken(rows[0])
@@ -343,12 +343,12 @@ class PostgresStore(Store):
             for tenant, response_id, epoch in await self._server.fetch(sql.HELD, owner, again=True)
         ]
 
-    async def append(self, lease: Lease, events: Chunk) -> bool:
+    async def append(self, lease: Lease, events: EventChunk) -> bool:
         return await self._appends.append(lease, events)
 
     async def events(
-        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = PIECE_BYTES
-    ) -> Logged:
+        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
+    ) -> LogSlice:
         following = _number(after) + 1
         which = (tenant, response_id, following)
         rows = await self._server.fetch(sql.EVENTS, *which, CHUNKS_AT_ONCE, limit_bytes, again=True)
@@ -356,7 +356,7 @@ class PostgresStore(Store):
             raise NotFound(f"There are no events of response {response_id!r}.")
         over, count, *_ = rows[0]
         chunks = [
-            Chunk(first=first, count=count, body=body)
+            EventChunk(first=first, count=count, body=body)
             for _, _, first, count, body in rows
             if body is not None
         ]
@@ -366,9 +366,11 @@ class PostgresStore(Store):
             following = chunk.first + chunk.count
         if over and not chunks and following < count:
             raise _gap(response_id, following)
-        return Logged(chunks=chunks, ends=over and following >= count)
+        return LogSlice(chunks=chunks, ends=over and following >= count)
 
-    async def news(self, tenant: str, response_id: str, *, after: int = -1, limit_s: float) -> None:
+    async def wait_for_events(
+        self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
+    ) -> None:
         await self._news.wait(tenant, response_id, after=_number(after), limit_s=limit_s)
 
     # --- Idempotency-Keys -------------------------------------------------------------------------
@@ -382,7 +384,7 @@ class PostgresStore(Store):
         fingerprint: bytes,
         owner: str,
         expires_at: float,
-    ) -> Repeat:
+    ) -> IdempotencyRecord:
         async def work(db: Connection) -> Row:
             while True:
                 row = (tenant, key, response_id, fingerprint, owner, float(expires_at))
@@ -394,7 +396,7 @@ class PostgresStore(Store):
                     return found
 
         holder, print_of_it, exists = await self._server.together(work, limits=self._server.first)
-        return Repeat(response_id=holder, fingerprint=print_of_it, exists=exists)
+        return IdempotencyRecord(response_id=holder, fingerprint=print_of_it, exists=exists)
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
         await self._server.fetch(
@@ -403,19 +405,19 @@ class PostgresStore(Store):
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def due(self, *, limit: int, hold_s: float) -> list[Notice]:
+    async def due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         return [
-            Notice(id=id_, tenant=tenant, endpoint=endpoint, body=body, attempts=attempts)
+            WebhookDelivery(id=id_, tenant=tenant, endpoint=endpoint, body=body, attempts=attempts)
             for id_, tenant, endpoint, body, attempts in await self._server.fetch(
-                sql.DUE, limit, float(hold_s)
+                sql.DUE, limit, float(claim_s)
             )
         ]
 
-    async def delay(self, notice_id: str, seconds: float) -> None:
-        await self._server.fetch(sql.DELAY, notice_id, float(seconds), again=True)
+    async def delay(self, delivery_id: str, seconds: float) -> None:
+        await self._server.fetch(sql.DELAY, delivery_id, float(seconds), again=True)
 
-    async def remove(self, notice_id: str) -> None:
-        await self._server.fetch(sql.REMOVE_NOTICE, notice_id, again=True)
+    async def remove(self, delivery_id: str) -> None:
+        await self._server.fetch(sql.REMOVE_NOTICE, delivery_id, again=True)
 
     # --- API keys ---------------------------------------------------------------------------------
 
@@ -435,9 +437,11 @@ class PostgresStore(Store):
 
     # --- agreements -------------------------------------------------------------------------------
 
-    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+    async def compare_and_set(
+        self, name: str, value: bytes, *, expected: bytes | None = None
+    ) -> bytes:
         async def work(db: Connection) -> bytes:
-            await db.execute(sql.AGREE, name, value, instead_of)
+            await db.execute(sql.AGREE, name, value, expected)
             # A statement of its own: the first may have waited for another that wrote it.
             kept: bytes = await db.fetchval(sql.AGREED, name)
             return kept
@@ -449,8 +453,8 @@ class PostgresStore(Store):
 
 
 async def _last_of_log(
-    db: Connection, number: int, following: int | None, events: Chunk | None
-) -> Chunk | None:
+    db: Connection, number: int, following: int | None, events: EventChunk | None
+) -> EventChunk | None:
     """Return the events if they are not in the log yet. Raises: StoreError if they do not fit."""
     if events is None or events.first == following:
         return events
@@ -516,7 +520,7 @@ def _rows(kind: int, items: Sequence[StoredItem]) -> list[Row]:
     ]
 
 
-def _columns_of(events: Chunk | None) -> tuple[int | None, int | None, bytes | None]:
+def _columns_of(events: EventChunk | None) -> tuple[int | None, int | None, bytes | None]:
     if events is None:
         return None, None, None
     return events.first, events.count, events.body
@@ -539,10 +543,10 @@ def _stored(rows: Sequence[Row]) -> list[StoredItem]:
     return [StoredItem(id=item_id or "", raw=Raw(body)) for item_id, body in rows if body]
 
 
-def _taken(row: Row) -> TakenRun:
+def _taken(row: Row) -> LeasedRun:
     tenant, response_id, epoch, job, body, output = row
     lease = Lease(tenant=tenant, response_id=response_id, epoch=epoch)
-    return TakenRun(lease=lease, response=response_from(body, output), job=job)
+    return LeasedRun(lease=lease, response=response_from(body, output), job=job)
 
 
 def _api_key(row: Row) -> ApiKey:

@@ -16,25 +16,25 @@ from msgspec import Raw
 from antiphon.adapters.stores.self_test import returns_what_it_is_given
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
-    PIECE_BYTES,
+    LOG_READ_BYTES,
     ApiKey,
-    Chunk,
+    EventChunk,
+    IdempotencyRecord,
     Lease,
-    Logged,
+    LeasedRun,
+    LogSlice,
     NewRun,
-    Notice,
-    Repeat,
+    StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
-    TakenRun,
-    Use,
+    WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import (
     ConversationLocked,
+    IdempotencyKeyInUse,
     NotFound,
-    RepeatPending,
     SettingsError,
     StoreError,
 )
@@ -126,7 +126,7 @@ class RedisStore(Store):
             **_run(run),
         )
         if outcome == b"no key":
-            raise RepeatPending
+            raise IdempotencyKeyInUse
         if outcome != b"ok":
             raise StoreError(f"There is a response {response.id!r} already.")
 
@@ -135,8 +135,8 @@ class RedisStore(Store):
         lease: Lease,
         response: Response,
         *,
-        events: Chunk | None = None,
-        notices: Sequence[Notice] = (),
+        events: EventChunk | None = None,
+        deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
         [outcome] = await self._redis.run(
             "finish",
@@ -146,7 +146,7 @@ class RedisStore(Store):
             output=_items(output_of(response)),
             leaves_items=response.leaves_items,
             events=_chunk(events),
-            notices=[msgspec.structs.asdict(notice) for notice in notices],
+            notices=[msgspec.structs.asdict(delivery) for delivery in deliveries],
         )
         return _written(outcome, lease)
 
@@ -173,10 +173,10 @@ class RedisStore(Store):
         if outcome != b"ok":
             raise _no_response(response_id)
 
-    async def use(self, tenant: str) -> Use:
+    async def use(self, tenant: str) -> StorageUsage:
         found = await self._redis.run("use", tenant=quote(tenant, safe=""))
         responses, size, waiting = (int(count or 0) for count in found)
-        return Use(responses=responses, bytes=size, waiting=waiting)
+        return StorageUsage(responses=responses, bytes=size, waiting=waiting)
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         gone = 0
@@ -283,11 +283,11 @@ class RedisStore(Store):
     async def leave(self, owner: str) -> None:
         await self._redis.run("leave", owner=owner)
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
+    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         taken = await self._redis.run("take", owner=owner, limit=limit, waiting=waiting)
         return [_taken(*run) for run in taken]
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
+    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         outcome, *found = await self._redis.run(
             "take_over", owner=owner, ref=_ref(tenant, response_id)
         )
@@ -302,27 +302,29 @@ class RedisStore(Store):
     async def held(self, owner: str) -> list[Lease]:
         return [_leased(*one) for one in await self._redis.run("held", owner=owner)]
 
-    async def append(self, lease: Lease, events: Chunk) -> bool:
+    async def append(self, lease: Lease, events: EventChunk) -> bool:
         [outcome] = await self._redis.run("append", **_lease(lease), events=_chunk(events))
         return _written(outcome, lease)
 
     async def events(
-        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = PIECE_BYTES
-    ) -> Logged:
+        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
+    ) -> LogSlice:
         outcome, *found = await self._redis.run(
             "events", ref=_ref(tenant, response_id), after=max(after, -1), bytes=limit_bytes
         )
         if outcome != b"ok":
             raise NotFound(f"There are no events of response {response_id!r}.")
         chunks, ends = found
-        return Logged(
+        return LogSlice(
             chunks=[
-                Chunk(first=first, count=end - first, body=body) for first, end, body in chunks
+                EventChunk(first=first, count=end - first, body=body) for first, end, body in chunks
             ],
             ends=bool(ends),
         )
 
-    async def news(self, tenant: str, response_id: str, *, after: int = -1, limit_s: float) -> None:
+    async def wait_for_events(
+        self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
+    ) -> None:
         ref = _ref(tenant, response_id)
 
         async def is_due() -> bool:
@@ -344,7 +346,7 @@ class RedisStore(Store):
         fingerprint: bytes,
         owner: str,
         expires_at: float,
-    ) -> Repeat:
+    ) -> IdempotencyRecord:
         ref, first_fingerprint, exists = await self._redis.run(
             "reserve",
             taken=_ref(tenant, key),
@@ -353,22 +355,22 @@ class RedisStore(Store):
             owner=owner,
             expires_at=expires_at,
         )
-        return Repeat(
+        return IdempotencyRecord(
             response_id=_unref(ref)[1], fingerprint=first_fingerprint, exists=bool(exists)
         )
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
         await self._redis.run("unreserve", taken=_ref(tenant, key), ref=_ref(tenant, response_id))
 
-    async def due(self, *, limit: int, hold_s: float) -> list[Notice]:
-        found = await self._redis.run("due", limit=limit, hold_s=hold_s)
+    async def due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+        found = await self._redis.run("due", limit=limit, hold_s=claim_s)
         return [_notice(*one) for one in found]
 
-    async def delay(self, notice_id: str, seconds: float) -> None:
-        await self._redis.run("delay", id=notice_id, seconds=seconds)
+    async def delay(self, delivery_id: str, seconds: float) -> None:
+        await self._redis.run("delay", id=delivery_id, seconds=seconds)
 
-    async def remove(self, notice_id: str) -> None:
-        await self._redis.run("remove", id=notice_id)
+    async def remove(self, delivery_id: str) -> None:
+        await self._redis.run("remove", id=delivery_id)
 
     async def add_key(self, key: ApiKey) -> None:
         [outcome] = await self._redis.run(
@@ -389,9 +391,11 @@ class RedisStore(Store):
         [revoked] = await self._redis.run("revoke_key", id=key_id)
         return bool(revoked)
 
-    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+    async def compare_and_set(
+        self, name: str, value: bytes, *, expected: bytes | None = None
+    ) -> bytes:
         kept: bytes
-        [kept] = await self._redis.run("agree", name=name, value=value, instead_of=instead_of)
+        [kept] = await self._redis.run("agree", name=name, value=value, instead_of=expected)
         return kept
 
 
@@ -419,7 +423,7 @@ def _items(items: Sequence[StoredItem]) -> list[dict[str, Any]]:
     return [{"id": item.id or "", "body": bytes(item.raw)} for item in items]
 
 
-def _chunk(chunk: Chunk | None) -> dict[str, Any] | None:
+def _chunk(chunk: EventChunk | None) -> dict[str, Any] | None:
     return None if chunk is None else msgspec.structs.asdict(chunk)
 
 
@@ -471,13 +475,15 @@ def _leased(ref: bytes, epoch: int) -> Lease:
 
 def _taken(
     ref: bytes, epoch: int, body: bytes, output: Sequence[bytes], job: bytes | None
-) -> TakenRun:
-    return TakenRun(lease=_leased(ref, epoch), response=_response(body, output), job=job)
+) -> LeasedRun:
+    return LeasedRun(lease=_leased(ref, epoch), response=_response(body, output), job=job)
 
 
-def _notice(notice_id: bytes, tenant: bytes, endpoint: bytes, body: bytes, attempts: int) -> Notice:
-    return Notice(
-        id=notice_id.decode(),
+def _notice(
+    delivery_id: bytes, tenant: bytes, endpoint: bytes, body: bytes, attempts: int
+) -> WebhookDelivery:
+    return WebhookDelivery(
+        id=delivery_id.decode(),
         tenant=tenant.decode(),
         endpoint=endpoint.decode(),
         body=body,

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, SqliteMemory, rows_of
-from antiphon.application.ports import AddedFile, IndexJob, Vectors, VectorStores
+from antiphon.application.ports import FileToAdd, IndexJob, Vectors, VectorStores
 from antiphon.domain.chunks import TextChunk, spaced
 from antiphon.domain.errors import NotFound
 from antiphon.domain.filters import Filter
@@ -153,7 +153,7 @@ class SqliteVectorStores(VectorStores):
         self,
         tenant: str,
         store_id: str,
-        files: Sequence[AddedFile],
+        files: Sequence[FileToAdd],
         *,
         batch: FileBatch | None = None,
     ) -> None:
@@ -254,7 +254,7 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.write(work)
 
-    async def due(self, *, limit: int, hold_s: float) -> list[IndexJob]:
+    async def due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
         now = self._now()
 
         def work(db: apsw.Connection) -> list[IndexJob]:
@@ -269,7 +269,7 @@ class SqliteVectorStores(VectorStores):
             for key, attempt, *_ in found:
                 db.execute(
                     "UPDATE files SET due_at = ?, attempts = ? WHERE key = ?",
-                    (now + hold_s, attempt, key),
+                    (now + claim_s, attempt, key),
                 )
             return [_job(row) for row in found]
 
@@ -416,7 +416,7 @@ def _store(row: Row, counts: dict[str, int], usage_bytes: int) -> VectorStore:
 
 
 def _insert(
-    db: apsw.Connection, store: int, file: AddedFile, batch: FileBatch | None, now: float
+    db: apsw.Connection, store: int, file: FileToAdd, batch: FileBatch | None, now: float
 ) -> None:
     db.execute(
         "INSERT INTO files (store, id, filename, created_at, status, attributes, chunk_size,"

@@ -17,7 +17,7 @@ from antiphon.adapters.web.page_index import PageIndex
 from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.text import one_line, shown
 from antiphon.adapters.web.time_limit import within
-from antiphon.application.ports import Domains, Found, Json, Page, Web
+from antiphon.application.ports import DomainFilter, Json, Web, WebPage, WebResult
 from antiphon.domain.errors import SettingsError, WebError
 
 logger = logging.getLogger("antiphon.web")
@@ -83,14 +83,14 @@ class CorpusWeb(Web):
         query: str,
         *,
         most: int,
-        domains: Domains,
+        domains: DomainFilter,
         location: Json | None = None,  # noqa: ARG002
-    ) -> Sequence[Found]:
+    ) -> Sequence[WebResult]:
         most = min(most, self._most)
         async with within(self._timeout_s):
             return shown(await self._index.search(query, most), most=most, domains=domains)
 
-    async def read(self, url: str) -> Page:
+    async def read(self, url: str) -> WebPage:
         async with within(self._timeout_s):
             page = await self._index.page(urldefrag(url).url)
         if page is None:
@@ -100,7 +100,7 @@ class CorpusWeb(Web):
             )
         return page
 
-    async def _read(self, name: str, file: Path) -> Page:
+    async def _read(self, name: str, file: Path) -> WebPage:
         content = await asyncio.to_thread(self._content, file)
         async with within(self._timeout_s):
             return await self._reader.read(

@@ -11,7 +11,7 @@ from typing import TypeVar
 import apsw
 import msgspec
 
-from antiphon.application.ports import Found, Page
+from antiphon.application.ports import WebPage, WebResult
 
 T = TypeVar("T")
 
@@ -47,16 +47,16 @@ class PageIndex:
         await self._do(self._close)
         self._thread.shutdown(wait=False)
 
-    async def add(self, page: Page) -> None:
+    async def add(self, page: WebPage) -> None:
         await self._do(lambda: self._add(page))
 
-    async def search(self, query: str, most: int) -> list[Found]:
+    async def search(self, query: str, most: int) -> list[WebResult]:
         """Return the pages that have any of the words, the best first."""
         words = dict.fromkeys(re.findall(r"\w+", query.lower()))
         asked = " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
         return await self._do(lambda: self._search(asked, most)) if asked else []
 
-    async def page(self, url: str) -> Page | None:
+    async def page(self, url: str) -> WebPage | None:
         return await self._do(lambda: self._page(url))
 
     async def _do(self, work: Callable[[], T]) -> T:
@@ -75,7 +75,7 @@ class PageIndex:
         assert self._db is not None
         return self._db
 
-    def _add(self, page: Page) -> None:
+    def _add(self, page: WebPage) -> None:
         db = self._open_db
         db.execute(
             "insert into pages(url, page) values(?, ?)", (page.url, msgspec.msgpack.encode(page))
@@ -83,10 +83,10 @@ class PageIndex:
         words = (db.last_insert_rowid(), page.title, _LINK.sub(r"\1", page.text))
         db.execute("insert into words(rowid, title, text) values(?, ?, ?)", words)
 
-    def _search(self, asked: str, most: int) -> list[Found]:
+    def _search(self, asked: str, most: int) -> list[WebResult]:
         rows = self._open_db.execute(SEARCH, (asked, most))
-        return [Found(url=url, title=title, text=text) for url, title, text in rows]
+        return [WebResult(url=url, title=title, text=text) for url, title, text in rows]
 
-    def _page(self, url: str) -> Page | None:
+    def _page(self, url: str) -> WebPage | None:
         row = self._open_db.execute("select page from pages where url = ?", (url,)).fetchone()
-        return None if row is None else msgspec.msgpack.decode(row[0], type=Page)
+        return None if row is None else msgspec.msgpack.decode(row[0], type=WebPage)

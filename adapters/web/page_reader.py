@@ -23,7 +23,7 @@ import msgspec
 
 from antiphon.adapters.web.text import Links, clean, cut, one_line
 from antiphon.adapters.web.time_limit import within
-from antiphon.application.ports import Page, ReadPdf
+from antiphon.application.ports import ReadPdf, WebPage
 from antiphon.domain.errors import DocumentError, SettingsError, WebError
 
 AT_ONCE = 4
@@ -81,7 +81,7 @@ class _Process:
     def is_alive(self) -> bool:
         return self._process.returncode is None
 
-    async def read(self, html: str, url: str) -> Page:
+    async def read(self, html: str, url: str) -> WebPage:
         """Raises: OSError, EOFError or ValueError; the process is then of no more use."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
@@ -94,7 +94,7 @@ class _Process:
         if length > MAX_PAGE_BYTES:  # the process may not be ours any more
             raise ValueError("no page is as large")
         self.pages += 1
-        return msgspec.msgpack.decode(await stdout.readexactly(length), type=Page)
+        return msgspec.msgpack.decode(await stdout.readexactly(length), type=WebPage)
 
     async def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -113,7 +113,7 @@ class PageReader:
         self._pages_each = pages_each
         self._places = asyncio.Semaphore(AT_ONCE)
         self._idle: list[_Process] = []
-        self._by_type: Mapping[str, Callable[[bytes, str, str], Awaitable[Page]]] = {
+        self._by_type: Mapping[str, Callable[[bytes, str, str], Awaitable[WebPage]]] = {
             "text/html": self._html,
             "application/xhtml+xml": self._html,
             "text/markdown": self._markdown,
@@ -131,7 +131,7 @@ class PageReader:
         while self._idle:
             await self._idle.pop().end()
 
-    async def read(self, content: bytes, content_type: str, url: str) -> Page:
+    async def read(self, content: bytes, content_type: str, url: str) -> WebPage:
         """Return the page of content with this header. Raises: WebError, if it is no text."""
         kind = content_type.partition(";")[0].strip().lower() or _guessed(content)
         read = self._by_type.get(kind, self._plain if _is_text(kind) else None)
@@ -142,7 +142,7 @@ class PageReader:
             raise WebError("The page at this address has no text.")
         return page
 
-    async def _html(self, content: bytes, content_type: str, url: str) -> Page:
+    async def _html(self, content: bytes, content_type: str, url: str) -> WebPage:
         html = _decoded(content, content_type, declared=content[:2048])
         try:
             async with self._places, within(HTML_S), self._process() as process:
@@ -167,7 +167,7 @@ class PageReader:
         else:
             await process.end()
 
-    async def _markdown(self, content: bytes, content_type: str, url: str) -> Page:
+    async def _markdown(self, content: bytes, content_type: str, url: str) -> WebPage:
         text = clean(cut(_decoded(content, content_type)))
         links = Links()
 
@@ -182,20 +182,20 @@ class PageReader:
         heading = _MARKDOWN_TITLE.search(text)
         title = one_line(heading[1] if heading else "") or _name(url)
         text = _MARKDOWN_LINK.sub(marked, text)
-        return Page(url=url, title=title, text=text, links=links.urls)
+        return WebPage(url=url, title=title, text=text, links=links.urls)
 
-    async def _plain(self, content: bytes, content_type: str, url: str) -> Page:
+    async def _plain(self, content: bytes, content_type: str, url: str) -> WebPage:
         if b"\0" in content and not content.startswith(tuple(BYTE_ORDER_MARKS)):
             raise WebError("What is at this address is no text.")
         text = clean(cut(_decoded(content, content_type)))
-        return Page(url=url, title=_name(url), text=text)
+        return WebPage(url=url, title=_name(url), text=text)
 
-    async def _pdf(self, content: bytes, _content_type: str, url: str) -> Page:
+    async def _pdf(self, content: bytes, _content_type: str, url: str) -> WebPage:
         try:
             text = await self._read_pdf(content)
         except DocumentError as error:
             raise WebError(str(error)) from None
-        return Page(url=url, title=_name(url), text=clean(cut(text)))
+        return WebPage(url=url, title=_name(url), text=clean(cut(text)))
 
 
 def _is_text(kind: str) -> bool:

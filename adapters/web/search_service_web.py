@@ -13,7 +13,15 @@ from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.search_services import QUERY_LENGTH, Asked, SearchService
 from antiphon.adapters.web.text import one_line, shown
 from antiphon.adapters.web.time_limit import within
-from antiphon.application.ports import Domains, Fetched, Fetcher, Found, Json, Page, Web
+from antiphon.application.ports import (
+    DomainFilter,
+    Fetcher,
+    FetchResult,
+    Json,
+    Web,
+    WebPage,
+    WebResult,
+)
 from antiphon.domain.errors import FetchError, WebError
 
 logger = logging.getLogger("antiphon.web")
@@ -54,8 +62,8 @@ class SearchedWeb(Web):
         await self._reader.aclose()
 
     async def search(
-        self, query: str, *, most: int, domains: Domains, location: Json | None = None
-    ) -> Sequence[Found]:
+        self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
+    ) -> Sequence[WebResult]:
         most = min(most, self._most)
         query = one_line(query, QUERY_LENGTH)
         if not query:
@@ -68,7 +76,7 @@ class SearchedWeb(Web):
             raise self._failed(f"its answer cannot be read: {error}") from None
         return shown(found, most=most, domains=domains)
 
-    async def read(self, url: str) -> Page:
+    async def read(self, url: str) -> WebPage:
         async with within(self._timeout_s):
             page = await self._page(url)
             return await self._reader.read(
@@ -101,7 +109,7 @@ class SearchedWeb(Web):
         logger.warning("%s could not search: %s", self._service.name, reason)
         return WebError(told)
 
-    async def _page(self, url: str) -> Fetched:
+    async def _page(self, url: str) -> FetchResult:
         try:
             page = await self._of_pages.fetch(url, headers={"accept": ACCEPTED})
         except FetchError as error:

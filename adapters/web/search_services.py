@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.ports import Domains, Found, Json
+from antiphon.application.ports import DomainFilter, Json, WebResult
 
 QUERY_LENGTH = 400
 """What Brave and Tavily take; no person asks for more."""
@@ -45,10 +45,10 @@ class SearchService(Protocol):
     when_refused: str
     """What an operator should look at when the service answers 401 or 403."""
 
-    def ask(self, query: str, most: int, domains: Domains, location: Json | None) -> Asked:
+    def ask(self, query: str, most: int, domains: DomainFilter, location: Json | None) -> Asked:
         """Return the request for this query, in one line. What it finds is filtered later."""
 
-    def found(self, answer: bytes) -> list[Found]:
+    def found(self, answer: bytes) -> list[WebResult]:
         """Return what the service has found. Raises: msgspec.DecodeError."""
 
 
@@ -61,9 +61,9 @@ class _Result(Struct):
     description: str | None = None
     extra_snippets: list[str] = []
 
-    def as_found(self) -> Found:
+    def as_found(self) -> WebResult:
         text = " … ".join(filter(None, (self.content, self.description, *self.extra_snippets)))
-        return Found(url=self.url, title=self.title or "", text=text)
+        return WebResult(url=self.url, title=self.title or "", text=text)
 
 
 class _Results(Struct):
@@ -83,13 +83,13 @@ class SearxngService:
         self,
         query: str,
         most: int,  # noqa: ARG002
-        domains: Domains,
+        domains: DomainFilter,
         location: Json | None,  # noqa: ARG002
     ) -> Asked:
         fields = {"q": narrowed(query, domains), "format": "json"}
         return Asked(url=f"{self.url}?{urlencode(fields)}", headers={"accept": "application/json"})
 
-    def found(self, answer: bytes) -> list[Found]:
+    def found(self, answer: bytes) -> list[WebResult]:
         return [each.as_found() for each in msgspec.json.decode(answer, type=_Results).results]
 
 
@@ -107,7 +107,7 @@ class BraveService:
         self.url = url or "https://api.search.brave.com/res/v1/web/search"
         self._key = key
 
-    def ask(self, query: str, most: int, domains: Domains, location: Json | None) -> Asked:
+    def ask(self, query: str, most: int, domains: DomainFilter, location: Json | None) -> Asked:
         fields = {
             "q": narrowed(query, domains),
             "count": MOST if domains.allowed or domains.blocked else min(most, MOST),
@@ -119,7 +119,7 @@ class BraveService:
             url=f"{self.url}?{urlencode(fields)}", headers={**headers, **_place(location or {})}
         )
 
-    def found(self, answer: bytes) -> list[Found]:
+    def found(self, answer: bytes) -> list[WebResult]:
         web = msgspec.json.decode(answer, type=_BraveAnswer).web
         return [_without_tags(each.as_found()) for each in web.results] if web else []
 
@@ -138,7 +138,7 @@ class TavilyService:
         self,
         query: str,
         most: int,
-        domains: Domains,
+        domains: DomainFilter,
         location: Json | None,  # noqa: ARG002
     ) -> Asked:
         content = {
@@ -154,11 +154,11 @@ class TavilyService:
             content=msgspec.json.encode(content),
         )
 
-    def found(self, answer: bytes) -> list[Found]:
+    def found(self, answer: bytes) -> list[WebResult]:
         return [each.as_found() for each in msgspec.json.decode(answer, type=_Results).results]
 
 
-def narrowed(query: str, domains: Domains) -> str:
+def narrowed(query: str, domains: DomainFilter) -> str:
     """Return the query for these domains, in words that search engines know, if that is not long.
 
     >>> narrowed("bells", Domains(allowed=("a.org", "b.org"), blocked=("c.org",)))
@@ -192,8 +192,8 @@ def _place(location: Json) -> dict[str, str]:
     }
 
 
-def _without_tags(found: Found) -> Found:
+def _without_tags(found: WebResult) -> WebResult:
     title, text = (
         html.unescape(re.sub(r"</?\w{1,10}>", "", each)) for each in (found.title, found.text)
     )
-    return Found(url=found.url, title=title, text=text)
+    return WebResult(url=found.url, title=title, text=text)

@@ -134,7 +134,7 @@ def turn_of(
     )
 
 
-def without_effect(request: CreateResponse) -> list[str]:
+def ignored_fields(request: CreateResponse) -> list[str]:
     """Return the paths of the fields that were given and do nothing here."""
     return [
         path

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from antiphon.application.input.history import Remembered, item_in
 from antiphon.application.ports import NewId, ResponseStore, StoredItem
-from antiphon.application.support.threads import in_turn
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.decoding import decode_item
@@ -34,7 +34,7 @@ class ReadItems:
 
         Raises: RequestError.
         """
-        read = await in_turn(_size(given), c.entries, given, path)
+        read = await run_in_thread(_size(given), c.entries, given, path)
         c.check_input(read, path)
         return [await self._resolved(entry, tenant, path, remembered or {}) for entry in read]
 

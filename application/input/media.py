@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.ports import Fetched, Fetcher, FileStore, ReadPdf
+from antiphon.application.ports import Fetcher, FetchResult, FileStore, ReadPdf
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import (
@@ -66,7 +66,7 @@ class MediaLimits(Struct, frozen=True, kw_only=True):
     timeout_s: float = 60.0
 
 
-class Codes(Struct, frozen=True, kw_only=True):
+class ErrorCodes(Struct, frozen=True, kw_only=True):
     """The codes of what can go wrong, for pictures or for files (api_surface 8.3)."""
 
     bad_base64: str
@@ -76,14 +76,14 @@ class Codes(Struct, frozen=True, kw_only=True):
     not_found: str
 
 
-OF_IMAGES = Codes(
+IMAGE_CODES = ErrorCodes(
     bad_base64="invalid_base64_image",
     refused="invalid_image_url",
     failed="failed_to_download_image",
     too_large="image_file_too_large",
     not_found="image_file_not_found",
 )
-OF_FILES = Codes(
+FILE_CODES = ErrorCodes(
     bad_base64="invalid_value",
     refused="invalid_value",
     failed="failed_to_download_file",
@@ -102,7 +102,7 @@ class Content(Struct, frozen=True, kw_only=True):
     filename: str | None = None
 
 
-class ShowMedia:
+class LoadMedia:
     """Opens pictures and files; `read_pdf` is what makes text of a PDF."""
 
     def __init__(
@@ -150,14 +150,14 @@ class ShowMedia:
                 f"The images and files of this request took more than {self._limits.timeout_s:g} "
                 "seconds to fetch and read.",
                 param="input",
-                code=OF_IMAGES.failed,
+                code=IMAGE_CODES.failed,
             ) from None
         new = {id(part): shown for (_, (part, _)), shown in zip(found, opened, strict=True)}
         return [_with(item, new) for item in items]
 
     # --- where bytes come from --------------------------------------------------------------------
 
-    async def stored(self, tenant: str, file_id: str, path: str, codes: Codes) -> Content:
+    async def stored(self, tenant: str, file_id: str, path: str, codes: ErrorCodes) -> Content:
         """Return an uploaded file."""
         path = f"{path}.file_id"
         try:
@@ -169,10 +169,10 @@ class ShowMedia:
             ) from None
         return Content(content=content, path=path, filename=file.filename)
 
-    async def fetched(self, url: str, path: str, codes: Codes) -> Content:
+    async def fetched(self, url: str, path: str, codes: ErrorCodes) -> Content:
         """Return what a URL names."""
         try:
-            answer: Fetched = await self._fetcher.fetch(url)
+            answer: FetchResult = await self._fetcher.fetch(url)
         except FetchError as error:
             code = {FetchRefused: codes.refused, FetchTooLarge: codes.too_large}
             raise RequestError(
@@ -199,7 +199,7 @@ class _Opening:
     """The pictures and files of one request, and what of its limits is left."""
 
     def __init__(
-        self, source: ShowMedia, tenant: str, reads_images: bool, limits: MediaLimits
+        self, source: LoadMedia, tenant: str, reads_images: bool, limits: MediaLimits
     ) -> None:
         self._source = source
         self._tenant = tenant
@@ -236,27 +236,30 @@ class _Opening:
     ) -> Content:
         if part.file_id:
             return self._counted(
-                await self._source.stored(self._tenant, part.file_id, path, OF_IMAGES), OF_IMAGES
+                await self._source.stored(self._tenant, part.file_id, path, IMAGE_CODES),
+                IMAGE_CODES,
             )
         path = f"{path}.image_url"
         if not part.image_url:
             raise missing_parameter(path)
-        return await self._at(part.image_url, path, OF_IMAGES)
+        return await self._at(part.image_url, path, IMAGE_CODES)
 
     async def _content_of_file(self, part: c.InputFile, path: str) -> Content:
         if part.file_id:
-            found = await self._source.stored(self._tenant, part.file_id, path, OF_FILES)
-            return self._counted(found, OF_FILES)
+            found = await self._source.stored(self._tenant, part.file_id, path, FILE_CODES)
+            return self._counted(found, FILE_CODES)
         if part.file_data:
             path = f"{path}.file_data"
             if part.file_data[:5].lower() != "data:":
-                return self._counted(await _decoded("", part.file_data, path, OF_FILES), OF_FILES)
-            return await self._at(part.file_data, path, OF_FILES)
+                return self._counted(
+                    await _decoded("", part.file_data, path, FILE_CODES), FILE_CODES
+                )
+            return await self._at(part.file_data, path, FILE_CODES)
         if part.file_url:
-            return await self._at(part.file_url, f"{path}.file_url", OF_FILES)
+            return await self._at(part.file_url, f"{path}.file_url", FILE_CODES)
         raise missing_parameter(f"{path}.file_id")
 
-    async def _at(self, url: str, path: str, codes: Codes) -> Content:
+    async def _at(self, url: str, path: str, codes: ErrorCodes) -> Content:
         """Return what a URL or a data URL holds."""
         if url[:5].lower() != "data:":
             return self._counted(await self._source.fetched(url, path, codes), codes)
@@ -270,7 +273,7 @@ class _Opening:
             )
         return self._counted(await _decoded(media_type, encoded, path, codes), codes)
 
-    def _counted(self, found: Content, codes: Codes) -> Content:
+    def _counted(self, found: Content, codes: ErrorCodes) -> Content:
         self._left -= len(found.content)
         if self._left < 0:
             raise RequestError(
@@ -350,7 +353,7 @@ def _with(item: i.AnyItem, new: Mapping[int, c.InputImage | c.InputText]) -> i.A
     return replace(item, **{field: tuple(new.get(id(part), part) for part in held)})
 
 
-async def _decoded(media_type: str, encoded: str, path: str, codes: Codes) -> Content:
+async def _decoded(media_type: str, encoded: str, path: str, codes: ErrorCodes) -> Content:
     try:
         if len(encoded) > LONG:
             encoded, content = await asyncio.to_thread(_from_base64, encoded)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.input.media import ShowMedia
+from antiphon.application.input.media import LoadMedia
 from antiphon.application.ports import Model, Unseal
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
@@ -26,8 +26,8 @@ class Shown(Struct, frozen=True, kw_only=True):
 class ShowItems:
     """From the items as they are kept to the items that a format writes into the prompt."""
 
-    def __init__(self, show_media: ShowMedia, *, unseal: Unseal) -> None:
-        self._show_media = show_media
+    def __init__(self, load_media: LoadMedia, *, unseal: Unseal) -> None:
+        self._show_media = load_media
         self._unseal = unseal
 
     async def __call__(

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.application.model.wrapping import UnseenTurn
+from antiphon.application.model.wrapping import HiddenTurn
 from antiphon.application.ports import ModelTurn, Sampling, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.compaction import REQUEST, sealed_text
@@ -16,7 +16,7 @@ from antiphon.domain.items import Item, Message
 from antiphon.domain.response import TextConfig
 from antiphon.domain.tools import Choice
 
-LONGEST_SUMMARY = 4096
+MAX_SUMMARY_TOKENS = 4096
 """Tokens, its reasoning included: enough for a long task, and a bound on what a request costs."""
 
 
@@ -38,13 +38,13 @@ def compaction_of(turn: Turn) -> Turn:
             temperature=turn.sampling.temperature,
             top_p=turn.sampling.top_p,
             seed=turn.sampling.seed,
-            max_tokens=LONGEST_SUMMARY,
+            max_tokens=MAX_SUMMARY_TOKENS,
             step_tokens=turn.sampling.step_tokens,
         ),
     )
 
 
-class CompactingTurn(UnseenTurn):
+class CompactingTurn(HiddenTurn):
     """Reads the summary of `items` that a turn writes, and yields the item that holds it."""
 
     def __init__(self, inner: ModelTurn, items: Sequence[Item], seal: Callable[[str], str]) -> None:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.application.model.wrapping import WrappingTurn
+from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn, Sampling, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError
@@ -29,7 +29,7 @@ LONGEST = {"auto": 256, "concise": 256, "detailed": 1024}
 """Tokens of a summary."""
 
 
-class SummarisedTurn(WrappingTurn):
+class SummarizedTurn(TurnWrapper):
     """A turn whose reasoning is followed by its summary, in the same item.
 
     The summary is written as soon as the thought has ended, before what follows it is passed on:
@@ -64,8 +64,8 @@ class SummarisedTurn(WrappingTurn):
                         passed.append(delta)
                 yield passed
 
-    def used(self) -> Sequence[TurnUsage]:
-        return [*super().used(), *self._usage]
+    def tokens_used(self) -> Sequence[TurnUsage]:
+        return [*super().tokens_used(), *self._usage]
 
     def _ends_thought(self, delta: d.Delta) -> bool:
         """Note what is thought. Returns whether a thought is complete before this delta."""

@@ -212,7 +212,7 @@ class TokenTurn(ModelTurn):
     async def aclose(self) -> None:
         await self._steps.aclose()
 
-    def became(self, items: Sequence[Item]) -> None:
+    def record_items(self, items: Sequence[Item]) -> None:
         # What a stop string has cut off was written all the same: its tokens are not the items'.
         if not self._turn.sampling.stop:
             self._format.keep(
@@ -229,7 +229,7 @@ class TokenTurn(ModelTurn):
             self._format.messages(self._output),
         )
 
-    def used(self) -> Sequence[TurnUsage]:
+    def tokens_used(self) -> Sequence[TurnUsage]:
         return [
             TurnUsage(
                 input=len(self._prompt.token_ids),
@@ -248,7 +248,7 @@ class TokenTurn(ModelTurn):
         if step.finish not in ("stop", "length"):
             raise EngineError(f"The engine ended the run: {step.finish}.")
         rest = self._parser.end()  # first: it may still count reasoning
-        (usage,) = self.used()
+        (usage,) = self.tokens_used()
         if self._stopping:
             rest = [*self._stopping.feed(rest), *self._stopping.end()]
         return [*rest, TurnEnd(step.finish, usage)]

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.application.ports import NewId
-from antiphon.application.responses.create import Created, CreateResponseService
+from antiphon.application.responses.create import AcceptedResponse, CreateResponseService
 from antiphon.domain.conversation import Entry, entry, raw_items, resource
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import AnyItem, CompactionTrigger, Message
@@ -30,10 +30,10 @@ class CompactedWindow(Struct, frozen=True, kw_only=True):
     usage: Usage | None
 
 
-class Compacting(Struct, frozen=True, kw_only=True):
+class Compaction(Struct, frozen=True, kw_only=True):
     """A compaction that runs; `window` makes the answer of its last state."""
 
-    created: Created
+    created: AcceptedResponse
     new_id: NewId
 
     def window(self, response: Response) -> CompactedWindow:
@@ -60,7 +60,7 @@ class CompactConversation:
         *,
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
-    ) -> Compacting:
+    ) -> Compaction:
         """Start the run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
         if request.conversation is not None:
             raise RequestError(
@@ -80,7 +80,7 @@ class CompactConversation:
             prompt_cache_options=None,
         )
         created = await self._create(triggered, tenant=tenant, trace_headers=trace_headers)
-        return Compacting(created=created, new_id=self._new_id)
+        return Compaction(created=created, new_id=self._new_id)
 
 
 def _user_messages(entries: Sequence[Entry], new_id: NewId) -> list[Raw]:

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from antiphon.application.ports import Chunk
+from antiphon.application.ports import EventChunk
 from antiphon.domain.errors import LogDamaged
 from antiphon.domain.events import EVENT_TYPES, Event
 
@@ -28,19 +28,19 @@ _any_event: Any = reduce(or_, EVENT_TYPES.values())
 _decode_lines = msgspec.json.Decoder(_any_event).decode_lines
 
 
-def chunk_of(events: Sequence[Event]) -> Chunk:
+def encode_chunk(events: Sequence[Event]) -> EventChunk:
     """Return events that follow each other, at least one, as a chunk."""
     return chunk(events[0].sequence_number, len(events), [lines_of(events)])
 
 
-def chunk(first: int, count: int, lines: Iterable[bytes]) -> Chunk:
+def chunk(first: int, count: int, lines: Iterable[bytes]) -> EventChunk:
     """Return the chunk of `count` events from number `first` on, of which these are the lines."""
     written = b"".join(lines)
-    return Chunk(first=first, count=count, body=b"%08x\n%b" % (crc32(written), written))
+    return EventChunk(first=first, count=count, body=b"%08x\n%b" % (crc32(written), written))
 
 
-def events_of(chunk: Chunk) -> list[Event]:
-    """Return what `chunk_of` was given. Raises: LogDamaged."""
+def decode_chunk(chunk: EventChunk) -> list[Event]:
+    """Return what `encode_chunk` was given. Raises: LogDamaged."""
     lines = memoryview(chunk.body)[CHECKSUM:]
     if chunk.body[:CHECKSUM] != b"%08x\n" % crc32(lines):
         raise LogDamaged(f"Events from number {chunk.first} on are not as they were written.")

@@ -6,7 +6,7 @@ from antiphon.application.input.show_items import ShowItems
 from antiphon.application.ports import Model, Seal, ToolServers
 from antiphon.application.runs.prepare_turn import Prepared
 from antiphon.application.runs.turns import Plan, Turns
-from antiphon.application.tools.budgets import USUAL, Budgets
+from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.domain import mcp
 from antiphon.domain.compaction import kept
 from antiphon.domain.errors import RequestError
@@ -27,7 +27,7 @@ class PlanTurns:
         seal: Seal,
         tool_servers: ToolServers | None = None,
         *,
-        budgets: Budgets = USUAL,
+        budgets: Budgets = DEFAULT_BUDGETS,
     ) -> None:
         self._show_items = show_items
         self._seal = seal
@@ -71,7 +71,7 @@ async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -
             label for label in labels if mcp.listing_of(label, prepared.conversation) is None
         ],
         approved=prepared.approved,
-        most_calls=request.max_tool_calls,
+        max_calls=request.max_tool_calls,
         hosted=prepared.hosted,
     )
 

@@ -15,9 +15,9 @@ from antiphon.application.input.history import LoadHistory, Remembered
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
-from antiphon.application.ports import Model, Salt, ToolServers, Turn
-from antiphon.application.tools.calls import Caller
-from antiphon.application.tools.hosted import Hosted, callers_of, run_here
+from antiphon.application.ports import MakeSalt, Model, ToolServers, Turn
+from antiphon.application.tools.calls import ToolCaller
+from antiphon.application.tools.hosted import ToolProvider, find_callers, mark_hosted
 from antiphon.domain import conversation as c
 from antiphon.domain import mcp
 from antiphon.domain.decoding import decode_tool
@@ -46,7 +46,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     removed: Sequence[InputTransformation] = ()
     conversation: Sequence[AnyItem] = ()
     approved: Sequence[mcp.Approved] = ()
-    hosted: Mapping[str, Caller] = {}
+    hosted: Mapping[str, ToolCaller] = {}
 
 
 class PrepareTurn:
@@ -60,8 +60,8 @@ class PrepareTurn:
         show_items: ShowItems,
         tool_servers: ToolServers | None = None,
         *,
-        salt: Salt,
-        hosted: Sequence[Hosted] = (),
+        salt: MakeSalt,
+        hosted: Sequence[ToolProvider] = (),
         stand_ins: StandIns = NO_STAND_INS,
     ) -> None:
         self._models = models
@@ -95,7 +95,7 @@ class PrepareTurn:
             definitions = [
                 _called_here(each, conversation, self._tool_servers) for each in definitions
             ]
-        definitions = [run_here(each, self._hosted) for each in definitions]
+        definitions = [mark_hosted(each, self._hosted) for each in definitions]
         offered = offer(definitions, self._stand_ins.choice(request.tool_choice))
         c.check_ids((entry.item.id for entry in history), new)
         c.check_pairs(conversation)
@@ -122,7 +122,7 @@ class PrepareTurn:
             removed=shown.removed,
             conversation=conversation,
             approved=approved if self._tool_servers is not None else (),
-            hosted=await callers_of(definitions, self._hosted, conversation, tenant=tenant),
+            hosted=await find_callers(definitions, self._hosted, conversation, tenant=tenant),
         )
 
 

@@ -12,14 +12,14 @@ from antiphon.domain.errors import RequestError
 Order = Literal["asc", "desc"]
 
 
-class Listed(Protocol):
+class HasId(Protocol):
     """What can be in a list."""
 
     @property
     def id(self) -> str: ...
 
 
-L = TypeVar("L", bound=Listed)
+L = TypeVar("L", bound=HasId)
 
 
 class Page(Struct, Generic[L], frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Page(Struct, Generic[L], frozen=True, kw_only=True):
     has_more: bool
 
 
-class Cut(Struct, frozen=True, kw_only=True):
+class PageQuery(Struct, frozen=True, kw_only=True):
     """Which part is asked for: up to `limit` items that follow `after`, or that `before` follows.
 
     With both, those between them.

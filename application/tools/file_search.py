@@ -13,9 +13,9 @@ from antiphon.application.resources.vector_stores import (
     FindVectorStore,
     SearchVectorStores,
 )
-from antiphon.application.tools.calls import Caller, ItemCaller
-from antiphon.application.tools.citations import Cites
-from antiphon.application.tools.hosted import Hosted
+from antiphon.application.tools.calls import SingleItemCaller, ToolCaller
+from antiphon.application.tools.citations import CitationSource
+from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.content import Annotation
@@ -31,16 +31,16 @@ from antiphon.domain.vector_stores import RankingOptions
 
 T = TypeVar("T")
 
-MOST_STORES = 20
-MOST_QUERIES = 10
-LONGEST_QUERY = 4096
+MAX_STORES = 20
+MAX_QUERIES = 10
+MAX_QUERY_LENGTH = 4096
 """What of a call is searched for: its first queries, and as many characters of each."""
 
 BAD_ARGUMENTS = "The arguments must be an object with 'queries', a list of one or more strings."
 NOT_SEARCHED = "The files cannot be searched now."
 
 
-class FileSearches(Hosted):
+class FileSearchProvider(ToolProvider):
     """Gives each response what searches for it."""
 
     def __init__(self, find: FindVectorStore, search: SearchVectorStores) -> None:
@@ -56,13 +56,13 @@ class FileSearches(Hosted):
         conversation: Sequence[i.AnyItem],
         *,
         tenant: str,
-    ) -> Mapping[str, Caller]:
+    ) -> Mapping[str, ToolCaller]:
         tool, path = asked[-1].tool, asked[-1].path
         assert isinstance(tool, FileSearch)
         fits = filter_of(_given(tool.filters), f"{path}.filters")
         options = _options(_given(tool.ranking_options), f"{path}.ranking_options")
         await self._check_stores(tenant, tool.vector_store_ids, f"{path}.vector_store_ids")
-        searcher = FileSearcher(
+        searcher = FileSearchCaller(
             self._search,
             tenant,
             tool.vector_store_ids,
@@ -74,9 +74,9 @@ class FileSearches(Hosted):
         return {FILE_SEARCH: searcher}
 
     async def _check_stores(self, tenant: str, store_ids: Sequence[str], path: str) -> None:
-        if not 1 <= len(store_ids) <= MOST_STORES:
+        if not 1 <= len(store_ids) <= MAX_STORES:
             raise RequestError(
-                f"Name one to {MOST_STORES} vector stores.", param=path, code="invalid_value"
+                f"Name one to {MAX_STORES} vector stores.", param=path, code="invalid_value"
             )
         for position, store_id in enumerate(store_ids):
             await self._find.usable(tenant, store_id, f"{path}[{position}]")
@@ -96,7 +96,7 @@ def _options(given: Json | None, path: str) -> RankingOptions | None:
     return options
 
 
-class FileSearcher(ItemCaller, Cites):
+class FileSearchCaller(SingleItemCaller, CitationSource):
     """Runs the searches of one response; `results` are those of the searches before it."""
 
     step = "searching"
@@ -136,7 +136,7 @@ class FileSearcher(ItemCaller, Cites):
         queries = queries_of(arguments)
         if not queries:
             return _failed((), BAD_ARGUMENTS)
-        asked = [query[:LONGEST_QUERY] for query in queries[:MOST_QUERIES]]
+        asked = [query[:MAX_QUERY_LENGTH] for query in queries[:MAX_QUERIES]]
         try:
             found = await self._search(
                 self._tenant,

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from antiphon.application.ports import Sandbox, Sandboxes
 from antiphon.application.resources.containers import (
-    Asked,
     CheckContainer,
+    ContainerRequest,
     FindContainer,
     file_id_of,
 )
@@ -34,12 +34,12 @@ from antiphon.domain.offers import Definition
 from antiphon.domain.tools import CodeInterpreter, Shell
 
 
-class Workplace:
+class ResponseContainer:
     """`found` is a container that is there already; else a new one is opened, as `asked`, by the
     first call. Calls have it one after another, in the order in which they ask for it."""
 
     def __init__(
-        self, sandboxes: Sandboxes, tenant: str, found: Sandbox | None, asked: Asked
+        self, sandboxes: Sandboxes, tenant: str, found: Sandbox | None, asked: ContainerRequest
     ) -> None:
         self._sandboxes = sandboxes
         self._tenant = tenant
@@ -91,7 +91,7 @@ class Workplace:
         return self._found
 
 
-class FindWorkplace:
+class FindResponseContainer:
     """Reads where a request's tools are to run."""
 
     def __init__(self, sandboxes: Sandboxes, find: FindContainer, check: CheckContainer) -> None:
@@ -101,14 +101,14 @@ class FindWorkplace:
 
     async def __call__(
         self, tools: Sequence[Definition], conversation: Sequence[i.Item], *, tenant: str
-    ) -> Workplace:
+    ) -> ResponseContainer:
         """Return the container of these tools. One that names a container decides for all; `auto`
         goes on in that of the conversation's latest call, unless it brings files.
 
         Raises: RequestError for a container that is not there, or not to be had like that.
         """
         named: dict[str, Sandbox] = {}
-        asked = Asked()
+        asked = ContainerRequest()
         for each in tools:
             options, path = _options(each)
             if isinstance(options, str):
@@ -124,7 +124,7 @@ class FindWorkplace:
         found = next(iter(named.values()), None)
         if found is None and not asked.files:
             found = self._latest(conversation, tenant)
-        return Workplace(self._sandboxes, tenant, found, asked)
+        return ResponseContainer(self._sandboxes, tenant, found, asked)
 
     def _latest(self, conversation: Sequence[i.Item], tenant: str) -> Sandbox | None:
         used = (_container_of(item) for item in reversed(conversation))
@@ -158,10 +158,10 @@ def _options(definition: Definition) -> tuple[str | dict[str, object], str]:
     return options, path
 
 
-def _both(first: Asked, second: Asked) -> Asked:
+def _both(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:
     sizes = [each.kind.memory_bytes for each in (first, second)]
     memory = max((size for size in sizes if size is not None), default=None)
-    return Asked(
+    return ContainerRequest(
         kind=replace(first.kind, memory_bytes=memory),
         files=tuple(dict([*first.files, *second.files]).items()),
     )

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from antiphon.application.ports import Domains, Web
-from antiphon.application.tools.calls import Caller, ItemCaller
-from antiphon.application.tools.citations import Cites
-from antiphon.application.tools.hosted import Hosted
+from antiphon.application.ports import DomainFilter, Web
+from antiphon.application.tools.calls import SingleItemCaller, ToolCaller
+from antiphon.application.tools.citations import CitationSource
+from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain import pages
@@ -32,8 +32,8 @@ from antiphon.domain.tools import WEB, AnyWebSearch, json_object
 
 T = TypeVar("T")
 
-MOST_DOMAINS = 100
-MOST_FOUND = 20
+MAX_DOMAINS = 100
+MAX_RESULTS = 20
 FOUND = 10
 """Pages that a search shows: at most, and where the model does not say."""
 
@@ -44,7 +44,7 @@ them, and gpt-oss's own browser shows 1024 tokens."""
 LONGEST = 2000
 """Characters of a query, a URL or a pattern."""
 
-MOST_OPEN = 8
+MAX_OPEN = 8
 """Pages whose text is kept; that of an older one is read again."""
 
 LONG = 50_000
@@ -64,7 +64,7 @@ ACTIONS: Mapping[str, Json] = {
 """What a call's item says while nothing is known of it."""
 
 
-class Browsers(Hosted):
+class WebSearchProvider(ToolProvider):
     """Gives each response its browser."""
 
     def __init__(self, web: Web) -> None:
@@ -81,12 +81,12 @@ class Browsers(Hosted):
         conversation: Sequence[i.Item],
         *,
         tenant: str,  # noqa: ARG002
-    ) -> Mapping[str, Caller]:
+    ) -> Mapping[str, ToolCaller]:
         checked = [_checked(each) for each in asked]
-        return dict.fromkeys(WEB, Browser(self._web, *checked[-1], _opened(conversation)))
+        return dict.fromkeys(WEB, WebSearchCaller(self._web, *checked[-1], _opened(conversation)))
 
 
-def _checked(definition: Definition) -> tuple[int, Domains, Json | None]:
+def _checked(definition: Definition) -> tuple[int, DomainFilter, Json | None]:
     """Return how much to show, and of what. Raises: RequestError."""
     tool, path = definition.tool, definition.path
     assert isinstance(tool, AnyWebSearch)
@@ -105,14 +105,14 @@ def _checked(definition: Definition) -> tuple[int, Domains, Json | None]:
                 code="invalid_value",
             )
     size = SIZES[tool.search_context_size or "medium"]
-    return size, Domains(allowed=allowed, blocked=blocked), location
+    return size, DomainFilter(allowed=allowed, blocked=blocked), location
 
 
 def _domains(value: Any, path: str) -> tuple[str, ...]:
     if value is None:
         return ()
-    if not isinstance(value, list) or len(value) > MOST_DOMAINS:
-        raise RequestError(f"Name up to {MOST_DOMAINS} domains.", param=path, code="invalid_value")
+    if not isinstance(value, list) or len(value) > MAX_DOMAINS:
+        raise RequestError(f"Name up to {MAX_DOMAINS} domains.", param=path, code="invalid_value")
     for position, each in enumerate(value):
         if not isinstance(each, str) or not re.fullmatch(r"[^\s/:@]{1,253}", each):
             raise RequestError(
@@ -151,7 +151,7 @@ def _opened(conversation: Sequence[i.Item]) -> dict[int, View]:
     return found
 
 
-class Browser(ItemCaller, Cites):
+class WebSearchCaller(SingleItemCaller, CitationSource):
     """Shows `size` characters at a time. Calls run side by side; what they show is numbered in
     their order, so that a call can build on the one before it."""
 
@@ -161,7 +161,7 @@ class Browser(ItemCaller, Cites):
         self,
         web: Web,
         size: int,
-        domains: Domains,
+        domains: DomainFilter,
         location: Json | None,
         opened: Mapping[int, View],
     ) -> None:
@@ -209,7 +209,7 @@ class Browser(ItemCaller, Cites):
         count = call.number("num_lines") or None
         text = pages.shown(page, cursor, first=first, count=count, most=self._size)
         self._pages[cursor] = page
-        for old in sorted(self._pages)[:-MOST_OPEN]:
+        for old in sorted(self._pages)[:-MAX_OPEN]:
             if self._pages[old].lines is not None:
                 self._pages[old] = replace(self._pages[old], lines=None)
         links = {"links": msgspec.to_builtins(page.links)} if page.is_list else {}
@@ -223,7 +223,7 @@ class Browser(ItemCaller, Cites):
     async def _search(self, call: _Call, before: asyncio.Event) -> tuple[View, int]:  # noqa: ARG002
         query = call.text("query")
         wanted = call.number("topn")
-        most = FOUND if wanted is None else min(max(wanted, 1), MOST_FOUND)
+        most = FOUND if wanted is None else min(max(wanted, 1), MAX_RESULTS)
         async with self._loading:
             found = await self._web.search(
                 query, most=most, domains=self._domains, location=self._location
@@ -304,12 +304,12 @@ async def _aside(size: int, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if size > LONG else work()
 
 
-_Way = Callable[["Browser", "_Call", asyncio.Event], Awaitable[tuple[View, int]]]
+_Way = Callable[["WebSearchCaller", "_Call", asyncio.Event], Awaitable[tuple[View, int]]]
 
 _WAYS: Mapping[str, _Way] = {
-    "web_search": Browser._search,
-    "open_page": Browser._open,
-    "find_in_page": Browser._find,
+    "web_search": WebSearchCaller._search,
+    "open_page": WebSearchCaller._open,
+    "find_in_page": WebSearchCaller._find,
 }
 """What finds the page of a call, and its first line to show. One that needs an earlier page waits
 for the calls before it."""

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from antiphon.application.ports import Batches
+from antiphon.application.ports import EventBatches
 from antiphon.domain import events as e
 from antiphon.domain.errors import ServerStops
 from antiphon.domain.events import Event
 from antiphon.domain.response import Response
 from antiphon.entrypoints.http.errors import error_json
-from antiphon.entrypoints.http.keepalive import Heartbeat
+from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.sse import Telling
 
 T = TypeVar("T")
@@ -88,17 +88,17 @@ class StreamAnswer:
 
     def __init__(
         self,
-        batches: Batches,
+        batches: EventBatches,
         headers: Headers,
         *,
         leave: Leave,
-        heartbeat: Heartbeat,
+        keepalive: KeepAlive,
         telling: Telling,
     ) -> None:
         self._batches = batches
         self._headers = headers
         self._leave = leave
-        self._heartbeat = heartbeat
+        self._keepalive = keepalive
         self._telling = telling
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,7 +116,7 @@ class StreamAnswer:
         }
         await send({"type": "http.response.start", "status": 200, "headers": _raw(headers)})
         frames = self._telling.frames
-        with self._heartbeat.watching(send) as pulse:
+        with self._keepalive.watching(send) as pulse:
             async for events in self._batches:
                 pulse.sent()
                 await send(
@@ -134,7 +134,7 @@ class WholeAnswer:
 
     def __init__(
         self,
-        batches: Batches,
+        batches: EventBatches,
         headers: Headers,
         *,
         leave: Leave,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.support.threads import in_turn
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import Decoded, decode_any, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
 from antiphon.domain.mcp import redacted
@@ -45,7 +45,7 @@ async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
             f"Send the request as 'application/json', not as {kind[:100]!r}."
         )
     body = await _received(request, limits.max_bytes)
-    await in_turn(len(body), check_shape, body, limits)
+    await run_in_thread(len(body), check_shape, body, limits)
     return body
 
 

@@ -12,18 +12,18 @@ from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.application.resources.containers import (
-    AddContainerFile,
+    ContainerList,
+    CreateContainer,
+    CreateContainerFile,
     DeleteContainerFile,
     FindContainer,
     GetContainerFile,
+    GetContainerFileContent,
     ListContainerFiles,
     ListContainers,
-    MakeContainer,
-    Part,
-    ReadContainerFile,
     shown,
 )
-from antiphon.application.support.threads import in_turn
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import Decoded, decode_as
 from antiphon.domain.errors import missing_parameter
 from antiphon.domain.request import NewContainer, NewContainerFile
@@ -44,13 +44,13 @@ KNOWN = frozenset({"file", "file_id"})
 class ContainerServices(Struct, frozen=True, kw_only=True):
     """What the handlers of this controller call."""
 
-    make: MakeContainer
+    make: CreateContainer
     find: FindContainer
     list: ListContainers
-    add_file: AddContainerFile
+    add_file: CreateContainerFile
     list_files: ListContainerFiles
     get_file: GetContainerFile
-    read_file: ReadContainerFile
+    read_file: GetContainerFileContent
     delete_file: DeleteContainerFile
     options: HttpOptions
 
@@ -183,13 +183,13 @@ async def _file(request: HttpRequest, options: HttpOptions) -> tuple[str | None,
 
 async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:
     body = await read_body(request, options.limits)
-    decoded = await in_turn(len(body), decode_as, body, kind)
+    decoded = await run_in_thread(len(body), decode_as, body, kind)
     if options.strict_unknown_fields:
         refuse_unknown(decoded)
     return decoded
 
 
-def _as_list(part: Part[dict[str, Any]]) -> dict[str, Any]:
+def _as_list(part: ContainerList[dict[str, Any]]) -> dict[str, Any]:
     return {
         "object": "list",
         "data": part.data,

@@ -12,16 +12,16 @@ from msgspec import Struct
 
 from antiphon.application.ports import Seal
 from antiphon.application.resources.conversations import (
-    AddItems,
     CreateConversation,
+    CreateItems,
     DeleteConversation,
+    DeleteItem,
     GetConversation,
     GetItem,
     ListItems,
-    RemoveItem,
     UpdateConversation,
 )
-from antiphon.application.support.paging import Cut
+from antiphon.application.support.paging import PageQuery
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.asgi_responses import JsonAnswer
@@ -55,10 +55,10 @@ class ConversationServices(Struct, frozen=True, kw_only=True):
     get: GetConversation
     update: UpdateConversation
     delete: DeleteConversation
-    add_items: AddItems
+    add_items: CreateItems
     list_items: ListItems
     get_item: GetItem
-    remove_item: RemoveItem
+    remove_item: DeleteItem
     seal: Seal
     options: HttpOptions
 
@@ -145,7 +145,7 @@ class Conversations(Controller):
         order: InOrder = "desc",
     ) -> ASGIApp:
         view = _view(request, conversations, include_bracketed, include_plain)
-        cut = Cut(after=after, limit=limit, order=order)
+        cut = PageQuery(after=after, limit=limit, order=order)
         page = await conversations.list_items(tenant_of(request), conversation_id, cut)
         return JsonAnswer(as_list(page, view), answer_headers(request))
 

@@ -29,7 +29,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.QuotaExceeded: 429,
     er.TooManyRequests: 503,
     er.ServerStops: 503,
-    er.RepeatPending: 503,
+    er.IdempotencyKeyInUse: 503,
     er.EmbeddingsError: 503,
     er.RequestError: 400,
     er.EngineDead: 503,

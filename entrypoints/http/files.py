@@ -13,7 +13,13 @@ from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.application.ports import StoredFile
-from antiphon.application.resources.files import AddFile, DeleteFile, GetFile, ListFiles, ReadFile
+from antiphon.application.resources.files import (
+    CreateFile,
+    DeleteFile,
+    GetFile,
+    GetFileContent,
+    ListFiles,
+)
 from antiphon.domain.errors import missing_parameter
 from antiphon.entrypoints.http.asgi_responses import JsonAnswer, PiecesAnswer
 from antiphon.entrypoints.http.forms import check_parts, read_form
@@ -25,10 +31,10 @@ KNOWN = frozenset({"file", "purpose"})
 class FileServices(Struct, frozen=True, kw_only=True):
     """What the handlers of this controller call."""
 
-    add: AddFile
+    add: CreateFile
     list: ListFiles
     get: GetFile
-    read: ReadFile
+    read: GetFileContent
     delete: DeleteFile
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.application.responses.idempotency import HEADER, RepeatKey, read_key
-from antiphon.application.support.threads import in_turn
+from antiphon.application.responses.idempotency import HEADER, IdempotencyKey, read_idempotency_key
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.requests import HttpRequest, sent
@@ -15,7 +15,7 @@ _NAME = HEADER.lower().encode()
 
 async def repeat_of(
     request: HttpRequest, asked: CreateResponse, body: bytes
-) -> tuple[RepeatKey | None, Sequence[str]]:
+) -> tuple[IdempotencyKey | None, Sequence[str]]:
     """Return the key, and what has no effect: a key of a response that nobody keeps.
 
     Raises: RequestError for a key that is none.
@@ -29,7 +29,7 @@ async def repeat_of(
         )
     if asked.store is False:
         return None, (HEADER,)
-    return await in_turn(len(body), read_key, keys[0].decode("latin-1"), body), ()
+    return await run_in_thread(len(body), read_idempotency_key, keys[0].decode("latin-1"), body), ()
 
 
 def no_longer_streamed(response_id: str) -> RequestError:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from antiphon.application.support.threads import in_turn
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import Decoded, decode_as
 from antiphon.entrypoints.http.bodies import as_logged, read_body, refuse_unknown
 from antiphon.entrypoints.http.requests import HttpRequest, request_id
@@ -20,7 +20,7 @@ B = TypeVar("B", bound=Struct)
 async def decoded_body(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:
     """Raises: RequestError."""
     body = await read_body(request, options.limits)
-    decoded = await in_turn(len(body), decode_as, body, kind)
+    decoded = await run_in_thread(len(body), decode_as, body, kind)
     if options.strict_unknown_fields:
         refuse_unknown(decoded)
     if options.log_requests:

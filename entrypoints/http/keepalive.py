@@ -23,7 +23,7 @@ class Pulse:
         self.silent = False
 
 
-class Heartbeat:
+class KeepAlive:
     """Every `interval_s`, each stream that sent nothing since the last time gets a comment.
 
     A stream is thus silent for at most twice the interval. `interval_s` 0 sends none.

@@ -14,7 +14,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.ports import Batches, Seal
+from antiphon.application.ports import EventBatches, Seal
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
@@ -22,11 +22,11 @@ from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
-from antiphon.application.responses.idempotency import CreateOnce, Taken
+from antiphon.application.responses.idempotency import CreateOnce, ExistingResponse
 from antiphon.application.responses.list_input_items import ListInputItems
-from antiphon.application.runs.shutdown import Moment, Until
-from antiphon.application.support.paging import Cut
-from antiphon.application.support.threads import in_turn
+from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
+from antiphon.application.support.paging import PageQuery
+from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.domain.decoding import Decoded
 from antiphon.domain.errors import NotFound, RequestError
@@ -37,7 +37,7 @@ from antiphon.entrypoints.http.asgi_responses import JsonAnswer, StreamAnswer, W
 from antiphon.entrypoints.http.bodies import BodyLimits, as_logged, decode_body, read_body
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
 from antiphon.entrypoints.http.idempotency import no_longer_streamed, repeat_of
-from antiphon.entrypoints.http.keepalive import Heartbeat
+from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.openapi import CompactOperation, CountOperation, CreateOperation
 from antiphon.entrypoints.http.pagination import (
     After,
@@ -89,9 +89,9 @@ class Services(Struct, frozen=True, kw_only=True):
     delete: DeleteResponse
     cancel: CancelResponse
     input_items: ListInputItems
-    heartbeat: Heartbeat
+    keepalive: KeepAlive
     stopping: asyncio.Event
-    drained: Moment
+    drained: ShutdownSignal
     seal: Seal
     options: HttpOptions
 
@@ -110,7 +110,7 @@ class Responses(Controller):
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), as_logged(body))
         telling = Telling.of(decoded.request, dialect)
-        repeat, without_effect = await repeat_of(request, decoded.request, body)
+        repeat, ignored_fields = await repeat_of(request, decoded.request, body)
         created = await services.create_once(
             decoded.request,
             repeat,
@@ -118,17 +118,17 @@ class Responses(Controller):
             body=body,
             trace_headers=trace_headers(request),
         )
-        if isinstance(created, Taken):
+        if isinstance(created, ExistingResponse):
             headers = {**answer_headers(request, decoded.unknown), REPLAYED_HEADER: "true"}
             return await self._again(
                 tenant_of(request), created.response_id, decoded.request, headers, services, telling
             )
         if repeat is None:
             accept(request)
-        headers = answer_headers(request, (*created.ignored, *without_effect, *decoded.unknown))
+        headers = answer_headers(request, (*created.ignored, *ignored_fields, *decoded.unknown))
         events = created.events
         if created.outlives_client:
-            events = Until(events, services.drained)
+            events = UntilShutdown(events, services.drained)
         if decoded.request.stream:
             return self._stream(events, headers, services, telling, leave=created.leave)
         if created.background:
@@ -194,10 +194,10 @@ class Responses(Controller):
         )
         headers = answer_headers(request)
         if _is_true(stream):
-            events: Batches = await services.follow(
+            events: EventBatches = await services.follow(
                 tenant_of(request), response_id, after=starting_after
             )
-            events = Until(events, services.drained)
+            events = UntilShutdown(events, services.drained)
             return self._stream(events, headers, services, telling, leave=events.aclose)
         return JsonAnswer(
             telling.whole(await services.get(tenant_of(request), response_id)), headers
@@ -232,7 +232,7 @@ class Responses(Controller):
         order: InOrder = "desc",
     ) -> ASGIApp:
         view = _view(request, services, include_bracketed, include_plain)
-        cut = Cut(after=after, limit=limit, order=order)
+        cut = PageQuery(after=after, limit=limit, order=order)
         page = await services.input_items(tenant_of(request), response_id, cut)
         return JsonAnswer(as_list(page, view), answer_headers(request))
 
@@ -242,11 +242,11 @@ class Responses(Controller):
         """Return the body, and the request that it is. Raises: RequestError."""
         body = await read_body(request, services.options.limits)
         strict = services.options.strict_unknown_fields
-        return body, await in_turn(len(body), decode_body, body, strict=strict)
+        return body, await run_in_thread(len(body), decode_body, body, strict=strict)
 
     def _stream(
         self,
-        events: Batches,
+        events: EventBatches,
         headers: Mapping[str, str],
         services: Services,
         telling: Telling,
@@ -257,7 +257,7 @@ class Responses(Controller):
             events,
             headers,
             leave=leave,
-            heartbeat=services.heartbeat,
+            keepalive=services.keepalive,
             telling=telling,
         )
 
@@ -273,19 +273,19 @@ class Responses(Controller):
         """Answer as the request that has the key was answered, or will be."""
         if request.stream:
             try:
-                events: Batches = await services.follow(tenant, response_id)
+                events: EventBatches = await services.follow(tenant, response_id)
             except NotFound:
                 raise
             except RequestError:
                 raise no_longer_streamed(response_id) from None
-            events = Until(events, services.drained)
+            events = UntilShutdown(events, services.drained)
             return self._stream(events, headers, services, telling, leave=events.aclose)
         response = await services.get(tenant, response_id)
         if response.background:
             return JsonAnswer(telling.whole(response), headers)
         if response.status in TERMINAL:
             return ended(response, headers, telling)
-        events = Until(await services.follow(tenant, response_id), services.drained)
+        events = UntilShutdown(await services.follow(tenant, response_id), services.drained)
         return WholeAnswer(events, headers, leave=events.aclose, telling=telling)
 
 

@@ -8,7 +8,7 @@ from litestar import Controller, delete, get, post
 from litestar.params import FromPath, FromQuery
 from litestar.types import ASGIApp
 
-from antiphon.application.support.paging import Cut
+from antiphon.application.support.paging import PageQuery
 from antiphon.domain.vector_stores import (
     FileBatch,
     NewAttributes,
@@ -59,7 +59,7 @@ class VectorStoreFiles(Controller):
         order: InOrder = "desc",
         filter: OfStatus = None,
     ) -> ASGIApp:
-        cut = Cut(after=after, before=before, limit=limit, order=order)
+        cut = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list_files(
             tenant_of(request), vector_store_id, cut, status=filter
         )
@@ -183,7 +183,7 @@ class FileBatches(Controller):
         order: InOrder = "desc",
         filter: OfStatus = None,
     ) -> ASGIApp:
-        cut = Cut(after=after, before=before, limit=limit, order=order)
+        cut = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list_files(
             tenant_of(request), vector_store_id, cut, status=filter, batch_id=batch_id
         )

@@ -14,8 +14,8 @@ from msgspec import Struct
 from antiphon.application.ports import VectorStores as StoresPort
 from antiphon.application.resources.vector_stores import (
     RESULTS,
-    AddFileBatch,
-    AddStoreFile,
+    CreateFileBatch,
+    CreateStoreFile,
     CreateVectorStore,
     DeleteVectorStore,
     FindVectorStore,
@@ -24,7 +24,7 @@ from antiphon.application.resources.vector_stores import (
     SearchVectorStores,
     UpdateVectorStore,
 )
-from antiphon.application.support.paging import Cut
+from antiphon.application.support.paging import PageQuery
 from antiphon.domain.filters import filter_of
 from antiphon.domain.ranking import Ranked, check_weights
 from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorStoreChanges
@@ -46,8 +46,8 @@ class VectorStoreServices(Struct, frozen=True, kw_only=True):
     update: UpdateVectorStore
     delete: DeleteVectorStore
     search: SearchVectorStores
-    add_file: AddStoreFile
-    add_batch: AddFileBatch
+    add_file: CreateStoreFile
+    add_batch: CreateFileBatch
     list_files: ListStoreFiles
     options: HttpOptions
 
@@ -82,7 +82,7 @@ class VectorStores(Controller):
         limit: Limit = 20,
         order: InOrder = "desc",
     ) -> ASGIApp:
-        cut = Cut(after=after, before=before, limit=limit, order=order)
+        cut = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list(tenant_of(request), cut)
         return JsonAnswer(as_objects(page), answer_headers(request))
 

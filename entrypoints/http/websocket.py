@@ -19,8 +19,8 @@ from litestar.exceptions import WebSocketDisconnect
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.responses.create import Created
-from antiphon.application.support.threads import in_turn
+from antiphon.application.responses.create import AcceptedResponse
+from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.continuations import Continuations
 from antiphon.application.websocket.lanes import Lane, Lanes, lane_of
 from antiphon.application.websocket.steering import Steering
@@ -125,7 +125,7 @@ class Conversing:
         lane: Lane = None
         try:
             body = _received(message)
-            head = await in_turn(len(body), _head, body, self._options.limits)
+            head = await run_in_thread(len(body), _head, body, self._options.limits)
             lane = lane_of(head.stream_id)
             await self._act(head.type, lane, body)
         except ClientGone:
@@ -144,7 +144,9 @@ class Conversing:
 
     async def _create(self, lane: Lane, body: bytes) -> None:
         strict = self._options.strict_unknown_fields
-        decoded = await in_turn(len(body), decode_body, body, strict=strict, envelope=ENVELOPE)
+        decoded = await run_in_thread(
+            len(body), decode_body, body, strict=strict, envelope=ENVELOPE
+        )
         request = decoded.request
         if self._options.log_requests:
             logger.info("request on %s: %s", request_id(self._socket), as_logged(body))
@@ -203,7 +205,7 @@ class Conversing:
         self,
         lane: Lane,
         request: CreateResponse,
-        created: Created,
+        created: AcceptedResponse,
         end: e.Completed | e.Incomplete | e.Failed,
     ) -> None:
         self._steering.end(created.id)

@@ -21,11 +21,11 @@ from antiphon.application.resources.containers import (
     CheckContainer,
     FindContainer,
 )
-from antiphon.application.tools.container_tools import CodeTools, ContainerTools
-from antiphon.application.tools.file_search import FileSearches
-from antiphon.application.tools.hosted import Hosted
-from antiphon.application.tools.response_container import FindWorkplace
-from antiphon.application.tools.web_search import Browsers
+from antiphon.application.tools.container_tools import CodeTools, ContainerToolProvider
+from antiphon.application.tools.file_search import FileSearchProvider
+from antiphon.application.tools.hosted import ToolProvider
+from antiphon.application.tools.response_container import FindResponseContainer
+from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.domain.mcp import Terms
 from antiphon.domain.stand_ins import StandIns
@@ -146,14 +146,16 @@ def hosted(
     find: FindContainer,
     check: CheckContainer,
     web: Web | None,
-    file_searches: FileSearches,
+    file_searches: FileSearchProvider,
     settings: Settings,
-) -> Sequence[Hosted]:
+) -> Sequence[ToolProvider]:
     """Return what provides the tools that this server runs by itself."""
-    found: list[Hosted] = [file_searches]
+    found: list[ToolProvider] = [file_searches]
     if sandboxes is not None:
         allowed = CodeTools(code_interpreter=settings.code_interpreter, shell=settings.shell)
-        found.append(ContainerTools(FindWorkplace(sandboxes, find, check), allowed, new_id))
+        found.append(
+            ContainerToolProvider(FindResponseContainer(sandboxes, find, check), allowed, new_id)
+        )
     if web is not None:
-        found.append(Browsers(web))
+        found.append(WebSearchProvider(web))
     return found

@@ -14,7 +14,7 @@ import pytest
 from tests.loopback_server import Sink, answer, chunked, listening, redirect
 
 from antiphon.adapters.fetching import Guard, HttpFetcher, NoFetcher
-from antiphon.application.ports import Fetched
+from antiphon.application.ports import FetchResult
 from antiphon.domain.errors import FetchError, FetchFailed, FetchRefused, FetchTooLarge
 
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
@@ -233,7 +233,7 @@ async def test_what_is_too_large_is_not_taken_in(sink: Sink, kind: str) -> None:
 
 async def test_what_is_just_small_enough_is_taken_in(sink: Sink) -> None:
     sink.answers["/"] = answer(gzip.compress(b"x" * MAX_BYTES, mtime=0), "content-encoding: gzip")
-    fetched: Fetched = await fetcher(sink).fetch(f"http://127.0.0.1:{sink.port}/")
+    fetched: FetchResult = await fetcher(sink).fetch(f"http://127.0.0.1:{sink.port}/")
     assert fetched.content == b"x" * MAX_BYTES
 
 

@@ -17,7 +17,7 @@ from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.web.html import MEMORY_BYTES, page_of
 from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.time_limit import within
-from antiphon.application.ports import Page
+from antiphon.application.ports import WebPage
 from antiphon.domain.errors import WebError
 from antiphon.testing.web import keeps_its_word
 
@@ -33,7 +33,7 @@ ARTICLE = f"""<!DOCTYPE html><html><head><title> Bells\n of Bonn </title></head>
 <footer><p>Imprint</p></footer><script>alert("x")</script></body></html>"""
 
 
-def page(html: str) -> Page:
+def page(html: str) -> WebPage:
     read = page_of(html, URL)
     if read.text and read.title:
         keeps_its_word(read)
@@ -162,7 +162,7 @@ def of_process(process: int, name: str) -> str:
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 
 
-async def read(reader: PageReader, html: str, kind: str = "text/html") -> Page:
+async def read(reader: PageReader, html: str, kind: str = "text/html") -> WebPage:
     return await reader.read(html.encode(), kind, URL)
 
 

@@ -17,7 +17,7 @@ from antiphon.adapters.tool_servers.mcp import McpServers
 from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.search_service_web import SearchedWeb
 from antiphon.adapters.web.search_services import SearxngService
-from antiphon.application.resources.webhooks import Endpoint
+from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchError, FetchRefused, ToolServerError, WebError
 from antiphon.domain.tools import McpTool
 from antiphon.entrypoints.container import webhook_fetcher
@@ -250,7 +250,7 @@ async def test_webhooks_go_where_the_settings_say_and_no_further(
 ) -> None:
     hook = f"http://{ALLOWED}:{redirector.port}/hook"
     secret = base64.b64encode(b"s" * 32)
-    sending = webhook_fetcher([Endpoint(name="a", url=hook, secrets=[secret])])
+    sending = webhook_fetcher([WebhookEndpoint(name="a", url=hook, secrets=[secret])])
     for url in locations(sink.port):
         redirector.location = url.encode()
         answer = await sending.fetch(hook, method="POST", content=b"{}")

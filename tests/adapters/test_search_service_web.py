@@ -21,11 +21,11 @@ from antiphon.adapters.web.search_services import (
     SearxngService,
     TavilyService,
 )
-from antiphon.application.ports import Domains, Page
+from antiphon.application.ports import DomainFilter, WebPage
 from antiphon.domain.errors import WebError
 
 KEY = "k3y-of-a-service"
-EVERYWHERE = Domains()
+EVERYWHERE = DomainFilter()
 PLACE = {"type": "approximate", "country": "DE", "city": "Bonn", "region": "Nordrhein\r\nx: y"}
 
 SERVICES: dict[str, Callable[[str], SearchService]] = {
@@ -68,7 +68,7 @@ async def search(web: SearchedWeb, query: str = "bells", **given: Any) -> list[s
 async def test_searxng_is_asked_for_json_with_sites_in_the_query(sink: Sink) -> None:
     sink.answers["/sx/search"] = answer(json.dumps(FOUND).encode())
     web = searched(sink, SearxngService(f"http://127.0.0.1:{sink.port}/sx/"))
-    domains = Domains(allowed=("a.example",), blocked=("b.a.example",))
+    domains = DomainFilter(allowed=("a.example",), blocked=("b.a.example",))
     assert await search(web, "größe & \n#1", domains=domains) == ["https://a.example/"]
     asked = urlsplit(sink.heads[0].split(" ")[1])
     assert parse_qs(asked.query) == {
@@ -102,7 +102,7 @@ async def test_brave_may_find_nothing_of_the_web(sink: Sink) -> None:
 async def test_tavily_is_asked_for_the_domains(sink: Sink) -> None:
     sink.answers["/search"] = answer(json.dumps(FOUND).encode())
     web = searched(sink, TavilyService(KEY, f"http://127.0.0.1:{sink.port}/search"))
-    domains = Domains(allowed=("a.example",), blocked=("b.example",))
+    domains = DomainFilter(allowed=("a.example",), blocked=("b.example",))
     assert await search(web, domains=domains) == ["https://a.example/"]
     assert f"authorization: Bearer {KEY}\r\n" in sink.heads[0]
     assert json.loads(sink.bodies[0]) == {
@@ -116,7 +116,7 @@ async def test_tavily_is_asked_for_the_domains(sink: Sink) -> None:
 async def test_a_query_is_as_long_as_services_take(sink: Sink) -> None:
     sink.answers["/search"] = answer(b"{}")
     web = searched(sink, SearxngService(f"http://127.0.0.1:{sink.port}"))
-    domains = Domains(allowed=tuple(f"{number}.example" for number in range(100)))
+    domains = DomainFilter(allowed=tuple(f"{number}.example" for number in range(100)))
     assert not await search(web, "long " * 1000, domains=domains)
     [query] = parse_qs(urlsplit(sink.heads[0].split(" ")[1]).query)["q"]
     assert len(query) <= 400
@@ -198,7 +198,7 @@ async def test_a_key_does_not_go_where_a_service_redirects_to(
 # --- pages ---
 
 
-async def read(sink: Sink, path: str = "/page", **given: Any) -> Page:
+async def read(sink: Sink, path: str = "/page", **given: Any) -> WebPage:
     web = searched(sink, SearxngService("http://127.0.0.1:1"), **given)
     try:
         return await web.read(f"http://127.0.0.1:{sink.port}{path}")

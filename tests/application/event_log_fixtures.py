@@ -8,8 +8,8 @@ from itertools import count
 from typing import Any, TypeVar
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.ports import Batches, Chunk, Lease, NewRun, StoredResponse
-from antiphon.application.runs.event_chunks import chunk_of
+from antiphon.application.ports import EventBatches, EventChunk, Lease, NewRun, StoredResponse
+from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import StoreError
 from antiphon.domain.events import Event
@@ -44,12 +44,12 @@ def numbers(events: Sequence[Event]) -> list[int]:
 async def begun(store: MemoryStore, seq: Sequencer, *, durable: bool = True) -> list[Event]:
     """Create the response, with the first events of its log where the store keeps that."""
     first = [*seq.start(), *seq.begin()]
-    run = NewRun(owner=OWNER, events=chunk_of(first) if durable else None)
+    run = NewRun(owner=OWNER, events=encode_chunk(first) if durable else None)
     await store.create(TENANT, StoredResponse(response=seq.response, run=run))
     return first
 
 
-async def rest(batches: Batches) -> list[Event]:
+async def rest(batches: EventBatches) -> list[Event]:
     return [event async for batch in batches for event in batch]
 
 
@@ -72,7 +72,7 @@ class FailingStore(MemoryStore):
         self.fails: Callable[[int], bool] = lambda _: False
         self.heard = False
 
-    async def append(self, lease: Lease, events: Chunk) -> bool:
+    async def append(self, lease: Lease, events: EventChunk) -> bool:
         return await self._write(lambda: MemoryStore.append(self, lease, events))
 
     async def finish(self, lease: Lease, response: Response, **given: Any) -> bool:

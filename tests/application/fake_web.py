@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from antiphon.application.ports import Domains, Found, Json, Page, Web
+from antiphon.application.ports import DomainFilter, Json, Web, WebPage, WebResult
 from antiphon.domain.errors import WebError
 
 
@@ -15,14 +15,14 @@ class PlayedWeb(Web):
 
     def __init__(self) -> None:
         self.pages = {
-            "https://a.example/": Page(
+            "https://a.example/": WebPage(
                 url="https://a.example/",
                 title="A",
                 text="first\nsee 【0†the other】\nlast",
                 links=("https://b.example/",),
             ),
-            "https://b.example/": Page(url="https://b.example/", title="B", text="bee\n" * 5000),
-            "https://moved.example/": Page(url="https://b.example/", title="B", text="bee"),
+            "https://b.example/": WebPage(url="https://b.example/", title="B", text="bee\n" * 5000),
+            "https://moved.example/": WebPage(url="https://b.example/", title="B", text="bee"),
         }
         self.asked: list[Any] = []
         self.held: set[str] = set()
@@ -34,16 +34,18 @@ class PlayedWeb(Web):
     async def aclose(self) -> None: ...
 
     async def search(
-        self, query: str, *, most: int, domains: Domains, location: Json | None = None
-    ) -> Sequence[Found]:
+        self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
+    ) -> Sequence[WebResult]:
         self.asked.append((query, most, domains, location))
         await self._wait(query)
         if query == "broken":
             raise WebError("The search does not answer.")
-        found = [Found(url=page.url, title=page.title, text=query) for page in self.pages.values()]
+        found = [
+            WebResult(url=page.url, title=page.title, text=query) for page in self.pages.values()
+        ]
         return found[: min(2, most)]
 
-    async def read(self, url: str) -> Page:
+    async def read(self, url: str) -> WebPage:
         self.asked.append(url)
         await self._wait(url)
         if url not in self.pages:

@@ -9,7 +9,7 @@ import msgspec
 
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_event_log import MemoryEventLog
-from antiphon.application.ports import Chunk, NewRun, StoredItem
+from antiphon.application.ports import EventChunk, NewRun, StoredItem
 from antiphon.domain.errors import NotFound
 from antiphon.testing.event_log import numbers, rest, several_turns, text, whole
 from antiphon.testing.response_store import (
@@ -194,7 +194,7 @@ async def test_what_is_deleted_for_room_leaves_nothing_behind() -> None:
     store = MemoryStore(keep=1)
     for name in "abc":
         store.beat("srv_a", 60)
-        run = NewRun(owner="srv_a", events=Chunk(first=0, count=1, body=b"x" * 1000))
+        run = NewRun(owner="srv_a", events=EventChunk(first=0, count=1, body=b"x" * 1000))
         await store.reserve(
             US,
             name,

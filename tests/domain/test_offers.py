@@ -365,7 +365,7 @@ def test_a_grammar_that_no_engine_enforces_is_told_and_without_effect() -> None:
     assert offer.ignored == ("tools[1].format", "tools[2].tools[0].format")
 
 
-def run_here(*tools: dict[str, Any], choice: Any = None) -> Offer:
+def mark_hosted(*tools: dict[str, Any], choice: Any = None) -> Offer:
     """Return the offer of a server that runs whichever of these tools a server can run."""
     own = [definition(tool, f"tools[{n}]", later=False) for n, tool in enumerate(tools)]
     return offer([msgspec.structs.replace(each, is_run=True) for each in own], choice)
@@ -377,16 +377,16 @@ WEB = ["web_search", "open_page", "find_in_page"]
 @pytest.mark.parametrize("name", sorted(WEB_SEARCHES))
 def test_a_web_search_is_three_tools_under_each_of_its_names(name: str) -> None:
     tool = {"type": name}
-    assert names(run_here(tool)) == WEB
-    assert run_here(tool, choice=tool).choice == Choice(mode="required", names=frozenset(WEB))
+    assert names(mark_hosted(tool)) == WEB
+    assert mark_hosted(tool, choice=tool).choice == Choice(mode="required", names=frozenset(WEB))
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [tool]}
-    assert run_here(WEATHER, tool, choice=allowed).choice == Choice(names=frozenset(WEB))
+    assert mark_hosted(WEATHER, tool, choice=allowed).choice == Choice(names=frozenset(WEB))
 
 
 def test_of_two_web_searches_the_last_one_holds_and_another_is_named() -> None:
     low, blocking = {"search_context_size": "low"}, {"filters": {"blocked_domains": ["a.org"]}}
     first, last = {"type": "web_search", **blocking}, {"type": "web_search_preview", **low}
-    both = run_here(first, {"type": "web_search", **low}, last)
+    both = mark_hosted(first, {"type": "web_search", **low}, last)
     assert (names(both), both.ignored) == (WEB, ("tools[0]",))
     assert [msgspec.json.decode(each)["type"] for each in both.echo] == [
         "web_search",
@@ -397,14 +397,14 @@ def test_of_two_web_searches_the_last_one_holds_and_another_is_named() -> None:
 
 def test_a_web_search_makes_way_for_functions_of_its_names() -> None:
     function = {"type": "function", "name": "open_page"}
-    both = run_here({"type": "web_search"}, function)
+    both = mark_hosted({"type": "web_search"}, function)
     assert names(both) == ["web_search", "open_page_tool", "find_in_page", "open_page"]
 
 
 def test_pictures_that_no_search_finds_are_named() -> None:
     pictures = {"type": "web_search", "search_content_types": ["image", "text"]}
-    assert run_here(pictures).ignored == ("tools[0].search_content_types",)
-    assert run_here({**pictures, "search_content_types": ["text"]}).ignored == ()
+    assert mark_hosted(pictures).ignored == ("tools[0].search_content_types",)
+    assert mark_hosted({**pictures, "search_content_types": ["text"]}).ignored == ()
 
 
 KEYS = st.sampled_from(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.adapters.fetching import Guard
-from antiphon.application.resources.webhooks import Endpoint
+from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import load
 from antiphon.entrypoints.wiring.webhooks import endpoints_of, operators_guard
@@ -18,7 +18,7 @@ SECRET = b"s" * 32
 WHSEC = f"whsec_{base64.b64encode(SECRET).decode()}"
 
 
-def endpoints(**given: Any) -> list[Endpoint]:
+def endpoints(**given: Any) -> list[WebhookEndpoint]:
     return list(endpoints_of(load(None, {}, given)))
 
 

@@ -22,7 +22,7 @@ from tests.conftest import settings_for
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.responses.idempotency import CreateOnce, Repeats
+from antiphon.application.responses.idempotency import CreateOnce, IdempotencyKeys
 from antiphon.application.runs.stored_events import DELETED, UNAVAILABLE
 from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container
@@ -183,7 +183,7 @@ class Simulated:
         self.container = container = Container(settings=settings_for(folder, **given))
         container.store.override(providers.Object(self.store))
         self.owner: str = container.owner()
-        repeats = Repeats(self.store, owner=self.owner, now=time.time, clock=loop.time)
+        repeats = IdempotencyKeys(self.store, owner=self.owner, now=time.time, clock=loop.time)
         container.services.add_kwargs(
             create_once=CreateOnce(container.create_response(), repeats, new_id=new_id)
         )
@@ -195,7 +195,11 @@ class Simulated:
             await model.start()
         self.container.sealer().start()
         container = self.container
-        for work in (self._beat, container.watch_leases().forever, container.take_runs().forever):
+        for work in (
+            self._beat,
+            container.watch_leases().run_forever,
+            container.start_background_runs().run_forever,
+        ):
             self._beside.append(asyncio.create_task(work()))
 
     async def kill(self) -> None:
@@ -207,7 +211,7 @@ class Simulated:
     async def stop(self, *, limit_s: float) -> None:
         """As on SIGTERM."""
         await self.container.runs().drain(limit_s)
-        self.container.drained().come()
+        self.container.drained().trigger()
         with suppress(StoreError):
             await self.store.leave(self.owner)
         await self.kill()

@@ -15,7 +15,7 @@ from msgspec import structs
 from tests.contracts.conftest import STORES, NewStore
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.ports import Repeat, Store, StoredResponse
+from antiphon.application.ports import IdempotencyRecord, Store, StoredResponse
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import Response
 
@@ -262,7 +262,7 @@ class LateStore(MemoryStore):
         super().__init__()
         self._asked: Any = None
 
-    async def reserve(self, tenant: str, key: str, **asked: Any) -> Repeat:
+    async def reserve(self, tenant: str, key: str, **asked: Any) -> IdempotencyRecord:
         self._asked = self._asked or {**asked, "tenant": tenant, "key": key}
         return await super().reserve(tenant, key, **asked)
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Struct
 
 from antiphon.adapters.sandboxes.process_tree import below
-from antiphon.application.ports import Exited, Printed, Sandbox
+from antiphon.application.ports import CommandExit, CommandOutput, Sandbox
 from antiphon.domain.errors import SandboxError
 
 from .conftest import MEMORY, content_of, sandboxes_of
@@ -31,13 +31,13 @@ class Done(Struct, frozen=True, kw_only=True):
     stdout: str
     stderr: str
     code: int | None
-    pieces: list[Printed]
+    pieces: list[CommandOutput]
 
 
 async def done(sandbox: Sandbox, command: str, *, timeout_s: float | None = None) -> Done:
     given = [each async for each in sandbox.command(command, timeout_s=timeout_s)]
-    pieces = [each for each in given if isinstance(each, Printed)]
-    [ended] = [each for each in given if isinstance(each, Exited)]
+    pieces = [each for each in given if isinstance(each, CommandOutput)]
+    [ended] = [each for each in given if isinstance(each, CommandExit)]
     assert given[-1] is ended
     return Done(
         stdout="".join(each.stdout for each in pieces),
@@ -63,7 +63,7 @@ async def test_output_errors_and_exit_code_are_told_apart(sandbox: Sandbox) -> N
 
 async def test_output_comes_while_the_command_runs(sandbox: Sandbox) -> None:
     running = sandbox.command("echo first; sleep 60")
-    assert await anext(running) == Printed(stdout="first\n")
+    assert await anext(running) == CommandOutput(stdout="first\n")
     await running.aclose()
 
 

@@ -24,7 +24,7 @@ from antiphon.adapters.sandboxes.bwrap_command import (
     shown,
 )
 from antiphon.adapters.sandboxes.process import Process
-from antiphon.application.ports import Ran, Sandbox, SandboxKind
+from antiphon.application.ports import CodeResult, Sandbox, SandboxSpec
 from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 
 from .conftest import MEMORY, PYTHON, content_of, sandboxes_of
@@ -103,7 +103,7 @@ async def test_files_go_in_and_out(sandbox: Sandbox) -> None:
     content = bytes(range(256)) * 1000
     await sandbox.put("data.bin", content)
     await sandbox.run("open('copy.bin', 'wb').write(open('data.bin', 'rb').read()[::-1])")
-    assert [(each.path, each.bytes, each.is_given) for each in await sandbox.files()] == [
+    assert [(each.path, each.bytes, each.is_uploaded) for each in await sandbox.files()] == [
         ("copy.bin", 256_000, False),
         ("data.bin", 256_000, True),
     ]
@@ -166,7 +166,12 @@ async def test_as_many_may_start_at_a_time_as_there_may_be() -> None:
         ran = await asyncio.gather(
             *(each.run("import time; time.sleep(0.5); 1") for each in made), return_exceptions=True
         )
-        assert [type(each) for each in ran] == [Ran, Ran, SandboxesBusy, SandboxesBusy]
+        assert [type(each) for each in ran] == [
+            CodeResult,
+            CodeResult,
+            SandboxesBusy,
+            SandboxesBusy,
+        ]
         assert (await made[2].run("2")).logs == "2\n"
     finally:
         await sandboxes.aclose()
@@ -180,8 +185,8 @@ async def test_containers_that_are_opened_and_never_used_do_not_pile_up() -> Non
 
 async def test_a_container_may_be_closed_sooner_and_have_less_memory_never_more() -> None:
     sandboxes = sandboxes_of(places=Places(idle_s=60))
-    less = sandboxes.open("a", SandboxKind(name="b", memory_bytes=2**26, idle_s=1))
-    more = sandboxes.open("a", SandboxKind(memory_bytes=2**40, idle_s=3600))
+    less = sandboxes.open("a", SandboxSpec(name="b", memory_bytes=2**26, idle_s=1))
+    more = sandboxes.open("a", SandboxSpec(memory_bytes=2**40, idle_s=3600))
     assert (less.name, less.memory_bytes, less.idle_s) == ("b", 2**26, 1)
     assert (more.memory_bytes, more.idle_s) == (MEMORY, 60)
     await sandboxes.start()

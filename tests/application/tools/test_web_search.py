@@ -10,8 +10,13 @@ import pytest
 from msgspec import convert
 from tests.application.fake_web import PlayedWeb
 
-from antiphon.application.ports import Domains, Json, Page, Web
-from antiphon.application.tools.web_search import AT_ONCE, MOST_OPEN, Browser, Browsers
+from antiphon.application.ports import DomainFilter, Json, Web, WebPage
+from antiphon.application.tools.web_search import (
+    AT_ONCE,
+    MAX_OPEN,
+    WebSearchCaller,
+    WebSearchProvider,
+)
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.content import UrlCitation
@@ -27,17 +32,19 @@ def web() -> PlayedWeb:
     return PlayedWeb()
 
 
-async def browser(web: Web, *items: i.Item, **fields: Any) -> Browser:
+async def browser(web: Web, *items: i.Item, **fields: Any) -> WebSearchCaller:
     tool = convert({"type": "web_search", **fields}, TOOL_TYPES["web_search"])
     asked = [Definition(tool=tool, path="tools[0]")]  # type: ignore[arg-type]
-    callers = await Browsers(web).callers(asked, items, tenant="t")
+    callers = await WebSearchProvider(web).callers(asked, items, tenant="t")
     assert set(callers) == set(KINDS.values())
     [one] = {id(caller): caller for caller in callers.values()}.values()
-    assert isinstance(one, Browser)
+    assert isinstance(one, WebSearchCaller)
     return one
 
 
-async def ask(browser: Browser, what: str, given: Any = None, **arguments: Any) -> d.ToolEnd:
+async def ask(
+    browser: WebSearchCaller, what: str, given: Any = None, **arguments: Any
+) -> d.ToolEnd:
     written = given if isinstance(given, str) else json.dumps(arguments)
     start = d.CallStart(KINDS[what], kind=KINDS[what])
     [[end]] = [batch async for batch in browser.call(start, written)]
@@ -62,7 +69,7 @@ def item(end: d.ToolEnd) -> i.WebSearchCall:
 async def test_a_model_searches_opens_finds_and_cites(web: PlayedWeb) -> None:
     browsing = await browser(web)
     found = await ask(browsing, "search", query="bees", topn=5)
-    assert web.asked == [("bees", 5, Domains(), None)]
+    assert web.asked == [("bees", 5, DomainFilter(), None)]
     assert text(found).startswith(
         "[0] bees\n**viewing lines [0 - 3] of 3**\n\nL0: # Search Results"
     )
@@ -176,7 +183,7 @@ async def test_models_may_write_it_in_many_ways(web: PlayedWeb, given: Json) -> 
     assert text(end).startswith("[1] A (https://a.example/)\n**viewing lines [0 - 2] of 2**")
 
 
-async def run(browsing: Browser, *calls: tuple[str, Json]) -> list[d.ToolEnd]:
+async def run(browsing: WebSearchCaller, *calls: tuple[str, Json]) -> list[d.ToolEnd]:
     """Begin all calls at once, as those of one turn are."""
     work = [asyncio.create_task(ask(browsing, what, **given)) for what, given in calls]
     return await asyncio.gather(*work)
@@ -200,7 +207,7 @@ async def test_calls_of_one_turn_are_numbered_in_their_order(web: PlayedWeb) -> 
 
 async def test_a_long_page_is_shown_like_a_short_one(web: PlayedWeb) -> None:
     url = "https://long.example/"
-    web.pages[url] = Page(url=url, title="L", text="one line\n" * 9000 + "the end")
+    web.pages[url] = WebPage(url=url, title="L", text="one line\n" * 9000 + "the end")
     browsing = await browser(web)
     assert "of 9000**" in text(await ask(browsing, "open", id=url))
     assert "match at L9000" in text(await ask(browsing, "find", pattern="THE END"))
@@ -249,7 +256,7 @@ async def test_filters_hold_for_searches_and_for_pages(web: PlayedWeb) -> None:
     location = {"type": "approximate", "city": "Bonn", "timezone": None}
     browsing = await browser(web, filters=filters, user_location=location)
     await ask(browsing, "search", query="q", topn=99)
-    domains = Domains(allowed=("b.example", "moved.example"), blocked=("b.example",))
+    domains = DomainFilter(allowed=("b.example", "moved.example"), blocked=("b.example",))
     assert web.asked == [("q", 20, domains, location)]
     for url in ("https://a.example/", "https://b.example/", "https://moved.example/"):
         end = await ask(browsing, "open", id=url)
@@ -319,10 +326,10 @@ async def test_only_pages_of_the_web_are_cited(web: PlayedWeb) -> None:
 
 async def test_only_the_latest_pages_are_kept_whole(web: PlayedWeb) -> None:
     browsing = await browser(web)
-    for _ in range(MOST_OPEN + 1):
+    for _ in range(MAX_OPEN + 1):
         await ask(browsing, "open", id="https://a.example/")
     web.asked.clear()
-    await ask(browsing, "open", cursor=MOST_OPEN)
+    await ask(browsing, "open", cursor=MAX_OPEN)
     assert web.asked == []
     await ask(browsing, "open", cursor=0)
     assert web.asked == ["https://a.example/"]
@@ -331,7 +338,7 @@ async def test_only_the_latest_pages_are_kept_whole(web: PlayedWeb) -> None:
 async def test_who_wants_nothing_asked_for_outside_gets_no_external_web(web: PlayedWeb) -> None:
     def runs(**fields: Any) -> bool:
         tool = convert({"type": "web_search", **fields}, TOOL_TYPES["web_search"])
-        return Browsers(web).runs(tool)  # type: ignore[arg-type]
+        return WebSearchProvider(web).runs(tool)  # type: ignore[arg-type]
 
     assert [runs(), runs(external_web_access=True), runs(external_web_access=False)] == [1, 1, 0]
     web.is_external = False

@@ -69,9 +69,9 @@ def test_calls_become_commands_and_are_continued_exactly(
     assert commands is None or list(fields["action"]["commands"]) == commands
     call = i.ShellCall(call_id="c", environment=PLACE, **fields)
     output = i.ShellCallOutput(call_id="c", output=({"stdout": "1"},))
-    became = (call, output)
-    harmony.keep(turn, render(turn), token_ids=generated, parser=parser, items=became)
-    after = a_turn(items=(HELLO, *became), tools=(TOOL,))
+    record_items = (call, output)
+    harmony.keep(turn, render(turn), token_ids=generated, parser=parser, items=record_items)
+    after = a_turn(items=(HELLO, *record_items), tools=(TOOL,))
     prompt = list(render(after).token_ids)
     assert prompt[: len(before) + len(generated)] == before + generated
     assert "<|start|>container.exec to=assistant" in encoding.text(prompt)
