@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks import load
-from benchmarks.server_process import Server, free_port, serving
+from benchmarks.server_process import Server, free_port, run_server
 
 RUNS = 8
 TOKENS = 250
@@ -30,7 +30,7 @@ SCRIPT = f'@@script [{{"say":"word ","repeat":{TOKENS},"tick":{TICK_S}}}]'
 LIMIT_S = 120.0
 
 
-async def lags(first: Server, second: Server) -> list[float]:
+async def measure_lags(first: Server, second: Server) -> list[float]:
     """Return how many seconds later each event was on the second server."""
     async with httpx.AsyncClient(timeout=LIMIT_S) as client:
         each = await asyncio.gather(*(_lags(client, first, second) for _ in range(RUNS)))
@@ -72,7 +72,7 @@ def _server(store: str, folder: Path) -> Iterator[Server]:
         *("--port", str(port), "--log-level", "warning"),
     )
     given = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
-    with serving(command, port=port, folder=folder, variables=given) as server:
+    with run_server(command, port=port, folder=folder, variables=given) as server:
         yield server
 
 
@@ -81,7 +81,7 @@ def main(stores: list[str]) -> None:
         folder = Path(name)
         for store in stores or [f"sqlite:///{folder}/lag.db"]:
             with _server(store, folder / "a") as first, _server(store, folder / "b") as second:
-                found = asyncio.run(lags(first, second))
+                found = asyncio.run(measure_lags(first, second))
             shown = [f"{load.quantile(found, share) * 1e3:.0f}" for share in (0.5, 0.99, 1.0)]
             kind = store.partition(":")[0]
             print(f"{kind:<10} lag p50 {shown[0]}, p99 {shown[1]}, most {shown[2]} ms")

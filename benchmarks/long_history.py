@@ -16,7 +16,7 @@ from typing import Any
 
 from antiphon.domain import conversation as c
 from antiphon.domain.decoding import decode_request
-from antiphon.entrypoints.http.bodies import BodyLimits, check_shape
+from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity
 
 ITEMS = 2_000
 BYTES = 5_000_000
@@ -70,7 +70,7 @@ def take_in(body: bytes) -> dict[str, float]:
         spent[name] = (time.thread_time() - began) * 1e3
         return result
 
-    timed("shape", lambda: check_shape(body, BodyLimits()))
+    timed("shape", lambda: check_complexity(body, BodyLimits()))
     request = timed("request", lambda: decode_request(body).request)
     entries = timed("items", lambda: c.entries(request.input))
     items = [entry.item for entry in entries]

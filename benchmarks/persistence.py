@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import load
-from benchmarks.server_process import Server, StartFailed, free_port, serving
+from benchmarks.server_process import Server, StartFailed, free_port, run_server
 
 CONCURRENCY = 64
 TOKENS = 256
-TURNS_A_ROUND = 4
-LEAST_DELTAS = 0.95
+TURNS_PER_ROUND = 4
+MIN_DELTA_SHARE = 0.95
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "not stored": {"store": False},
@@ -81,16 +81,16 @@ def measure(
             *("--port", str(port), "--log-level", "warning"),
         )
         given = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
-        with serving(command, port=port, folder=folder / "server", variables=given) as server:
+        with run_server(command, port=port, folder=folder / "server", variables=given) as server:
             for kind in KINDS:
                 _streamed(server, kind, CONCURRENCY, tick_s)
             return [_round(server, requests, tick_s) for _ in range(rounds)]
 
 
 def _round(server: Server, requests: int, tick_s: float) -> Mapping[str, float]:
-    part = max(1, requests // TURNS_A_ROUND)
+    part = max(1, requests // TURNS_PER_ROUND)
     costs: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for _ in range(TURNS_A_ROUND):
+    for _ in range(TURNS_PER_ROUND):
         for kind in KINDS:
             costs[kind].append(_streamed(server, kind, part, tick_s))
     return {kind: statistics.mean(each) for kind, each in costs.items()}
@@ -108,7 +108,7 @@ def _streamed(server: Server, kind: str, requests: int, tick_s: float) -> float:
     before = server.cpu_s()
     outcome = load.run(server.port, request, requests=requests, concurrency=CONCURRENCY)
     tokens = requests * TOKENS
-    if outcome.deltas < tokens * LEAST_DELTAS:
+    if outcome.deltas < tokens * MIN_DELTA_SHARE:
         raise load.LoadFailed(f"{outcome.deltas} delta events for {tokens} tokens")
     return (server.cpu_s() - before) / tokens * 1e6
 

@@ -76,7 +76,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(
+def run_server(
     command: Sequence[str], *, port: int, folder: Path, variables: Mapping[str, str]
 ) -> Iterator[Server]:
     """Run a server until the block is left; it is up when it answers HTTP. Raises: StartFailed."""

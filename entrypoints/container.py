@@ -135,7 +135,7 @@ from antiphon.entrypoints.wiring.stores import (
 )
 from antiphon.entrypoints.wiring.tools import hosted, stand_ins, tool_servers
 from antiphon.entrypoints.wiring.web_search import web
-from antiphon.entrypoints.wiring.webhooks import endpoints_of, webhook_fetcher
+from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
 
 class Container(containers.DeclarativeContainer):
@@ -177,7 +177,7 @@ class Container(containers.DeclarativeContainer):
     sealer = providers.Singleton(Sealer, settings.provided.seal_key_path)
     heartbeat = providers.Singleton(Heartbeat, store, owner, lease_s=settings.provided.lease_s)
     runs = providers.Singleton(ActiveRuns, slots=settings.provided.background_runs)
-    webhook_endpoints = providers.Singleton(endpoints_of, settings)
+    webhook_endpoints = providers.Singleton(read_endpoints, settings)
     create_deliveries = providers.Singleton(
         CreateDeliveries,
         webhook_endpoints,
@@ -470,7 +470,7 @@ class Container(containers.DeclarativeContainer):
     )
     container_services = providers.Singleton(
         ContainerServices,
-        make=providers.Singleton(CreateContainer, sandboxes, check_container),
+        create=providers.Singleton(CreateContainer, sandboxes, check_container),
         find=find_container,
         list=providers.Singleton(ListContainers, find_container),
         add_file=providers.Singleton(CreateContainerFile, find_container, files),

@@ -42,7 +42,7 @@ def create(settings: Settings, name: str, tenant: str, file: Path | None) -> tup
     return key, kept
 
 
-def listed(settings: Settings) -> list[tuple[ApiKey, str]]:
+def collect_keys(settings: Settings) -> list[tuple[ApiKey, str]]:
     """Return all keys, each with where it is kept. Raises: SettingsError, StoreError."""
     found: list[tuple[ApiKey, str]] = []
     file = Container(settings=settings).keys_file()
@@ -58,7 +58,7 @@ def revoke(settings: Settings, key_id: str) -> None:
     """Forget a key of the store. Raises: SettingsError, where there is none; StoreError."""
     if settings.store != "memory" and _run(settings, lambda store: store.revoke_key(key_id)):
         return
-    where = next((where for key, where in listed(settings) if key.id == key_id), None)
+    where = next((where for key, where in collect_keys(settings) if key.id == key_id), None)
     if where is not None:
         raise SettingsError(f"The key {key_id!r} is in {where}: take its table out of that file.")
     raise SettingsError(f"There is no key {key_id!r}; `antiphon keys list` shows them all.")

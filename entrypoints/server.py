@@ -42,7 +42,7 @@ LEAVING_S = 0.5
 """For the store to be told that this server is gone; it finds out by itself later."""
 
 
-class Served(Struct, frozen=True, kw_only=True):
+class RunningServer(Struct, frozen=True, kw_only=True):
     """A server that answers; `url` is where this machine reaches it."""
 
     url: str
@@ -119,7 +119,7 @@ def run(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def serving(container: Container) -> AsyncIterator[Served]:
+async def serving(container: Container) -> AsyncIterator[RunningServer]:
     """Start everything, yield while it is served, stop everything. Raises: SettingsError."""
     settings: Settings = container.settings()
     listening = _listen(settings)
@@ -153,7 +153,9 @@ async def serving(container: Container) -> AsyncIterator[Served]:
         started.cancel()
         host, port = listening.getsockname()[:2]
         try:
-            yield Served(url=banner.url_of(host, port), models=models, server=server, serving=task)
+            yield RunningServer(
+                url=banner.url_of(host, port), models=models, server=server, serving=task
+            )
         finally:
             if not task.done():
                 server.stop()

@@ -9,7 +9,7 @@ import pytest
 from antiphon.application.ports import IdempotencyRecord, NewRun, Store
 from antiphon.domain.errors import IdempotencyKeyInUse
 from antiphon.testing.response_store import (
-    FAR_AHEAD,
+    FAR_FUTURE,
     OWNER,
     THEM,
     US,
@@ -25,7 +25,7 @@ from antiphon.testing.response_store import (
 from antiphon.testing.run_store import chunk
 from antiphon.testing.store_fixtures import StoreFixtures
 
-PRINT = bytes(range(32))
+FINGERPRINT = bytes(range(32))
 
 
 async def reserve(
@@ -34,9 +34,9 @@ async def reserve(
     *,
     key: str = "key",
     tenant: str = US,
-    fingerprint: bytes = PRINT,
+    fingerprint: bytes = FINGERPRINT,
     owner: str = OWNER,
-    expires_at: float = FAR_AHEAD,
+    expires_at: float = FAR_FUTURE,
 ) -> IdempotencyRecord:
     return await store.reserve(
         tenant,
@@ -55,13 +55,15 @@ async def holder(store: Store, key: str = "key", tenant: str = US) -> str:
 
 
 @pytest.mark.asyncio
-class RepeatStoreContract(StoreFixtures):
+class IdempotencyStoreContract(StoreFixtures):
     """What StoreContract says of Idempotency-Keys."""
 
     async def test_a_free_key_is_given_to_who_asks(self, store: Store) -> None:
         await alive(store, OWNER)
         mine = await reserve(store, "a")
-        assert mine == IdempotencyRecord(response_id="resp_a", fingerprint=PRINT, exists=False)
+        assert mine == IdempotencyRecord(
+            response_id="resp_a", fingerprint=FINGERPRINT, exists=False
+        )
         assert await reserve(store, "a") == mine
 
     async def test_a_key_that_is_taken_tells_by_what(self, store: Store, another: Store) -> None:
@@ -72,7 +74,9 @@ class RepeatStoreContract(StoreFixtures):
         assert (await reserve(another, "b")).exists
         assert await end(store, finished("a"))
         theirs = await reserve(another, "b", fingerprint=b"other")
-        assert theirs == IdempotencyRecord(response_id="resp_a", fingerprint=PRINT, exists=True)
+        assert theirs == IdempotencyRecord(
+            response_id="resp_a", fingerprint=FINGERPRINT, exists=True
+        )
 
     async def test_of_many_that_ask_one_has_the_key(self, store: Store, another: Store) -> None:
         await alive(store, OWNER)

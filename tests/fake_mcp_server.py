@@ -26,7 +26,7 @@ TOOLS = [
 ]
 
 
-class Site:
+class FakeMcpServer:
     """`tools` are what it lists, `says` what calls of a tool give; any may be changed at any time.
 
     At the path /refused it answers 401, whatever it is asked; at /other its tools are described
@@ -124,8 +124,8 @@ class Site:
 
 
 @contextmanager
-def site() -> Iterator[Site]:
-    listening = Site()
+def site() -> Iterator[FakeMcpServer]:
+    listening = FakeMcpServer()
     try:
         yield listening
     finally:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 PIECE = b"x" * 65536
 
 
-class Sink:
+class LoopbackServer:
     """A server on loopback that notes who came.
 
     `answers` are bytes, head and all, by target or by path. Those of a path `/hang…` do not end,
@@ -64,9 +64,9 @@ def chunked(*chunks: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def listening() -> AsyncIterator[Sink]:
+async def listening() -> AsyncIterator[LoopbackServer]:
     """Yield a sink that listens until the block is left."""
-    sink = Sink()
+    sink = LoopbackServer()
     server = await asyncio.start_server(sink.serve, "127.0.0.1", 0)
     sink.port = server.sockets[0].getsockname()[1]
     async with server:

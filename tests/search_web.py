@@ -6,12 +6,12 @@ import ipaddress
 from typing import Any
 
 import httpx
-from tests.loopback_server import Sink
+from tests.loopback_server import LoopbackServer
 
-from antiphon.adapters.fetching import Guard, HttpFetcher
+from antiphon.adapters.fetching import HttpFetcher, UrlPolicy
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.web.page_reader import PageReader
-from antiphon.adapters.web.search_service_web import SearchedWeb
+from antiphon.adapters.web.search_service_web import SearchServiceWeb
 from antiphon.adapters.web.search_services import SearchService
 
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
@@ -19,21 +19,21 @@ TRUST = httpx.create_ssl_context(trust_env=False)  # once: it takes a while
 
 
 def searched(
-    sink: Sink,
+    sink: LoopbackServer,
     service: SearchService,
     *,
     timeout_s: float = 10.0,
     max_bytes: int = 100_000,
-    pages: Guard | None = None,
-    **of_pages: Any,
-) -> SearchedWeb:
-    here = Guard(hosts=[f"127.0.0.1:{sink.port}"], private=[LOOPBACK])
+    pages: UrlPolicy | None = None,
+    **page_fetcher: Any,
+) -> SearchServiceWeb:
+    here = UrlPolicy(hosts=[f"127.0.0.1:{sink.port}"], private=[LOOPBACK])
     limits: Any = {"max_bytes": max_bytes, "timeout_s": timeout_s, "ssl_context": TRUST}
-    return SearchedWeb(
+    return SearchServiceWeb(
         service,
         PageReader(PdfReader()),
-        of_service=HttpFetcher(here, max_redirects=0, reads=("GET", "POST"), **limits),
-        of_pages=HttpFetcher(pages or here, max_redirects=2, **limits, **of_pages),
+        service_fetcher=HttpFetcher(here, max_redirects=0, reads=("GET", "POST"), **limits),
+        page_fetcher=HttpFetcher(pages or here, max_redirects=2, **limits, **page_fetcher),
         most=10,
         timeout_s=timeout_s,
     )

@@ -25,9 +25,9 @@ FOLDER = "/mnt/data"
 
 SCRATCH_BYTES = 64 * 1024 * 1024
 NOBODY = "65534"
-MOST_THREADS = 64
-MOST_PROCESSES = 64
-MOST_DESCRIPTORS = 256
+MAX_THREADS = 64
+MAX_PROCESSES = 64
+MAX_DESCRIPTORS = 256
 
 KERNEL = Path(__file__).with_name("kernel.py")
 
@@ -84,7 +84,7 @@ class Interpreter(Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
 
 
-def interpreter(program: str) -> Interpreter:
+def find_interpreter(program: str) -> Interpreter:
     """Ask a Python where it is. Raises: SettingsError."""
     try:
         asked = subprocess.run(
@@ -114,29 +114,31 @@ def programs() -> list[str]:
     return [str(found["setpriv"]), *who, str(found["bwrap"])]
 
 
-class Ends(Struct, frozen=True, kw_only=True):
+class Descriptors(Struct, frozen=True, kw_only=True):
     """Descriptors of a sandbox: `kernel` of the program that it runs; `line` of its requests;
     `commands` of requests to run a command, and of what that prints (line, stdout, stderr);
-    `seccomp` of the filter; `told` of what bubblewrap tells of the process that it started."""
+    `seccomp` of the filter; `info` of what bubblewrap tells of the process that it started."""
 
     kernel: int
     line: int
     seccomp: int
-    told: int
+    info: int
     commands: tuple[int, ...] = ()
 
     @property
     def all(self) -> tuple[int, ...]:
-        return (self.kernel, self.line, self.seccomp, self.told, *self.commands)
+        return (self.kernel, self.line, self.seccomp, self.info, *self.commands)
 
 
-def command(start: Sequence[str], python: Interpreter, limits: Limits, ends: Ends) -> list[str]:
+def command(
+    start: Sequence[str], python: Interpreter, limits: Limits, ends: Descriptors
+) -> list[str]:
     """Return the whole command."""
     walls = [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
         *("--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
         *("--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"),
-        *("--seccomp", str(ends.seccomp), "--info-fd", str(ends.told)),
+        *("--seccomp", str(ends.seccomp), "--info-fd", str(ends.info)),
     ]
     environment = [
         word
@@ -195,7 +197,7 @@ def _own(python: Interpreter, limits: Limits) -> list[str]:
 
 
 def _options(python: Interpreter, limits: Limits) -> dict[str, Any]:
-    most = MOST_PROCESSES if limits.commands else MOST_THREADS
+    most = MAX_PROCESSES if limits.commands else MAX_THREADS
     return {
         "folder": FOLDER,
         "packages": python.packages,
@@ -206,7 +208,7 @@ def _options(python: Interpreter, limits: Limits) -> dict[str, Any]:
             "RLIMIT_CPU": limits.cpu_s,
             "RLIMIT_NPROC": most,
             "RLIMIT_FSIZE": limits.disk_bytes,
-            "RLIMIT_NOFILE": MOST_DESCRIPTORS,
+            "RLIMIT_NOFILE": MAX_DESCRIPTORS,
             "RLIMIT_CORE": 0,
             "RLIMIT_MEMLOCK": 0,
             "RLIMIT_MSGQUEUE": 0,

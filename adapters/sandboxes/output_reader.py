@@ -12,7 +12,7 @@ FLOOD_PAUSE_S = 0.002
 """Between two readings of output that is thrown away: a flood must not keep the server busy."""
 
 
-class Output:
+class OutputReader:
     """What a sandbox prints, up to `most` bytes a call; the rest is read and dropped, slowly.
 
     `news` is called when there is something to take.

@@ -11,7 +11,7 @@ MEMORY = ("Pss_Anon:", "Pss_Shmem:")
 """What several processes have together, each has its part of: forks would count many times else."""
 
 
-def below(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
     """Yield the processes that came of `pid`, also those that have ended and were not waited for.
 
     In a namespace of processes that is all of them: who loses its parent gets the first one.
@@ -21,12 +21,12 @@ def below(pid: int) -> Iterator[int]:
             with suppress(*GONE), open(f"/proc/{pid}/task/{thread}/children") as children:
                 for child in children.read().split():
                     yield int(child)
-                    yield from below(int(child))
+                    yield from descendants(int(child))
 
 
-def memory_of_all(pid: int) -> int:
+def total_memory(pid: int) -> int:
     """Return the bytes of memory that a process and all below it have together."""
-    return sum(map(_memory_of, {pid, *below(pid)}))
+    return sum(map(_memory_of, {pid, *descendants(pid)}))
 
 
 def _memory_of(pid: int) -> int:

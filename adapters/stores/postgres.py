@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Raw
 
 from antiphon.adapters.stores import postgres_statements as sql
-from antiphon.adapters.stores.postgres_appends import PostgresAppends, not_next
-from antiphon.adapters.stores.postgres_heartbeat import PostgresHeart
-from antiphon.adapters.stores.postgres_notifications import PostgresNews
+from antiphon.adapters.stores.postgres_appends import PostgresAppends, out_of_order_error
+from antiphon.adapters.stores.postgres_heartbeat import PostgresHeartbeat
+from antiphon.adapters.stores.postgres_notifications import PostgresNotifications
 from antiphon.adapters.stores.postgres_server import Connection, PostgresServer, Row, columns
-from antiphon.adapters.stores.self_test import returns_what_it_is_given
+from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
     LOG_READ_BYTES,
@@ -70,8 +70,8 @@ class PostgresStore(Store):
         )
         self._channel = f"{schema}_news"
         self._appends = PostgresAppends(self._server, self._channel)
-        self._news = PostgresNews(self._server, self._channel)
-        self._heart = PostgresHeart(self._server)
+        self._news = PostgresNotifications(self._server, self._channel)
+        self._heart = PostgresHeartbeat(self._server)
 
     async def start(self) -> None:
         await self._server.start()
@@ -93,7 +93,7 @@ class PostgresStore(Store):
         await self._server.fetch(sql.LEAVE, "", limits=self._server.first, again=True)
 
     async def _prove(self) -> None:
-        if not await returns_what_it_is_given(self):
+        if not await round_trips(self):
             raise StoreError("The store PostgreSQL does not return what was written.")
 
     # --- responses --------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class PostgresStore(Store):
         deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
         work = partial(self._finish, lease, response, events, deliveries)
-        return await self._server.together(work, limits=self._server.middle)
+        return await self._server.in_transaction(work, limits=self._server.middle)
 
     async def _finish(
         self,
@@ -198,18 +198,18 @@ class PostgresStore(Store):
 
     async def delete(self, tenant: str, response_id: str) -> None:
         work = partial(_delete, tenant, response_id, self._channel)
-        if not await self._server.together(work):
+        if not await self._server.in_transaction(work):
             raise _no_response(response_id)
 
     async def use(self, tenant: str) -> StorageUsage:
-        [(responses, size, waiting)] = await self._server.fetch(sql.USE, tenant, again=True)
+        [(responses, size, waiting)] = await self._server.fetch(sql.USAGE, tenant, again=True)
         return StorageUsage(responses=responses, bytes=size, waiting=waiting)
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         swept = 0
         for tenant, response_id in await self._server.fetch(sql.EXPIRED, limit):
             work = partial(_sweep, tenant, response_id, self._channel)
-            swept += await self._server.together(work)
+            swept += await self._server.in_transaction(work)
         for query, *values in ((sql.SWEEP_LOGS, float(keep_events_s)), (sql.SWEEP_REPEATS,)):
             if swept < limit:
                 swept += len(await self._server.fetch(query, *values, limit - swept))
@@ -233,7 +233,7 @@ class PostgresStore(Store):
             number = await db.fetchval(sql.CREATE_CONVERSATION, *row)
             await _add(db, tenant, number, 0, items)
 
-        await self._server.together(work, limits=self._server.first)
+        await self._server.in_transaction(work, limits=self._server.first)
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         rows = await self._server.fetch(sql.GET_CONVERSATION, tenant, conversation_id, again=True)
@@ -261,7 +261,7 @@ class PostgresStore(Store):
                 raise _no_conversation(conversation_id)
             await db.fetch(sql.REMOVE_FROM_CONVERSATION, number, None)
 
-        await self._server.together(work)
+        await self._server.in_transaction(work)
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
         rows = await self._server.fetch(sql.CONVERSATION_ITEMS, tenant, conversation_id, again=True)
@@ -278,7 +278,7 @@ class PostgresStore(Store):
                 raise await _not_free(db, tenant, conversation_id)
             await _add(db, tenant, room[0], room[1], items)
 
-        await self._server.together(work, limits=self._server.first)
+        await self._server.in_transaction(work, limits=self._server.first)
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
         async def work(db: Connection) -> None:
@@ -288,7 +288,7 @@ class PostgresStore(Store):
             if not await db.fetch(sql.REMOVE_FROM_CONVERSATION, number, item_id):
                 raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
 
-        await self._server.together(work)
+        await self._server.in_transaction(work)
 
     async def claim(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
@@ -297,7 +297,7 @@ class PostgresStore(Store):
             if not await db.fetch(sql.CLAIM, tenant, conversation_id, response_id, owner):
                 raise await _not_free(db, tenant, conversation_id)
 
-        await self._server.together(work, limits=self._server.first)
+        await self._server.in_transaction(work, limits=self._server.first)
 
     async def release(
         self,
@@ -311,7 +311,7 @@ class PostgresStore(Store):
             if room is not None:
                 await _add(db, tenant, room[0], room[1], items)
 
-        await self._server.together(work, limits=self._server.middle)
+        await self._server.in_transaction(work, limits=self._server.middle)
 
     # --- runs -------------------------------------------------------------------------------------
 
@@ -395,7 +395,9 @@ class PostgresStore(Store):
                 if found is not None:  # else it was freed in between
                     return found
 
-        holder, print_of_it, exists = await self._server.together(work, limits=self._server.first)
+        holder, print_of_it, exists = await self._server.in_transaction(
+            work, limits=self._server.first
+        )
         return IdempotencyRecord(response_id=holder, fingerprint=print_of_it, exists=exists)
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
@@ -446,7 +448,7 @@ class PostgresStore(Store):
             kept: bytes = await db.fetchval(sql.AGREED, name)
             return kept
 
-        return await self._server.together(work)
+        return await self._server.in_transaction(work)
 
 
 # --- parts of transactions ------------------------------------------------------------------------
@@ -459,7 +461,7 @@ async def _last_of_log(
     if events is None or events.first == following:
         return events
     if not await db.fetch(sql.HAS_CHUNK, number, events.first, events.count):
-        raise not_next(events, following)
+        raise out_of_order_error(events, following)
     return None
 
 

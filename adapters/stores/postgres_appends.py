@@ -114,11 +114,11 @@ class PostgresAppends:
         events = append.events
         which = (response, events.first, events.count)
         if not await self._server.fetch(sql.HAS_CHUNK, *which, limits=limits, again=True):
-            raise not_next(events, following)
+            raise out_of_order_error(events, following)
         return True
 
 
-def not_next(events: EventChunk, following: int | None) -> StoreError:
+def out_of_order_error(events: EventChunk, following: int | None) -> StoreError:
     """Return the error of events that are neither the next of a log, nor in it already."""
     if following is None:
         return StoreError("Events were given for a run whose log is not kept.")

@@ -10,11 +10,16 @@ import asyncio
 import threading
 
 from antiphon.adapters.stores import postgres_statements as sql
-from antiphon.adapters.stores.postgres_server import FAILURES, LOST, Connection, PostgresServer
+from antiphon.adapters.stores.postgres_server import (
+    CONNECTION_ERRORS,
+    DATABASE_ERRORS,
+    Connection,
+    PostgresServer,
+)
 from antiphon.domain.errors import StoreError
 
 
-class PostgresHeart:
+class PostgresHeartbeat:
     """Begins its thread with the first beat. May be asked from any thread."""
 
     def __init__(self, server: PostgresServer) -> None:
@@ -50,15 +55,17 @@ class PostgresHeart:
 
     async def _beat(self, owner: str, ttl_s: float) -> None:
         try:
-            async with asyncio.timeout(self._server.first.whole_s):
+            async with asyncio.timeout(self._server.first.total_s):
                 try:
                     await self._say(owner, ttl_s)
-                except LOST:  # in the pause since the last beat; the same once more does no harm
+                except (
+                    CONNECTION_ERRORS
+                ):  # in the pause since the last beat; the same once more does no harm
                     await self._hang_up()
                     await self._say(owner, ttl_s)
-        except FAILURES as error:
+        except DATABASE_ERRORS as error:
             await self._hang_up()
-            raise StoreError(self._server.complaint(error)) from error
+            raise StoreError(self._server.error_message(error)) from error
 
     async def _say(self, owner: str, ttl_s: float) -> None:
         if self._connection is None:

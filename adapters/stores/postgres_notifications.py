@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from antiphon.adapters.stores import postgres_statements as sql
 from antiphon.adapters.stores.postgres_server import (
-    FAILURES,
+    DATABASE_ERRORS,
     Connection,
     PostgresServer,
     Row,
@@ -36,7 +36,7 @@ class _Waiter(NamedTuple):
     woken: asyncio.Future[None]
 
 
-class PostgresNews:
+class PostgresNotifications:
     """`channel` is where each write tells `id number`."""
 
     def __init__(self, server: PostgresServer, channel: str) -> None:
@@ -81,7 +81,7 @@ class PostgresNews:
 
     async def _listen(self) -> None:
         while True:
-            with suppress(*FAILURES):
+            with suppress(*DATABASE_ERRORS):
                 async with self._ear() as (connection, deaf):
                     await self._look_on(connection, deaf)
             with suppress(StoreError):

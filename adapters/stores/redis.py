@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from msgspec import Raw
 
-from antiphon.adapters.stores.self_test import returns_what_it_is_given
+from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
     LOG_READ_BYTES,
@@ -42,7 +42,7 @@ from antiphon.domain.response import Response
 
 try:
     from antiphon.adapters.stores.redis_durability import UNKNOWN, durability_of
-    from antiphon.adapters.stores.redis_notifications import RedisNews
+    from antiphon.adapters.stores.redis_notifications import RedisNotifications
     from antiphon.adapters.stores.redis_scripts import RedisScripts
 except ModuleNotFoundError as missing:
     raise SettingsError(
@@ -60,7 +60,7 @@ class RedisStore(Store):
     """Several stores may share a Redis, each with a `prefix` of its own.
 
     Owners live by the clock of Redis, which is the same for all servers. `connections`,
-    `patience_s` and `timeout_s`: see RedisScripts.
+    `retry_s` and `timeout_s`: see RedisScripts.
     """
 
     def __init__(
@@ -69,17 +69,17 @@ class RedisStore(Store):
         *,
         prefix: str = "antiphon:",
         connections: int = 16,
-        patience_s: float = 2.0,
+        retry_s: float = 2.0,
         timeout_s: float = 10.0,
     ) -> None:
         self._redis = RedisScripts(
             url,
             prefix=prefix,
             connections=connections,
-            patience_s=patience_s,
+            retry_s=retry_s,
             timeout_s=timeout_s,
         )
-        self._news = RedisNews(self._redis.connection)
+        self._news = RedisNotifications(self._redis.connection)
         self._durability = UNKNOWN
 
     @property
@@ -90,7 +90,7 @@ class RedisStore(Store):
     async def start(self) -> None:
         await self._redis.start()
         try:
-            with self._redis.complaining():
+            with self._redis.raising_store_errors():
                 self._durability = await durability_of(self._redis.client, self._redis.address)
             await self._prove()
         except StoreError as error:
@@ -105,7 +105,7 @@ class RedisStore(Store):
         await self._redis.aclose()
 
     async def check(self) -> None:
-        with self._redis.complaining():
+        with self._redis.raising_store_errors():
             await self._redis.client.set(f"{self._redis.prefix}check", 1)
 
     # --- responses --------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class RedisStore(Store):
         return _stored(found[0])
 
     async def _prove(self) -> None:
-        if not await returns_what_it_is_given(self):
+        if not await round_trips(self):
             raise StoreError(
                 f"The store at {self._redis.address} does not return what it was given."
             )
@@ -278,7 +278,7 @@ class RedisStore(Store):
     # --- runs -------------------------------------------------------------------------------------
 
     def beat(self, owner: str, ttl_s: float) -> None:
-        self._redis.run_blocking("beat", owner=owner, ttl_s=ttl_s)
+        self._redis.run_sync("beat", owner=owner, ttl_s=ttl_s)
 
     async def leave(self, owner: str) -> None:
         await self._redis.run("leave", owner=owner)
@@ -332,7 +332,7 @@ class RedisStore(Store):
             return bool(due)
 
         channel = f"{self._redis.prefix}news:{ref}".encode()
-        with self._redis.complaining():
+        with self._redis.raising_store_errors():
             await self._news.wait(channel, is_due, limit_s=limit_s)
 
     # --- Idempotency-Keys, notices, API keys, agreements ------------------------------------------

@@ -18,7 +18,7 @@ LOOK_S = 1.0
 """How often those who wait look for themselves: a connection may die without a word."""
 
 
-class RedisNews:
+class RedisNotifications:
     """Subscribes to a channel when somebody waits for it, and leaves it when nobody does.
 
     When the connection breaks, all who wait are woken: there may be news that it did not bring.

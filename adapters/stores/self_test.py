@@ -16,7 +16,7 @@ from antiphon.domain.response import Response
 _KEPT_S = 3600
 
 
-async def returns_what_it_is_given(store: Store) -> bool:
+async def round_trips(store: Store) -> bool:
     """Run, read and delete a response, just as clients' are. Raises: StoreError.
 
     It is a live owner's, so no other server takes it for a run; if this process dies now, it is

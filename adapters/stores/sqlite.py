@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from antiphon.adapters.stores import sqlite_responses as of
 from antiphon.adapters.stores import sqlite_runs as runs
-from antiphon.adapters.stores.self_test import returns_what_it_is_given
+from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
@@ -49,7 +49,7 @@ INSERT INTO servers (owner, beat_at, ttl_s) VALUES ('', ?1, 0)
 ON CONFLICT (owner) DO UPDATE SET beat_at = ?1
 """
 
-USE = """
+USAGE = """
 SELECT coalesce(sum(responses), 0), coalesce(sum(bytes), 0), (
     SELECT count(*) FROM responses INDEXED BY responses_running
     WHERE tenant = ?1 AND owner IS NULL AND status IN ('queued', 'in_progress')
@@ -200,7 +200,7 @@ class SqliteStore(Store):
         self._news.tell(tenant, response_id)
 
     async def use(self, tenant: str) -> StorageUsage:
-        [(responses, size, waiting)] = await self._select(USE, tenant)
+        [(responses, size, waiting)] = await self._select(USAGE, tenant)
         return StorageUsage(responses=responses, bytes=size, waiting=waiting)
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
@@ -402,7 +402,7 @@ class SqliteStore(Store):
         return await self._file.write(lambda db: rows_of(db, query, values))
 
     async def _prove(self) -> None:
-        if not await returns_what_it_is_given(self):
+        if not await round_trips(self):
             raise StoreError(f"The store {str(self._path)!r} does not return what was written.")
 
 

@@ -24,7 +24,7 @@ SHORTEST_SECRET = 4
 """Shorter values say nothing, and stand in every other sentence."""
 
 
-class Own(Struct, frozen=True, kw_only=True):
+class ConfiguredServer(Struct, frozen=True, kw_only=True):
     """A server with its terms; `secrets` are values that no error may show."""
 
     terms: mcp.Terms
@@ -35,12 +35,12 @@ class Own(Struct, frozen=True, kw_only=True):
         return f"Own({self.terms.label!r})"
 
 
-class OwnServers(ToolServers):
+class ConfiguredServers(ToolServers):
     """`others` are the servers that requests name by their address; None: there are none."""
 
     def __init__(
         self,
-        own: Sequence[Own],
+        own: Sequence[ConfiguredServer],
         others: ToolServers | None,
         *,
         keep_lists_s: float,
@@ -90,7 +90,7 @@ class _Lists:
 
 
 class _OwnSession(ToolSession):
-    def __init__(self, own: Own, lists: _Lists) -> None:
+    def __init__(self, own: ConfiguredServer, lists: _Lists) -> None:
         self._own = own
         self._terms = own.terms
         self._lists = lists
@@ -129,10 +129,10 @@ class _OwnSession(ToolSession):
         return self._inner
 
     def _without_secrets(self, value: Any) -> Any:
-        return without(self._own.secrets, value)
+        return redact(self._own.secrets, value)
 
 
-def without(secrets: Sequence[str], value: Any) -> Any:
+def redact(secrets: Sequence[str], value: Any) -> Any:
     """Return any JSON with the secrets in its texts made unreadable.
 
     >>> without(["s3cret"], {"content": ["no such key: s3cret"]})
@@ -145,8 +145,8 @@ def without(secrets: Sequence[str], value: Any) -> Any:
                     value = value.replace(secret, mcp.REDACTED)
             return value
         case list() | tuple():
-            return [without(secrets, each) for each in value]
+            return [redact(secrets, each) for each in value]
         case dict():
-            return {name: without(secrets, each) for name, each in value.items()}
+            return {name: redact(secrets, each) for name, each in value.items()}
         case _:
             return value

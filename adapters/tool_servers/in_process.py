@@ -9,7 +9,7 @@ import logging
 
 import msgspec
 
-from antiphon.adapters.tool_servers.mcp import timed_out
+from antiphon.adapters.tool_servers.mcp import timeout_error
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.domain.errors import ToolServerError
 
@@ -52,7 +52,7 @@ class _LimitedSession(ToolSession):
         except Exception:
             why = "It failed."
             if limit.expired():
-                why = str(timed_out(self._timeout_s))
+                why = str(timeout_error(self._timeout_s))
             else:
                 logger.exception("the tools of %r could not be listed", self._label)
             raise ToolServerError(
@@ -66,19 +66,19 @@ class _LimitedSession(ToolSession):
                 result = await self._session().call(name, arguments)
             return self._checked(result)
         except ToolServerError as error:
-            return failed(str(error))
+            return error_result(str(error))
         except Exception:
             if limit.expired():
-                return ToolResult(error=timed_out(self._timeout_s).error)
+                return ToolResult(error=timeout_error(self._timeout_s).error)
             logger.exception("the tool %r of %r failed", name, self._label)
-            return failed(f"The tool {name!r} failed.")
+            return error_result(f"The tool {name!r} failed.")
 
     def _checked(self, result: ToolResult) -> ToolResult:
         if not isinstance(result, ToolResult):
             message = f"a call gives a ToolResult, not {type(result).__name__}"
             raise TypeError(message)
         if len((result.output or "").encode()) > self._max_bytes:
-            return failed(f"The tool's output has more than {self._max_bytes} bytes.")
+            return error_result(f"The tool's output has more than {self._max_bytes} bytes.")
         msgspec.json.encode(result)  # what no event could hold is raised here
         return result
 
@@ -102,5 +102,5 @@ def _read_again(tools: tuple[Json, ...]) -> tuple[Json, ...]:
     return msgspec.json.decode(msgspec.json.encode(tools), type=tuple[Json, ...])
 
 
-def failed(why: str) -> ToolResult:
+def error_result(why: str) -> ToolResult:
     return ToolResult(error={"type": "mcp_tool_execution_error", "content": why})

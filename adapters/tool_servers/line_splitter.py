@@ -7,35 +7,35 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-ENDS = 200
+KEPT_BYTES = 200
 """Bytes of each end of a line that was too long: enough to see whose answer it was."""
 
 _FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,')
 _LAST = re.compile(rb',\s*"id"\s*:\s*(\d{1,15})\s*\}\s*$')
 
 
-class TooLong(Struct, frozen=True):
+class TruncatedLine(Struct, frozen=True):
     """A line of which only both ends were kept."""
 
     head: bytes
     tail: bytes
 
     @property
-    def answers(self) -> int | None:
+    def request_id(self) -> int | None:
         """The number of the request that the line answers, where its ends say so for certain.
 
-        >>> TooLong(b'{"jsonrpc": "2.0", "id": 7, "result": {"id"', b"").answers
+        >>> TruncatedLine(b'{"jsonrpc": "2.0", "id": 7, "result": {"id"', b"").answers
         7
-        >>> TooLong(b"", b'"x"}]},"jsonrpc":"2.0","id":8}').answers
+        >>> TruncatedLine(b"", b'"x"}]},"jsonrpc":"2.0","id":8}').answers
         8
-        >>> TooLong(b'{"result": {"id": 7, ', b'{"id": 8}}').answers
+        >>> TruncatedLine(b'{"result": {"id": 7, ', b'{"id": 8}}').answers
         """
         found = _FIRST.match(self.head) or _LAST.search(self.tail)
         return int(found[1]) if found else None
 
 
-class Lines:
-    """Splits bytes as they come; of a line above `max_bytes` it gives a TooLong.
+class LineSplitter:
+    """Splits bytes as they come; of a line above `max_bytes` it gives a TruncatedLine.
 
     >>> lines = Lines(max_bytes=5)
     >>> [*lines.feed(b"ab"), *lines.feed(b"c\\nd"), *lines.feed(b"\\n")]
@@ -47,7 +47,7 @@ class Lines:
         self._begun = bytearray()
         self._head: bytes | None = None
 
-    def feed(self, given: bytes) -> Iterator[bytes | TooLong]:
+    def feed(self, given: bytes) -> Iterator[bytes | TruncatedLine]:
         """Yield the lines that these bytes end."""
         *ended, rest = given.split(b"\n")
         for piece in ended:
@@ -58,12 +58,12 @@ class Lines:
     def _add(self, piece: bytes) -> None:
         self._begun += piece
         if self._head is None and len(self._begun) > self._max_bytes:
-            self._head = bytes(self._begun[:ENDS])
+            self._head = bytes(self._begun[:KEPT_BYTES])
         if self._head is not None:
-            del self._begun[:-ENDS]
+            del self._begun[:-KEPT_BYTES]
 
-    def _take(self) -> bytes | TooLong:
+    def _take(self) -> bytes | TruncatedLine:
         line, head = bytes(self._begun), self._head
         self._begun.clear()
         self._head = None
-        return line if head is None else TooLong(head, line)
+        return line if head is None else TruncatedLine(head, line)

@@ -16,7 +16,7 @@ from urllib.parse import quote, urldefrag
 from antiphon.adapters.web.page_index import PageIndex
 from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.text import one_line, shown
-from antiphon.adapters.web.time_limit import within
+from antiphon.adapters.web.time_limit import time_limit
 from antiphon.application.ports import DomainFilter, Json, Web, WebPage, WebResult
 from antiphon.domain.errors import SettingsError, WebError
 
@@ -87,11 +87,11 @@ class CorpusWeb(Web):
         location: Json | None = None,  # noqa: ARG002
     ) -> Sequence[WebResult]:
         most = min(most, self._most)
-        async with within(self._timeout_s):
+        async with time_limit(self._timeout_s):
             return shown(await self._index.search(query, most), most=most, domains=domains)
 
     async def read(self, url: str) -> WebPage:
-        async with within(self._timeout_s):
+        async with time_limit(self._timeout_s):
             page = await self._index.page(urldefrag(url).url)
         if page is None:
             raise WebError(
@@ -102,7 +102,7 @@ class CorpusWeb(Web):
 
     async def _read(self, name: str, file: Path) -> WebPage:
         content = await asyncio.to_thread(self._content, file)
-        async with within(self._timeout_s):
+        async with time_limit(self._timeout_s):
             return await self._reader.read(
                 content, TYPES[Path(name).suffix.lower()], self._base_url + quote(os.fsencode(name))
             )

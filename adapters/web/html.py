@@ -25,7 +25,7 @@ from trafilatura import extract, load_html
 
 from antiphon.adapters.fetching import DEFAULT_PORTS
 from antiphon.adapters.web.page_reader import LENGTH, Work
-from antiphon.adapters.web.text import Links, clean, cut, one_line
+from antiphon.adapters.web.text import PageLinks, clean, cut, one_line
 from antiphon.application.ports import WebPage
 
 MEMORY_BYTES = 1 << 30
@@ -64,7 +64,7 @@ def page_of(html: str, url: str) -> WebPage:
     whole = _whole(tree)
     # Cut before links are numbered: half a link is none.
     text = clean(cut(_main(tree, whole)))
-    links = Links()
+    links = PageLinks()
     opening, middle, closing = marks
     text = re.sub(
         f"{opening}([0-9]+){middle}([^{opening}{middle}{closing}]*){closing}",

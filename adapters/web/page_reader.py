@@ -21,12 +21,12 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
-from antiphon.adapters.web.text import Links, clean, cut, one_line
-from antiphon.adapters.web.time_limit import within
+from antiphon.adapters.web.text import PageLinks, clean, cut, one_line
+from antiphon.adapters.web.time_limit import time_limit
 from antiphon.application.ports import ReadPdf, WebPage
 from antiphon.domain.errors import DocumentError, SettingsError, WebError
 
-AT_ONCE = 4
+MAX_CONCURRENT = 4
 HTML_S = 10.0
 """Seconds for one page of HTML, so that a few hostile ones do not keep others waiting for long."""
 
@@ -111,7 +111,7 @@ class PageReader:
     def __init__(self, read_pdf: ReadPdf, *, pages_each: int = 200) -> None:
         self._read_pdf = read_pdf
         self._pages_each = pages_each
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = asyncio.Semaphore(MAX_CONCURRENT)
         self._idle: list[_Process] = []
         self._by_type: Mapping[str, Callable[[bytes, str, str], Awaitable[WebPage]]] = {
             "text/html": self._html,
@@ -145,7 +145,7 @@ class PageReader:
     async def _html(self, content: bytes, content_type: str, url: str) -> WebPage:
         html = _decoded(content, content_type, declared=content[:2048])
         try:
-            async with self._places, within(HTML_S), self._process() as process:
+            async with self._places, time_limit(HTML_S), self._process() as process:
                 page = await process.read(html, url)
         except (OSError, EOFError, ValueError):
             raise WebError("The page at this address cannot be read.") from None
@@ -169,7 +169,7 @@ class PageReader:
 
     async def _markdown(self, content: bytes, content_type: str, url: str) -> WebPage:
         text = clean(cut(_decoded(content, content_type)))
-        links = Links()
+        links = PageLinks()
 
         def marked(found: re.Match[str]) -> str:
             try:

@@ -10,9 +10,9 @@ from urllib.parse import urldefrag
 import msgspec
 
 from antiphon.adapters.web.page_reader import PageReader
-from antiphon.adapters.web.search_services import QUERY_LENGTH, Asked, SearchService
+from antiphon.adapters.web.search_services import MAX_QUERY_LENGTH, SearchRequest, SearchService
 from antiphon.adapters.web.text import one_line, shown
-from antiphon.adapters.web.time_limit import within
+from antiphon.adapters.web.time_limit import time_limit
 from antiphon.application.ports import (
     DomainFilter,
     Fetcher,
@@ -31,8 +31,8 @@ BUSY = (429, 503)
 ACCEPTED = "text/html,text/markdown,text/plain,application/pdf;q=0.9,*/*;q=0.1"
 
 
-class SearchedWeb(Web):
-    """`of_service` reaches the search service and nothing else; `of_pages` whatever a page may be.
+class SearchServiceWeb(Web):
+    """`service_fetcher` reaches the search service alone; `page_fetcher` reaches pages.
 
     `timeout_s` is for each use.
     """
@@ -42,15 +42,15 @@ class SearchedWeb(Web):
         service: SearchService,
         reader: PageReader,
         *,
-        of_service: Fetcher,
-        of_pages: Fetcher,
+        service_fetcher: Fetcher,
+        page_fetcher: Fetcher,
         most: int,
         timeout_s: float,
     ) -> None:
         self._service = service
         self._reader = reader
-        self._of_service = of_service
-        self._of_pages = of_pages
+        self._service_fetcher = service_fetcher
+        self._page_fetcher = page_fetcher
         self._most = most
         self._timeout_s = timeout_s
 
@@ -65,11 +65,11 @@ class SearchedWeb(Web):
         self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
     ) -> Sequence[WebResult]:
         most = min(most, self._most)
-        query = one_line(query, QUERY_LENGTH)
+        query = one_line(query, MAX_QUERY_LENGTH)
         if not query:
             return []
-        async with within(self._timeout_s):
-            answer = await self._answer(self._service.ask(query, most, domains, location))
+        async with time_limit(self._timeout_s):
+            answer = await self._answer(self._service.build_request(query, most, domains, location))
         try:
             found = self._service.found(answer)
         except (msgspec.DecodeError, ValueError) as error:
@@ -77,15 +77,15 @@ class SearchedWeb(Web):
         return shown(found, most=most, domains=domains)
 
     async def read(self, url: str) -> WebPage:
-        async with within(self._timeout_s):
+        async with time_limit(self._timeout_s):
             page = await self._page(url)
             return await self._reader.read(
                 page.content, page.headers.get("content-type", ""), urldefrag(page.url).url
             )
 
-    async def _answer(self, asked: Asked) -> bytes:
+    async def _answer(self, asked: SearchRequest) -> bytes:
         try:
-            answer = await self._of_service.fetch(
+            answer = await self._service_fetcher.fetch(
                 asked.url, method=asked.method, headers=asked.headers, content=asked.content
             )
         except FetchError as error:
@@ -111,7 +111,7 @@ class SearchedWeb(Web):
 
     async def _page(self, url: str) -> FetchResult:
         try:
-            page = await self._of_pages.fetch(url, headers={"accept": ACCEPTED})
+            page = await self._page_fetcher.fetch(url, headers={"accept": ACCEPTED})
         except FetchError as error:
             raise WebError(str(error)) from None
         if not http.HTTPStatus.OK <= page.status < http.HTTPStatus.MULTIPLE_CHOICES:

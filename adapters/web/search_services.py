@@ -18,14 +18,14 @@ from msgspec import Struct
 
 from antiphon.application.ports import DomainFilter, Json, WebResult
 
-QUERY_LENGTH = 400
+MAX_QUERY_LENGTH = 400
 """What Brave and Tavily take; no person asks for more."""
 
-MOST = 20
+MAX_RESULTS = 20
 """Pages that are asked for where some of them may not be shown."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class SearchRequest(Struct, frozen=True, kw_only=True):
     """A request for a search service."""
 
     url: str
@@ -45,7 +45,9 @@ class SearchService(Protocol):
     when_refused: str
     """What an operator should look at when the service answers 401 or 403."""
 
-    def ask(self, query: str, most: int, domains: DomainFilter, location: Json | None) -> Asked:
+    def build_request(
+        self, query: str, most: int, domains: DomainFilter, location: Json | None
+    ) -> SearchRequest:
         """Return the request for this query, in one line. What it finds is filtered later."""
 
     def found(self, answer: bytes) -> list[WebResult]:
@@ -79,15 +81,17 @@ class SearxngService:
     def __init__(self, url: str) -> None:
         self.url = f"{url.rstrip('/')}/search"
 
-    def ask(
+    def build_request(
         self,
         query: str,
         most: int,  # noqa: ARG002
         domains: DomainFilter,
         location: Json | None,  # noqa: ARG002
-    ) -> Asked:
+    ) -> SearchRequest:
         fields = {"q": narrowed(query, domains), "format": "json"}
-        return Asked(url=f"{self.url}?{urlencode(fields)}", headers={"accept": "application/json"})
+        return SearchRequest(
+            url=f"{self.url}?{urlencode(fields)}", headers={"accept": "application/json"}
+        )
 
     def found(self, answer: bytes) -> list[WebResult]:
         return [each.as_found() for each in msgspec.json.decode(answer, type=_Results).results]
@@ -107,15 +111,17 @@ class BraveService:
         self.url = url or "https://api.search.brave.com/res/v1/web/search"
         self._key = key
 
-    def ask(self, query: str, most: int, domains: DomainFilter, location: Json | None) -> Asked:
+    def build_request(
+        self, query: str, most: int, domains: DomainFilter, location: Json | None
+    ) -> SearchRequest:
         fields = {
             "q": narrowed(query, domains),
-            "count": MOST if domains.allowed or domains.blocked else min(most, MOST),
+            "count": MAX_RESULTS if domains.allowed or domains.blocked else min(most, MAX_RESULTS),
             "text_decorations": "false",
             "result_filter": "web",
         }
         headers = {"accept": "application/json", "x-subscription-token": self._key}
-        return Asked(
+        return SearchRequest(
             url=f"{self.url}?{urlencode(fields)}", headers={**headers, **_place(location or {})}
         )
 
@@ -134,20 +140,20 @@ class TavilyService:
         self.url = url or "https://api.tavily.com/search"
         self._key = key
 
-    def ask(
+    def build_request(
         self,
         query: str,
         most: int,
         domains: DomainFilter,
         location: Json | None,  # noqa: ARG002
-    ) -> Asked:
+    ) -> SearchRequest:
         content = {
             "query": query,
-            "max_results": min(most, MOST),
+            "max_results": min(most, MAX_RESULTS),
             "include_domains": domains.allowed,
             "exclude_domains": domains.blocked,
         }
-        return Asked(
+        return SearchRequest(
             url=self.url,
             method="POST",
             headers={"content-type": "application/json", "authorization": f"Bearer {self._key}"},
@@ -171,7 +177,7 @@ def narrowed(query: str, domains: DomainFilter) -> str:
         *(f"-site:{each}" for each in domains.blocked),
     )
     told = " ".join(filter(None, parts))
-    return told if len(told) <= QUERY_LENGTH else query
+    return told if len(told) <= MAX_QUERY_LENGTH else query
 
 
 _PLACES: Sequence[tuple[str, str]] = (

@@ -48,7 +48,7 @@ def cut(text: str) -> str:
     return text.encode("utf-8", "replace")[:MAX_TEXT_BYTES].decode("utf-8", "ignore")
 
 
-class Links:
+class PageLinks:
     """The links of a page, in the order of its text; each address has one number."""
 
     def __init__(self) -> None:

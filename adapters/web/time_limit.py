@@ -10,7 +10,7 @@ from antiphon.domain.errors import WebError
 
 
 @asynccontextmanager
-async def within(timeout_s: float) -> AsyncGenerator[None]:
+async def time_limit(timeout_s: float) -> AsyncGenerator[None]:
     """End what is not done in time. Raises: WebError."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -22,7 +22,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.response import Response
 from antiphon.entrypoints.http.errors import error_json
 from antiphon.entrypoints.http.keepalive import KeepAlive
-from antiphon.entrypoints.http.sse import Telling
+from antiphon.entrypoints.http.sse import ClientEncoder
 
 T = TypeVar("T")
 Headers = Mapping[str, str]
@@ -30,7 +30,7 @@ Leave = Callable[[], Awaitable[None]]
 _encode = msgspec.json.Encoder().encode
 
 
-class JsonAnswer:
+class JsonResponse:
     """One JSON object."""
 
     def __init__(self, content: Any, headers: Headers, *, status: int = 200) -> None:
@@ -42,7 +42,7 @@ class JsonAnswer:
         await send_json(send, self._body, self._headers, status=self._status)
 
 
-class PiecesAnswer:
+class StreamedFile:
     """Bytes as they are, each piece read when the client has taken those before it.
 
     `headers` say what they are, and how many.
@@ -64,26 +64,26 @@ class PiecesAnswer:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def ended(
+def final_response(
     response: Response,
     headers: Headers,
-    telling: Telling,
+    encoder: ClientEncoder,
     *,
     shape: Callable[[Response], Any] = lambda response: response,
-) -> JsonAnswer:
+) -> JsonResponse:
     """Return the answer to who waited for a response; a failed one is an error (api_surface 8.3).
 
     `shape` makes what is shown of it.
     """
     if response.status == "failed" and response.error is not None:
         failure = response.error
-        body = error_json(500, failure.message, None, failure.code, telling.dialect)
+        body = error_json(500, failure.message, None, failure.code, encoder.dialect)
         # The response was accepted and stored: a client that repeats it would run it twice.
-        return JsonAnswer(body, {**headers, "x-should-retry": "false"}, status=500)
-    return JsonAnswer(telling.whole(shape(response)), headers)
+        return JsonResponse(body, {**headers, "x-should-retry": "false"}, status=500)
+    return JsonResponse(encoder.encode_response(shape(response)), headers)
 
 
-class StreamAnswer:
+class EventStreamResponse:
     """The events of a run as frames, each batch in one send; then what the dialect ends with."""
 
     def __init__(
@@ -93,13 +93,13 @@ class StreamAnswer:
         *,
         leave: Leave,
         keepalive: KeepAlive,
-        telling: Telling,
+        encoder: ClientEncoder,
     ) -> None:
         self._batches = batches
         self._headers = headers
         self._leave = leave
         self._keepalive = keepalive
-        self._telling = telling
+        self._encoder = encoder
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -115,18 +115,18 @@ class StreamAnswer:
             **self._headers,
         }
         await send({"type": "http.response.start", "status": 200, "headers": _raw(headers)})
-        frames = self._telling.frames
-        with self._keepalive.watching(send) as pulse:
+        frames = self._encoder.frames
+        with self._keepalive.watch(send) as activity:
             async for events in self._batches:
-                pulse.sent()
+                activity.mark_active()
                 await send(
                     {"type": "http.response.body", "body": frames(events), "more_body": True}
                 )
-        last = self._telling.dialect.done
+        last = self._encoder.dialect.done
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-class WholeAnswer:
+class FinalResponse:
     """The last state of a run as JSON; a failed run is an HTTP error (api_surface 8.3).
 
     `shape` makes what is shown of the response.
@@ -138,13 +138,13 @@ class WholeAnswer:
         headers: Headers,
         *,
         leave: Leave,
-        telling: Telling,
+        encoder: ClientEncoder,
         shape: Callable[[Response], Any] = lambda response: response,
     ) -> None:
         self._batches = batches
         self._headers = headers
         self._leave = leave
-        self._telling = telling
+        self._encoder = encoder
         self._shape = shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,14 +153,14 @@ class WholeAnswer:
         finally:
             await self._leave()
         if isinstance(last, e.Completed | e.Incomplete | e.Failed):
-            answer = ended(last.response, self._headers, self._telling, shape=self._shape)
+            answer = final_response(last.response, self._headers, self._encoder, shape=self._shape)
             await answer(scope, receive, send)
         elif last is not None:
             await self._broken_off(send, last)
 
     async def _broken_off(self, send: Send, last: Event) -> None:
         """Answer for a run that goes on elsewhere, or whose response was deleted."""
-        dialect = self._telling.dialect
+        dialect = self._encoder.dialect
         if isinstance(last, e.Error):
             body = error_json(500, last.message, None, last.code, dialect)
             await send_json(send, body, {**self._headers, "x-should-retry": "false"}, status=500)

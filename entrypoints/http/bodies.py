@@ -45,7 +45,7 @@ async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
             f"Send the request as 'application/json', not as {kind[:100]!r}."
         )
     body = await _received(request, limits.max_bytes)
-    await run_in_thread(len(body), check_shape, body, limits)
+    await run_in_thread(len(body), check_complexity, body, limits)
     return body
 
 
@@ -60,11 +60,11 @@ def decode_body(
     unknown = tuple(name for name in decoded.unknown if name not in envelope)
     decoded = Decoded(request=decoded.request, unknown=unknown)
     if strict:
-        refuse_unknown(decoded)
+        reject_unknown_fields(decoded)
     return decoded
 
 
-def as_logged(body: bytes) -> str:
+def redact_body(body: bytes) -> str:
     """Return a body that was read, without the secrets of the MCP servers that it names."""
     return msgspec.json.encode(_without_secrets(decode_any(body))).decode()
 
@@ -77,7 +77,7 @@ def _without_secrets(value: Any) -> Any:
     return value
 
 
-def refuse_unknown(decoded: Decoded[Any]) -> None:
+def reject_unknown_fields(decoded: Decoded[Any]) -> None:
     """Raises: RequestError for the first field that the API does not have."""
     for name in decoded.unknown:
         raise RequestError(f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter")
@@ -106,7 +106,7 @@ def _too_large(max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(f"The request body has more than {max_bytes} bytes.")
 
 
-def check_shape(body: bytes, limits: BodyLimits) -> None:
+def check_complexity(body: bytes, limits: BodyLimits) -> None:
     """Raises: RequestError when the body is too deep or has too many values.
 
     >>> check_shape(b'{"a": "[[[["}', BodyLimits(max_depth=1))

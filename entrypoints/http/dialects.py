@@ -107,7 +107,7 @@ OPEN_RESPONSES = Dialect(
 DIALECTS: Mapping[str, Dialect] = {each.name: each for each in (OPENAI, OPEN_RESPONSES)}
 
 
-def dialect_or(default: Dialect, request: Connection) -> Dialect:
+def dialect_or_default(default: Dialect, request: Connection) -> Dialect:
     """Return the dialect that the request's header names, or the default."""
     return DIALECTS.get(header(request, HEADER.encode()), default)
 

@@ -15,8 +15,8 @@ from litestar.exceptions import HTTPException, ValidationException
 from msgspec import UNSET, UnsetType
 
 from antiphon.domain import errors as er
-from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, is_accepted
+from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
+from antiphon.entrypoints.http.requests import HttpRequest, is_accepted, response_headers
 
 logger = logging.getLogger("antiphon.http")
 
@@ -84,7 +84,7 @@ def error_json(
     return msgspec.json.encode({"error": error_body(status, message, param, code, dialect)})
 
 
-def told(exc: Exception) -> tuple[int, str, str | None, str | None]:
+def error_fields(exc: Exception) -> tuple[int, str, str | None, str | None]:
     """Return what a client is told of an error: status, message, param and code."""
     if not isinstance(exc, er.AntiphonError):
         return 500, "The server had an error.", None, "server_error"
@@ -97,7 +97,7 @@ def told(exc: Exception) -> tuple[int, str, str | None, str | None]:
     return status, str(exc), None, "server_error"
 
 
-class ErrorAnswers:
+class ExceptionHandlers:
     """The app's exception handlers; `stacks` logs the stack of every error that is answered."""
 
     def __init__(self, *, dialect: Dialect = OPENAI, stacks: bool = False) -> None:
@@ -107,14 +107,14 @@ class ErrorAnswers:
     @property
     def handlers(self) -> dict[Any, Any]:
         return {
-            er.AntiphonError: self.ours,
+            er.AntiphonError: self.handle_antiphon_error,
             HTTPException: self.of_framework,
             Exception: self.unexpected,
         }
 
-    def ours(self, request: HttpRequest, exc: er.AntiphonError) -> Response[bytes]:
+    def handle_antiphon_error(self, request: HttpRequest, exc: er.AntiphonError) -> Response[bytes]:
         self._log(request, exc)
-        return self._answer(request, *told(exc), HEADERS.get(type(exc)))
+        return self._answer(request, *error_fields(exc), HEADERS.get(type(exc)))
 
     def of_framework(self, request: HttpRequest, exc: HTTPException) -> Response[bytes]:
         self._log(request, exc)
@@ -129,7 +129,7 @@ class ErrorAnswers:
 
     def unexpected(self, request: HttpRequest, exc: Exception) -> Response[bytes]:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=exc)
-        return self._answer(request, *told(exc))
+        return self._answer(request, *error_fields(exc))
 
     def _answer(
         self,
@@ -140,14 +140,14 @@ class ErrorAnswers:
         code: str | None,
         headers: Mapping[str, str] | None = None,
     ) -> Response[bytes]:
-        sent = {**(headers or {}), **answer_headers(request)}
+        sent = {**(headers or {}), **response_headers(request)}
         if is_accepted(request):
             sent["x-should-retry"] = "false"
         if status in RETRY_LATER and "x-should-retry" not in sent:
             sent["retry-after"] = str(RETRY_AFTER_S)
         return Response(
             # A wrong name of a dialect is an error itself, and is told like any other.
-            error_json(status, message, param, code, dialect_or(self._dialect, request)),
+            error_json(status, message, param, code, dialect_or_default(self._dialect, request)),
             status_code=status,
             media_type="application/json",
             headers=sent,

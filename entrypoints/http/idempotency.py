@@ -8,19 +8,19 @@ from antiphon.application.responses.idempotency import HEADER, IdempotencyKey, r
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import CreateResponse
-from antiphon.entrypoints.http.requests import HttpRequest, sent
+from antiphon.entrypoints.http.requests import HttpRequest, header_values
 
 _NAME = HEADER.lower().encode()
 
 
-async def repeat_of(
+async def idempotency_key_of(
     request: HttpRequest, asked: CreateResponse, body: bytes
 ) -> tuple[IdempotencyKey | None, Sequence[str]]:
     """Return the key, and what has no effect: a key of a response that nobody keeps.
 
     Raises: RequestError for a key that is none.
     """
-    keys = sent(request.scope, _NAME)
+    keys = header_values(request.scope, _NAME)
     if not keys:
         return None, ()
     if len(keys) > 1:
@@ -32,7 +32,7 @@ async def repeat_of(
     return await run_in_thread(len(body), read_idempotency_key, keys[0].decode("latin-1"), body), ()
 
 
-def no_longer_streamed(response_id: str) -> RequestError:
+def events_expired(response_id: str) -> RequestError:
     """Return the error of a stream that is asked for again after its events were swept."""
     return RequestError(
         f"The response of this {HEADER}, {response_id!r}, can no longer be streamed; retrieve it.",

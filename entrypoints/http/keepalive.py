@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from antiphon.entrypoints.http.sse import COMMENT
+from antiphon.entrypoints.http.sse import KEEPALIVE
 
 
-class Pulse:
+class StreamActivity:
     """Whether one stream has sent anything since the wheel last came by."""
 
     __slots__ = ("send", "silent")
@@ -19,7 +19,7 @@ class Pulse:
         self.send = send
         self.silent = False
 
-    def sent(self) -> None:
+    def mark_active(self) -> None:
         self.silent = False
 
 
@@ -31,34 +31,34 @@ class KeepAlive:
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._pulses: set[Pulse] = set()
+        self._pulses: set[StreamActivity] = set()
         self._wheel: asyncio.Task[None] | None = None
 
     @contextmanager
-    def watching(self, send: Any) -> Iterator[Pulse]:
-        pulse = Pulse(send)
-        self._pulses.add(pulse)
+    def watch(self, send: Any) -> Iterator[StreamActivity]:
+        activity = StreamActivity(send)
+        self._pulses.add(activity)
         if self._interval_s and self._wheel is None:
             self._wheel = asyncio.create_task(self._turn())
         try:
-            yield pulse
+            yield activity
         finally:
-            self._pulses.discard(pulse)
+            self._pulses.discard(activity)
 
     async def _turn(self) -> None:
         # Ends by itself when no stream is left, so that nobody has to stop it.
         while self._pulses:
             await asyncio.sleep(self._interval_s / 2)
-            silent = [pulse for pulse in self._pulses if pulse.silent]
-            await asyncio.gather(*(self._beat(pulse) for pulse in silent))
-            for pulse in self._pulses:
-                pulse.silent = True
+            silent = [activity for activity in self._pulses if activity.silent]
+            await asyncio.gather(*(self._beat(activity) for activity in silent))
+            for activity in self._pulses:
+                activity.silent = True
         self._wheel = None
 
-    async def _beat(self, pulse: Pulse) -> None:
+    async def _beat(self, activity: StreamActivity) -> None:
         # A client that does not read must not hold up the comments of all others.
-        frame = {"type": "http.response.body", "body": COMMENT, "more_body": True}
+        frame = {"type": "http.response.body", "body": KEEPALIVE, "more_body": True}
         try:
-            await asyncio.wait_for(pulse.send(frame), timeout=self._interval_s)
+            await asyncio.wait_for(activity.send(frame), timeout=self._interval_s)
         except TimeoutError:
-            self._pulses.discard(pulse)
+            self._pulses.discard(activity)

@@ -20,7 +20,7 @@ IncludePlain = Annotated[list[str] | None, QueryParameter(name="include", requir
 After = FromQuery[str | None]
 Before = FromQuery[str | None]
 Limit = Annotated[int, QueryParameter(ge=1, le=100)]
-InOrder = FromQuery[Literal["asc", "desc"]]
+Order = FromQuery[Literal["asc", "desc"]]
 
 
 def as_objects(page: Page[L]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from antiphon.application.websocket.lanes import Lane
 from antiphon.domain import events as e
 from antiphon.entrypoints.http.dialects import Dialect
-from antiphon.entrypoints.http.errors import RETRY_AFTER_S, ErrorBody, error_body, told
-from antiphon.entrypoints.http.sse import Telling
+from antiphon.entrypoints.http.errors import RETRY_AFTER_S, ErrorBody, error_body, error_fields
+from antiphon.entrypoints.http.sse import ClientEncoder
 
 _encode = msgspec.json.Encoder().encode
 
@@ -26,25 +26,25 @@ class ErrorFrame(
     error: ErrorBody
 
 
-def frame(event: e.Event, lane: Lane, telling: Telling) -> str:
+def event_frame(event: e.Event, lane: Lane, encoder: ClientEncoder) -> str:
     """Return an event as the lane's client sees it.
 
     >>> frame(e.WebSearchSearching(item_id="ws_1", output_index=0), "a", Telling())[-16:]
     '"stream_id":"a"}'
     """
     if isinstance(event, e.Error):
-        error = error_body(500, event.message, event.param, event.code, telling.dialect)
+        error = error_body(500, event.message, event.param, event.code, encoder.dialect)
         number = event.sequence_number
         return text_of(ErrorFrame(stream_id=lane, sequence_number=number, error=error))
-    encoded = telling.encode(event)
+    encoded = encoder.encode(event)
     if lane is not None:  # names need no escapes
         encoded = b'%b,"stream_id":"%b"}' % (encoded[:-1], lane.encode())
     return encoded.decode()
 
 
-def refusal(exc: Exception, lane: Lane, dialect: Dialect) -> str:
+def error_frame(exc: Exception, lane: Lane, dialect: Dialect) -> str:
     """Return the frame of an error that HTTP would answer with a status code."""
-    status, message, param, code = told(exc)
+    status, message, param, code = error_fields(exc)
     error = error_body(status, message, param, code, dialect)
     # Where a code is optional over HTTP, a frame must have one.
     error = replace(error, code=code or error.type)

@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from antiphon.adapters.fetching import (
     DEFAULT_PORTS,
-    Guard,
     HttpFetcher,
     Network,
     NoFetcher,
+    UrlPolicy,
     read_url,
 )
 from antiphon.application.ports import Fetcher
@@ -66,7 +66,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     endpoint: tuple[_Endpoint, ...] = ()
 
 
-def endpoints_of(settings: Settings) -> Sequence[WebhookEndpoint]:
+def read_endpoints(settings: Settings) -> Sequence[WebhookEndpoint]:
     """Return all endpoints, each under a name of its own. Raises: SettingsError."""
     found = tuple(_endpoints_of(settings))
     names = [each.name for each in found]
@@ -78,7 +78,7 @@ def endpoints_of(settings: Settings) -> Sequence[WebhookEndpoint]:
     return found
 
 
-def operators_guard(urls: Sequence[str]) -> Guard:
+def operator_policy(urls: Sequence[str]) -> UrlPolicy:
     """Return what lets exactly these hosts and ports be reached, in the operator's networks too.
 
     There must be URLs: a guard without hosts would let any be reached.
@@ -86,7 +86,7 @@ def operators_guard(urls: Sequence[str]) -> Guard:
     assert urls
     read = [read_url(url) for url in urls]
     hosts = [f"{_host(url)}:{url.port or DEFAULT_PORTS[url.scheme]}" for url in read]
-    return Guard(hosts=hosts, private=OPERATORS_NETWORKS)
+    return UrlPolicy(hosts=hosts, private=OPERATORS_NETWORKS)
 
 
 def _endpoints_of(settings: Settings) -> Iterator[WebhookEndpoint]:
@@ -169,7 +169,7 @@ def webhook_fetcher(endpoints: Sequence[WebhookEndpoint]) -> Fetcher:
     if not endpoints:
         return NoFetcher()
     return HttpFetcher(
-        operators_guard([each.url for each in endpoints]),
+        operator_policy([each.url for each in endpoints]),
         max_bytes=WEBHOOK_ANSWER_BYTES,
         timeout_s=WEBHOOK_TIMEOUT_S,
         max_redirects=0,

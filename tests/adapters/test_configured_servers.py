@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.tool_servers.configured import Own, OwnServers
+from antiphon.adapters.tool_servers.configured import ConfiguredServer, ConfiguredServers
 from antiphon.adapters.tool_servers.in_process import LimitedServer
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.domain.errors import RequestError, ToolServerError
@@ -58,10 +58,12 @@ def shelf() -> Shelf:
     return Shelf()
 
 
-def own_servers(shelf: ToolServer, *, keep_s: float = 60, now: Any = None, **terms: Any) -> Any:
-    own = Own(terms=Terms(label="mine", **terms), server=shelf, secrets=(SECRET,))
+def configured_servers(
+    shelf: ToolServer, *, keep_s: float = 60, now: Any = None, **terms: Any
+) -> Any:
+    own = ConfiguredServer(terms=Terms(label="mine", **terms), server=shelf, secrets=(SECRET,))
     given = {"now": now} if now else {}
-    return OwnServers([own], None, keep_lists_s=keep_s, **given)
+    return ConfiguredServers([own], None, keep_lists_s=keep_s, **given)
 
 
 def limited(shelf: Shelf, **limits: Any) -> ToolSession:
@@ -72,7 +74,7 @@ def limited(shelf: Shelf, **limits: Any) -> ToolSession:
 
 
 async def test_what_the_operator_does_not_allow_is_not_listed_and_not_called(shelf: Shelf) -> None:
-    session = own_servers(shelf, allowed_tools=("take",)).session(ASKED)
+    session = configured_servers(shelf, allowed_tools=("take",)).session(ASKED)
     assert await session.tools() == ({"name": "take"},)
     refused = await session.call("burn", {})
     assert "no tool 'burn'" in refused.error["content"]
@@ -93,7 +95,7 @@ async def test_what_the_operator_does_not_allow_is_not_listed_and_not_called(she
 def test_a_request_decides_on_approval_if_it_says_anything(
     shelf: Shelf, said: Any, operator: str, holds: Any
 ) -> None:
-    servers = own_servers(shelf, require_approval=operator)
+    servers = configured_servers(shelf, require_approval=operator)
     given = {} if said is None else {"require_approval": said}
     asked = McpTool(server_label="mine", **given)
     assert servers.resolve(asked, "tools[0]").require_approval == holds
@@ -112,7 +114,7 @@ def test_a_request_decides_on_approval_if_it_says_anything(
 def test_no_request_says_where_a_server_of_the_operators_is(
     shelf: Shelf, field: str, value: Any
 ) -> None:
-    servers = own_servers(shelf)
+    servers = configured_servers(shelf)
     with pytest.raises(RequestError) as refused:
         servers.resolve(McpTool(server_label="mine", **{field: value}), "tools[3]")
     assert refused.value.param == f"tools[3].{field}"
@@ -125,7 +127,7 @@ def test_no_request_says_where_a_server_of_the_operators_is(
 
 async def test_a_list_is_kept_for_all_responses_for_a_while(shelf: Shelf) -> None:
     passed = [0.0]
-    servers = own_servers(shelf, keep_s=60, now=lambda: passed[0])
+    servers = configured_servers(shelf, keep_s=60, now=lambda: passed[0])
     lists = [await servers.session(ASKED).tools() for _ in range(3)]
     assert (shelf.listed, len(set(map(str, lists)))) == (1, 1)
     passed[0] = 60
@@ -134,7 +136,7 @@ async def test_a_list_is_kept_for_all_responses_for_a_while(shelf: Shelf) -> Non
 
 
 async def test_a_list_that_failed_is_asked_for_again(shelf: Shelf) -> None:
-    servers = own_servers(shelf)
+    servers = configured_servers(shelf)
     shelf.error = ToolServerError("not yet")
     with pytest.raises(ToolServerError):
         await servers.session(ASKED).tools()
@@ -143,7 +145,7 @@ async def test_a_list_that_failed_is_asked_for_again(shelf: Shelf) -> None:
 
 
 async def test_no_list_is_kept_for_no_seconds(shelf: Shelf) -> None:
-    servers = own_servers(shelf, keep_s=0)
+    servers = configured_servers(shelf, keep_s=0)
     for _ in range(2):
         await servers.session(ASKED).tools()
     assert shelf.listed == 2
@@ -153,7 +155,7 @@ async def test_no_list_is_kept_for_no_seconds(shelf: Shelf) -> None:
 
 
 async def test_secrets_are_in_no_error(shelf: Shelf) -> None:
-    session = own_servers(shelf).session(ASKED)
+    session = configured_servers(shelf).session(ASKED)
     shelf.error = ToolServerError(f"401 for {SECRET}")
     with pytest.raises(ToolServerError) as failure:
         await session.tools()
@@ -161,7 +163,9 @@ async def test_secrets_are_in_no_error(shelf: Shelf) -> None:
     shelf.error = None
     shelf.result = ToolResult(error={"type": "x", "content": [{"text": f"bad {SECRET}"}]})
     assert SECRET not in str(await session.call("take", {}))
-    assert SECRET not in repr(Own(terms=Terms(label="a"), server=shelf, secrets=(SECRET,)))
+    assert SECRET not in repr(
+        ConfiguredServer(terms=Terms(label="a"), server=shelf, secrets=(SECRET,))
+    )
 
 
 # --- limits ---
@@ -231,5 +235,5 @@ async def test_an_output_that_is_too_long_is_none(shelf: Shelf) -> None:
 
 async def test_all_are_closed_with_the_server(shelf: Shelf, caplog: Any) -> None:
     caplog.set_level(logging.DEBUG)
-    await own_servers(LimitedServer(shelf, "mine", timeout_s=1, max_bytes=1)).aclose()
+    await configured_servers(LimitedServer(shelf, "mine", timeout_s=1, max_bytes=1)).aclose()
     assert shelf.closed == 1

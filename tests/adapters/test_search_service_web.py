@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.loopback_server import Sink, answer, chunked, listening, redirect
+from tests.loopback_server import LoopbackServer, answer, chunked, listening, redirect
 from tests.search_web import LOOPBACK, searched
 
-from antiphon.adapters.fetching import Guard
-from antiphon.adapters.web.search_service_web import SearchedWeb
+from antiphon.adapters.fetching import UrlPolicy
+from antiphon.adapters.web.search_service_web import SearchServiceWeb
 from antiphon.adapters.web.search_services import (
     BraveService,
     SearchService,
@@ -37,13 +37,13 @@ FOUND = {"results": [{"url": "https://a.example/", "title": "A", "content": "x"}
 
 
 @pytest.fixture
-async def sink() -> AsyncIterator[Sink]:
+async def sink() -> AsyncIterator[LoopbackServer]:
     async with listening() as sink:
         yield sink
 
 
 @pytest.fixture(params=SERVICES)
-def service(request: pytest.FixtureRequest, sink: Sink) -> SearchService:
+def service(request: pytest.FixtureRequest, sink: LoopbackServer) -> SearchService:
     return SERVICES[request.param](f"http://127.0.0.1:{sink.port}/search")
 
 
@@ -57,7 +57,7 @@ async def told(*words: str) -> AsyncIterator[None]:
         assert secret not in sentence
 
 
-async def search(web: SearchedWeb, query: str = "bells", **given: Any) -> list[str]:
+async def search(web: SearchServiceWeb, query: str = "bells", **given: Any) -> list[str]:
     found = await web.search(query, **{"most": 5, "domains": EVERYWHERE, **given})
     return [each.url for each in found]
 
@@ -65,7 +65,7 @@ async def search(web: SearchedWeb, query: str = "bells", **given: Any) -> list[s
 # --- what services are asked, and how they fail ---
 
 
-async def test_searxng_is_asked_for_json_with_sites_in_the_query(sink: Sink) -> None:
+async def test_searxng_is_asked_for_json_with_sites_in_the_query(sink: LoopbackServer) -> None:
     sink.answers["/sx/search"] = answer(json.dumps(FOUND).encode())
     web = searched(sink, SearxngService(f"http://127.0.0.1:{sink.port}/sx/"))
     domains = DomainFilter(allowed=("a.example",), blocked=("b.a.example",))
@@ -77,7 +77,7 @@ async def test_searxng_is_asked_for_json_with_sites_in_the_query(sink: Sink) -> 
     }
 
 
-async def test_brave_is_asked_with_the_key_and_where_the_user_is(sink: Sink) -> None:
+async def test_brave_is_asked_with_the_key_and_where_the_user_is(sink: LoopbackServer) -> None:
     result = {"url": "https://a.example/", "title": "A &amp; B", "description": "a <b>c</b> 1 < 2"}
     sink.answers["/search"] = answer(json.dumps({"web": {"results": [result]}}).encode())
     web = searched(sink, BraveService(KEY, f"http://127.0.0.1:{sink.port}/search"))
@@ -92,14 +92,14 @@ async def test_brave_is_asked_with_the_key_and_where_the_user_is(sink: Sink) -> 
     assert KEY not in head.split("\r\n", 1)[0]
 
 
-async def test_brave_may_find_nothing_of_the_web(sink: Sink) -> None:
+async def test_brave_may_find_nothing_of_the_web(sink: LoopbackServer) -> None:
     sink.answers["/search"] = answer(b'{"query": {}, "mixed": {}}')
     assert not await search(
         searched(sink, BraveService(KEY, f"http://127.0.0.1:{sink.port}/search"))
     )
 
 
-async def test_tavily_is_asked_for_the_domains(sink: Sink) -> None:
+async def test_tavily_is_asked_for_the_domains(sink: LoopbackServer) -> None:
     sink.answers["/search"] = answer(json.dumps(FOUND).encode())
     web = searched(sink, TavilyService(KEY, f"http://127.0.0.1:{sink.port}/search"))
     domains = DomainFilter(allowed=("a.example",), blocked=("b.example",))
@@ -113,7 +113,7 @@ async def test_tavily_is_asked_for_the_domains(sink: Sink) -> None:
     }
 
 
-async def test_a_query_is_as_long_as_services_take(sink: Sink) -> None:
+async def test_a_query_is_as_long_as_services_take(sink: LoopbackServer) -> None:
     sink.answers["/search"] = answer(b"{}")
     web = searched(sink, SearxngService(f"http://127.0.0.1:{sink.port}"))
     domains = DomainFilter(allowed=tuple(f"{number}.example" for number in range(100)))
@@ -122,7 +122,9 @@ async def test_a_query_is_as_long_as_services_take(sink: Sink) -> None:
     assert len(query) <= 400
 
 
-async def test_a_query_of_nothing_is_not_asked(sink: Sink, service: SearchService) -> None:
+async def test_a_query_of_nothing_is_not_asked(
+    sink: LoopbackServer, service: SearchService
+) -> None:
     assert not await search(searched(sink, service), " \n\x00")
     assert sink.connections == 0
 
@@ -132,7 +134,11 @@ STATUSES = {401: "refuses", 403: "refuses", 429: "no more", 500: "failed", 503: 
 
 @pytest.mark.parametrize(("status", "word"), STATUSES.items())
 async def test_a_service_that_refuses_or_fails_is_told(
-    sink: Sink, service: SearchService, status: int, word: str, caplog: pytest.LogCaptureFixture
+    sink: LoopbackServer,
+    service: SearchService,
+    status: int,
+    word: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     sink.answers["/search"] = answer(b"secret of theirs", status=f"{status} X")
     async with told(word):
@@ -161,7 +167,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN)
 async def test_an_answer_that_is_none_is_told(
-    sink: Sink, service: SearchService, broken: str
+    sink: LoopbackServer, service: SearchService, broken: str
 ) -> None:
     sink.answers |= {"/search": BROKEN[broken], "/elsewhere": answer(b"{}")}
     async with told("search service failed"):
@@ -170,7 +176,7 @@ async def test_an_answer_that_is_none_is_told(
 
 
 @pytest.mark.parametrize("kind", SERVICES)
-async def test_an_answer_without_an_end_is_left_early(sink: Sink, kind: str) -> None:
+async def test_an_answer_without_an_end_is_left_early(sink: LoopbackServer, kind: str) -> None:
     sink.answers["/endless/search"] = b"HTTP/1.1 200 OK\r\n\r\n"
     service = SERVICES[kind](f"http://127.0.0.1:{sink.port}/endless/search")
     async with told("failed"):
@@ -178,7 +184,7 @@ async def test_an_answer_without_an_end_is_left_early(sink: Sink, kind: str) -> 
     assert sink.endless_bytes < 20_000_000
 
 
-async def test_a_service_that_hangs_is_left_in_time(sink: Sink) -> None:
+async def test_a_service_that_hangs_is_left_in_time(sink: LoopbackServer) -> None:
     sink.answers["/hang/search"] = b"HTTP/1.1 200 OK\r\n"
     web = searched(sink, SearxngService(f"http://127.0.0.1:{sink.port}/hang"), timeout_s=0.2)
     with pytest.raises(WebError):
@@ -186,7 +192,7 @@ async def test_a_service_that_hangs_is_left_in_time(sink: Sink) -> None:
 
 
 async def test_a_key_does_not_go_where_a_service_redirects_to(
-    sink: Sink, service: SearchService
+    sink: LoopbackServer, service: SearchService
 ) -> None:
     async with listening() as other:
         sink.answers["/search"] = redirect(f"http://127.0.0.1:{other.port}/search")
@@ -198,7 +204,7 @@ async def test_a_key_does_not_go_where_a_service_redirects_to(
 # --- pages ---
 
 
-async def read(sink: Sink, path: str = "/page", **given: Any) -> WebPage:
+async def read(sink: LoopbackServer, path: str = "/page", **given: Any) -> WebPage:
     web = searched(sink, SearxngService("http://127.0.0.1:1"), **given)
     try:
         return await web.read(f"http://127.0.0.1:{sink.port}{path}")
@@ -206,7 +212,7 @@ async def read(sink: Sink, path: str = "/page", **given: Any) -> WebPage:
         await web.aclose()
 
 
-async def test_a_page_is_where_its_redirects_lead(sink: Sink) -> None:
+async def test_a_page_is_where_its_redirects_lead(sink: LoopbackServer) -> None:
     sink.answers |= {
         "/page": redirect("/b/there#x"),
         "/b/there": answer(b"# T\n\n[next](c)", "content-type: text/markdown"),
@@ -233,14 +239,14 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-async def test_text_of_many_kinds_is_read(sink: Sink, kind: str) -> None:
+async def test_text_of_many_kinds_is_read(sink: LoopbackServer, kind: str) -> None:
     content, text = TEXTS[kind]
     sink.answers["/page"] = answer(content, f"content-type: {kind}")
     page = await read(sink)
     assert (page.title, page.text, page.links) == ("page", text, ())
 
 
-async def test_text_is_clean_and_bounded(sink: Sink) -> None:
+async def test_text_is_clean_and_bounded(sink: LoopbackServer) -> None:
     hidden = "a\x08\x1b[2J\u202eb\u2028c【0†d】" + "".join(chr(0xE0000 + ord(c)) for c in "hidden")
     sink.answers["/page"] = answer(hidden.encode() + b"x" * 2_000_000)
     page = await read(sink, max_bytes=3_000_000)
@@ -270,26 +276,28 @@ async def test_text_is_clean_and_bounded(sink: Sink) -> None:
         (b"nonsense\r\n\r\n", "could not be fetched"),
     ],
 )
-async def test_a_page_that_cannot_be_read_is_told(sink: Sink, content: bytes, word: str) -> None:
+async def test_a_page_that_cannot_be_read_is_told(
+    sink: LoopbackServer, content: bytes, word: str
+) -> None:
     sink.answers["/page"] = content
     async with told(word):
         await read(sink)
 
 
-async def test_a_page_that_hangs_is_left_in_time(sink: Sink) -> None:
+async def test_a_page_that_hangs_is_left_in_time(sink: LoopbackServer) -> None:
     sink.answers["/hang"] = answer(b"half")[:-2]
     with pytest.raises(WebError):
         await read(sink, "/hang", timeout_s=0.2)
 
 
-async def test_a_page_without_an_end_is_left_early(sink: Sink) -> None:
+async def test_a_page_without_an_end_is_left_early(sink: LoopbackServer) -> None:
     sink.answers["/endless"] = b"HTTP/1.1 200 OK\r\n\r\n"
     async with told("bytes"):
         await read(sink, "/endless")
     assert sink.endless_bytes < 20_000_000
 
 
-async def test_nothing_remembers_a_cookie(sink: Sink) -> None:
+async def test_nothing_remembers_a_cookie(sink: LoopbackServer) -> None:
     sink.answers["/page"] = answer(b"text", "set-cookie: a=b; Path=/")
     web = searched(sink, SearxngService("http://127.0.0.1:1"))
     for _ in range(2):
@@ -311,19 +319,19 @@ async def test_nothing_remembers_a_cookie(sink: Sink) -> None:
         "http://moves.example/",
     ],
 )
-async def test_no_page_inside_is_read(sink: Sink, url: str) -> None:
+async def test_no_page_inside_is_read(sink: LoopbackServer, url: str) -> None:
     looks = iter([["8.8.8.8", "127.0.0.1"], ["127.0.0.1"]])
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         return next(looks) if host == "moves.example" else ["127.0.0.1"]
 
-    web = searched(sink, SearxngService("http://127.0.0.1:1"), pages=Guard(), resolve=resolve)
+    web = searched(sink, SearxngService("http://127.0.0.1:1"), pages=UrlPolicy(), resolve=resolve)
     async with told():
         await web.read(url.replace("{port}", str(sink.port)))
     assert sink.connections == 0
 
 
-async def test_the_operators_own_network_may_hold_pages(sink: Sink) -> None:
+async def test_the_operators_own_network_may_hold_pages(sink: LoopbackServer) -> None:
     sink.answers["/page"] = answer(b"intranet")
-    guard = Guard(hosts=[f"127.0.0.1:{sink.port}"], private=[LOOPBACK])
+    guard = UrlPolicy(hosts=[f"127.0.0.1:{sink.port}"], private=[LOOPBACK])
     assert (await read(sink, pages=guard)).text == "intranet"

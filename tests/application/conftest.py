@@ -69,7 +69,7 @@ STOP = d.TurnEnd("stop", TurnUsage(input=3, output=2))
 Played = Sequence[Sequence[d.Delta] | Exception | asyncio.Event]
 
 
-class PlayedTurn(ModelTurn):
+class FakeTurn(ModelTurn):
     """Plays batches of deltas; an exception among them is raised, an event is waited for."""
 
     def __init__(self, played: Played) -> None:
@@ -99,7 +99,7 @@ class PlayedTurn(ModelTurn):
         return [TurnUsage(input=3, output=2)]
 
 
-class PlayedModel(Model):
+class FakeModel(Model):
     """A model whose next turns are set by the test."""
 
     names: Sequence[str] = ("m",)
@@ -115,7 +115,7 @@ class PlayedModel(Model):
         self.refusal: Exception | None = None
         self.dead: Exception | None = None
         self.turns: list[Turn] = []
-        self.begun: list[PlayedTurn] = []
+        self.begun: list[FakeTurn] = []
 
     async def start(self) -> None: ...
 
@@ -137,11 +137,11 @@ class PlayedModel(Model):
         if isinstance(played, Exception):
             raise played
         self.turns.append(turn)
-        self.begun.append(PlayedTurn(played))
+        self.begun.append(FakeTurn(played))
         return self.begun[-1]
 
 
-class PlayedTools(ToolServers, ToolSession):
+class FakeTools(ToolServers, ToolSession):
     """MCP servers that all have the same tools; the test says what calls give."""
 
     def __init__(self) -> None:
@@ -250,11 +250,11 @@ class House:
     ) -> None:
         numbers = count(1)
         self.owner = owner
-        self.model = PlayedModel()
+        self.model = FakeModel()
         self.store = FailingStore() if store is None else store
         self.log = MemoryEventLog()
         self.runs = ActiveRuns(slots=2)
-        self.tools = PlayedTools()
+        self.tools = FakeTools()
         load_media = LoadMedia(MemoryFileStore(), NoFetcher(), PdfReader())
         show_items = ShowItems(load_media, unseal=unseal)
         models = Models([model or self.model])

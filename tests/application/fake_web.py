@@ -10,7 +10,7 @@ from antiphon.application.ports import DomainFilter, Json, Web, WebPage, WebResu
 from antiphon.domain.errors import WebError
 
 
-class PlayedWeb(Web):
+class FakeWeb(Web):
     """A web of a few pages; `held` are URLs and queries that wait for `go`."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from antiphon.application.ports import EventChunk, NewRun, StoredItem
 from antiphon.domain.errors import NotFound
 from antiphon.testing.event_log import numbers, rest, several_turns, text, whole
 from antiphon.testing.response_store import (
-    FAR_AHEAD,
+    FAR_FUTURE,
     US,
     claim,
     context_of,
@@ -201,7 +201,7 @@ async def test_what_is_deleted_for_room_leaves_nothing_behind() -> None:
             response_id=f"resp_{name}",
             fingerprint=b"",
             owner="srv_a",
-            expires_at=FAR_AHEAD,
+            expires_at=FAR_FUTURE,
         )
         await store.create(US, running(name, run=run))
         assert await end(store, finished(name))

@@ -25,7 +25,7 @@ from antiphon.application.ports import (
 )
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
-from antiphon.testing.idempotency_store import PRINT, reserve
+from antiphon.testing.idempotency_store import FINGERPRINT, reserve
 from antiphon.testing.response_store import (
     OWNER,
     US,
@@ -35,10 +35,10 @@ from antiphon.testing.response_store import (
     converse,
     end,
     finished,
+    is_locked,
     item,
     items_of,
     keep,
-    locked,
     running,
     turns,
     until,
@@ -483,7 +483,7 @@ async def test_of_two_servers_that_claim_a_conversation_one_succeeds(
         names = (f"resp_{turn}", f"resp_other_{turn}")
         refused = await asyncio.gather(
             *[
-                locked(one.claim(US, "conv_a", name, owner=OWNER))
+                is_locked(one.claim(US, "conv_a", name, owner=OWNER))
                 for one, name in zip((store, another), names, strict=True)
             ]
         )
@@ -507,7 +507,9 @@ async def test_a_key_whose_response_is_being_created_is_given_to_nobody(
         asking = asyncio.create_task(reserve(another, "b", owner="srv_b"))
         await until(lambda: admin.fetchval(waiting, 2))
     await creating
-    assert await asking == IdempotencyRecord(response_id="resp_a", fingerprint=PRINT, exists=True)
+    assert await asking == IdempotencyRecord(
+        response_id="resp_a", fingerprint=FINGERPRINT, exists=True
+    )
 
 
 async def test_a_server_that_is_stopped_in_a_transaction_keeps_a_run_from_nobody(

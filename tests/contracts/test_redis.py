@@ -123,7 +123,7 @@ async def own(tmp_path: Path) -> AsyncIterator[OwnRedis]:
 @pytest.fixture
 async def ours(own: OwnRedis) -> AsyncIterator[RedisStore]:
     """A store on it that does not wait for long."""
-    ours = RedisStore(own.url, patience_s=0.3, timeout_s=0.5)
+    ours = RedisStore(own.url, retry_s=0.3, timeout_s=0.5)
     await ours.start()
     yield ours
     await ours.aclose()

@@ -34,10 +34,10 @@ from antiphon.testing.response_store import (
     finished,
     input_of,
     is_gone,
+    is_locked,
     item,
     items_of,
     keep,
-    locked,
     running,
     say,
     turns,
@@ -205,8 +205,8 @@ async def test_of_two_processes_that_claim_a_conversation_one_succeeds(
     await converse(store, "a")
     for turn in range(10):
         refused = await asyncio.gather(
-            locked(claim(store, "a", f"{turn}")),
-            locked(claim(other, "a", f"{turn}_other")),
+            is_locked(claim(store, "a", f"{turn}")),
+            is_locked(claim(other, "a", f"{turn}_other")),
         )
         assert sorted(refused) == [False, True]
         await store.release(US, "conv_a", f"resp_{turn}")

@@ -31,9 +31,9 @@ from antiphon.testing.response_store import (
     converse,
     end,
     finished,
+    is_locked,
     item,
     keep,
-    locked,
     running,
     turns,
     until,
@@ -304,7 +304,7 @@ async def reads_well(path: Path) -> bool:
         [left] = await take(store)
         assert left.lease == lease("b", epoch=1)
         assert left.job is None
-        assert not await locked(claim(store, "c", "new"))
+        assert not await is_locked(claim(store, "c", "new"))
         ours = await store.use(US)
         await keep(store, "new")
         more = await store.use(US)
@@ -326,7 +326,7 @@ import os, shutil, signal, sys
 from pathlib import Path
 import apsw
 from antiphon.adapters.stores import sqlite_file
-from antiphon.adapters.stores.file_lock import UseLock
+from antiphon.adapters.stores.file_lock import FileLock
 
 old, folder = map(Path, sys.argv[1:])
 
@@ -347,7 +347,7 @@ while status:
     child = os.fork()
     if not child:
         die_at(statement)
-        sqlite_file._open(path, "sqlite", 5000, UseLock(path), lambda db: None)
+        sqlite_file._open(path, "sqlite", 5000, FileLock(path), lambda db: None)
         os._exit(0)
     _, status = os.waitpid(child, 0)
 print(statement)
@@ -471,7 +471,7 @@ async def state_of(store: SqliteStore) -> object:
         await store.conversation_items(US, "conv_c"),
         await store.held(OWNER),
         await store.use(US),
-        await locked(claim(store, "c", "other")),
+        await is_locked(claim(store, "c", "other")),
     )
 
 

@@ -15,7 +15,7 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import ApiKey, NewRun, StorageUsage, Store, WebhookDelivery
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import AntiphonError
-from antiphon.testing.response_store import FAR_AHEAD, finished, item, running
+from antiphon.testing.response_store import FAR_FUTURE, finished, item, running
 from antiphon.testing.run_store import chunk, lease
 
 SEEDS = int(os.environ.get("ANTIPHON_TEST_SEEDS", "3"))
@@ -105,7 +105,7 @@ class Asks:
             after=None if within else self.one(None, *NAMES),
             within=within,
             status=self.one("queued", "in_progress"),
-            expires_at=self.one(None, 1.0, FAR_AHEAD),
+            expires_at=self.one(None, 1.0, FAR_FUTURE),
             run=NewRun(
                 owner=owner,
                 job=self.one(None, b"job"),
@@ -190,7 +190,7 @@ class Asks:
             response_id=response_id,
             fingerprint=fingerprint,
             owner=owner,
-            expires_at=FAR_AHEAD,
+            expires_at=FAR_FUTURE,
         )
 
     async def a_key_less(self) -> Ask:

@@ -114,7 +114,7 @@ def end(seq: Sequencer, how: str) -> list[e.Event]:
     return seq.cancel()
 
 
-def folded(events: Sequence[e.Event]) -> list[Any]:
+def merge_deltas(events: Sequence[e.Event]) -> list[Any]:
     """Fold a stream as a client does: by index, from the deltas, never from the final Response."""
     texts: dict[tuple[int, str, int], str] = {}
     items: list[Any] = []

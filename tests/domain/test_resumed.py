@@ -31,7 +31,7 @@ from .delta_strategies import (
     TOOL_STARTS,
     USAGE,
     end,
-    folded,
+    merge_deltas,
     sequencer,
     types,
 )
@@ -74,7 +74,7 @@ def check(stream: Sequence[e.Event], response: Response) -> None:
         state = advance(state, event)
     assert state is State.OVER
     assert [event.sequence_number for event in stream] == list(range(len(stream)))
-    assert tuple(folded(stream)) == response.output
+    assert tuple(merge_deltas(stream)) == response.output
     assert stream[-1].response == response  # type: ignore[attr-defined]
 
 

@@ -26,7 +26,7 @@ from .delta_strategies import (
     TOOL_STARTS,
     USAGE,
     end,
-    folded,
+    merge_deltas,
     running,
     sequencer,
     types,
@@ -269,7 +269,7 @@ def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
     done = [event.item.id for event in events if isinstance(event, e.ItemDone)]
     assert added == done
     assert len(set(added)) == len(added)
-    assert tuple(folded(events)) == seq.response.output
+    assert tuple(merge_deltas(events)) == seq.response.output
     assert events[-1].response is seq.response  # type: ignore[attr-defined]
     assert sum(isinstance(event, e.TERMINAL) for event in events) == 1
 

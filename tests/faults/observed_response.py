@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
-from tests.faults.replicas import frames_of, number_of
+from tests.faults.replicas import frames_of, sequence_number_of
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 
-class Watched:
+class ObservedResponse:
     """A response and every frame that was shown of it, by any server, to any reader."""
 
     def __init__(self, response_id: str) -> None:
@@ -72,7 +72,7 @@ class Reader(threading.Thread):
         self._servers = servers
         self._key = key
         self._deadline = time.monotonic() + limit_s
-        self.watched: Watched | None = None
+        self.watched: ObservedResponse | None = None
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -125,8 +125,8 @@ class Reader(threading.Thread):
     def _see(self, frame: bytes) -> None:
         if self.watched is None:
             event = json.loads(frame.partition(b"data: ")[2])
-            self.watched = Watched(event["response"]["id"])
-        number = number_of(frame)
+            self.watched = ObservedResponse(event["response"]["id"])
+        number = sequence_number_of(frame)
         known = self.watched.frames
         assert number in known or number == self.watched.last + 1, f"{number} leaves a gap"
         self.watched.see({number: frame})

@@ -173,7 +173,7 @@ class _OfAsked:
         return getattr(getattr(_ASKED.get(), self._services)(), self._name)
 
 
-class Simulated:
+class SimulatedServer:
     """A server, as the container makes it; `kill` and `stop` are its two ends."""
 
     def __init__(self, folder: Path, kept: MemoryStore, **settings: Any) -> None:
@@ -287,7 +287,7 @@ class Answer(msgspec.Struct, kw_only=True):
         return None
 
 
-class Shown(Protocol):
+class FrameObserver(Protocol):
     """Is told of each event that a client gets, before anybody else has a turn."""
 
     async def __call__(self, response_id: str, number: int, frame: bytes) -> None: ...
@@ -296,14 +296,14 @@ class Shown(Protocol):
 class Clients:
     """Asks servers, and remembers every answer."""
 
-    def __init__(self, app: Any, shown: Shown) -> None:
+    def __init__(self, app: Any, shown: FrameObserver) -> None:
         self._app = app
         self._shown = shown
         self.answers: list[Answer] = []
 
     async def ask(
         self,
-        server: Simulated,
+        server: SimulatedServer,
         method: str,
         path: str,
         asked: dict[str, Any] | None = None,

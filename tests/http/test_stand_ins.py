@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from .conftest import create, frames, script, wait_until
-from .test_mcp import Site, server_tool, types
+from .test_mcp import FakeMcpServer, server_tool, types
 
 Json = dict[str, Any]
 
@@ -113,7 +113,7 @@ def test_a_tool_of_this_server_waits_for_no_approval(http: httpx.Client) -> None
 
 
 def test_without_the_setting_a_label_is_a_label(serve: Any, model: str) -> None:
-    site = Site()
+    site = FakeMcpServer()
     allowed = {"fetch.urls": True, "fetch.hosts": ["127.0.0.1:*"], "fetch.private": ["127.0.0.1"]}
     try:
         with serve(**allowed) as server, httpx.Client(base_url=server.api) as client:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from antiphon.adapters.sandboxes.process_tree import below
+from antiphon.adapters.sandboxes.process_tree import descendants
 from antiphon.application.ports import CommandExit, CommandOutput, Sandbox
 from antiphon.domain.errors import SandboxError
 
@@ -221,7 +221,7 @@ async def test_a_fork_bomb_ends_with_its_command(sandbox: Any, command: str) -> 
 
 async def left_of(sandbox: Any) -> int:
     """Return how many processes there are beside the first one."""
-    return len(list(below(sandbox._process._pid)))
+    return len(list(descendants(sandbox._process._pid)))
 
 
 LEFT = {
@@ -248,7 +248,7 @@ async def test_no_process_is_left_behind_by_code(sandbox: Any) -> None:
 async def test_between_calls_both_processes_stand_still(sandbox: Any) -> None:
     await printed(sandbox, "true")
     process = sandbox._process
-    for pid in (process._pid, *below(process._pid)):
+    for pid in (process._pid, *descendants(process._pid)):
         deadline = time.monotonic() + 5
         while "State:\tT (stopped)" not in _status(pid):
             assert time.monotonic() < deadline

@@ -11,7 +11,7 @@ import pytest
 from antiphon.domain import conversation as c
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
-from antiphon.entrypoints.http.bodies import BodyLimits, check_shape
+from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity
 
 LIMIT_S = 0.25
 """CPU time. `python -m benchmarks.long_history` takes a fifth of it, on a faster machine."""
@@ -43,7 +43,7 @@ def test_two_thousand_items_of_five_megabytes_are_taken_in_at_once() -> None:
     spent = []
     for _ in range(3):
         began = time.thread_time()
-        check_shape(history, BodyLimits())
+        check_complexity(history, BodyLimits())
         entries = c.entries(decode_request(history).request.input)
         items = [entry.item for entry in entries]
         c.check_ids([], items)

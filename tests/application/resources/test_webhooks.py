@@ -26,7 +26,7 @@ from antiphon.application.resources.webhooks import (
     WebhookEndpoint,
 )
 from antiphon.domain.response import Response
-from antiphon.entrypoints.wiring.webhooks import operators_guard
+from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 OLD, NEW = b"o" * 32, b"n" * 32
 ENDS = ("completed", "failed", "cancelled", "incomplete")
@@ -109,7 +109,7 @@ def deliverer(
     store: MemoryStore, *endpoints: WebhookEndpoint, timeout_s: float = 5, **options: Any
 ) -> SendDeliveries:
     fetcher = HttpFetcher(
-        operators_guard([each.url for each in endpoints]),
+        operator_policy([each.url for each in endpoints]),
         max_bytes=1000,
         timeout_s=timeout_s,
         max_redirects=0,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.application.conftest import House
-from tests.application.fake_web import PlayedWeb
+from tests.application.fake_web import FakeWeb
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_chat
@@ -62,7 +62,7 @@ async def searching(engine: RecordedEngine, request: pytest.FixtureRequest) -> H
     made = FORMATS[request.node.callspec.params["engine"]][0]()
     model = TokenModel(lambda: made, engine)
     await model.start()
-    return House(model=model, hosted=[WebSearchProvider(PlayedWeb())])
+    return House(model=model, hosted=[WebSearchProvider(FakeWeb())])
 
 
 def asked(*turns: Any) -> str:
