@@ -74,8 +74,17 @@ def take_in(body: bytes) -> dict[str, float]:
     request = timed("request", lambda: decode_request(body).request)
     entries = timed("items", lambda: c.entries(request.input))
     items = [entry.item for entry in entries]
-    timed("rules", lambda: (c.check_ids([], items), c.check_pairs(items), c.shown(items)))
-    timed("resources", lambda: [c.resource(each, lambda prefix: f"{prefix}_1") for each in entries])
+    timed(
+        "rules",
+        lambda: (
+            c.check_ids([], items),
+            c.check_call_output_pairs(items),
+            c.items_for_model(items),
+        ),
+    )
+    timed(
+        "resources", lambda: [c.to_resource(each, lambda prefix: f"{prefix}_1") for each in entries]
+    )
     return spent | {"all": sum(spent.values())}
 
 

@@ -383,7 +383,7 @@ class Compacting(
 TERMINAL: tuple[type[Event], ...] = (Completed, Incomplete, Failed)
 """The last event of a stream is one of these, and nothing follows it."""
 
-OF_RESPONSE = (Created, Queued, InProgress, Completed, Incomplete, Failed)
+RESPONSE_EVENTS = (Created, Queued, InProgress, Completed, Incomplete, Failed)
 """Events that show the response as it stands."""
 
 

@@ -372,12 +372,12 @@ def answers(item: Item) -> str | None:
     return None
 
 
-def asks(item: Item) -> str | None:
+def call_id_of(item: Item) -> str | None:
     """Return the call_id of `item`, if it is a call that another item answers."""
     return getattr(item, "call_id") if type(item) in ANSWERED_BY else None  # noqa: B009
 
 
-def is_run_here(item: Item) -> bool:
+def is_server_run_call(item: Item) -> bool:
     """Whether a call that another item answers was for the server to run, so that no client owes
     its output: there is none where the response ended before."""
     return isinstance(item, ShellCall) and (item.environment or {}).get("type") == REFERENCE

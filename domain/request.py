@@ -101,7 +101,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
 
 class PromptParam(Struct, frozen=True, kw_only=True):
-    """A template, and what stands for its placeholders: texts, or parts (domain/prompts.py)."""
+    """A template, and the values of its placeholders (domain/prompt_templates.py)."""
 
     id: str
     version: str | None = None
@@ -219,7 +219,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     watermarking: bool | None = None
 
     @property
-    def only_warms_up(self) -> bool:
+    def is_prewarm(self) -> bool:
         """Whether the prompt is only to be cached, and nothing to be generated (api_surface 9)."""
         options = self.prompt_cache_options
         return self.generate is False or (options is not None and options.prewarm is True)
@@ -243,7 +243,7 @@ CHAT_COMPLETIONS_FIELDS = {
 }
 """Fields of another API, and what they are called in this one: refused, lest they go unnoticed."""
 
-WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
+IGNORED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "access_programs": (),
     "image": (),
     "media_io_kwargs": (),

@@ -109,7 +109,7 @@ class Response(Struct, frozen=True, kw_only=True):
     output_messages: tuple[Json, ...] | UnsetType = UNSET
 
     @property
-    def leaves_items(self) -> bool:
+    def keeps_items(self) -> bool:
         """Whether its items go on in its conversation: one that failed changes nothing there."""
         return self.status != "failed"
 

@@ -133,7 +133,7 @@ from antiphon.entrypoints.wiring.stores import (
     sqlite_store,
     store_kind,
 )
-from antiphon.entrypoints.wiring.tools import hosted, stand_ins, tool_servers
+from antiphon.entrypoints.wiring.tools import hosted, tool_servers, tool_substitutions
 from antiphon.entrypoints.wiring.web_search import web
 from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
@@ -278,7 +278,7 @@ class Container(containers.DeclarativeContainer):
             providers.Singleton(FileSearchProvider, find_vector_store, search_vector_stores),
             settings,
         ),
-        stand_ins=providers.Singleton(stand_ins, settings, tool_servers),
+        tool_substitutions=providers.Singleton(tool_substitutions, settings, tool_servers),
     )
     plan_turns = providers.Singleton(
         PlanTurns,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from antiphon.application.ports import FileToAdd, IndexJob, Vectors, VectorStores
-from antiphon.domain.chunks import TextChunk
 from antiphon.domain.errors import NotFound
-from antiphon.domain.filters import filter_of
+from antiphon.domain.file_filters import parse_filter
 from antiphon.domain.ranking import Passage
+from antiphon.domain.text_chunks import TextChunk
 from antiphon.domain.vector_stores import (
     ChunkSizes,
     ExpiresAfter,
@@ -84,7 +84,7 @@ async def found(
     """Search the first store; best by words first."""
     store_ids = given.pop("store_ids", ["vs_1"])
     passages = await stores.search(tenant, store_ids, words=words, most=most, **given)
-    return sorted(passages, key=lambda each: (-each.by_words, each.id))
+    return sorted(passages, key=lambda each: (-each.text_score, each.id))
 
 
 def texts(passages: Sequence[Passage]) -> list[str]:
@@ -174,7 +174,7 @@ class VectorStoresContract:
         assert (store.status, store.file_counts.in_progress) == ("in_progress", 1)
         job = await job_of(stores, "file-a")
         assert (job.tenant, job.filename, job.sizes, job.attempt) == (US, "a.txt", SIZES, 1)
-        chunks = [TextChunk(text="one two"), TextChunk(text="two three", repeats=3)]
+        chunks = [TextChunk(text="one two"), TextChunk(text="two three", overlap_chars=3)]
         assert await stores.add_chunks(job, chunks, None, first=True)
         assert await found(stores, "one") == []  # not before it is all there
         assert await stores.finish(job)
@@ -298,8 +298,8 @@ class VectorStoresContract:
         await indexed(stores, "a", "Opening hours and holidays.", best, "A refund of our energy.")
         passages = await found(stores, "refund weeks?")
         assert texts(passages) == [best, "A refund of our energy."]
-        assert all(0 < passage.by_words <= 1 for passage in passages)
-        assert passages[0].by_words > passages[1].by_words
+        assert all(0 < passage.text_score <= 1 for passage in passages)
+        assert passages[0].text_score > passages[1].text_score
 
     @pytest.mark.parametrize(
         "words",
@@ -335,7 +335,7 @@ class VectorStoresContract:
         await stores.create(US, a_store())
         await indexed(stores, "a", "hello old", year=2020)
         await indexed(stores, "b", "hello new", year=2026)
-        fits = filter_of({"type": "gt", "key": "year", "value": 2024}, "filters")
+        fits = parse_filter({"type": "gt", "key": "year", "value": 2024}, "filters")
         assert texts(await found(stores, "hello", fits=fits)) == ["hello new"]
 
     async def test_several_stores_are_searched_at_once(self, stores: VectorStores) -> None:
@@ -351,10 +351,12 @@ class VectorStoresContract:
         await indexed(stores, "a", "cats", "dogs", "bolts", meaning=meaning)
         await indexed(stores, "b", "of another model", meaning=vectors([1, 0], model="other"))
         passages = await found(stores, "dogs", vectors=vectors([1, 0]), most=2)
-        scores = {each.text: (each.by_words > 0, round(each.by_meaning, 3)) for each in passages}
+        scores = {
+            each.text: (each.text_score > 0, round(each.embedding_score, 3)) for each in passages
+        }
         assert scores == {"cats": (False, 1.0), "dogs": (True, 0.6)}
         every = await found(stores, "bolts", vectors=vectors([1, 0]))
-        assert {each.text: round(each.by_meaning, 3) for each in every}["bolts"] == 0.0
+        assert {each.text: round(each.embedding_score, 3) for each in every}["bolts"] == 0.0
 
     async def test_what_is_removed_is_erased_a_little_at_a_time(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())

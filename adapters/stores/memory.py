@@ -285,7 +285,7 @@ class MemoryStore(Store):
         self._bytes[tenant] += len(kept.body)
         self._list(tenant, kept.output)
         if response.conversation is not None:
-            left = [*kept.input, *kept.output] if response.leaves_items else []
+            left = [*kept.input, *kept.output] if response.keeps_items else []
             self._release(tenant, response.conversation.id, response.id, left)
         for delivery in deliveries:
             self._outbox[delivery.id] = _Due(delivery, self._steady())

@@ -470,7 +470,7 @@ async def _hand_over(db: Connection, tenant: str, number: int, response: Respons
     conversation_id = _conversation_of(response)
     if conversation_id is None:
         return
-    count = await db.fetchval(sql.COUNT_BROUGHT, number) if response.leaves_items else 0
+    count = await db.fetchval(sql.COUNT_BROUGHT, number) if response.keeps_items else 0
     room = await db.fetchrow(sql.RELEASE, tenant, conversation_id, response.id, count)
     if room is not None and count:
         await db.execute(sql.SHARE, number, *room)

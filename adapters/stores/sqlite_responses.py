@@ -282,7 +282,7 @@ def _leave_items(tenant: str, response: Response, db: apsw.Connection) -> None:
     conversation_id = conversation_of(response)
     if conversation_id is None:
         return
-    brought = rows_of(db, BROUGHT, (tenant, response.id)) if response.leaves_items else []
+    brought = rows_of(db, BROUGHT, (tenant, response.id)) if response.keeps_items else []
     for first in _released(tenant, conversation_id, response.id, len(brought), db):
         shared = [
             (conversation_id, place, number) for place, (number,) in enumerate(brought, first)

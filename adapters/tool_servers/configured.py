@@ -27,7 +27,7 @@ SHORTEST_SECRET = 4
 class ConfiguredServer(Struct, frozen=True, kw_only=True):
     """A server with its terms; `secrets` are values that no error may show."""
 
-    terms: mcp.Terms
+    terms: mcp.McpServerPolicy
     server: ToolServer
     secrets: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ class ConfiguredServers(ToolServers):
     def resolve(self, server: McpTool, path: str) -> McpTool | None:
         own = self._own.get(server.server_label)
         if own is not None:
-            return mcp.under_terms(own.terms, server, path)
+            return mcp.apply_policy(own.terms, server, path)
         return self._others.resolve(server, path) if self._others is not None else None
 
     def session(self, server: McpTool) -> ToolSession:
@@ -135,7 +135,7 @@ class _OwnSession(ToolSession):
 def redact(secrets: Sequence[str], value: Any) -> Any:
     """Return any JSON with the secrets in its texts made unreadable.
 
-    >>> without(["s3cret"], {"content": ["no such key: s3cret"]})
+    >>> redact(["s3cret"], {"content": ["no such key: s3cret"]})
     {'content': ['no such key: <redacted>']}
     """
     match value:

@@ -24,11 +24,11 @@ class TruncatedLine(Struct, frozen=True):
     def request_id(self) -> int | None:
         """The number of the request that the line answers, where its ends say so for certain.
 
-        >>> TruncatedLine(b'{"jsonrpc": "2.0", "id": 7, "result": {"id"', b"").answers
+        >>> TruncatedLine(b'{"jsonrpc": "2.0", "id": 7, "result": {"id"', b"").request_id
         7
-        >>> TruncatedLine(b"", b'"x"}]},"jsonrpc":"2.0","id":8}').answers
+        >>> TruncatedLine(b"", b'"x"}]},"jsonrpc":"2.0","id":8}').request_id
         8
-        >>> TruncatedLine(b'{"result": {"id": 7, ', b'{"id": 8}}').answers
+        >>> TruncatedLine(b'{"result": {"id": 7, ', b'{"id": 8}}').request_id
         """
         found = _FIRST.match(self.head) or _LAST.search(self.tail)
         return int(found[1]) if found else None
@@ -37,7 +37,7 @@ class TruncatedLine(Struct, frozen=True):
 class LineSplitter:
     """Splits bytes as they come; of a line above `max_bytes` it gives a TruncatedLine.
 
-    >>> lines = Lines(max_bytes=5)
+    >>> lines = LineSplitter(max_bytes=5)
     >>> [*lines.feed(b"ab"), *lines.feed(b"c\\nd"), *lines.feed(b"\\n")]
     [b'abc', b'd']
     """

@@ -167,7 +167,7 @@ class TavilyService:
 def narrowed(query: str, domains: DomainFilter) -> str:
     """Return the query for these domains, in words that search engines know, if that is not long.
 
-    >>> narrowed("bells", Domains(allowed=("a.org", "b.org"), blocked=("c.org",)))
+    >>> narrowed("bells", DomainFilter(allowed=("a.org", "b.org"), blocked=("c.org",)))
     'bells (site:a.org OR site:b.org) -site:c.org'
     """
     allowed = " OR ".join(f"site:{each}" for each in domains.allowed)

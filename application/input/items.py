@@ -13,7 +13,7 @@ from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import NotFound, RequestError
-from antiphon.domain.visible import may_lack, restored
+from antiphon.domain.include_filter import may_have_hidden_fields, restore_hidden_fields
 
 
 class ReadItems:
@@ -41,7 +41,7 @@ class ReadItems:
     async def _resolved(
         self, entry: c.Entry, tenant: str, path: str, remembered: Remembered
     ) -> c.Entry:
-        if may_lack(entry.item) and entry.item.id:
+        if may_have_hidden_fields(entry.item) and entry.item.id:
             return await self._restored(entry, entry.item.id, tenant, path)
         if not isinstance(entry.item, i.ItemReference):
             return entry
@@ -60,7 +60,7 @@ class ReadItems:
             stored = await self._store.item(tenant, item_id)
         except NotFound:
             return entry  # another server's, or never stored: it is what it is
-        raw = restored(entry.raw, stored.raw)
+        raw = restore_hidden_fields(entry.raw, stored.raw)
         return c.Entry(item=decode_item(raw, path), raw=raw)
 
 
@@ -78,5 +78,5 @@ def as_it_is(entry: c.Entry) -> StoredItem:
 
 def to_store(entries: Sequence[c.Entry], new_id: NewId) -> list[StoredItem]:
     """Return items as they are kept and listed, each with an id."""
-    resources = [c.resource(entry, new_id) for entry in entries]
+    resources = [c.to_resource(entry, new_id) for entry in entries]
     return [StoredItem(id=item_id, raw=raw) for item_id, raw in resources]

@@ -29,7 +29,7 @@ from antiphon.domain.errors import (
     RequestError,
     missing_parameter,
 )
-from antiphon.domain.pictures import picture_of
+from antiphon.domain.image_info import image_info_of
 
 T = TypeVar("T")
 
@@ -289,7 +289,7 @@ class _Opening:
             raise _text_only(found.path)
         if not found.content:
             raise RequestError("The image is empty.", param=found.path, code="empty_image_file")
-        picture = picture_of(found.content)
+        picture = image_info_of(found.content)
         if picture is None:
             is_other = found.media_type.partition("/")[0] not in ("", "image", "application")
             raise RequestError(
@@ -312,7 +312,7 @@ class _Opening:
 
     async def _file(self, part: c.InputFile, found: Content) -> c.InputImage | c.InputText:
         name = part.filename or found.filename or "file"
-        if picture_of(found.content) is not None:
+        if image_info_of(found.content) is not None:
             return self._image(found, "auto")
         if found.content.startswith(b"%PDF-"):
             text = await self._source.text_of_pdf(found.content, found.path)

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from antiphon.application.model.wrapping import HiddenTurn
 from antiphon.application.ports import ModelTurn, Sampling, Turn
 from antiphon.domain import deltas as d
-from antiphon.domain.compaction import REQUEST, sealed_text
+from antiphon.domain.compaction import REQUEST, text_to_seal
 from antiphon.domain.errors import EngineError
 from antiphon.domain.items import Item, Message
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice
+from antiphon.domain.tools import ToolChoice
 
 MAX_SUMMARY_TOKENS = 4096
 """Tokens, its reasoning included: enough for a long task, and a bound on what a request costs."""
@@ -31,7 +31,7 @@ def compaction_of(turn: Turn) -> Turn:
     return replace(
         turn,
         items=[*turn.items, asked],
-        choice=Choice(names=frozenset()),
+        choice=ToolChoice(names=frozenset()),
         text=TextConfig(),
         truncate=True,
         sampling=Sampling(
@@ -68,5 +68,5 @@ class CompactingTurn(HiddenTurn):
     def _item(self, summary: str) -> d.Delta:
         if not summary.strip():
             raise EngineError("The model wrote no summary of the conversation.")
-        sealed = self._seal(sealed_text(summary.strip(), self._items))
+        sealed = self._seal(text_to_seal(summary.strip(), self._items))
         return d.ToolEnd("completed", {"encrypted_content": sealed})

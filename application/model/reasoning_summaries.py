@@ -13,7 +13,7 @@ from antiphon.application.ports import ModelTurn, Sampling, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError
 from antiphon.domain.items import Message
-from antiphon.domain.tools import Choice
+from antiphon.domain.tools import ToolChoice
 from antiphon.domain.usage import TurnUsage
 
 logger = logging.getLogger("antiphon.runs")
@@ -59,7 +59,7 @@ class SummarizedTurn(TurnWrapper):
                         async for written in self._summary():
                             yield [written]
                     if isinstance(delta, d.TurnEnd):
-                        passed.append(replace(delta, besides=tuple(self._usage)))
+                        passed.append(replace(delta, other_usages=tuple(self._usage)))
                     else:
                         passed.append(delta)
                 yield passed
@@ -104,7 +104,7 @@ class SummarizedTurn(TurnWrapper):
         return Turn(
             model=asker.model,
             items=[Message(role="user", content=text)],
-            choice=Choice(mode="none"),
+            choice=ToolChoice(mode="none"),
             effort=self._effort,
             truncate=True,
             sampling=Sampling(

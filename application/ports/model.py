@@ -13,7 +13,7 @@ from antiphon.domain.deltas import Delta
 from antiphon.domain.items import Item
 from antiphon.domain.json import Json
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import ToolChoice, ToolSpec
 from antiphon.domain.usage import TurnUsage
 
 
@@ -31,7 +31,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     items: Sequence[Item]
     instructions: str | None = None
     tools: Sequence[ToolSpec] = ()
-    choice: Choice = Choice()
+    choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     text: TextConfig = TextConfig()
     effort: str | None = None
@@ -119,7 +119,7 @@ class Format(Protocol):
 
     def parser(self, turn: Turn, prompt: Prompt) -> Parser: ...
 
-    def keep(
+    def remember(
         self,
         turn: Turn,
         prompt: Prompt,

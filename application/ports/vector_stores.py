@@ -7,10 +7,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.domain.chunks import TextChunk
-from antiphon.domain.filters import Filter
+from antiphon.domain.file_filters import Filter
 from antiphon.domain.json import Json
 from antiphon.domain.ranking import Passage
+from antiphon.domain.text_chunks import TextChunk
 from antiphon.domain.vector_stores import (
     ChunkSizes,
     FileBatch,

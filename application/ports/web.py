@@ -21,7 +21,7 @@ class DomainFilter(Struct, frozen=True, kw_only=True):
     def allows(self, url: str) -> bool:
         """Whether a page at this URL may be shown.
 
-        >>> domains = Domains(allowed=("example.org",), blocked=("ads.example.org",))
+        >>> domains = DomainFilter(allowed=("example.org",), blocked=("ads.example.org",))
         >>> [domains.allows(f"https://{host}/") for host in ("www.example.org", "ads.example.org")]
         [True, False]
         """

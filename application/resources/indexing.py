@@ -12,7 +12,6 @@ from itertools import islice
 from antiphon.application.ports import Embeddings, FileStore, IndexJob, ReadPdf, VectorStores
 from antiphon.application.resources.file_texts import text_of
 from antiphon.application.support.outages import Outages
-from antiphon.domain.chunks import TextChunk, chunks
 from antiphon.domain.errors import (
     DocumentError,
     EmbeddingsError,
@@ -20,6 +19,7 @@ from antiphon.domain.errors import (
     StoreError,
     UnsupportedDocument,
 )
+from antiphon.domain.text_chunks import TextChunk, text_chunks
 from antiphon.domain.vector_stores import IndexingError
 
 logger = logging.getLogger("antiphon.indexing")
@@ -126,7 +126,7 @@ class IndexFiles:
             )
         content = await self._files.content(job.tenant, job.file_id)
         text = await text_of(job.filename, content, self._read_pdf)
-        cut = chunks(
+        cut = text_chunks(
             text,
             size=job.sizes.max_chunk_size_tokens,
             overlap=job.sizes.chunk_overlap_tokens,

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from antiphon.application.ports import ApiKey, Clock, NewId
-from antiphon.domain.errors import KeysUnreadable, SettingsError, StoreError
+from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError
 
 PREFIX = "ak-"
 """By which people, and scanners for leaked secrets, know a key."""
@@ -77,7 +77,7 @@ class FindTenant:
         self._unknown = _Recent(cache_ttl_s, remembered)
 
     async def __call__(self, key: str) -> str | None:
-        """Return the tenant, or None for an unknown key. Raises: KeysUnreadable."""
+        """Return the tenant, or None for an unknown key. Raises: KeysUnavailable."""
         hashed = hash_of(key)
         asked_at = self._now()  # before the sources are: what they answer may be old at once
         for answers in (self._known, self._unknown):
@@ -93,7 +93,7 @@ class FindTenant:
                 if (key := await source(hashed)) is not None:
                     return key.tenant
         except StoreError as exc:
-            raise KeysUnreadable("API keys cannot be looked up now. Try again.") from exc
+            raise KeysUnavailable("API keys cannot be looked up now. Try again.") from exc
         return None
 
 

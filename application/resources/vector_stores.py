@@ -19,8 +19,8 @@ from antiphon.application.resources.indexing import IndexFiles
 from antiphon.application.support.paging import Page, PageQuery
 from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import NotFound, RequestError
-from antiphon.domain.filters import Filter
-from antiphon.domain.ranking import Ranked, ranked, weights_of
+from antiphon.domain.file_filters import Filter
+from antiphon.domain.ranking import RankedPassage, rank_passages, weights_of
 from antiphon.domain.vector_stores import (
     AnyChunking,
     ChunkSizes,
@@ -282,9 +282,9 @@ class SearchVectorStores:
         fits: Filter | None = None,
         options: RankingOptions | None = None,
         most: int = RESULTS,
-    ) -> list[Ranked]:
+    ) -> list[RankedPassage]:
         """Return the best passages for any of the queries. Raises: EmbeddingsError, StoreError."""
-        weights = weights_of(options, has_meaning=self._embeddings is not None)
+        weights = weights_of(options, has_embeddings=self._embeddings is not None)
         vectors = None
         if self._embeddings is not None and weights.embedding_weight:
             vectors = await self._embeddings.of(queries)
@@ -300,7 +300,7 @@ class SearchVectorStores:
             for at, query in enumerate(queries)
         ]
         threshold = (options.score_threshold if options else None) or 0.0
-        return ranked(found, weights, most=most, threshold=threshold)
+        return rank_passages(found, weights, most=most, threshold=threshold)
 
 
 class CreateStoreFile:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from antiphon.application.ports import NewId
 from antiphon.application.responses.create import AcceptedResponse, CreateResponseService
-from antiphon.domain.conversation import Entry, entry, raw_items, resource
+from antiphon.domain.conversation import Entry, entry, raw_items, to_resource
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import AnyItem, CompactionTrigger, Message
 from antiphon.domain.request import CreateResponse
@@ -85,7 +85,7 @@ class CompactConversation:
 
 def _user_messages(entries: Sequence[Entry], new_id: NewId) -> list[Raw]:
     return [
-        resource(each, new_id)[1]
+        to_resource(each, new_id)[1]
         for each in entries
         if isinstance(each.item, Message) and each.item.role == "user"
     ]

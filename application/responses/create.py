@@ -216,7 +216,7 @@ class CreateResponseService:
         It gets a fresh id where none is given. `key` is the Idempotency-Key that this id was given,
         of a response that is stored: others will ask for it, so it goes on when its client leaves,
         as those in the background do. Raises: RequestError,
-        TooManyRequests, QueueFull, QuotaExceeded, ServerStops, EngineDead, StoreError.
+        TooManyRequests, QueueFull, QuotaExceeded, ServerShuttingDown, EngineDead, StoreError.
         """
         self._runs.check_open()
         request = await self._expand_prompt(request)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from antiphon.application.ports import Lease
-from antiphon.domain.errors import ServerStops
+from antiphon.domain.errors import ServerShuttingDown
 
 SERVER_STOPS = "the server stops"
 LEASE_LOST = "the lease is lost"
@@ -73,9 +73,9 @@ class ActiveRuns:
         return list(self._leases.values())
 
     def check_open(self) -> None:
-        """Raises: ServerStops once no more runs may begin."""
+        """Raises: ServerShuttingDown once no more runs may begin."""
         if self.is_closed:
-            raise ServerStops
+            raise ServerShuttingDown
 
     @contextmanager
     def counted_as_active(self, response_id: str, *, in_slot: bool = False) -> Iterator[None]:

@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 
 from antiphon.application.ports import EventChunk
-from antiphon.domain.errors import LogDamaged
+from antiphon.domain.errors import CorruptLog
 from antiphon.domain.events import EVENT_TYPES, Event
 
 CHECKSUM = 9
@@ -40,17 +40,17 @@ def chunk(first: int, count: int, lines: Iterable[bytes]) -> EventChunk:
 
 
 def decode_chunk(chunk: EventChunk) -> list[Event]:
-    """Return what `encode_chunk` was given. Raises: LogDamaged."""
+    """Return what `encode_chunk` was given. Raises: CorruptLog."""
     lines = memoryview(chunk.body)[CHECKSUM:]
     if chunk.body[:CHECKSUM] != b"%08x\n" % crc32(lines):
-        raise LogDamaged(f"Events from number {chunk.first} on are not as they were written.")
+        raise CorruptLog(f"Events from number {chunk.first} on are not as they were written.")
     try:
         events: list[Event] = _decode_lines(lines)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise LogDamaged(f"Events from number {chunk.first} on cannot be read: {exc}") from exc
+        raise CorruptLog(f"Events from number {chunk.first} on cannot be read: {exc}") from exc
     numbers = [event.sequence_number for event in events]
     if numbers != list(range(chunk.first, chunk.first + chunk.count)):
-        raise LogDamaged(
+        raise CorruptLog(
             f"A chunk of {chunk.count} events from number {chunk.first} on has other numbers."
         )
     return events

@@ -32,9 +32,9 @@ from antiphon.application.runs.turns import Turns
 from antiphon.application.support.retry import retry
 from antiphon.domain.checks import check_request
 from antiphon.domain.errors import (
-    LogDamaged,
+    CorruptLog,
+    EventOutOfOrder,
     NotFound,
-    OutOfOrder,
     RequestError,
     TooManyRequests,
 )
@@ -105,7 +105,7 @@ class RestoreRun:
         if sequencer.response.status in TERMINAL:  # of a store that had logged the end alone
             await self._store.finish(lease, sequencer.response)
             return None
-        if events is None or sequencer.has_begun or lease.epoch > MAX_EPOCHS:
+        if events is None or sequencer.has_output or lease.epoch > MAX_EPOCHS:
             failure = LOST
         run = Run(
             lease=lease,
@@ -130,7 +130,7 @@ class RestoreRun:
                 resumed = Sequencer.resumed(
                     taken.response, events, new_id=self._new_id, now=self._now, seal=seal
                 )
-            except OutOfOrder:
+            except EventOutOfOrder:
                 logger.exception("response %s: its log cannot go on", taken.lease.response_id)
             else:
                 return resumed, events
@@ -145,7 +145,7 @@ class RestoreRun:
             return await log_of(self._store, taken.lease.tenant, taken.lease.response_id)
         except NotFound:
             return None
-        except LogDamaged:
+        except CorruptLog:
             logger.exception("response %s: its log cannot go on", taken.lease.response_id)
             return None
 

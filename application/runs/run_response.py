@@ -38,7 +38,7 @@ from antiphon.domain.errors import (
     EngineError,
     LeaseLost,
     RequestError,
-    ServerStops,
+    ServerShuttingDown,
     StoreError,
 )
 from antiphon.domain.events import Event
@@ -147,7 +147,7 @@ class RunResponse:
             end = await self._turns(run)
         except LeaseLost:
             ending = self._lose(run, run.sequencer.fail(NOT_OURS))
-        except ServerStops:
+        except ServerShuttingDown:
             ending = self._give_back(run)
         else:
             ending = self.finish(run, end)
@@ -175,7 +175,7 @@ class RunResponse:
     async def _turns(self, run: Run) -> list[Event]:
         """Run the turns and return the events that end the response.
 
-        Raises: LeaseLost; ServerStops where another server can begin anew.
+        Raises: LeaseLost; ServerShuttingDown where another server can begin anew.
         """
         sequencer, limit = run.sequencer, asyncio.timeout(self._most_s)
         try:
@@ -244,7 +244,7 @@ class RunResponse:
         response = run.sequencer.response
         if not run.stored and run.conversation_id is not None:
             made = [as_it_is(c.entry(item)) for item in response.output]
-            left = [*run.input, *made] if response.leaves_items else []
+            left = [*run.input, *made] if response.keeps_items else []
             release = partial(self._store.release, run.tenant, run.conversation_id, run.id, left)
             await retry(release, self._retry_s)  # what was heard is not done again: the claim went
         deliveries = self._notices(run.tenant, response) if response.background else ()
@@ -274,13 +274,13 @@ class RunResponse:
 
 
 def _stopped(run: Run, reasons: Sequence[object]) -> list[Event]:
-    """Return how a run ends that was cancelled. Raises: LeaseLost, ServerStops."""
+    """Return how a run ends that was cancelled. Raises: LeaseLost, ServerShuttingDown."""
     if LEASE_LOST in reasons:
         raise LeaseLost(f"{run.id} is not run here any more")
     if SERVER_STOPS not in reasons:
         return run.sequencer.cancel()
-    if run.can_restart and not run.sequencer.has_begun:
-        raise ServerStops
+    if run.can_restart and not run.sequencer.has_output:
+        raise ServerShuttingDown
     return run.sequencer.fail(STOPPED)
 
 

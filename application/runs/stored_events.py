@@ -10,7 +10,7 @@ from contextlib import suppress
 from antiphon.application.ports import EventBatches, EventChunk, LogSlice, Store
 from antiphon.application.runs.event_chunks import decode_chunk
 from antiphon.application.support.retry import retry
-from antiphon.domain.errors import LogDamaged, NotFound, StoreError
+from antiphon.domain.errors import CorruptLog, NotFound, StoreError
 from antiphon.domain.events import TERMINAL, Error, Event
 from antiphon.domain.response import TERMINAL as OVER
 
@@ -30,7 +30,7 @@ UNAVAILABLE = (
 
 
 async def log_of(store: Store, tenant: str, response_id: str) -> list[Event]:
-    """Return all that a run has logged so far. Raises: NotFound; LogDamaged; StoreError."""
+    """Return all that a run has logged so far. Raises: NotFound; CorruptLog; StoreError."""
     found: list[Event] = []
     while True:
         after = found[-1].sequence_number if found else -1
@@ -42,9 +42,9 @@ async def log_of(store: Store, tenant: str, response_id: str) -> list[Event]:
 
 
 def _following(chunk: EventChunk, last: int) -> list[Event]:
-    """Return the chunk's events after number `last`. Raises: LogDamaged."""
+    """Return the chunk's events after number `last`. Raises: CorruptLog."""
     if chunk.first > last + 1:
-        raise LogDamaged(f"The events from number {last + 1} to {chunk.first - 1} are missing.")
+        raise CorruptLog(f"The events from number {last + 1} to {chunk.first - 1} are missing.")
     return decode_chunk(chunk)[last + 1 - chunk.first :]
 
 
@@ -119,7 +119,7 @@ class StoredEvents(EventBatches):
                     await retry(self._news, self._retry_s)
 
     async def _check_end(self) -> None:
-        """Raises: LogDamaged where a log ends without a terminal event, as no run does."""
+        """Raises: CorruptLog where a log ends without a terminal event, as no run does."""
         # Nothing follows `after`: that is the end itself, or past it, or the end is lost.
         past_end = False
         if self._last == self._after >= 0:
@@ -127,7 +127,7 @@ class StoredEvents(EventBatches):
             shown = [e for chunk in logged.chunks for e in _following(chunk, self._after - 1)]
             past_end = not shown or isinstance(shown[-1], TERMINAL)
         if not past_end:
-            raise LogDamaged(f"The log has no end after number {self._last}.")
+            raise CorruptLog(f"The log has no end after number {self._last}.")
 
     async def _logged(self, after: int) -> LogSlice:
         return await retry(lambda: self._store.events(*self._of, after=after), self._retry_s)

@@ -36,11 +36,11 @@ from antiphon.domain.items import (
     ShellCallOutput,
     ToolSearchOutput,
     WebSearchCall,
-    asks,
-    is_run_here,
+    call_id_of,
+    is_server_run_call,
 )
-from antiphon.domain.mcp import Approved, listings_in
-from antiphon.domain.offers import Offer, heard, loaded
+from antiphon.domain.mcp import ApprovedCall, listed_tools_by_label
+from antiphon.domain.offers import Offer, with_listed_tools, with_loaded_tools
 from antiphon.domain.tool_search import search
 from antiphon.domain.tools import McpTool
 from antiphon.domain.usage import TurnUsage
@@ -64,8 +64,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     `warms_up`: nothing is answered, only the prompt is cached.
     `summary`: how long summaries of reasoning are to be; None for none.
     `servers` are the MCP servers whose tools may be called, `unlisted` the labels of those to ask
-    for their tools, `approved` the calls to run before the model's turn, `max_calls` the limit.
-    `hosted` run the calls of the tools that this server has, by their kind.
+    for their tools, `approved_calls` the calls to run before the model's turn, `max_calls` the
+    limit. `hosted` run the calls of the tools that this server has, by their kind.
     """
 
     tenant: str
@@ -78,14 +78,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     summary: str | None = None
     servers: Sequence[McpTool] = ()
     unlisted: Sequence[str] = ()
-    approved: Sequence[Approved] = ()
+    approved_calls: Sequence[ApprovedCall] = ()
     max_calls: int | None = None
     hosted: Mapping[str, ToolCaller] = {}
 
     @property
     def opens(self) -> bool:
         """Whether something is to be done before the model's first answer."""
-        return bool(self.unlisted or self.approved) and self.answers and not self.warms_up
+        return bool(self.unlisted or self.approved_calls) and self.answers and not self.warms_up
 
 
 class Turns:
@@ -173,9 +173,9 @@ class Turns:
                 return
             known = None
             if isinstance(latest, McpTurn):
-                offered = heard(offered, listings_in(new))
+                offered = with_listed_tools(offered, listed_tools_by_label(new))
             else:
-                offered = loaded(offered, [tool for each in found for tool in each])
+                offered = with_loaded_tools(offered, [tool for each in found for tool in each])
                 answers, known = answers + 1, usages[of_latest].input + usages[of_latest].output
             spent = sum(usage.output for usage in usages[before:])
             tokens_left = None if limit is None else limit - spent
@@ -209,7 +209,7 @@ class Turns:
             return await self._answer(turn)
         # What is wrong with the conversation is found now, not after servers were asked.
         await self._plan.model.count(turn)
-        return McpTurn(self._sessions, self._calls, self._plan.unlisted, self._plan.approved)
+        return McpTurn(self._sessions, self._calls, self._plan.unlisted, self._plan.approved_calls)
 
     async def _compact(self, turn: Turn) -> ModelTurn:
         admitted = await self._admit(compaction_of(turn))
@@ -253,4 +253,6 @@ class OutOfBudgetTurn(ModelTurn):
 
 def _waits(item: AnyItem) -> bool:
     """Whether the client has to do something before the model can go on."""
-    return isinstance(item, McpApprovalRequest) or bool(asks(item) and not is_run_here(item))
+    return isinstance(item, McpApprovalRequest) or bool(
+        call_id_of(item) and not is_server_run_call(item)
+    )

@@ -13,7 +13,7 @@ from antiphon.application.tools.hosted import ToolProvider
 from antiphon.application.tools.response_container import FindResponseContainer
 from antiphon.application.tools.shell import ShellCaller
 from antiphon.domain import items as i
-from antiphon.domain.offers import Definition, Known
+from antiphon.domain.offers import RequestTool, ToolDefinition
 from antiphon.domain.tools import CONTAINER, PYTHON, CodeInterpreter, Shell
 
 
@@ -34,13 +34,13 @@ class ContainerToolProvider(ToolProvider):
         self._allowed = allowed
         self._new_id = new_id
 
-    def runs(self, tool: Known) -> bool:
+    def runs(self, tool: RequestTool) -> bool:
         if isinstance(tool, Shell):
             return self._allowed.shell and not tool.is_local
         return self._allowed.code_interpreter and isinstance(tool, CodeInterpreter)
 
     async def callers(
-        self, asked: Sequence[Definition], conversation: Sequence[i.Item], *, tenant: str
+        self, asked: Sequence[ToolDefinition], conversation: Sequence[i.Item], *, tenant: str
     ) -> Mapping[str, ToolCaller]:
         latest = {type(each.tool): each for each in asked}
         workplace = await self._find_workplace(list(latest.values()), conversation, tenant=tenant)

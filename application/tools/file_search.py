@@ -21,11 +21,11 @@ from antiphon.domain import items as i
 from antiphon.domain.content import Annotation
 from antiphon.domain.decoding import read
 from antiphon.domain.errors import EmbeddingsError, RequestError, StoreError
-from antiphon.domain.file_search import cited, queries_of, results_of
-from antiphon.domain.filters import Filter, filter_of
+from antiphon.domain.file_filters import Filter, parse_filter
+from antiphon.domain.file_search import queries_of, resolve_citation, results_of
 from antiphon.domain.json import Json
-from antiphon.domain.offers import Definition, Known
-from antiphon.domain.ranking import Ranked, check_weights
+from antiphon.domain.offers import RequestTool, ToolDefinition
+from antiphon.domain.ranking import RankedPassage, check_weights
 from antiphon.domain.tools import FILE_SEARCH, FileSearch
 from antiphon.domain.vector_stores import RankingOptions
 
@@ -47,19 +47,19 @@ class FileSearchProvider(ToolProvider):
         self._find = find
         self._search = search
 
-    def runs(self, tool: Known) -> bool:
+    def runs(self, tool: RequestTool) -> bool:
         return isinstance(tool, FileSearch)
 
     async def callers(
         self,
-        asked: Sequence[Definition],
+        asked: Sequence[ToolDefinition],
         conversation: Sequence[i.AnyItem],
         *,
         tenant: str,
     ) -> Mapping[str, ToolCaller]:
         tool, path = asked[-1].tool, asked[-1].path
         assert isinstance(tool, FileSearch)
-        fits = filter_of(_given(tool.filters), f"{path}.filters")
+        fits = parse_filter(_given(tool.filters), f"{path}.filters")
         options = _options(_given(tool.ranking_options), f"{path}.ranking_options")
         await self._check_stores(tenant, tool.vector_store_ids, f"{path}.vector_store_ids")
         searcher = FileSearchCaller(
@@ -130,7 +130,7 @@ class FileSearchCaller(SingleItemCaller, CitationSource):
         return [_failed(queries_of(arguments) or (), why)]
 
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:  # noqa: ARG002
-        return cited(self._results, words, start)
+        return resolve_citation(self._results, words, start)
 
     async def end(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
         queries = queries_of(arguments)
@@ -162,7 +162,7 @@ def _failed(queries: Sequence[str], why: str) -> d.ToolEnd:
     return d.ToolEnd("failed", {"queries": tuple(queries), "results": ({"text": why},)})
 
 
-def _result(found: Ranked) -> Json:
+def _result(found: RankedPassage) -> Json:
     passage = found.passage
     return {
         "file_id": passage.file_id,

@@ -9,17 +9,17 @@ from msgspec.structs import replace
 
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.domain.items import AnyItem
-from antiphon.domain.offers import Definition, Known
+from antiphon.domain.offers import RequestTool, ToolDefinition
 
 
 class ToolProvider(Protocol):
     """What provides tools of some types, for every response."""
 
-    def runs(self, tool: Known) -> bool:
+    def runs(self, tool: RequestTool) -> bool:
         """Whether calls of `tool` are run here; if not, it is as if there was no such provider."""
 
     async def callers(
-        self, asked: Sequence[Definition], conversation: Sequence[AnyItem], *, tenant: str
+        self, asked: Sequence[ToolDefinition], conversation: Sequence[AnyItem], *, tenant: str
     ) -> Mapping[str, ToolCaller]:
         """Return what runs the calls of one response, by the kind of their tool.
 
@@ -29,15 +29,15 @@ class ToolProvider(Protocol):
         """
 
 
-def mark_hosted(definition: Definition, providers: Sequence[ToolProvider]) -> Definition:
+def mark_hosted(definition: ToolDefinition, providers: Sequence[ToolProvider]) -> ToolDefinition:
     """Return the definition, marked if one of the providers runs its tool."""
     if any(provider.runs(definition.tool) for provider in providers):
-        return replace(definition, is_run=True)
+        return replace(definition, is_server_run=True)
     return definition
 
 
 async def find_callers(
-    definitions: Sequence[Definition],
+    definitions: Sequence[ToolDefinition],
     providers: Sequence[ToolProvider],
     conversation: Sequence[AnyItem],
     *,

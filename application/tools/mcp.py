@@ -18,7 +18,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain import mcp
 from antiphon.domain.errors import ToolServerError
-from antiphon.domain.tools import McpTool, json_object
+from antiphon.domain.tools import McpTool, parse_arguments
 from antiphon.domain.usage import TurnUsage
 
 Tools = Sequence[Json] | ToolServerError
@@ -74,7 +74,7 @@ class McpSessions(SingleItemCaller):
             return self.refusal(
                 f"There is no MCP server labelled {label!r} among this request's tools."
             )
-        if (asked := json_object(arguments)) is None:
+        if (asked := parse_arguments(arguments)) is None:
             return self.refusal("The arguments are not a JSON object.")
         return _end(await self._session(label).call(start.name, asked))
 
@@ -108,7 +108,7 @@ def _end(result: ToolResult) -> d.ToolEnd:
 
 
 class McpTurn(ModelTurn):
-    """`unlisted` are labels of servers, `approved` the calls to run.
+    """`unlisted` are labels of servers, `approved_calls` the calls to run.
 
     A tool that was listed otherwise when the client was asked is another tool: it is listed anew,
     and the client is asked again.
@@ -119,12 +119,12 @@ class McpTurn(ModelTurn):
         sessions: McpSessions,
         calls: ToolCalls,
         unlisted: Sequence[str],
-        approved: Sequence[mcp.Approved],
+        approved_calls: Sequence[mcp.ApprovedCall],
     ) -> None:
         self._sessions = sessions
         self._calls = calls
         self._unlisted = unlisted
-        self._approved = approved
+        self._approved = approved_calls
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
         now = await self._sessions.lists(

@@ -30,7 +30,7 @@ from antiphon.domain.errors import (
     StoreError,
     missing_parameter,
 )
-from antiphon.domain.offers import Definition
+from antiphon.domain.offers import ToolDefinition
 from antiphon.domain.tools import CodeInterpreter, Shell
 
 
@@ -100,7 +100,7 @@ class FindResponseContainer:
         self._check = check
 
     async def __call__(
-        self, tools: Sequence[Definition], conversation: Sequence[i.Item], *, tenant: str
+        self, tools: Sequence[ToolDefinition], conversation: Sequence[i.Item], *, tenant: str
     ) -> ResponseContainer:
         """Return the container of these tools. One that names a container decides for all; `auto`
         goes on in that of the conversation's latest call, unless it brings files.
@@ -132,7 +132,7 @@ class FindResponseContainer:
         return None if latest is None else self._sandboxes.find(tenant, latest)
 
 
-def _options(definition: Definition) -> tuple[str | dict[str, object], str]:
+def _options(definition: ToolDefinition) -> tuple[str | dict[str, object], str]:
     """Return a container's id, or what is said of a new one; and where the request says it."""
     tool, path = definition.tool, definition.path
     if isinstance(tool, Shell):
@@ -170,6 +170,6 @@ def _both(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest
 def _container_of(item: i.Item) -> str | None:
     if isinstance(item, i.CodeInterpreterCall):
         return item.container_id
-    if isinstance(item, i.ShellCall) and i.is_run_here(item):
+    if isinstance(item, i.ShellCall) and i.is_server_run_call(item):
         return str((item.environment or {}).get("container_id"))
     return None

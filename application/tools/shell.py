@@ -11,7 +11,7 @@ from antiphon.application.tools.citations import CitationSource
 from antiphon.application.tools.response_container import ResponseContainer
 from antiphon.application.tools.work import Given
 from antiphon.domain import deltas as d
-from antiphon.domain.client_tools import fields_of
+from antiphon.domain.client_tools import item_fields_of
 from antiphon.domain.content import Annotation
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.items import REFERENCE
@@ -52,7 +52,7 @@ class ShellCaller(ToolCaller, CitationSource):
         return [d.ToolEnd("incomplete", {"why": f"{why}\n"})]
 
     async def call(self, start: d.CallStart, arguments: str) -> Given:
-        fields = fields_of(CONTAINER, arguments)
+        fields = item_fields_of(CONTAINER, arguments)
         if fields is None:
             yield self.refused(start, arguments, "The arguments are not those of this tool.")
             return

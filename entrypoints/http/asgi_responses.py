@@ -17,7 +17,7 @@ from litestar.types import Receive, Scope, Send
 
 from antiphon.application.ports import EventBatches
 from antiphon.domain import events as e
-from antiphon.domain.errors import ServerStops
+from antiphon.domain.errors import ServerShuttingDown
 from antiphon.domain.events import Event
 from antiphon.domain.response import Response
 from antiphon.entrypoints.http.errors import error_json
@@ -165,7 +165,7 @@ class FinalResponse:
             body = error_json(500, last.message, None, last.code, dialect)
             await send_json(send, body, {**self._headers, "x-should-retry": "false"}, status=500)
             return
-        stops = ServerStops()
+        stops = ServerShuttingDown()
         body = error_json(503, stops.message, None, stops.code, dialect)
         headers = {**self._headers, "retry-after": "1", "connection": "close"}
         await send_json(send, body, headers, status=503)

@@ -98,7 +98,7 @@ class Authentication:
         assert self._find_tenant is not None
         try:
             return await self._find_tenant(key) == tenant
-        except er.KeysUnreadable:
+        except er.KeysUnavailable:
             # It was known when the connection began, and what runs on it would be lost for nothing.
             return True
 

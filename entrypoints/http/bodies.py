@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.support.threads import run_in_thread
-from antiphon.domain.decoding import Decoded, decode_any, decode_request
+from antiphon.domain.decoding import DecodedRequest, decode_any, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
-from antiphon.domain.mcp import redacted
+from antiphon.domain.mcp import redact_secrets
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.requests import HttpRequest, header
 
@@ -51,14 +51,14 @@ async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
 
 def decode_body(
     body: bytes, *, strict: bool, envelope: frozenset[str] = frozenset()
-) -> Decoded[CreateResponse]:
+) -> DecodedRequest[CreateResponse]:
     """Read a request to create; `envelope` are fields that the transport adds to it.
 
     Raises: RequestError, also for an unknown field if `strict`.
     """
     decoded = decode_request(body)
     unknown = tuple(name for name in decoded.unknown if name not in envelope)
-    decoded = Decoded(request=decoded.request, unknown=unknown)
+    decoded = DecodedRequest(request=decoded.request, unknown=unknown)
     if strict:
         reject_unknown_fields(decoded)
     return decoded
@@ -73,11 +73,11 @@ def _without_secrets(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_secrets(each) for each in value]
     if isinstance(value, dict):
-        return {name: _without_secrets(each) for name, each in redacted(value).items()}
+        return {name: _without_secrets(each) for name, each in redact_secrets(value).items()}
     return value
 
 
-def reject_unknown_fields(decoded: Decoded[Any]) -> None:
+def reject_unknown_fields(decoded: DecodedRequest[Any]) -> None:
     """Raises: RequestError for the first field that the API does not have."""
     for name in decoded.unknown:
         raise RequestError(f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter")
@@ -109,7 +109,7 @@ def _too_large(max_bytes: int) -> BodyTooLarge:
 def check_complexity(body: bytes, limits: BodyLimits) -> None:
     """Raises: RequestError when the body is too deep or has too many values.
 
-    >>> check_shape(b'{"a": "[[[["}', BodyLimits(max_depth=1))
+    >>> check_complexity(b'{"a": "[[[["}', BodyLimits(max_depth=1))
     """
     opened = body.count(b"[") + body.count(b"{")
     if opened <= limits.max_depth and body.count(b",") <= limits.max_nodes:

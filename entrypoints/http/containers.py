@@ -24,7 +24,7 @@ from antiphon.application.resources.containers import (
     shown,
 )
 from antiphon.application.support.threads import run_in_thread
-from antiphon.domain.decoding import Decoded, decode_as
+from antiphon.domain.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.errors import missing_parameter
 from antiphon.domain.request import NewContainer, NewContainerFile
 from antiphon.entrypoints.http.asgi_responses import JsonResponse, StreamedFile
@@ -191,9 +191,9 @@ async def _file(request: HttpRequest, options: HttpOptions) -> tuple[str | None,
     raise missing_parameter("file")
 
 
-async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:
+async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> DecodedRequest[B]:
     body = await read_body(request, options.limits)
-    decoded = await run_in_thread(len(body), decode_as, body, kind)
+    decoded = await run_in_thread(len(body), decode_request_body, body, kind)
     if options.strict_unknown_fields:
         reject_unknown_fields(decoded)
     return decoded

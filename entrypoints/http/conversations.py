@@ -22,8 +22,8 @@ from antiphon.application.resources.conversations import (
     UpdateConversation,
 )
 from antiphon.application.support.paging import PageQuery
+from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
-from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.json_bodies import read_json
 from antiphon.entrypoints.http.openapi import (
@@ -182,5 +182,5 @@ class Conversations(Controller):
 
 def _view(
     request: HttpRequest, conversations: ConversationServices, *given: list[str] | None
-) -> Visible:
+) -> IncludeFilter:
     return view_of(*given, seal=partial(conversations.seal, tenant_of(request)))

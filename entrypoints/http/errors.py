@@ -28,13 +28,13 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.QueueFull: 429,
     er.QuotaExceeded: 429,
     er.TooManyRequests: 503,
-    er.ServerStops: 503,
+    er.ServerShuttingDown: 503,
     er.IdempotencyKeyInUse: 503,
     er.EmbeddingsError: 503,
     er.RequestError: 400,
     er.EngineDead: 503,
     er.EngineError: 500,
-    er.KeysUnreadable: 503,
+    er.KeysUnavailable: 503,
     er.StoreError: 500,
     er.AntiphonError: 500,
 }
@@ -43,7 +43,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
 RETRY_LATER = (429, 503)
 HEADERS: Mapping[type[Exception], Mapping[str, str]] = {
     # The next request of this connection is better sent to another server.
-    er.ServerStops: {"connection": "close"},
+    er.ServerShuttingDown: {"connection": "close"},
     # Clients would send it again because of its status, to no avail.
     er.QuotaExceeded: {"x-should-retry": "false"},
 }
@@ -88,7 +88,7 @@ def error_fields(exc: Exception) -> tuple[int, str, str | None, str | None]:
     """Return what a client is told of an error: status, message, param and code."""
     if not isinstance(exc, er.AntiphonError):
         return 500, "The server had an error.", None, "server_error"
-    if isinstance(exc, er.StoreError) and not isinstance(exc, er.KeysUnreadable):
+    if isinstance(exc, er.StoreError) and not isinstance(exc, er.KeysUnavailable):
         return STATUS[er.StoreError], STORE_FAILED, None, "server_error"
     status = next(status for kind, status in STATUS.items() if isinstance(exc, kind))
     if isinstance(exc, er.RequestError):

@@ -10,8 +10,8 @@ from litestar.params import FromQuery, QueryParameter
 from antiphon.application.ports import StoredItem
 from antiphon.application.support.paging import L, Page
 from antiphon.domain.errors import RequestError
+from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import INCLUDABLE
-from antiphon.domain.visible import Visible
 
 INCLUDE_VALUES = frozenset(get_args(INCLUDABLE))
 
@@ -34,7 +34,7 @@ def as_objects(page: Page[L]) -> dict[str, Any]:
     }
 
 
-def as_list(page: Page[StoredItem], view: Visible) -> dict[str, Any]:
+def as_list(page: Page[StoredItem], view: IncludeFilter) -> dict[str, Any]:
     """Return the page as the API shows it to who has this view."""
     return {
         "object": "list",
@@ -45,7 +45,7 @@ def as_list(page: Page[StoredItem], view: Visible) -> dict[str, Any]:
     }
 
 
-def view_of(*given: list[str] | None, seal: Callable[[str], str]) -> Visible:
+def view_of(*given: list[str] | None, seal: Callable[[str], str]) -> IncludeFilter:
     """Return what a reader sees who asked to `include` these. Raises: RequestError."""
     values = [value for each in given for text in each or () for value in text.split(",")]
     for position, value in enumerate(values):
@@ -55,4 +55,4 @@ def view_of(*given: list[str] | None, seal: Callable[[str], str]) -> Visible:
                 param=f"include[{position}]",
                 code="invalid_value",
             )
-    return Visible(values, seal=seal)
+    return IncludeFilter(values, seal=seal)

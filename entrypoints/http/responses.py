@@ -28,11 +28,11 @@ from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
 from antiphon.application.support.paging import PageQuery
 from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.lanes import LaneLimits
-from antiphon.domain.decoding import Decoded
+from antiphon.domain.decoding import DecodedRequest
 from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import TERMINAL
-from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.asgi_responses import (
     EventStreamResponse,
     FinalResponse,
@@ -222,7 +222,7 @@ class Responses(Controller):
     async def cancel(
         self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
     ) -> ASGIApp:
-        encoder = ClientEncoder(dialect_of(request, services.options.dialect), view=Visible())
+        encoder = ClientEncoder(dialect_of(request, services.options.dialect), view=IncludeFilter())
         cancelled = await services.cancel(tenant_of(request), response_id)
         return JsonResponse(encoder.encode_response(cancelled), response_headers(request))
 
@@ -245,7 +245,7 @@ class Responses(Controller):
 
     async def _read(
         self, request: HttpRequest, services: Services
-    ) -> tuple[bytes, Decoded[CreateResponse]]:
+    ) -> tuple[bytes, DecodedRequest[CreateResponse]]:
         """Return the body, and the request that it is. Raises: RequestError."""
         body = await read_body(request, services.options.limits)
         strict = services.options.strict_unknown_fields
@@ -300,5 +300,5 @@ def _is_true(text: str) -> bool:
     return text.lower() in ("true", "1")
 
 
-def _view(request: HttpRequest, services: Services, *given: list[str] | None) -> Visible:
+def _view(request: HttpRequest, services: Services, *given: list[str] | None) -> IncludeFilter:
     return view_of(*given, seal=partial(services.seal, tenant_of(request)))

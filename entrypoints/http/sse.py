@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from antiphon.domain.events import EVENT_TYPES, Event
+from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
-from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.dialects import DIALECTS, OPENAI, Dialect
 
 KEEPALIVE = b": keepalive\n\n"
@@ -33,7 +33,11 @@ class ClientEncoder:
     """
 
     def __init__(
-        self, dialect: Dialect = OPENAI, *, view: Visible | None = None, obfuscates: bool = False
+        self,
+        dialect: Dialect = OPENAI,
+        *,
+        view: IncludeFilter | None = None,
+        obfuscates: bool = False,
     ) -> None:
         self.dialect = dialect
         self.encode: Callable[[Any], bytes] = (
@@ -46,7 +50,7 @@ class ClientEncoder:
     def of(cls, request: CreateResponse, dialect: Dialect) -> ClientEncoder:
         """Return how the client of a request is told of it."""
         # What is not stored cannot be looked at again, so nothing of it is hidden.
-        view = None if request.store is False else Visible(request.include or ())
+        view = None if request.store is False else IncludeFilter(request.include or ())
         options = request.stream_options
         return cls(dialect, view=view, obfuscates=bool(options and options.include_obfuscation))
 
@@ -54,7 +58,7 @@ class ClientEncoder:
         """Return the frames of all events, joined: one send for whatever is ready.
 
         >>> from antiphon.domain.events import Error
-        >>> Telling().frames([Error(sequence_number=3, code=None, message="no")])[:27]
+        >>> ClientEncoder().frames([Error(sequence_number=3, code=None, message="no")])[:27]
         b'event: error\\ndata: {"type":'
         """
         prefixes, encode = self._prefixes, self.encode

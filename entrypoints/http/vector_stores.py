@@ -25,8 +25,8 @@ from antiphon.application.resources.vector_stores import (
     UpdateVectorStore,
 )
 from antiphon.application.support.paging import PageQuery
-from antiphon.domain.filters import filter_of
-from antiphon.domain.ranking import Ranked, check_weights
+from antiphon.domain.file_filters import parse_filter
+from antiphon.domain.ranking import RankedPassage, check_weights
 from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorStoreChanges
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.json_bodies import read_json
@@ -126,7 +126,7 @@ class VectorStores(Controller):
     ) -> ASGIApp:
         decoded = await read_json(request, SearchRequest, vector_stores.options)
         asked, tenant = decoded.request, tenant_of(request)
-        fits = filter_of(asked.filters, "filters")
+        fits = parse_filter(asked.filters, "filters")
         check_weights(asked.ranking_options, "ranking_options")
         await vector_stores.find.usable(tenant, vector_store_id, "vector_store_id")
         queries = (asked.query,) if isinstance(asked.query, str) else asked.query
@@ -142,7 +142,7 @@ class VectorStores(Controller):
         return JsonResponse(_found(queries, found), response_headers(request, ignored))
 
 
-def _found(queries: Sequence[str], found: Sequence[Ranked]) -> dict[str, Any]:
+def _found(queries: Sequence[str], found: Sequence[RankedPassage]) -> dict[str, Any]:
     return {
         "object": "vector_store.search_results.page",
         "search_query": queries,

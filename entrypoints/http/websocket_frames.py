@@ -29,7 +29,8 @@ class ErrorFrame(
 def event_frame(event: e.Event, lane: Lane, encoder: ClientEncoder) -> str:
     """Return an event as the lane's client sees it.
 
-    >>> frame(e.WebSearchSearching(item_id="ws_1", output_index=0), "a", Telling())[-16:]
+    >>> event = e.WebSearchSearching(item_id="ws_1", output_index=0)
+    >>> event_frame(event, "a", ClientEncoder())[-16:]
     '"stream_id":"a"}'
     """
     if isinstance(event, e.Error):

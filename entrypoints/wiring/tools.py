@@ -27,8 +27,8 @@ from antiphon.application.tools.hosted import ToolProvider
 from antiphon.application.tools.response_container import FindResponseContainer
 from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain.errors import FetchRefused, SettingsError
-from antiphon.domain.mcp import Terms
-from antiphon.domain.stand_ins import StandIns
+from antiphon.domain.mcp import McpServerPolicy
+from antiphon.domain.tool_substitutions import ToolSubstitutions
 from antiphon.entrypoints.settings import McpServer, Settings
 from antiphon.entrypoints.wiring.fetching import guard
 from antiphon.entrypoints.wiring.webhooks import operator_policy
@@ -48,7 +48,7 @@ def tool_servers(settings: Settings) -> ToolServers | None:
     return ConfiguredServers(own, others, keep_lists_s=settings.tools.keep_lists_s)
 
 
-def stand_ins(settings: Settings, tool_servers: ToolServers | None) -> StandIns:
+def tool_substitutions(settings: Settings, tool_servers: ToolServers | None) -> ToolSubstitutions:
     """Return what stands in for tools. Raises: SettingsError for a server that is not there."""
     servers: dict[str, str] = {}
     labels = tool_servers.labels if isinstance(tool_servers, ConfiguredServers) else ()
@@ -59,7 +59,7 @@ def stand_ins(settings: Settings, tool_servers: ToolServers | None) -> StandIns:
         if label not in labels:
             raise SettingsError(f"There is no server of tools labelled {label!r} to stand in.")
         servers[name] = label
-    return StandIns(labels=frozenset(settings.hosted_label), servers=servers)
+    return ToolSubstitutions(labels=frozenset(settings.hosted_label), servers=servers)
 
 
 def _servers_of_requests(settings: Settings) -> ToolServers | None:
@@ -88,7 +88,7 @@ def _of_class(settings: Settings, named: str) -> ConfiguredServer:
     limited = LimitedServer(
         server, label, timeout_s=settings.tools.timeout_s, max_bytes=settings.tools.max_bytes
     )
-    return ConfiguredServer(terms=Terms(label=label), server=limited)
+    return ConfiguredServer(terms=McpServerPolicy(label=label), server=limited)
 
 
 def _of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
@@ -114,7 +114,7 @@ def _of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
         server = ProcessServer(
             table.label, table.command, env=table.env, timeout_s=timeout_s, max_bytes=max_bytes
         )
-    terms = Terms(
+    terms = McpServerPolicy(
         label=table.label,
         allowed_tools=table.allowed_tools,
         require_approval=table.require_approval,

@@ -12,7 +12,7 @@ from antiphon.adapters.tool_servers.configured import ConfiguredServer, Configur
 from antiphon.adapters.tool_servers.in_process import LimitedServer
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.domain.errors import RequestError, ToolServerError
-from antiphon.domain.mcp import Terms
+from antiphon.domain.mcp import McpServerPolicy
 from antiphon.domain.tools import McpTool
 
 SECRET = "hunter2-hunter2"
@@ -61,7 +61,9 @@ def shelf() -> Shelf:
 def configured_servers(
     shelf: ToolServer, *, keep_s: float = 60, now: Any = None, **terms: Any
 ) -> Any:
-    own = ConfiguredServer(terms=Terms(label="mine", **terms), server=shelf, secrets=(SECRET,))
+    own = ConfiguredServer(
+        terms=McpServerPolicy(label="mine", **terms), server=shelf, secrets=(SECRET,)
+    )
     given = {"now": now} if now else {}
     return ConfiguredServers([own], None, keep_lists_s=keep_s, **given)
 
@@ -164,7 +166,7 @@ async def test_secrets_are_in_no_error(shelf: Shelf) -> None:
     shelf.result = ToolResult(error={"type": "x", "content": [{"text": f"bad {SECRET}"}]})
     assert SECRET not in str(await session.call("take", {}))
     assert SECRET not in repr(
-        ConfiguredServer(terms=Terms(label="a"), server=shelf, secrets=(SECRET,))
+        ConfiguredServer(terms=McpServerPolicy(label="a"), server=shelf, secrets=(SECRET,))
     )
 
 

@@ -15,7 +15,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
 from antiphon.domain.content import UrlCitation
-from antiphon.domain.errors import OutOfOrder
+from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State, advance
 from antiphon.domain.response import Failure
 from antiphon.domain.usage import TurnUsage
@@ -233,7 +233,7 @@ def test_a_tool_that_nobody_ended_is_incomplete() -> None:
 def test_every_event_of_a_finished_response_is_refused() -> None:
     seq = running()
     seq.complete()
-    with pytest.raises(OutOfOrder, match="cannot follow OVER"):
+    with pytest.raises(EventOutOfOrder, match="cannot follow OVER"):
         seq.feed(d.TextDelta("late"))
 
 

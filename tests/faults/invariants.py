@@ -167,7 +167,7 @@ class Invariants:
                 if response.conversation is None or response.conversation.id != talk:
                     continue
                 output = {item.id for item in response.output}
-                if response.leaves_items:
+                if response.keeps_items:
                     assert output <= set(items), "a conversation has lost what was said in it"
                     left |= output
                 else:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.adapters.engines.scripted.prefixes import BLOCK
+from antiphon.adapters.engines.scripted.prefix_cache import BLOCK
 from antiphon.adapters.formats.chat_template import ScriptedMarkup
 from antiphon.adapters.formats.harmony import HarmonyMarkup
 from antiphon.domain.tools import ToolSpec

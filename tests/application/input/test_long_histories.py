@@ -47,9 +47,9 @@ def test_two_thousand_items_of_five_megabytes_are_taken_in_at_once() -> None:
         entries = c.entries(decode_request(history).request.input)
         items = [entry.item for entry in entries]
         c.check_ids([], items)
-        c.check_pairs(items)
-        c.shown(items)
-        resources = [c.resource(entry, lambda prefix: f"{prefix}_1") for entry in entries]
+        c.check_call_output_pairs(items)
+        c.items_for_model(items)
+        resources = [c.to_resource(entry, lambda prefix: f"{prefix}_1") for entry in entries]
         spent.append(time.thread_time() - began)
         assert len(resources) == 2000
     assert min(spent) < LIMIT_S

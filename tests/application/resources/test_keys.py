@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.application.ports import ApiKey
 from antiphon.application.resources.keys import FindTenant, create_key, hash_of
-from antiphon.domain.errors import KeysUnreadable, SettingsError, StoreError
+from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError
 
 
 class Source:
@@ -141,7 +141,7 @@ async def test_a_source_that_fails_is_not_a_wrong_key_and_is_asked_again() -> No
     source.tenants["k"] = "t"
     source.fails = True
     find = source.find()
-    with pytest.raises(KeysUnreadable):
+    with pytest.raises(KeysUnavailable):
         await find("k")
     source.fails = False
     assert await find("k") == "t"

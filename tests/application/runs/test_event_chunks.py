@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr, replace
 
 from antiphon.application.runs.event_chunks import CHECKSUM, chunk, decode_chunk, encode_chunk
 from antiphon.domain import events as e
-from antiphon.domain.errors import LogDamaged, StoreError
+from antiphon.domain.errors import CorruptLog, StoreError
 from antiphon.domain.events import EVENT_TYPES, Event
 from antiphon.domain.items import ITEM_TYPES, AnyItem
 from antiphon.domain.response import Response
@@ -135,7 +135,7 @@ def test_no_text_breaks_a_line(delta: str) -> None:
 
 
 def test_damage_is_an_error_of_the_store() -> None:
-    assert issubclass(LogDamaged, StoreError)
+    assert issubclass(CorruptLog, StoreError)
 
 
 def test_no_bit_can_change_unseen() -> None:
@@ -143,29 +143,29 @@ def test_no_bit_can_change_unseen() -> None:
     for place in range(len(whole.body)):
         body = bytearray(whole.body)
         body[place] ^= 1
-        with pytest.raises(LogDamaged):
+        with pytest.raises(CorruptLog):
             decode_chunk(replace(whole, body=bytes(body)))
 
 
 def test_no_chunk_can_be_cut_unseen() -> None:
     whole = encode_chunk([text(5), text(6)])
     for length in range(len(whole.body)):
-        with pytest.raises(LogDamaged):
+        with pytest.raises(CorruptLog):
             decode_chunk(replace(whole, body=whole.body[:length]))
 
 
 @pytest.mark.parametrize("changed", [{"first": 4}, {"count": 1}, {"count": 3}])
 def test_a_chunk_is_what_it_says_it_is(changed: dict[str, int]) -> None:
-    with pytest.raises(LogDamaged, match="other numbers"):
+    with pytest.raises(CorruptLog, match="other numbers"):
         decode_chunk(replace(encode_chunk([text(5), text(6)]), **changed))
 
 
 def test_events_that_do_not_follow_each_other_are_no_chunk() -> None:
-    with pytest.raises(LogDamaged):
+    with pytest.raises(CorruptLog):
         decode_chunk(encode_chunk([text(5), text(7)]))
 
 
 def test_what_is_no_event_is_damage() -> None:
     lines = b'{"type":"response.from_a_later_release","sequence_number":0}\n'
-    with pytest.raises(LogDamaged, match="cannot be read"):
+    with pytest.raises(CorruptLog, match="cannot be read"):
         decode_chunk(chunk(0, 1, [lines]))

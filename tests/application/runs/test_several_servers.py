@@ -22,7 +22,7 @@ from antiphon.domain.errors import (
     NotFound,
     QueueFull,
     RequestError,
-    ServerStops,
+    ServerShuttingDown,
 )
 from antiphon.domain.response import TERMINAL, Response
 
@@ -502,7 +502,7 @@ async def test_a_server_that_stops_gives_back_what_showed_nothing(
 async def test_a_server_that_stops_begins_nothing(house: House) -> None:
     house.runs.close()
     for background in (True, False):
-        with pytest.raises(ServerStops):
+        with pytest.raises(ServerShuttingDown):
             await house.create(background=background)
     assert await house.start_background_runs.run_once() == 0
 

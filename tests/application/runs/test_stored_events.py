@@ -27,7 +27,7 @@ from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.application.runs.stored_events import BATCH, FollowedEvents, StoredEvents, log_of
 from antiphon.domain import events as e
-from antiphon.domain.errors import LogDamaged, NotFound, RequestError, StoreError
+from antiphon.domain.errors import CorruptLog, NotFound, RequestError, StoreError
 from antiphon.domain.events import Event
 from antiphon.domain.sequencer import Sequencer
 
@@ -169,7 +169,7 @@ async def test_a_damaged_log_breaks_off_with_a_word_and_leaves_no_event_out(
     assert events[:-1] == first
     assert isinstance(events[-1], e.Error)
     assert events[-1].code == "stream_unavailable"
-    with pytest.raises(LogDamaged):
+    with pytest.raises(CorruptLog):
         await log_of(store, TENANT, ID)
 
 

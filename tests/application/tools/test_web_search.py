@@ -21,7 +21,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.content import UrlCitation
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import Definition
+from antiphon.domain.offers import ToolDefinition
 from antiphon.domain.tools import TOOL_TYPES
 
 KINDS = {"search": "web_search", "open": "open_page", "find": "find_in_page"}
@@ -34,7 +34,7 @@ def web() -> FakeWeb:
 
 async def browser(web: Web, *items: i.Item, **fields: Any) -> WebSearchCaller:
     tool = convert({"type": "web_search", **fields}, TOOL_TYPES["web_search"])
-    asked = [Definition(tool=tool, path="tools[0]")]  # type: ignore[arg-type]
+    asked = [ToolDefinition(tool=tool, path="tools[0]")]  # type: ignore[arg-type]
     callers = await WebSearchProvider(web).callers(asked, items, tenant="t")
     assert set(callers) == set(KINDS.values())
     [one] = {id(caller): caller for caller in callers.values()}.values()

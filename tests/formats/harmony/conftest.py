@@ -96,5 +96,5 @@ def parsed(
     """Parse what a turn has generated, and keep it as what it `record_items`."""
     parser = harmony.parser(turn, render(turn))
     deltas = joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
-    harmony.keep(turn, render(turn), token_ids=ids, parser=parser, items=record_items)
+    harmony.remember(turn, render(turn), token_ids=ids, parser=parser, items=record_items)
     return deltas
