@@ -300,9 +300,10 @@ def _list_fields(
             continue
         mark = "*" if _is_required(field) and not optional else ""
         mark = optional if field.default is UNSET else mark
-        limits = _describe(field.type) if typed else ""
-        plain = limits in ("", "string", "object", "list of string", "any JSON", "boolean")
-        told.append(f"`{field.encode_name}`{mark}" + ("" if plain else f" ({limits})"))
+        kind_of = _describe(field.type) if typed else ""
+        is_plain = kind_of in ("", "string", "object", "list of string", "any JSON", "boolean")
+        limits = "" if is_plain else f" ({kind_of.replace(' (', ': ', 1).removesuffix(')')})"
+        told.append(f"`{field.encode_name}`{mark}{limits}")
     return ", ".join(told)
 
 
