@@ -81,7 +81,7 @@ def draw_request_fields(group: str) -> Iterator[Row]:
 
 def draw_fields_without_effect() -> Iterator[Row]:
     yield "Field", "Values that ask for what happens anyway"
-    for path, harmless in requests.WITHOUT_EFFECT.items():
+    for path, harmless in requests.IGNORED_FIELDS.items():
         yield f"`{path}`", _quote(msgspec.json.encode(each).decode() for each in harmless) or "none"
 
 
@@ -426,7 +426,7 @@ MANY = 7
 
 
 def _mark_effect(path: str) -> str:
-    return "*No effect.* " if path in requests.WITHOUT_EFFECT else ""
+    return "*No effect.* " if path in requests.IGNORED_FIELDS else ""
 
 
 def _events_after(first: State) -> list[str]:

@@ -1,5 +1,5 @@
 """The tools of a fixed shape that a client runs: what a model is told of each, and how its call
-becomes an item and back (api_surface 3.1, 4.1).
+becomes an item and back (docs/reference/api.md#tools-with-items-of-their-own).
 
 Models know functions only, so each is offered as one. A call's arguments are read by a Struct, of
 which the function's schema is made: what the schema asks for is what fits. Arguments that do not

@@ -1,4 +1,5 @@
-"""Compaction: a conversation becomes a summary, sealed for the client to keep (api_surface 7.17).
+"""Compaction: a conversation becomes a summary, sealed for the client to keep
+(docs/reference/api.md#compaction).
 
 What is sealed is more than the summary: the items that must survive as they are go with it. So a
 compaction item alone is enough to go on from, and whatever stands before it may be dropped.

@@ -1,5 +1,5 @@
 """The conversation: what a request adds, what carries over, what a model is shown of it
-(api_surface 2, 7.2).
+(docs/reference/api.md#what-the-model-is-shown).
 
 Every item is kept twice: read, for our rules, and raw, so that whatever a client sent comes back
 whole.
@@ -30,7 +30,7 @@ UNFINISHED = ("incomplete", "in_progress")
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
-    """A conversation as an object of its own (api_surface 1); its items are listed apart."""
+    """A conversation as an object of its own; its items are listed apart."""
 
     id: str
     object: str = "conversation"
@@ -111,7 +111,7 @@ def tools_in_items(conversation: Sequence[Entry]) -> Iterator[tuple[int, int, Ra
 def check_call_output_pairs(conversation: Iterable[i.Item]) -> None:
     """Every output answers a call, every complete call has its output. Raises: RequestError.
 
-    The order does not matter (api_surface 2, pairing rules).
+    The order does not matter (docs/reference/api.md#calls-and-their-outputs).
     """
     items = list(conversation)
     answered = {call_id for item in items if (call_id := i.answers(item)) is not None}
@@ -171,7 +171,7 @@ def items_for_model(
 
 
 class ActiveConfiguration(Struct, frozen=True, kw_only=True):
-    """What `configuration_update` items set; None where none did (api_surface 2)."""
+    """What `configuration_update` items set; None where none did."""
 
     effort: Effort | None = None
     format: AnyFormat | None = None
@@ -224,7 +224,8 @@ def leading_instructions(
 
 
 def to_resource(given: Entry, new_id: NewId) -> tuple[str, Raw]:
-    """Return the item's id and its JSON as lists show it (api_surface 1.4).
+    """Return the item's id and its JSON as lists show it
+    (docs/reference/api.md#items-in-lists).
 
     Every field that came is kept; what a list promises is added: type, id, status, content as
     parts.

@@ -1,5 +1,5 @@
-"""From JSON to requests, items and tools, with errors that name the field (api_surface 2, 8.2 and
-13).
+"""From JSON to requests, items and tools, with errors that name the field
+(docs/reference/api.md#items, docs/reference/errors.md#codes-of-wrong-requests).
 
 A tagged union cannot read `input`: an easy message and an item_reference may lack their type. So
 each item is read in two steps: its head (type, role, id) picks the Struct, which then reads the

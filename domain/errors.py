@@ -44,7 +44,7 @@ class AntiphonError(Exception):
 
 
 class RequestError(AntiphonError):
-    """A request that cannot be honoured (api_surface 8.2).
+    """A request that cannot be honoured (docs/reference/errors.md#codes-of-wrong-requests).
 
     `param` is the path of the field at fault (`input[2].content[0]`), `code` the machine-readable
     reason.
@@ -87,7 +87,8 @@ def conversation_not_found(conversation_id: str) -> NotFound:
 
 
 class ConversationLocked(RequestError):
-    """Another response runs on the conversation: nothing was changed (api_surface 1.1)."""
+    """Another response runs on the conversation: nothing was changed
+    (docs/reference/api.md#conversations)."""
 
     def __init__(self) -> None:
         super().__init__(

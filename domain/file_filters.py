@@ -1,4 +1,5 @@
-"""Filters of file search: which files are searched, by their attributes (api_surface 4.1)."""
+"""Filters of file search: which files are searched, by their attributes
+(docs/reference/api.md#filters)."""
 
 from __future__ import annotations
 

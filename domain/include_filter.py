@@ -1,4 +1,4 @@
-"""What a client sees of items that are kept whole (api_surface 7.9).
+"""What a client sees of items that are kept whole (docs/reference/api.md#include).
 
 Without its `include` value, a field of the table is null or absent in answers, streams and lists;
 the store and the log have it. Whoever sends such an item back gets the field filled in again, so

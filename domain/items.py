@@ -1,4 +1,4 @@
-"""Items: what goes into a response and what comes out of it (api_surface 2 and 3.1).
+"""Items: what goes into a response and what comes out of it (docs/reference/api.md#items).
 
 One Struct a type, for both directions: a client replays what it was given. On input nearly every
 field may be missing or null; the builders fill in what the spec requires on output. A key that the
@@ -360,7 +360,7 @@ ID_PREFIXES: Mapping[type[Item], str] = {
     Program: "prg",
     ProgramOutput: "prgo",
 }
-"""The prefix of each item type's ids (api_surface 3.1)."""
+"""The prefix of each item type's ids."""
 
 
 def answers(item: Item) -> str | None:

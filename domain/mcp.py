@@ -1,5 +1,6 @@
 """MCP servers that a request names, by their address or by the label under which the operator set
-one up: which of their tools are offered, which calls are to be run (api_surface 4.1, 7.18).
+one up: which of their tools are offered, which calls are to be run
+(docs/reference/api.md#mcp-servers).
 
 What a server lists is not trusted: what is no tool, or none that every model can be told of, is
 left out; what is no schema means any object.
@@ -159,7 +160,7 @@ def _schema(value: Any) -> Json:
 
 
 def redact_secrets(tool: Json) -> Json:
-    """Return a tool's JSON as it may be shown and kept: without its secrets (api_surface 1.2).
+    """Return a tool's JSON as it may be shown and kept: without its secrets.
 
     >>> tool = {"type": "mcp", "server_label": "s", "authorization": "x", "headers": {"k": "v"}}
     >>> redact_secrets(tool)
@@ -265,7 +266,7 @@ def _is_of_the_model(item: i.Item) -> bool:
 
 
 def is_unreachable(error: Any) -> bool:
-    """Whether a call's `error` (api_surface 3.2) says that the server is not there or does not
+    """Whether a call's `error` says that the server is not there or does not
     answer. What it answered itself, that there is no such tool for example, says that it is.
     """
     if not isinstance(error, dict):

@@ -1,4 +1,4 @@
-"""What a model is offered: tools as specs, tool_choice in one normal form (api_surface 4)."""
+"""What a model is offered: tools as specs, tool_choice in one normal form."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | 
 def with_loaded_tools(before: Offer, tools: Sequence[RequestTool]) -> Offer:
     """Return the offer of a response's next turn, after a search that loaded these tools.
 
-    What was to be called has been: only a restriction of tool_choice stays (api_surface 4.3).
+    What was to be called has been: only a restriction of tool_choice stays
+    (docs/reference/api.md#tool-choice).
     """
     found = [ToolDefinition(tool=tool, path=PREVIOUS_RESPONSE_PATH, later=True) for tool in tools]
     choice = before.tool_choice

@@ -1,4 +1,5 @@
-"""A request to create a response: its fields, with their types and limits (api_surface 1.1 and 11).
+"""A request to create a response: its fields, with their types and limits
+(docs/reference/api.md#create-a-response).
 
 A field that may be null is null when it was omitted: the API treats both alike. Items and tools
 stay raw here; decoding.py reads them one by one, so that nothing a client sent is lost.
@@ -32,7 +33,7 @@ INCLUDABLE = Literal[
 
 
 class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What the final message must look like (api_surface 7.12)."""
+    """What the final message must look like (docs/reference/api.md#text-formats)."""
 
 
 class PlainFormat(TextFormat, frozen=True, kw_only=True, tag="text"):
@@ -186,8 +187,8 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     moderation: Json | None = None
     access_programs: Json | None = None
     image: Json | None = None
-    generate: bool | None = None  # of WebSocket mode (api_surface 9)
-    # vLLM's extensions (api_surface 11)
+    generate: bool | None = None  # see docs/reference/api.md#warm-up
+    # vLLM's extensions (docs/reference/api.md#sampling-and-engine-fields)
     request_id: str | None = None
     session_id: str | None = None
     priority: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
@@ -220,7 +221,8 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
 
     @property
     def is_prewarm(self) -> bool:
-        """Whether the prompt is only to be cached, and nothing to be generated (api_surface 9)."""
+        """Whether the prompt is only to be cached, and nothing to be generated
+        (docs/reference/api.md#warm-up)."""
         options = self.prompt_cache_options
         return self.generate is False or (options is not None and options.prewarm is True)
 

@@ -131,7 +131,8 @@ class Sequencer:
         return self._number([*events, e.Completed(response=done)])
 
     def cut(self, reason: str) -> list[e.Event]:
-        """End as incomplete; `reason` is one of api_surface 1.2 (`max_output_tokens`…)."""
+        """End as incomplete; `reason` is one of
+        docs/reference/errors.md#incomplete-responses (`max_output_tokens`…)."""
         events = self._close("incomplete")
         done = self._end("incomplete", incomplete_details=IncompleteDetails(reason=reason))
         return self._number([*events, e.Incomplete(response=done)])
@@ -168,7 +169,8 @@ class Sequencer:
         )
 
     def cancel(self) -> list[e.Event]:
-        """End as cancelled; the spec has no event for that but `incomplete` (api_surface 5.8 j)."""
+        """End as cancelled; the spec has no event for that but `incomplete`
+        (docs/reference/events.md#order)."""
         events = self._close("incomplete")
         return self._number([*events, e.Incomplete(response=self._end("cancelled"))])
 

@@ -1,4 +1,4 @@
-"""The one normal form of `tool_choice` (api_surface 4)."""
+"""The one normal form of `tool_choice` (docs/reference/api.md#tool-choice)."""
 
 from __future__ import annotations
 

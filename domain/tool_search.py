@@ -1,4 +1,5 @@
-"""Find deferred tools by words: what a search that the server runs loads (api_surface 4.2).
+"""Find deferred tools by words: what a search that the server runs loads
+(docs/reference/api.md#tool-search).
 
 A tool ranks by the words of the query that its name and its description have, names counting more;
 a tool of a namespace has the namespace's words too. Nothing in common: not found.

@@ -1,4 +1,5 @@
-"""Tools that a request offers, and which of them the model must or may call (api_surface 4)."""
+"""Tools that a request offers, and which of them the model must or may call
+(docs/reference/api.md#tools)."""
 
 from __future__ import annotations
 
@@ -167,7 +168,8 @@ class ImageGeneration(Tool, frozen=True, kw_only=True, tag="image_generation"):
 
 
 class UnknownTool(Struct, frozen=True, kw_only=True):
-    """A tool type that we do not know: echoed as it came, offered to no model (decision 9)."""
+    """A tool type that we do not know: echoed as it came,
+    offered to no model (docs/decisions/0018)."""
 
     raw: Json
 

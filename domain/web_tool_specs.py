@@ -1,4 +1,5 @@
-"""The web as tools of a model: searching, opening a page, finding words in it (api_surface 4.1).
+"""The web as tools of a model: searching, opening a page, finding words in it
+(docs/reference/api.md#web-search).
 
 gpt-oss was trained on the same three under other names (adapters/formats/harmony/tools.py), so what
 they take and what they show is as it knows it.

@@ -3,7 +3,7 @@ called, lists are kept for a while, and what he keeps secret is in no error.
 
 A list is kept for the whole server, since all requests reach the same one with the same rights.
 Servers that requests name have no such list: their credentials differ, and a conversation has its
-own (docs/decisions/0026).
+own (docs/decisions/0040).
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ LEAVING_S = 0.2
 
 
 class CallFailed(AntiphonError):
-    """A use of the server failed; `error` says how, as items show it (api_surface 3.2)."""
+    """A use of the server failed; `error` says how, as items show it
+    (docs/reference/api.md#mcp-servers)."""
 
     def __init__(self, error: Json) -> None:
         super().__init__(str(error.get("message", error)))

@@ -38,7 +38,7 @@ VERBOSITY = {
 """`text.verbosity` as instructions: models that people run themselves know no other way."""
 
 TIERS = {"auto": "default", "fast": "priority"}
-"""How a tier is echoed where not by its own name (api_surface 1.1)."""
+"""How a tier is echoed where not by its own name."""
 
 
 def sealing(

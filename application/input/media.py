@@ -43,7 +43,7 @@ TOGETHER = 8
 """All images of a request may have so many times the pixels of one: each is unpacked in memory."""
 
 MAX_TEXT = 10_485_760
-"""Characters of a file's text: the API's limit for texts (api_surface 2)."""
+"""Characters of a file's text: the API's limit for texts."""
 
 HOLDERS: Mapping[type[i.Item], str] = {
     i.Message: "content",
@@ -67,7 +67,8 @@ class MediaLimits(Struct, frozen=True, kw_only=True):
 
 
 class ErrorCodes(Struct, frozen=True, kw_only=True):
-    """The codes of what can go wrong, for pictures or for files (api_surface 8.3)."""
+    """The codes of what can go wrong, for pictures or for files
+    (docs/reference/errors.md#codes-of-images-and-files)."""
 
     bad_base64: str
     refused: str

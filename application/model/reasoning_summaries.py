@@ -1,4 +1,5 @@
-"""Summaries of reasoning: written by the model in a short turn of their own (api_surface 7.11)."""
+"""Summaries of reasoning: written by the model in a short turn of their own
+(docs/reference/api.md#reasoning)."""
 
 from __future__ import annotations
 

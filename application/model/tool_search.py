@@ -1,4 +1,5 @@
-"""Tool searches that the server runs, between two turns of the model (api_surface 4.2)."""
+"""Tool searches that the server runs, between two turns of the model
+(docs/reference/api.md#tool-search)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Warm up: a turn that leaves its prompt in the engine's cache and nothing else (api_surface 9)."""
+"""Warm up: a turn that leaves its prompt in the engine's cache and nothing else
+(docs/reference/api.md#warm-up)."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ class Web(Protocol):
     async def search(
         self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
     ) -> Sequence[WebResult]:
-        """Return up to `most` pages, best first; `location` is `user_location` of api_surface
-        4.1."""
+        """Return up to `most` pages, best first; `location` is `user_location` of a web
+        search."""
 
     async def read(self, url: str) -> WebPage:
         """Return the page at `url`, with at most as much text as the operator lets it have."""

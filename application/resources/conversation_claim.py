@@ -1,4 +1,4 @@
-"""A conversation runs one response at a time (api_surface 7.3): who holds it, and its release."""
+"""A conversation runs one response at a time: who holds it, and its release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations as objects of their own, and their items (api_surface 1, endpoints 9-16)."""
+"""Conversations as objects of their own, and their items (docs/reference/api.md#conversations)."""
 
 from __future__ import annotations
 

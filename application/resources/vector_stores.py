@@ -267,7 +267,7 @@ class DeleteVectorStore:
 
 
 class SearchVectorStores:
-    """Searches by words and, where there are embeddings, by meaning (decision 51)."""
+    """Searches by words and, where there are embeddings, by meaning (docs/decisions/0051)."""
 
     def __init__(self, stores: VectorStores, embeddings: Embeddings | None) -> None:
         self._stores = stores

@@ -48,7 +48,7 @@ class Compaction(Struct, frozen=True, kw_only=True):
 
 
 class CompactConversation:
-    """`POST /v1/responses/compact` (api_surface 1.6); nothing is stored."""
+    """`POST /v1/responses/compact` (docs/reference/api.md#compaction); nothing is stored."""
 
     def __init__(self, create: CreateResponseService, *, new_id: NewId) -> None:
         self._create = create

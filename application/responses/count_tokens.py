@@ -21,7 +21,7 @@ class TokenCount(Struct, frozen=True, kw_only=True):
 
 
 class CountTokens:
-    """`POST /v1/responses/input_tokens` (api_surface 1.5); nothing is created."""
+    """`POST /v1/responses/input_tokens`; nothing is created."""
 
     def __init__(self, expand_prompt: ExpandPrompt, prepare_turn: PrepareTurn) -> None:
         self._expand_prompt = expand_prompt

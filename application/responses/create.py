@@ -101,7 +101,7 @@ class AcceptedResponse(Struct, frozen=True, kw_only=True):
         return [*self.given, *(as_it_is(c.entry(item)) for item in output)]
 
     async def leave(self) -> None:
-        """Stop reading; a response ends with its reader (api_surface 6.1) unless it outlives it."""
+        """Stop reading; a response ends with its reader unless it outlives it."""
         await self.events.aclose()
         if self.task is None or self.run is None or self.outlives_client or self.run.is_over:
             return
@@ -372,7 +372,7 @@ class CreateResponseService:
         await self._store.create(asked.tenant, stored)
 
     def _expiry(self, response: Response) -> float | None:
-        # What is in a conversation is kept as long as that (api_surface 7.3).
+        # What is in a conversation is kept as long as that (docs/reference/api.md#conversations).
         if response.conversation is not None or not self._limits.keep_days:
             return None
         return self._now() + self._limits.keep_days * DAY_S

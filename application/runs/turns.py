@@ -158,7 +158,8 @@ class Turns:
     ) -> AsyncGenerator[ModelTurn]:
         """Yield the turns that the latest one makes necessary: what its searches (in `output`, from
         `seen` on) have found, then the model's next turn, which sees what the server has done.
-        All of them share the tokens that the response may have (api_surface 7.13): `usages` counts
+        All of them share the tokens that the response may have
+        (docs/reference/api.md#hosted-tools): `usages` counts
         from `before` on.
         """
         offered, limit = self._plan.offered, turn.sampling.max_tokens

@@ -1,4 +1,4 @@
-"""Lists in pages (api_surface 1.4): the items that follow one, in either order."""
+"""Lists in pages (docs/reference/api.md#lists): the items that follow one, in either order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that this server runs, called for one response (api_surface 7.19).
+"""Tools that this server runs, called for one response (docs/reference/api.md#hosted-tools).
 
 Caller        runs the calls of one kind of tool
 Calls         the callers of a response, and how many calls there may be

@@ -1,4 +1,5 @@
-"""Citations in what the model writes become annotations of its messages (api_surface 2.1).
+"""Citations in what the model writes become annotations of its messages
+(docs/reference/api.md#annotations).
 
 The text stays as the model wrote it, markers included: the next prompt repeats it, and an
 annotation's place is that of its marker.

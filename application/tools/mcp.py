@@ -1,4 +1,5 @@
-"""MCP servers of one response: their tools are listed, and called (api_surface 7.18).
+"""MCP servers of one response: their tools are listed, and called
+(docs/reference/api.md#mcp-servers).
 
 Sessions      a session with each server, and the caller of their tools
 McpTurn   before the model's first turn: servers are asked for their tools, and calls that

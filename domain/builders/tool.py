@@ -1,4 +1,5 @@
-"""Items of tools that the server runs, and those that open and close at once (api_surface 5.4).
+"""Items of tools that the server runs, and those that open and close at once
+(docs/reference/events.md#events-of-each-item).
 
 Most kinds differ only in the events of their steps: TOOLS is that table. Shell items hold lists of
 commands and outputs and have builders of their own.

@@ -1,4 +1,5 @@
-"""Grammars of custom tools, read: which texts may a call's input be (api_surface 4.1 `custom`)?
+"""Grammars of custom tools, read: which texts may a call's input be?
+(docs/reference/api.md#custom-tools)
 
 Both syntaxes become the same tree (`nodes.py`), from which a format writes its constraint and the
 scripted engine a sentence. A definition is a client's: what it may cost is bounded here.

@@ -71,7 +71,8 @@ def final_response(
     *,
     shape: Callable[[Response], Any] = lambda response: response,
 ) -> JsonResponse:
-    """Return the answer to who waited for a response; a failed one is an error (api_surface 8.3).
+    """Return the answer to who waited for a response; a failed one is an error
+    (docs/reference/errors.md#failed-responses).
 
     `shape` makes what is shown of it.
     """
@@ -127,7 +128,7 @@ class EventStreamResponse:
 
 
 class FinalResponse:
-    """The last state of a run as JSON; a failed run is an HTTP error (api_surface 8.3).
+    """The last state of a run as JSON; a failed run is an HTTP error.
 
     `shape` makes what is shown of the response.
     """

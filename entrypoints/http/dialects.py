@@ -1,4 +1,5 @@
-"""Where OpenAI's API and Open Responses differ on the wire (api_surface 10): one table.
+"""Where OpenAI's API and Open Responses differ on the wire
+(docs/reference/api.md#dialects): one table.
 
 Everything inside speaks OpenAI's names. A dialect is put on at the very edge, when an event, an
 answer or an error becomes JSON; the log and the store know of none.

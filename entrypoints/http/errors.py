@@ -1,4 +1,4 @@
-"""Errors as the API shows them (api_surface 8): one table from exception to status, one shape.
+"""Errors as the API shows them: one table from exception to status, one shape.
 
 Nothing that a client sends ends as a 5xx; what does is our fault or the engine's.
 """

@@ -1,4 +1,5 @@
-"""Lists of items, in pages, and what may be included in them (api_surface 1.4, 7.9)."""
+"""Lists of items, in pages, and what may be included in them
+(docs/reference/api.md#lists, #include)."""
 
 from __future__ import annotations
 

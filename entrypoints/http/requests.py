@@ -68,7 +68,8 @@ def trace_headers(request: Connection) -> dict[str, str]:
 
 
 def response_headers(request: Connection, ignored: Sequence[str] = ()) -> dict[str, str]:
-    """Return the headers of an answer; `ignored` are fields that had no effect (decision 9)."""
+    """Return the headers of an answer; `ignored` are fields
+    that had no effect (docs/decisions/0018)."""
     headers = {REQUEST_ID_HEADER: request_id(request)}
     if ignored:
         # Field names are the client's own: only what a header can hold is repeated.

@@ -1,4 +1,4 @@
-"""Events as server-sent frames (api_surface 5.1)."""
+"""Events as server-sent frames (docs/reference/events.md#framing)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _DELTAS = frozenset(kind for name, kind in EVENT_TYPES.items() if name.endswith(
 class ClientEncoder:
     """How one client is told of a run: in its dialect, with what it may see.
 
-    `view` None shows all. `obfuscates` hides the lengths of deltas (api_surface 5.5).
+    `view` None shows all. `obfuscates` hides the lengths of deltas
+    (docs/reference/events.md#numbers-and-places).
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""`GET /v1/responses` with an upgrade: many responses on one connection (api_surface 9).
+"""`GET /v1/responses` with an upgrade: many responses on one connection
+(docs/reference/api.md#websocket-mode).
 
 Each `response.create` is the request that HTTP would take, goes to the same service, and its lane
 reads the same log. What HTTP would answer as an error is an `error` frame here; nothing but the

@@ -1,4 +1,4 @@
-"""Events and errors as text frames of a WebSocket (api_surface 9)."""
+"""Events and errors as text frames of a WebSocket (docs/reference/api.md#websocket-mode)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MCP servers that requests name: listed, called, approved of (api_surface 7.18)."""
+"""MCP servers that requests name: listed, called, approved of."""
 
 from __future__ import annotations
 

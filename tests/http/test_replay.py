@@ -1,5 +1,5 @@
 """What came out goes back in: every kind of item, in every form in which clients send it, gives the
-prompt that `previous_response_id` gives (api_surface 2).
+prompt that `previous_response_id` gives (docs/reference/api.md#input-items).
 """
 
 from __future__ import annotations
