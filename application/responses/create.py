@@ -197,7 +197,7 @@ class CreateResponseService:
         self._now = now
         self._seal = seal
         self._limits = limits
-        self._amends = Compensation()
+        self._compensation = Compensation()
 
     async def __call__(
         self,
@@ -282,14 +282,14 @@ class CreateResponseService:
 
     async def _queue(self, asked: _Asked) -> AcceptedResponse:
         """Let the response wait in the store. Raises: QueueFull."""
-        waiting = (await self._store.use(asked.tenant)).waiting
+        waiting = (await self._store.usage(asked.tenant)).waiting
         if waiting >= self._limits.max_waiting:
             raise QueueFull(
                 f"{waiting} responses in the background are waiting, which is all that may wait. "
                 "Send the request again when some of them are complete.",
                 code="rate_limit_exceeded",
             )
-        first = self._sequencer(asked).start()
+        first = self._sequencer(asked).open()
         try:
             await self._save(asked, asked.response, first, owner=None)
         except BaseException:
@@ -302,7 +302,7 @@ class CreateResponseService:
     async def _begin(self, asked: _Asked) -> AcceptedResponse:
         """Run the response here. Raises: RequestError, TooManyRequests, EngineDead."""
         with self._runs.counted_as_active(asked.id, in_slot=asked.response.background):
-            await asked.turns.begin()
+            await asked.turns.start()
             try:
                 run = self._run(asked)
                 events = await self._open(asked, run)
@@ -349,7 +349,7 @@ class CreateResponseService:
 
     async def _open(self, asked: _Asked, run: Run) -> EventBatches:
         """Save the response, begin its log and return a reader of it."""
-        first = [*run.sequencer.start(), *run.sequencer.begin()]
+        first = [*run.sequencer.open(), *run.sequencer.start()]
         if run.stored:
             await self._save(asked, run.sequencer.response, first, owner=self._owner)
         await self._log.create(run.id)
@@ -386,7 +386,7 @@ class CreateResponseService:
             with suppress(StoreError):
                 await self._delete(asked.tenant, asked.id)
             return
-        await self._amends.make(
+        await self._compensation.run(
             partial(self._delete, asked.tenant, asked.id),
             log_message=f"response {asked.id} is stored although nobody was told of it",
         )

@@ -83,7 +83,7 @@ class PrepareTurn:
     ) -> Prepared:
         """Return the turn. Raises: RequestError, StoreError."""
         remembered = remembered or {}
-        model = self._models.named(request.model) if request.model else self._models.all[0]
+        model = self._models.get(request.model) if request.model else self._models.all[0]
         added = await self._read_items(request.input, tenant=tenant, remembered=remembered)
         history = await self._load_history(request, tenant=tenant, remembered=remembered)
         new = [entry.item for entry in added]

@@ -135,8 +135,8 @@ class RestoreRun:
             else:
                 return resumed, events
         anew = Sequencer(taken.response, new_id=self._new_id, now=self._now, seal=seal)
+        anew.open()
         anew.start()
-        anew.begin()
         return anew, None
 
     async def _logged(self, taken: LeasedRun) -> list[Event] | None:
@@ -171,7 +171,7 @@ class RestoreRun:
         )
         while True:
             try:
-                await turns.begin()
+                await turns.start()
             except TooManyRequests:
                 await asyncio.sleep(BUSY_S)
             else:
@@ -184,11 +184,11 @@ class LazyTurns(RunTurns):
     def __init__(self, begin: Callable[[], Awaitable[Turns]]) -> None:
         self._begin = begin
 
-    async def each(
+    async def iterate(
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage]
     ) -> AsyncGenerator[ModelTurn]:
         turns = await self._begin()
-        async with aclosing(turns.each(output, usages)) as each:
+        async with aclosing(turns.iterate(output, usages)) as each:
             async for turn in each:
                 yield turn
 
@@ -196,7 +196,7 @@ class LazyTurns(RunTurns):
 class EmptyTurns(RunTurns):
     """For a run that is only going to be ended."""
 
-    async def each(
+    async def iterate(
         self, _output: Sequence[AnyItem], _usages: Sequence[TurnUsage]
     ) -> AsyncGenerator[ModelTurn]:
         return

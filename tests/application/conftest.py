@@ -128,7 +128,7 @@ class FakeModel(Model):
     async def count(self, turn: Turn) -> int:
         return len(turn.items)
 
-    async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
+    async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
         if self.refusal is not None:
             raise self.refusal
         played: Played | Exception = self.played
