@@ -20,7 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.ports import Clock, IdempotencyStore, NewId
-from antiphon.application.responses.create import AcceptedResponse, CreateResponseService
+from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.decoding import decode_any
