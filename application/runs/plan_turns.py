@@ -8,7 +8,7 @@ from antiphon.application.runs.prepare_turn import PreparedTurn
 from antiphon.application.runs.turns import Plan, Turns
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.domain import mcp
-from antiphon.domain.compaction import kept
+from antiphon.domain.compaction import items_to_keep
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import CompactionTrigger
 from antiphon.domain.offers import mcp_servers_of
@@ -78,7 +78,7 @@ async def plan_of(request: CreateResponse, prepared: PreparedTurn, *, tenant: st
 
 async def _is_too_long(request: CreateResponse, prepared: PreparedTurn) -> bool:
     turn = prepared.turn
-    if not request.context_management or len(kept(turn.items)) == len(turn.items):
+    if not request.context_management or len(items_to_keep(turn.items)) == len(turn.items):
         return False  # not asked for, or nothing would be gained
     asked = request.context_management[0].compact_threshold
     return await prepared.model.count(turn) > (asked or _limit(prepared.model))

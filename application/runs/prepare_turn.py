@@ -133,7 +133,7 @@ def _standing_in(
     tool = tool_substitutions.tool(definition.tool, definition.path)
     if tool is definition.tool:
         return definition
-    return replace(definition, tool=tool, asked=definition.tool)
+    return replace(definition, tool=tool, original=definition.tool)
 
 
 def _called_here(
@@ -146,7 +146,7 @@ def _called_here(
     if tool is None:
         return definition
     listed = mcp.listed_tools(tool.server_label, conversation)
-    return replace(definition, tool=tool, is_server_run=True, listed=listed or ())
+    return replace(definition, tool=tool, is_server_run=True, listed_tools=listed or ())
 
 
 def _definitions(
@@ -161,5 +161,5 @@ def _definitions(
     for position, number, raw in c.tools_in_items([*history, *added]):
         at = position - len(history)
         path = f"input[{at}].tools[{number}]" if at >= 0 else PREVIOUS_RESPONSE_PATH
-        found.append(ToolDefinition(tool=decode_tool(raw, path), path=path, later=True))
+        found.append(ToolDefinition(tool=decode_tool(raw, path), path=path, from_item=True))
     return found

@@ -198,10 +198,12 @@ class RunResponse:
             return sequencer.fail(Failure(code="invalid_prompt", message=exc.message))
         except Exception as exc:
             if limit.expired() and isinstance(exc, TimeoutError):
-                return sequencer.cut(OUT_OF_TIME)
+                return sequencer.end_incomplete(OUT_OF_TIME)
             logger.exception("response %s failed", run.id)
             return sequencer.fail(_failure(exc))
-        return sequencer.complete() if reason == "stop" else sequencer.cut(CUT_BY[reason])
+        return (
+            sequencer.complete() if reason == "stop" else sequencer.end_incomplete(CUT_BY[reason])
+        )
 
     async def _each(self, run: Run) -> str:
         """Write the events of all turns. Returns why the last one ended."""
@@ -213,7 +215,7 @@ class RunResponse:
                     reason = await self._turn(run, aclosing(aiter(turn)))
                 finally:
                     if len(sequencer.turns) == told:
-                        sequencer.count(turn.tokens_used())
+                        sequencer.add_usage(turn.tokens_used())
                 if reason == "stop":
                     turn.record_items(sequencer.output[before:])
                 if run.with_messages:
