@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from antiphon.application.input.from_request import response_of
 from antiphon.application.input.history import Remembered
-from antiphon.application.input.items import as_it_is, to_store
+from antiphon.application.input.items import to_store, to_stored_item
 from antiphon.application.ports import (
     Clock,
     NewId,
@@ -51,7 +51,7 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
     @property
     def shown_items(self) -> list[StoredItem]:
         """All items that the model is shown."""
-        return [*map(as_it_is, self.turn.history), *self.input]
+        return [*map(to_stored_item, self.turn.history), *self.input]
 
 
 class PrepareResponse:

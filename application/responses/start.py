@@ -15,7 +15,7 @@ from functools import partial
 from msgspec import Struct
 
 from antiphon.application.input.from_request import ignored_fields
-from antiphon.application.input.items import as_it_is
+from antiphon.application.input.items import to_stored_item
 from antiphon.application.ports import (
     Clock,
     EventBatches,
@@ -86,7 +86,7 @@ class AcceptedResponse(Struct, frozen=True, kw_only=True):
     def conversation(self) -> list[StoredItem]:
         """Return the items that the model was shown, and its output."""
         output = self.run.sequencer.response.output if self.run else ()
-        return [*self.shown_items, *(as_it_is(c.entry(item)) for item in output)]
+        return [*self.shown_items, *(to_stored_item(c.entry(item)) for item in output)]
 
     async def leave(self) -> None:
         """Stop reading; a response ends with its reader unless it outlives it."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.application.input.items import as_it_is
+from antiphon.application.input.items import to_stored_item
 from antiphon.application.ports import (
     EventLog,
     Lease,
@@ -245,7 +245,7 @@ class RunResponse:
         """Keep the response's end, and in its conversation what it leaves there."""
         response = run.sequencer.response
         if not run.stored and run.conversation_id is not None:
-            made = [as_it_is(c.entry(item)) for item in response.output]
+            made = [to_stored_item(c.entry(item)) for item in response.output]
             left = [*run.input, *made] if response.keeps_items else []
             release = partial(self._store.release, run.tenant, run.conversation_id, run.id, left)
             await retry(release, self._retry_s)  # what was heard is not done again: the claim went
