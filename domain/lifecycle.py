@@ -1,5 +1,5 @@
-"""Which event may follow which (api_surface 5.3 and 5.4). Order is a table: docs/lifecycle.md is
-drawn from it.
+"""Which event may follow which (api_surface 5.3 and 5.4). Order is a table, from which
+docs/explanation/lifecycle.md is drawn.
 
 Three rules, and nothing else:
 1. `START` is where every stream begins; nothing follows `OVER`.
