@@ -57,6 +57,7 @@ test-vllm: $(VENV_VLLM)/ready
 
 docs: $(VENV)/ready
 	$(VENV)/bin/python docs/draw_lifecycle.py
+	$(VENV)/bin/python docs/draw_reference.py
 	$(VENV)/bin/python docs/draw_settings.py
 	$(VENV)/bin/python docs/draw_decisions.py
 

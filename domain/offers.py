@@ -1,4 +1,4 @@
-"""What a model is offered: tools as specs, tool_choice in one normal form (api_surface 4)."""
+"""What a model is offered: tools as specs, tool_choice in one normal form."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from antiphon.domain import mcp, stand_ins
+from antiphon.domain import mcp, tool_substitutions
 from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
-from antiphon.domain.tool_choice import SEARCHES, bad_choice, choice_of
+from antiphon.domain.tool_choice import TOOL_SEARCH_KINDS, invalid_tool_choice, parse_tool_choice
 from antiphon.domain.tool_search import listed
 from antiphon.domain.tool_specs import (
     HOSTED_SPECS,
-    MOST_GRAMMAR,
+    MAX_GRAMMAR_CHARS,
     SPECS,
     grammar_size,
+    ignored_paths_in,
     is_strict,
-    without_effect_in,
 )
 
-Known = t.AnyTool | t.UnknownTool
-EARLIER = "previous_response_id"
+RequestTool = t.AnyTool | t.UnknownTool
+PREVIOUS_RESPONSE_PATH = "previous_response_id"
 """The path of definitions that this request did not bring itself."""
 
 
-class Definition(Struct, frozen=True, kw_only=True):
+class ToolDefinition(Struct, frozen=True, kw_only=True):
     """A tool, and where it was defined: in `tools` (`later` false) or in an item.
 
-    `is_run`: this server runs what it stands for: a tool of its own, or an MCP server, whose tools
-    are `listed`, once it was asked. `asked` is what the client wrote, where `tool` stands in for it
+    `is_server_run`: this server runs it: a tool of its own, or an MCP server, whose tools are
+    `listed` once it was asked. `asked` is what the client wrote, where `tool` stands in for it
     (stand_ins.py).
     """
 
-    tool: Known
+    tool: RequestTool
     path: str
     later: bool = False
-    is_run: bool = False
+    is_server_run: bool = False
     listed: tuple[Json, ...] = ()
-    asked: Known | None = None
+    asked: RequestTool | None = None
 
     @property
-    def is_sole(self) -> bool:
+    def must_be_unique(self) -> bool:
         """Whether another such definition of the same tool would be a mistake."""
         return not self.later and self.asked is None
 
@@ -57,14 +57,14 @@ class Offer(Struct, frozen=True, kw_only=True):
     """
 
     specs: tuple[t.ToolSpec, ...] = ()
-    choice: t.Choice = t.Choice()
+    choice: t.ToolChoice = t.ToolChoice()
     echo: tuple[Raw, ...] = ()
     ignored: tuple[str, ...] = ()
-    definitions: tuple[Definition, ...] = ()
+    definitions: tuple[ToolDefinition, ...] = ()
     tool_choice: str | Json | None = None
 
 
-def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> Offer:
+def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | None) -> Offer:
     """Return what the model is offered. Raises: RequestError.
 
     A definition that comes later replaces one of its name; two in `tools` must not have one name.
@@ -74,32 +74,32 @@ def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> 
     told: dict[object, tuple[t.ToolSpec, str]] = {}
     sole: set[object] = set()
     ignored: list[str] = []
-    grammar_left = MOST_GRAMMAR
+    grammar_left = MAX_GRAMMAR_CHARS
     for each in definitions:
         grammar_left -= grammar_size(each.tool)
         if grammar_left < 0:
             raise RequestError(
-                f"All grammars of a request may have {MOST_GRAMMAR} characters together.",
+                f"All grammars of a request may have {MAX_GRAMMAR_CHARS} characters together.",
                 param=each.path,
                 code="string_above_max_length",
             )
         specs = _specs(each)
         for spec in specs:
-            if _key(spec) in sole and each.is_sole and spec.kind not in t.WEB:
+            if _key(spec) in sole and each.must_be_unique and spec.kind not in t.WEB_KINDS:
                 raise _same_name(spec.client_name, each.path)
             told[_key(spec)] = (spec, each.path)
-            sole |= {_key(spec)} if each.is_sole else set()
-        if each.path != EARLIER:  # what came with an earlier request was named there
+            sole |= {_key(spec)} if each.must_be_unique else set()
+        if each.path != PREVIOUS_RESPONSE_PATH:  # what came with an earlier request was named there
             ignored += _without_effect(each, specs)
     ignored += _overridden(definitions)
     every = _with_names_of_their_own(list(told.values()))
     labels = frozenset(label for each in definitions if (label := _label(each)) is not None)
-    choice = choice_of(tool_choice, every, labels)
+    choice = parse_tool_choice(tool_choice, every, labels)
     specs = _without_deferred(every, definitions, choice)
     if choice.mode == "required" and not specs and labels:
-        choice = t.Choice()  # a server was not asked yet, or in vain: nothing can be forced
+        choice = t.ToolChoice()  # a server was not asked yet, or in vain: nothing can be forced
     elif tool_choice == "required" and not specs:
-        raise bad_choice("'required' needs at least one tool that a model can be offered")
+        raise invalid_tool_choice("'required' needs at least one tool that a model can be offered")
     echo = (each.asked or each.tool for each in definitions if not each.later)
     return Offer(
         specs=specs,
@@ -111,62 +111,63 @@ def offer(definitions: Sequence[Definition], tool_choice: str | Json | None) -> 
     )
 
 
-def loaded(before: Offer, tools: Sequence[Known]) -> Offer:
+def with_loaded_tools(before: Offer, tools: Sequence[RequestTool]) -> Offer:
     """Return the offer of a response's next turn, after a search that loaded these tools.
 
-    What was to be called has been: only a restriction of tool_choice stays (api_surface 4.3).
+    What was to be called has been: only a restriction of tool_choice stays
+    (docs/reference/api.md#tool-choice).
     """
-    found = [Definition(tool=tool, path=EARLIER, later=True) for tool in tools]
+    found = [ToolDefinition(tool=tool, path=PREVIOUS_RESPONSE_PATH, later=True) for tool in tools]
     choice = before.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        return offer([*before.definitions, *found], {**choice, "mode": "auto"})
-    return offer([*before.definitions, *found], None)
+        return make_offer([*before.definitions, *found], {**choice, "mode": "auto"})
+    return make_offer([*before.definitions, *found], None)
 
 
-def servers_of(offered: Offer) -> list[t.McpTool]:
+def mcp_servers_of(offered: Offer) -> list[t.McpTool]:
     """Return the MCP servers whose tools can be called."""
-    tools = (each.tool for each in offered.definitions if each.is_run)
+    tools = (each.tool for each in offered.definitions if each.is_server_run)
     return [tool for tool in tools if isinstance(tool, t.McpTool)]
 
 
-def heard(before: Offer, listings: Mapping[str, tuple[Json, ...]]) -> Offer:
+def with_listed_tools(before: Offer, listings: Mapping[str, tuple[Json, ...]]) -> Offer:
     """Return the offer with the tools that MCP servers have listed, by their label."""
     definitions = [
         replace(each, listed=listings.get(str(_label(each)), each.listed))
         for each in before.definitions
     ]
-    return offer(definitions, before.tool_choice)
+    return make_offer(definitions, before.tool_choice)
 
 
-def _without_effect(definition: Definition, specs: Sequence[t.ToolSpec]) -> Iterator[str]:
+def _without_effect(definition: ToolDefinition, specs: Sequence[t.ToolSpec]) -> Iterator[str]:
     """Yield the paths of what is not heeded: the whole definition, or some of its fields."""
-    if not specs and not definition.is_run:
+    if not specs and not definition.is_server_run:
         yield definition.path
         return
-    yield from without_effect_in(definition.tool, definition.path)
+    yield from ignored_paths_in(definition.tool, definition.path)
     if definition.asked is not None:
-        yield from stand_ins.unheeded(definition.asked, definition.path)
+        yield from tool_substitutions.unused_fields(definition.asked, definition.path)
 
 
-def _overridden(definitions: Sequence[Definition]) -> list[str]:
+def _overridden(definitions: Sequence[ToolDefinition]) -> list[str]:
     """Return the paths of web searches that say something else than the last one, which holds."""
     of_web = [
         (each, msgspec.to_builtins(each.tool) | {"type": ""})
         for each in definitions
-        if each.is_run and isinstance(each.tool, t.AnyWebSearch)
+        if each.is_server_run and isinstance(each.tool, t.AnyWebSearch)
     ]
     return [
         each.path
         for each, settings in of_web
-        if settings != of_web[-1][1] and each.path != EARLIER and not each.later
+        if settings != of_web[-1][1] and each.path != PREVIOUS_RESPONSE_PATH and not each.later
     ]
 
 
-def _specs(definition: Definition) -> tuple[t.ToolSpec, ...]:
+def _specs(definition: ToolDefinition) -> tuple[t.ToolSpec, ...]:
     tool = definition.tool
     if isinstance(tool, t.McpTool):
         return mcp.specs(tool, definition.listed)
-    if definition.is_run and type(tool) in HOSTED_SPECS:
+    if definition.is_server_run and type(tool) in HOSTED_SPECS:
         return HOSTED_SPECS[type(tool)](tool, definition.path)
     specs = SPECS[type(tool)](tool, definition.path) if type(tool) in SPECS else ()
     if definition.later:  # being brought is being loaded
@@ -174,28 +175,28 @@ def _specs(definition: Definition) -> tuple[t.ToolSpec, ...]:
     return specs
 
 
-def _label(definition: Definition) -> str | None:
+def _label(definition: ToolDefinition) -> str | None:
     """Return the label of an MCP server that this server can call."""
     tool = definition.tool
-    return tool.server_label if definition.is_run and isinstance(tool, t.McpTool) else None
+    return tool.server_label if definition.is_server_run and isinstance(tool, t.McpTool) else None
 
 
-def _check_labels(definitions: Sequence[Definition]) -> None:
+def _check_labels(definitions: Sequence[ToolDefinition]) -> None:
     seen: set[str] = set()
     for each in definitions:
         label = _label(each)
-        if label is not None and label in seen and each.is_sole:
+        if label is not None and label in seen and each.must_be_unique:
             raise RequestError(
                 f"Two MCP servers are labelled {label[:100]!r}.",
                 param=f"{each.path}.server_label",
                 code="invalid_value",
             )
-        seen |= {label} if label is not None and each.is_sole else set()
+        seen |= {label} if label is not None and each.must_be_unique else set()
 
 
 def _key(spec: t.ToolSpec) -> object:
     """Return what two definitions of one tool have in common."""
-    if mcp.is_mcp(spec):
+    if mcp.is_mcp_tool(spec):
         return "mcp", spec.namespace, spec.client_name
     return (spec.namespace, spec.client_name) if spec.kind in t.NAMED_KINDS else spec.kind
 
@@ -219,7 +220,7 @@ def _with_names_of_their_own(told: Sequence[tuple[t.ToolSpec, str]]) -> list[t.T
 
 
 def _without_deferred(
-    specs: Sequence[t.ToolSpec], definitions: Sequence[Definition], choice: t.Choice
+    specs: Sequence[t.ToolSpec], definitions: Sequence[ToolDefinition], choice: t.ToolChoice
 ) -> tuple[t.ToolSpec, ...]:
     """Return the specs to show at once; the search among them says what it can find.
 
@@ -230,13 +231,13 @@ def _without_deferred(
     callable_now = any(choice.allows(spec.name) for spec in specs if not spec.deferred)
     forced = choice.names or () if must and not callable_now else ()
     hidden = {spec.name for spec in specs if spec.deferred and spec.name not in forced}
-    if not hidden or not any(spec.kind in SEARCHES for spec in specs):
+    if not hidden or not any(spec.kind in TOOL_SEARCH_KINDS for spec in specs):
         return tuple(spec for spec in specs if spec.kind != "server_tool_search")
     still = {(spec.namespace, spec.client_name) for spec in specs if spec.name in hidden}
     finds = "\n".join(listed([each.tool for each in definitions], still))
     return tuple(
         replace(spec, description=f"{spec.description} There are:\n{finds}")
-        if spec.kind in SEARCHES
+        if spec.kind in TOOL_SEARCH_KINDS
         else spec
         for spec in specs
         if spec.name not in hidden
@@ -247,7 +248,7 @@ def _echo(tool: t.AnyTool | t.UnknownTool) -> Any:
     if isinstance(tool, t.UnknownTool):
         return tool.raw
     if isinstance(tool, t.McpTool):
-        return mcp.redacted(msgspec.to_builtins(tool))
+        return mcp.redact_secrets(msgspec.to_builtins(tool))
     if isinstance(tool, t.FunctionTool) and tool.strict is None:
         return replace(tool, strict=is_strict(tool.parameters))
     return tool

@@ -1,4 +1,4 @@
-"""The one normal form of `tool_choice` (api_surface 4)."""
+"""The one normal form of `tool_choice` (docs/reference/api.md#tool-choice)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 
-SEARCHES = ("tool_search", "server_tool_search")
+TOOL_SEARCH_KINDS = ("tool_search", "server_tool_search")
 COMPUTERS = ("computer", "computer_use_preview")
 
 CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
@@ -22,10 +22,10 @@ CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     "computer": COMPUTERS,
     "computer_use": COMPUTERS,
     "computer_use_preview": COMPUTERS,
-    "tool_search": SEARCHES,
-    "mcp": t.MCP,
+    "tool_search": TOOL_SEARCH_KINDS,
+    "mcp": t.MCP_KINDS,
     "code_interpreter": (t.PYTHON,),
-    **dict.fromkeys(t.WEB_SEARCHES, t.WEB),
+    **dict.fromkeys(t.WEB_SEARCHES, t.WEB_KINDS),
     "file_search": (t.FILE_SEARCH,),
 }
 """The kinds of tools that a tool_choice of a type may mean."""
@@ -39,40 +39,40 @@ SERVER_RUN_CHOICES = frozenset(
 """tool_choice objects that force a tool that only the server could run."""
 
 
-def choice_of(
+def parse_tool_choice(
     value: str | Json | None,
     specs: Sequence[t.ToolSpec],
     labels: frozenset[str] = frozenset(),
-) -> t.Choice:
+) -> t.ToolChoice:
     """Return tool_choice in its normal form. Raises: RequestError with param tool_choice.
 
     `labels` are those of MCP servers, whose tools need not be known yet.
     """
     if value is None or value == "auto":
-        return t.Choice()
+        return t.ToolChoice()
     if value == "none":
-        return t.Choice(mode="none")
+        return t.ToolChoice(mode="none")
     if value == "required":
-        return t.Choice(mode="required")
+        return t.ToolChoice(mode="required")
     if isinstance(value, str):
-        raise bad_choice(f"{value!r} is none of 'auto', 'none', 'required'")
+        raise invalid_tool_choice(f"{value!r} is none of 'auto', 'none', 'required'")
     kind = value.get("type")
     if kind == "allowed_tools":
         return _allowed(value, specs, labels)
     if isinstance(kind, str) and kind in CHOSEN_KINDS:
         names = _chosen(kind, value, specs, specs, labels)
-        return t.Choice(mode="required", names=names) if names else t.Choice()
+        return t.ToolChoice(mode="required", names=names) if names else t.ToolChoice()
     if isinstance(kind, str) and kind in SERVER_RUN_CHOICES:
-        raise bad_choice(f"this server runs no tool of type {kind!r}")
-    raise bad_choice(f"unknown type {kind!r}")
+        raise invalid_tool_choice(f"this server runs no tool of type {kind!r}")
+    raise invalid_tool_choice(f"unknown type {kind!r}")
 
 
-def _allowed(value: Json, specs: Sequence[t.ToolSpec], labels: frozenset[str]) -> t.Choice:
+def _allowed(value: Json, specs: Sequence[t.ToolSpec], labels: frozenset[str]) -> t.ToolChoice:
     mode, entries = value.get("mode", "auto"), value.get("tools")
     if mode not in ("auto", "required"):
-        raise bad_choice(f"mode {mode!r} is none of 'auto', 'required'")
+        raise invalid_tool_choice(f"mode {mode!r} is none of 'auto', 'required'")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise bad_choice("'tools' must be a list of tools")
+        raise invalid_tool_choice("'tools' must be a list of tools")
     called = _by_name(specs)
     unnamed = [spec for spec in specs if spec.kind not in t.NAMED_KINDS]  # one of a kind
     names: set[str] = set()
@@ -84,8 +84,8 @@ def _allowed(value: Json, specs: Sequence[t.ToolSpec], labels: frozenset[str]) -
     if mode == "required" and not names and labels:
         mode = "auto"
     if mode == "required" and not names:
-        raise bad_choice("'required' needs at least one allowed tool")
-    return t.Choice(mode=mode, names=frozenset(names))
+        raise invalid_tool_choice("'required' needs at least one allowed tool")
+    return t.ToolChoice(mode=mode, names=frozenset(names))
 
 
 def _by_name(specs: Sequence[t.ToolSpec]) -> Mapping[str, Sequence[t.ToolSpec]]:
@@ -114,7 +114,7 @@ def _chosen(
     name, namespace = value.get("name"), value.get("namespace")
     is_named = kind in t.NAMED_KINDS
     if is_named and not isinstance(name, str):
-        raise bad_choice(f"a tool of type {kind!r} needs a name")
+        raise invalid_tool_choice(f"a tool of type {kind!r} needs a name")
     found = frozenset(
         spec.name
         for spec in (called if is_named else specs)
@@ -123,7 +123,7 @@ def _chosen(
     )
     if not found:
         which = f" called {name!r}" if is_named else ""
-        raise bad_choice(f"there is no {kind} tool{which} in 'tools' that can be called")
+        raise invalid_tool_choice(f"there is no {kind} tool{which} in 'tools' that can be called")
     return found
 
 
@@ -132,7 +132,7 @@ def _of_server(value: Json, specs: Sequence[t.ToolSpec]) -> frozenset[str]:
     return frozenset(
         spec.name
         for spec in specs
-        if mcp.is_mcp(spec) and spec.namespace == label and name in (None, spec.client_name)
+        if mcp.is_mcp_tool(spec) and spec.namespace == label and name in (None, spec.client_name)
     )
 
 
@@ -146,5 +146,5 @@ def _joined(spec: t.ToolSpec) -> str | None:
     return f"{spec.namespace}{t.NAMESPACE_MARK}{spec.client_name}" if spec.namespace else None
 
 
-def bad_choice(why: str) -> RequestError:
+def invalid_tool_choice(why: str) -> RequestError:
     return RequestError(f"Invalid 'tool_choice': {why}.", param="tool_choice", code="invalid_value")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from antiphon.domain import grammars, web
+from antiphon.domain import grammars, web_tool_specs
 from antiphon.domain import tools as t
 from antiphon.domain.client_tools import CLIENT_TOOLS, SearchArguments, parameters_of
-from antiphon.domain.errors import RequestError, UnreadableGrammar, missing_parameter
+from antiphon.domain.errors import InvalidGrammar, RequestError, missing_parameter
 from antiphon.domain.json import Json
 
-MOST_GRAMMAR = 40_960
+MAX_GRAMMAR_CHARS = 40_960
 """Characters of all grammars of a request: reading takes some seconds for a million."""
 
 
@@ -95,7 +95,7 @@ def _grammar(form: Json, path: str) -> tuple[str, str] | None:
         raise missing_parameter(f"{path}.definition")
     try:
         grammars.read(syntax, definition)
-    except UnreadableGrammar as fault:
+    except InvalidGrammar as fault:
         raise RequestError(
             f"Invalid {syntax} grammar: {fault.message}, at {fault.place(definition)}.",
             param=f"{path}.definition",
@@ -111,12 +111,12 @@ def grammar_size(tool: t.AnyTool | t.UnknownTool) -> int:
     return len(definition) if isinstance(definition, str) else 0
 
 
-def without_effect_in(tool: t.AnyTool | t.UnknownTool, path: str) -> Iterator[str]:
+def ignored_paths_in(tool: t.AnyTool | t.UnknownTool, path: str) -> Iterator[str]:
     """Yield the paths of what has no effect: grammars that no engine can enforce, pictures that no
     search finds."""
     if isinstance(tool, t.NamespaceTool):
         for position, inner in enumerate(tool.tools):
-            yield from without_effect_in(inner, f"{path}.tools[{position}]")
+            yield from ignored_paths_in(inner, f"{path}.tools[{position}]")
     if isinstance(tool, t.CustomTool):
         grammar = _grammar(tool.format, f"{path}.format")
         if grammar is not None and grammars.read(*grammar) is None:
@@ -226,7 +226,7 @@ FILE_SEARCH_SPEC = t.ToolSpec(
 
 HOSTED_SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
     t.CodeInterpreter: lambda _, __: (PYTHON_SPEC,),
-    **dict.fromkeys(t.WEB_SEARCHES.values(), lambda _, __: tuple(web.SPECS.values())),
+    **dict.fromkeys(t.WEB_SEARCHES.values(), lambda _, __: tuple(web_tool_specs.SPECS.values())),
     t.Shell: lambda _, __: _typed(t.CONTAINER),
     t.FileSearch: lambda _, __: (FILE_SEARCH_SPEC,),
 }

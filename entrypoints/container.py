@@ -16,11 +16,11 @@ from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.sealing import Sealer
 from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
-from antiphon.application.input.media import MediaLimits, ShowMedia
+from antiphon.application.input.media import LoadMedia, MediaLimits
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
@@ -34,42 +34,42 @@ from antiphon.application.ports import (
     Web,
 )
 from antiphon.application.resources.containers import (
-    AddContainerFile,
     CheckContainer,
+    CreateContainer,
+    CreateContainerFile,
     DeleteContainerFile,
     FindContainer,
     GetContainerFile,
+    GetContainerFileContent,
     ListContainerFiles,
     ListContainers,
-    MakeContainer,
-    ReadContainerFile,
 )
-from antiphon.application.resources.conversation_claim import HoldConversation
+from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.conversations import (
-    AddItems,
     CreateConversation,
+    CreateItems,
     DeleteConversation,
+    DeleteItem,
     GetConversation,
     GetItem,
     ListItems,
-    RemoveItem,
     UpdateConversation,
 )
 from antiphon.application.resources.files import (
-    AddFile,
+    CreateFile,
     DeleteFile,
     FileLimits,
     GetFile,
+    GetFileContent,
     ListFiles,
-    ReadFile,
 )
 from antiphon.application.resources.indexing import IndexFiles
 from antiphon.application.resources.keys import FindTenant
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.resources.vector_stores import (
-    AddFileBatch,
     AddFiles,
-    AddStoreFile,
+    CreateFileBatch,
+    CreateStoreFile,
     CreateVectorStore,
     DeleteVectorStore,
     FindVectorStore,
@@ -80,7 +80,7 @@ from antiphon.application.resources.vector_stores import (
     UpdateVectorStore,
     VectorStoreLimits,
 )
-from antiphon.application.resources.webhooks import DeliverNotices, WriteNotices
+from antiphon.application.resources.webhooks import CreateDeliveries, SendDeliveries
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
@@ -88,12 +88,12 @@ from antiphon.application.responses.create import CreateLimits, CreateResponseSe
 from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
-from antiphon.application.responses.idempotency import CreateOnce, Repeats
+from antiphon.application.responses.idempotency import CreateOnce, IdempotencyKeys
 from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.responses.sweep import Sweep
-from antiphon.application.runs.active_runs import Runs
-from antiphon.application.runs.background import TakeRuns
-from antiphon.application.runs.heartbeat import Pulse
+from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.application.runs.background import StartBackgroundRuns
+from antiphon.application.runs.heartbeat import Heartbeat
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.ownership import WatchLeases
 from antiphon.application.runs.plan_turns import PlanTurns
@@ -101,17 +101,17 @@ from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.application.runs.restore import RestoreRun
 from antiphon.application.runs.run_response import RunResponse
-from antiphon.application.runs.shutdown import Moment
+from antiphon.application.runs.shutdown import ShutdownSignal
 from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import Budgets
-from antiphon.application.tools.file_search import FileSearches
+from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
-from antiphon.entrypoints.http.heartbeat import Heartbeat
+from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings
@@ -133,9 +133,9 @@ from antiphon.entrypoints.wiring.stores import (
     sqlite_store,
     store_kind,
 )
-from antiphon.entrypoints.wiring.tools import hosted, stand_ins, tool_servers
+from antiphon.entrypoints.wiring.tools import hosted, tool_servers, tool_substitutions
 from antiphon.entrypoints.wiring.web_search import web
-from antiphon.entrypoints.wiring.webhooks import endpoints_of, webhook_fetcher
+from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
 
 class Container(containers.DeclarativeContainer):
@@ -175,17 +175,17 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     sealer = providers.Singleton(Sealer, settings.provided.seal_key_path)
-    pulse = providers.Singleton(Pulse, store, owner, lease_s=settings.provided.lease_s)
-    runs = providers.Singleton(Runs, slots=settings.provided.background_runs)
-    webhook_endpoints = providers.Singleton(endpoints_of, settings)
-    write_notices = providers.Singleton(
-        WriteNotices,
+    heartbeat = providers.Singleton(Heartbeat, store, owner, lease_s=settings.provided.lease_s)
+    runs = providers.Singleton(ActiveRuns, slots=settings.provided.background_runs)
+    webhook_endpoints = providers.Singleton(read_endpoints, settings)
+    create_deliveries = providers.Singleton(
+        CreateDeliveries,
         webhook_endpoints,
         new_id=providers.Object(new_id),
         now=providers.Object(time.time),
     )
-    deliver_notices = providers.Singleton(
-        DeliverNotices,
+    send_deliveries = providers.Singleton(
+        SendDeliveries,
         store,
         providers.Singleton(webhook_fetcher, webhook_endpoints),
         webhook_endpoints,
@@ -206,9 +206,9 @@ class Container(containers.DeclarativeContainer):
         RunResponse,
         log,
         store,
-        notices=write_notices,
+        deliveries=create_deliveries,
         log_outputs=settings.provided.log_outputs,
-        most_s=settings.provided.response_s,
+        max_run_s=settings.provided.response_s,
         retry_s=settings.provided.store_retry_s,
     )
     prompts: providers.Provider[PromptTemplates | None] = providers.Singleton(
@@ -218,8 +218,8 @@ class Container(containers.DeclarativeContainer):
     read_items = providers.Singleton(ReadItems, store)
     load_history = providers.Singleton(LoadHistory, store)
     read_pdf = providers.Singleton(PdfReader)
-    show_media = providers.Singleton(
-        ShowMedia,
+    load_media = providers.Singleton(
+        LoadMedia,
         files,
         providers.Singleton(fetcher, settings),
         read_pdf,
@@ -230,7 +230,7 @@ class Container(containers.DeclarativeContainer):
             max_pixels=settings.provided.max_image_pixels,
         ),
     )
-    show_items = providers.Singleton(ShowItems, show_media, unseal=sealer.provided.unseal)
+    show_items = providers.Singleton(ShowItems, load_media, unseal=sealer.provided.unseal)
     tool_servers: providers.Provider[ToolServers | None] = providers.Singleton(
         tool_servers, settings
     )
@@ -275,10 +275,10 @@ class Container(containers.DeclarativeContainer):
             find_container,
             check_container,
             web,
-            providers.Singleton(FileSearches, find_vector_store, search_vector_stores),
+            providers.Singleton(FileSearchProvider, find_vector_store, search_vector_stores),
             settings,
         ),
-        stand_ins=providers.Singleton(stand_ins, settings, tool_servers),
+        tool_substitutions=providers.Singleton(tool_substitutions, settings, tool_servers),
     )
     plan_turns = providers.Singleton(
         PlanTurns,
@@ -296,7 +296,7 @@ class Container(containers.DeclarativeContainer):
     create_response = providers.Singleton(
         CreateResponseService,
         expand_prompt,
-        providers.Singleton(HoldConversation, store, owner=owner),
+        providers.Singleton(ClaimConversation, store, owner=owner),
         prepare_turn,
         plan_turns,
         jobs,
@@ -330,8 +330,8 @@ class Container(containers.DeclarativeContainer):
         retry_s=settings.provided.store_retry_s,
     )
     stop_run = providers.Singleton(StopRun, store, runs, restore_run, run_response, owner=owner)
-    take_runs = providers.Singleton(
-        TakeRuns,
+    start_background_runs = providers.Singleton(
+        StartBackgroundRuns,
         store,
         log,
         runs,
@@ -339,12 +339,12 @@ class Container(containers.DeclarativeContainer):
         restore_run,
         run_response,
         owner=owner,
-        may_take=pulse.provided.is_calm,
+        may_take=heartbeat.provided.is_healthy,
     )
     watch_leases = providers.Singleton(WatchLeases, store, runs, owner=owner)
     sweep = providers.Singleton(Sweep, store, keep_events_s=settings.provided.keep_events_s)
     stopping = providers.Singleton(asyncio.Event)
-    drained = providers.Singleton(Moment)
+    drained = providers.Singleton(ShutdownSignal)
     ready = providers.Singleton(CheckReady, store, models, runs)
     http_options = providers.Singleton(
         HttpOptions,
@@ -368,7 +368,7 @@ class Container(containers.DeclarativeContainer):
             CreateOnce,
             create_response,
             providers.Singleton(
-                Repeats,
+                IdempotencyKeys,
                 store,
                 owner=owner,
                 now=providers.Object(time.time),
@@ -386,7 +386,7 @@ class Container(containers.DeclarativeContainer):
         delete=providers.Singleton(DeleteResponse, store, log, stop_run),
         cancel=providers.Singleton(CancelResponse, store, stop_run),
         input_items=providers.Singleton(ListInputItems, store),
-        heartbeat=providers.Singleton(Heartbeat, settings.provided.keepalive_s),
+        keepalive=providers.Singleton(KeepAlive, settings.provided.keepalive_s),
         stopping=stopping,
         drained=drained,
         options=http_options,
@@ -405,18 +405,18 @@ class Container(containers.DeclarativeContainer):
         update=providers.Singleton(UpdateConversation, store),
         delete=providers.Singleton(DeleteConversation, store),
         add_items=providers.Singleton(
-            AddItems, store, read_items, check_quota, new_id=providers.Object(new_id)
+            CreateItems, store, read_items, check_quota, new_id=providers.Object(new_id)
         ),
         list_items=providers.Singleton(ListItems, store),
         get_item=providers.Singleton(GetItem, store),
-        remove_item=providers.Singleton(RemoveItem, store),
+        remove_item=providers.Singleton(DeleteItem, store),
         seal=sealer.provided.seal,
         options=http_options,
     )
     file_services = providers.Singleton(
         FileServices,
         add=providers.Singleton(
-            AddFile,
+            CreateFile,
             files,
             limits=providers.Singleton(
                 FileLimits,
@@ -428,7 +428,7 @@ class Container(containers.DeclarativeContainer):
         ),
         list=providers.Singleton(ListFiles, files),
         get=providers.Singleton(GetFile, files),
-        read=providers.Singleton(ReadFile, files),
+        read=providers.Singleton(GetFileContent, files),
         delete=providers.Singleton(DeleteFile, files, vector_stores),
     )
     vector_store_limits = providers.Singleton(VectorStoreLimits)
@@ -456,9 +456,9 @@ class Container(containers.DeclarativeContainer):
         update=providers.Singleton(UpdateVectorStore, vector_stores, find_vector_store),
         delete=providers.Singleton(DeleteVectorStore, vector_stores),
         search=search_vector_stores,
-        add_file=providers.Singleton(AddStoreFile, vector_stores, find_vector_store, add_files),
+        add_file=providers.Singleton(CreateStoreFile, vector_stores, find_vector_store, add_files),
         add_batch=providers.Singleton(
-            AddFileBatch,
+            CreateFileBatch,
             vector_stores,
             find_vector_store,
             add_files,
@@ -470,13 +470,13 @@ class Container(containers.DeclarativeContainer):
     )
     container_services = providers.Singleton(
         ContainerServices,
-        make=providers.Singleton(MakeContainer, sandboxes, check_container),
+        create=providers.Singleton(CreateContainer, sandboxes, check_container),
         find=find_container,
         list=providers.Singleton(ListContainers, find_container),
-        add_file=providers.Singleton(AddContainerFile, find_container, files),
+        add_file=providers.Singleton(CreateContainerFile, find_container, files),
         list_files=providers.Singleton(ListContainerFiles, find_container),
         get_file=providers.Singleton(GetContainerFile, find_container),
-        read_file=providers.Singleton(ReadContainerFile, find_container),
+        read_file=providers.Singleton(GetContainerFileContent, find_container),
         delete_file=providers.Singleton(DeleteContainerFile, find_container),
         options=http_options,
     )

@@ -18,7 +18,7 @@ import uvicorn
 from msgspec import Struct
 
 from antiphon.application.model.models import Models
-from antiphon.application.runs.active_runs import Runs
+from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
@@ -27,7 +27,7 @@ from antiphon.entrypoints.http.auth import Authentication
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol, WebSocketProtocol
 from antiphon.entrypoints.keys import start_keys
-from antiphon.entrypoints.log_lines import LogLines
+from antiphon.entrypoints.log_format import LogLines
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
 
@@ -42,7 +42,7 @@ LEAVING_S = 0.5
 """For the store to be told that this server is gone; it finds out by itself later."""
 
 
-class Served(Struct, frozen=True, kw_only=True):
+class RunningServer(Struct, frozen=True, kw_only=True):
     """A server that answers; `url` is where this machine reaches it."""
 
     url: str
@@ -63,7 +63,7 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         *,
         stopping: asyncio.Event,
-        runs: Runs,
+        runs: ActiveRuns,
         drain: Callable[[], Awaitable[None]],
         drain_delay_s: float,
     ) -> None:
@@ -82,7 +82,7 @@ class _Server(uvicorn.Server):
     def stop(self) -> None:
         """Begin nothing more, and give the runs their time; called again, give them none."""
         if self._stopping.is_set():
-            self._runs.hurry()
+            self._runs.stop_draining()
             self.should_exit = self.force_exit = True
             return
         self._stopping.set()
@@ -119,7 +119,7 @@ def run(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def serving(container: Container) -> AsyncIterator[Served]:
+async def serving(container: Container) -> AsyncIterator[RunningServer]:
     """Start everything, yield while it is served, stop everything. Raises: SettingsError."""
     settings: Settings = container.settings()
     listening = _listen(settings)
@@ -153,7 +153,9 @@ async def serving(container: Container) -> AsyncIterator[Served]:
         started.cancel()
         host, port = listening.getsockname()[:2]
         try:
-            yield Served(url=banner.url_of(host, port), models=models, server=server, serving=task)
+            yield RunningServer(
+                url=banner.url_of(host, port), models=models, server=server, serving=task
+            )
         finally:
             if not task.done():
                 server.stop()
@@ -189,7 +191,7 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     stack.push_async_callback(store.aclose)
     await start_sealing(container)  # before anything of the store is touched
     await stack.enter_async_context(_beside(container.sweep().every(settings.sweep_s)))
-    await stack.enter_async_context(_beside(container.deliver_notices().every(LOOK_FOR_NOTICES_S)))
+    await stack.enter_async_context(_beside(container.send_deliveries().every(LOOK_FOR_NOTICES_S)))
     await start_keys(container)
     prompts = container.prompts()
     if prompts is not None:
@@ -204,7 +206,7 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     if embeddings is not None:
         stack.push_async_callback(embeddings.aclose)
         await embeddings.start()
-    await stack.enter_async_context(_beside(container.index_files().forever()))
+    await stack.enter_async_context(_beside(container.index_files().run_forever()))
     await stack.enter_async_context(
         _beside(container.sweep_vector_stores().every(settings.sweep_s))
     )
@@ -241,17 +243,17 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 def _own(container: Container, stack: AsyncExitStack) -> None:
     """Be alive in the store, and look after runs, until all else has stopped."""
-    pulse = container.pulse()
-    pulse.start()
+    heartbeat = container.heartbeat()
+    heartbeat.start()
     stack.push_async_callback(_leave, container)
-    for looking in (container.watch_leases(), container.take_runs()):
-        task = asyncio.create_task(looking.forever())
+    for looking in (container.watch_leases(), container.start_background_runs()):
+        task = asyncio.create_task(looking.run_forever())
         stack.callback(task.cancel)
 
 
 async def _leave(container: Container) -> None:
     """Be dead for the others at once: what is left here is theirs."""
-    await asyncio.to_thread(container.pulse().stop)
+    await asyncio.to_thread(container.heartbeat().stop)
     try:
         async with asyncio.timeout(LEAVING_S):
             await container.store().leave(container.owner())
@@ -261,7 +263,7 @@ async def _leave(container: Container) -> None:
 
 async def _drain(container: Container) -> None:
     await container.runs().drain(container.settings().graceful_shutdown_s)
-    container.drained().come()
+    container.drained().trigger()
 
 
 def _calm_collector() -> None:

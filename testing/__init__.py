@@ -8,12 +8,12 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    "antiphon.testing.engine_contract",
+    "antiphon.testing.engine",
     "antiphon.testing.event_log",
     "antiphon.testing.file_store",
     "antiphon.testing.key_store",
     "antiphon.testing.outbox",
-    "antiphon.testing.repeat_store",
+    "antiphon.testing.idempotency_store",
     "antiphon.testing.response_store",
     "antiphon.testing.run_store",
     "antiphon.testing.store",

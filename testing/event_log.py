@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from antiphon.application.ports import Batches, EventLog
+from antiphon.application.ports import EventBatches, EventLog
 from antiphon.domain import events as e
 from antiphon.domain.errors import NotFound
 from antiphon.domain.response import Response
@@ -35,7 +35,7 @@ def numbers(events: Sequence[e.Event]) -> list[int]:
     return [event.sequence_number for event in events]
 
 
-async def rest(batches: Batches) -> list[e.Event]:
+async def rest(batches: EventBatches) -> list[e.Event]:
     return [event async for batch in batches for event in batch]
 
 
@@ -221,15 +221,15 @@ class EventLogContract:
         waiting = asyncio.create_task(rest(await log.open(ID)))
         behind = await log.open(ID, after=0)
         await several_turns()
-        await log.break_off(ID)
+        await log.abandon(ID)
         await log.append(ID, [end(2)])
         assert numbers(await waiting) == [0, 1]
         assert numbers(await rest(behind)) == [1]
 
     async def test_a_log_that_broke_off_cannot_be_opened(self, log: EventLog) -> None:
         await log.create(ID)
-        await log.break_off(ID)
-        await log.break_off(ID)
+        await log.abandon(ID)
+        await log.abandon(ID)
         with pytest.raises(NotFound):
             await log.open(ID)
 
@@ -239,20 +239,20 @@ class EventLogContract:
         await several_turns()
         await log.append(ID, [text(0)])
         await log.drop(ID)
-        await log.break_off(ID)
+        await log.abandon(ID)
         await log.append(ID, [end(1)])
         assert numbers(await reading) == [0]
 
     async def test_a_log_that_has_its_end_does_not_break_off(self, log: EventLog) -> None:
         await log.create(ID)
         await log.append(ID, whole(3))
-        await log.break_off(ID)
+        await log.abandon(ID)
         assert numbers(await rest(await log.open(ID))) == [0, 1, 2]
 
     async def test_a_log_that_broke_off_can_begin_again(self, log: EventLog) -> None:
         await log.create(ID)
         await log.append(ID, [text(0)])
-        await log.break_off(ID)
+        await log.abandon(ID)
         await log.create(ID)
         await log.append(ID, whole(2))
         assert numbers(await rest(await log.open(ID))) == [0, 1]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from antiphon.application.ports import Lease, Notice, Store
+from antiphon.application.ports import Lease, Store, WebhookDelivery
 from antiphon.testing.response_store import (
     US,
     end,
@@ -19,24 +19,26 @@ from antiphon.testing.response_store import (
 from antiphon.testing.store_fixtures import StoreFixtures
 
 
-def notice(name: str) -> Notice:
+def delivery(name: str) -> WebhookDelivery:
     body = b'{"id":"evt_%b","text":"\xc3\xa9"}' % name.encode()
-    return Notice(id=f"evt_{name}", tenant=US, endpoint="main", body=body)
+    return WebhookDelivery(id=f"evt_{name}", tenant=US, endpoint="main", body=body)
 
 
 async def leave_notices(store: Store, *names: str, response: str = "a") -> None:
     """Finish a response with these notices."""
     await store.create(US, running(response))
     lease = Lease(tenant=US, response_id=f"resp_{response}")
-    assert await store.finish(lease, finished(response), notices=[notice(name) for name in names])
+    assert await store.finish(
+        lease, finished(response), deliveries=[delivery(name) for name in names]
+    )
 
 
-def ids(notices: Sequence[Notice]) -> list[str]:
-    return [one.id.removeprefix("evt_") for one in notices]
+def ids(deliveries: Sequence[WebhookDelivery]) -> list[str]:
+    return [one.id.removeprefix("evt_") for one in deliveries]
 
 
-async def due(store: Store, *, limit: int = 100, hold_s: float = 60) -> list[str]:
-    return ids(await store.due(limit=limit, hold_s=hold_s))
+async def due(store: Store, *, limit: int = 100, claim_s: float = 60) -> list[str]:
+    return ids(await store.due(limit=limit, claim_s=claim_s))
 
 
 @pytest.mark.asyncio
@@ -50,8 +52,8 @@ class OutboxContract(StoreFixtures):
         self, store: Store, another: Store
     ) -> None:
         await leave_notices(store, "x", "y")
-        found = await another.due(limit=10, hold_s=60)
-        assert sorted(found, key=lambda one: one.id) == [notice("x"), notice("y")]
+        found = await another.due(limit=10, claim_s=60)
+        assert sorted(found, key=lambda one: one.id) == [delivery("x"), delivery("y")]
 
     async def test_nobody_else_is_given_a_notice_that_is_held(
         self, store: Store, another: Store
@@ -66,7 +68,7 @@ class OutboxContract(StoreFixtures):
         attempts: list[int] = []
 
         async def are_enough() -> bool:
-            found = await store.due(limit=10, hold_s=0.05)
+            found = await store.due(limit=10, claim_s=0.05)
             attempts.extend(one.attempts for one in found)
             return len(attempts) >= 4
 
@@ -109,7 +111,7 @@ class OutboxContract(StoreFixtures):
         await leave_notices(store, "x", "y")
         await store.remove("evt_x")
         await store.remove("evt_x")
-        assert await due(another, hold_s=0) == ["y"]
+        assert await due(another, claim_s=0) == ["y"]
         await another.remove("evt_y")
         await store.delay("evt_y", 0)
         assert await due(store) == []
@@ -118,13 +120,13 @@ class OutboxContract(StoreFixtures):
         await store.create(US, running("a"))
         assert await end(store, finished("a"))
         lease = Lease(tenant=US, response_id="resp_a")
-        assert not await store.finish(lease, finished("a"), notices=[notice("x")])
+        assert not await store.finish(lease, finished("a"), deliveries=[delivery("x")])
         assert await due(store) == []
 
     async def test_notices_outlive_their_response(self, store: Store) -> None:
         await store.create(US, running("swept", expires_at=1.0))
         lease = Lease(tenant=US, response_id="resp_swept")
-        assert await store.finish(lease, finished("swept"), notices=[notice("x")])
+        assert await store.finish(lease, finished("swept"), deliveries=[delivery("x")])
         await sweep(store, keep_events_s=0)
         await leave_notices(store, "y")
         await store.delete(US, "resp_a")

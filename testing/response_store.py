@@ -11,13 +11,13 @@ import pytest
 from msgspec import Raw
 
 from antiphon.application.ports import (
-    Chunk,
+    EventChunk,
     Lease,
     NewRun,
+    StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
-    Use,
 )
 from antiphon.domain import items as i
 from antiphon.domain.content import (
@@ -47,7 +47,7 @@ from antiphon.testing.store_fixtures import StoreFixtures
 US, THEM = "us", "them"
 RUNNING = ("queued", "in_progress")
 
-FAR_AHEAD = 4e9
+FAR_FUTURE = 4e9
 """Seconds since the epoch, far from now."""
 
 OWNER = "srv_a"
@@ -231,7 +231,7 @@ async def items_of(store: Store, conversation: str, tenant: str = US) -> list[st
     return ids(await store.conversation_items(tenant, f"conv_{conversation}"))
 
 
-async def locked(call: Awaitable[object]) -> bool:
+async def is_locked(call: Awaitable[object]) -> bool:
     try:
         await call
     except ConversationLocked:
@@ -421,7 +421,7 @@ class ResponseStoreContract(StoreFixtures):
         await keep(store, "a", after="a")
         assert await context_of(store, "a") == turns("a")
         await store.delete(US, "resp_a")
-        assert (await store.use(US)) == Use()
+        assert (await store.use(US)) == StorageUsage()
 
     async def test_a_parent_that_is_unknown_deleted_or_foreign_is_no_parent(
         self, store: Store
@@ -603,10 +603,10 @@ class ResponseStoreContract(StoreFixtures):
     async def test_a_conversation_runs_one_response_at_a_time(self, store: Store) -> None:
         await converse(store, "a", "x")
         await claim(store, "a", "one")
-        assert await locked(claim(store, "a", "two"))
-        assert await locked(store.add_items(US, "conv_a", [item("y")]))
+        assert await is_locked(claim(store, "a", "two"))
+        assert await is_locked(store.add_items(US, "conv_a", [item("y")]))
         await store.release(US, "conv_a", "resp_two", [item("z")])
-        assert await locked(claim(store, "a", "two"))
+        assert await is_locked(claim(store, "a", "two"))
         await store.release(US, "conv_a", "resp_one")
         await store.release(US, "conv_a", "resp_one", [item("again")])
         assert await items_of(store, "a") == ["x"]
@@ -619,7 +619,7 @@ class ResponseStoreContract(StoreFixtures):
         names = [str(number) for number in range(20)]
         stores = [store, another] * 10
         claims = [claim(one, "a", name) for one, name in zip(stores, names, strict=True)]
-        refused = await asyncio.gather(*map(locked, claims))
+        refused = await asyncio.gather(*map(is_locked, claims))
         assert refused.count(False) == 1
         holder = names[refused.index(False)]
         await store.release(US, "conv_a", f"resp_{holder}", [item("left")])
@@ -672,7 +672,7 @@ class ResponseStoreContract(StoreFixtures):
         await claim(store, "a", "one")
         assert await self.no_conversation(store, THEM, "a")
         await store.release(THEM, "conv_a", "resp_one")
-        assert await locked(claim(store, "a", "two"))
+        assert await is_locked(claim(store, "a", "two"))
         await converse(store, "a", "y", tenant=THEM)
         await say(store, "a", "one", tenant=THEM)
         assert await items_of(store, "a") == ["x"]
@@ -688,9 +688,9 @@ class ResponseStoreContract(StoreFixtures):
         await store.leave(OWNER)
         await another.add_items(US, "conv_a", [item("x")])
         await claim(another, "a", "two", owner="srv_b")
-        assert await locked(store.add_items(US, "conv_a", [item("y")]))
+        assert await is_locked(store.add_items(US, "conv_a", [item("y")]))
         await store.release(US, "conv_a", "resp_one", [item("too_late")])
-        assert await locked(claim(store, "a", "three", owner="srv_c"))
+        assert await is_locked(claim(store, "a", "three", owner="srv_c"))
         assert await items_of(store, "a") == ["x"]
 
     async def test_an_owner_that_beats_no_more_loses_its_claims(self, store: Store) -> None:
@@ -699,7 +699,7 @@ class ResponseStoreContract(StoreFixtures):
         await store.claim(US, "conv_a", "resp_one", owner=OWNER)
 
         async def is_free() -> bool:
-            return not await locked(claim(store, "a", "two", owner="srv_b"))
+            return not await is_locked(claim(store, "a", "two", owner="srv_b"))
 
         await until(is_free)
 
@@ -709,8 +709,8 @@ class ResponseStoreContract(StoreFixtures):
         await converse(store, "a", "x")
         await begin(store, "a", "one")
         await store.leave(OWNER)
-        assert await locked(claim(another, "a", "two", owner="srv_b"))
-        assert await locked(another.add_items(US, "conv_a", [item("y")]))
+        assert await is_locked(claim(another, "a", "two", owner="srv_b"))
+        assert await is_locked(another.add_items(US, "conv_a", [item("y")]))
         [taken] = await another.take("srv_b", limit=1)
         assert await another.finish(taken.lease, finished("one", within="a"))
         assert await items_of(store, "a") == ["x", *turns("one")]
@@ -719,7 +719,7 @@ class ResponseStoreContract(StoreFixtures):
     # --- what is past its time --------------------------------------------------------------------
 
     async def test_a_response_is_swept_once_it_has_expired(self, store: Store) -> None:
-        ends = {"past": 1.0, "future": FAR_AHEAD, "never": None}
+        ends = {"past": 1.0, "future": FAR_FUTURE, "never": None}
         for name, expires_at in ends.items():
             await store.create(US, running(name, expires_at=expires_at))
             assert await end(store, finished(name))
@@ -768,7 +768,7 @@ class ResponseStoreContract(StoreFixtures):
     # --- what a tenant has ------------------------------------------------------------------------
 
     async def test_nothing_is_used_at_first(self, store: Store) -> None:
-        assert await store.use(US) == Use()
+        assert await store.use(US) == StorageUsage()
 
     async def test_the_responses_of_a_tenant_are_counted(self, store: Store) -> None:
         await keep(store, "done")
@@ -798,18 +798,18 @@ class ResponseStoreContract(StoreFixtures):
         await converse(store, "other")
         at_first, size = await used(), 100_000
         large = b"x" * size
-        events = Chunk(first=0, count=1, body=large)
+        events = EventChunk(first=0, count=1, body=large)
         run = NewRun(owner=OWNER, events=events)
         await store.create(
             US, running("a", item("a", raw=b'"%b"' % large), instructions="y" * size, run=run)
         )
         assert 2.9 * size < await used() - at_first < 4 * size
         lease = Lease(tenant=US, response_id="resp_a")
-        assert await store.append(lease, Chunk(first=1, count=1, body=large))
+        assert await store.append(lease, EventChunk(first=1, count=1, body=large))
         assert 3.9 * size < await used() - at_first < 5 * size
         answer = i.Message(id="msg_a_out", role="assistant", content="z" * size)
         done = finished("a", output=(answer,), instructions="y" * size)
-        assert await store.finish(lease, done, events=Chunk(first=2, count=1, body=large))
+        assert await store.finish(lease, done, events=EventChunk(first=2, count=1, body=large))
         assert 5.9 * size < await used() - at_first < 7 * size
         await sweep(store, keep_events_s=0)
         assert 2.9 * size < await used() - at_first < 4 * size

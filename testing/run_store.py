@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from antiphon.application.ports import (
-    Chunk,
+    EventChunk,
     Lease,
+    LeasedRun,
     NewRun,
-    Notice,
     Store,
     StoredResponse,
-    TakenRun,
+    WebhookDelivery,
 )
 from antiphon.domain.errors import NotFound, StoreError
 from antiphon.testing.response_store import (
@@ -41,8 +41,8 @@ NEXT = "srv_b"
 EVERY_BYTE = bytes(range(256)) * 2
 
 
-def chunk(first: int, count: int = 1, body: bytes | None = None) -> Chunk:
-    return Chunk(first=first, count=count, body=body or b"events %d+%d\n" % (first, count))
+def chunk(first: int, count: int = 1, body: bytes | None = None) -> EventChunk:
+    return EventChunk(first=first, count=count, body=body or b"events %d+%d\n" % (first, count))
 
 
 def lease(name: str, epoch: int = 1, tenant: str = US) -> Lease:
@@ -58,9 +58,9 @@ def waiting(name: str) -> StoredResponse:
     return logged(name, owner=None)
 
 
-async def log_of(store: Store, name: str, *, after: int = -1, tenant: str = US) -> list[Chunk]:
+async def log_of(store: Store, name: str, *, after: int = -1, tenant: str = US) -> list[EventChunk]:
     """Read what is there, piece by piece."""
-    found: list[Chunk] = []
+    found: list[EventChunk] = []
     while True:
         piece = await store.events(tenant, f"resp_{name}", after=after)
         found += piece.chunks
@@ -69,7 +69,7 @@ async def log_of(store: Store, name: str, *, after: int = -1, tenant: str = US) 
         after = last_of(piece.chunks)
 
 
-def last_of(chunks: Sequence[Chunk]) -> int:
+def last_of(chunks: Sequence[EventChunk]) -> int:
     return chunks[-1].first + chunks[-1].count - 1
 
 
@@ -77,17 +77,17 @@ async def ends(store: Store, name: str, *, after: int) -> bool:
     return (await store.events(US, f"resp_{name}", after=after)).ends
 
 
-def names(taken: Sequence[TakenRun]) -> list[str]:
+def names(taken: Sequence[LeasedRun]) -> list[str]:
     return [one.lease.response_id.removeprefix("resp_") for one in taken]
 
 
-async def take(store: Store, owner: str = NEXT, *, limit: int = 100) -> list[TakenRun]:
+async def take(store: Store, owner: str = NEXT, *, limit: int = 100) -> list[LeasedRun]:
     """Take as an owner that is alive."""
     await alive(store, owner)
     return await store.take(owner, limit=limit)
 
 
-async def take_over(store: Store, name: str, owner: str = NEXT) -> TakenRun | None:
+async def take_over(store: Store, name: str, owner: str = NEXT) -> LeasedRun | None:
     await alive(store, owner)
     return await store.take_over(owner, US, f"resp_{name}")
 
@@ -95,10 +95,10 @@ async def take_over(store: Store, name: str, owner: str = NEXT) -> TakenRun | No
 async def writes(store: Store, held: Lease, first: int = 2) -> bool:
     """Whether the lease writes: events, the end, the owner."""
     name = held.response_id.removeprefix("resp_")
-    notice = Notice(id=f"evt_{name}", tenant=held.tenant, endpoint="main", body=b"{}")
+    delivery = WebhookDelivery(id=f"evt_{name}", tenant=held.tenant, endpoint="main", body=b"{}")
     done = [
         await store.append(held, chunk(first)),
-        await store.finish(held, finished(name), events=chunk(first), notices=[notice]),
+        await store.finish(held, finished(name), events=chunk(first), deliveries=[delivery]),
         await store.give_back(held),
     ]
     return any(done)
@@ -193,14 +193,16 @@ class RunStoreContract(StoreFixtures):
     ) -> None:
         await store.create(US, logged("a"))
         assert await store.append(lease("a"), chunk(2, 3))
-        notice = Notice(id="evt_a", tenant=US, endpoint="main", body=b"{}")
+        delivery = WebhookDelivery(id="evt_a", tenant=US, endpoint="main", body=b"{}")
         with pytest.raises(StoreError):
             await store.append(lease("a"), chunk(first, 3))
         with pytest.raises(StoreError):
-            await store.finish(lease("a"), finished("a"), events=chunk(first, 3), notices=[notice])
+            await store.finish(
+                lease("a"), finished("a"), events=chunk(first, 3), deliveries=[delivery]
+            )
         assert await log_of(store, "a") == [chunk(0, 2), chunk(2, 3)]
         assert (await store.get(US, "resp_a")).status == "in_progress"
-        assert await store.due(limit=10, hold_s=60) == []
+        assert await store.due(limit=10, claim_s=60) == []
         assert await store.append(lease("a"), chunk(5))
 
     async def test_a_log_that_was_not_begun_is_not_kept(self, store: Store) -> None:
@@ -268,11 +270,11 @@ class RunStoreContract(StoreFixtures):
     ) -> None:
         await store.create(US, logged("a"))
 
-        async def follow(one: Store) -> list[Chunk]:
-            found: list[Chunk] = []
+        async def follow(one: Store) -> list[EventChunk]:
+            found: list[EventChunk] = []
             while True:
                 after = last_of(found) if found else -1
-                await one.news(US, "resp_a", after=after, limit_s=5)
+                await one.wait_for_events(US, "resp_a", after=after, limit_s=5)
                 piece = await one.events(US, "resp_a", after=after)
                 found += piece.chunks
                 if piece.ends:
@@ -313,7 +315,7 @@ class RunStoreContract(StoreFixtures):
         assert not await writes(store, lease("a"))
         assert not await store.append(lease("a"), chunk(0, 2))
         assert await state_of(store) == before
-        assert await store.due(limit=10, hold_s=60) == []
+        assert await store.due(limit=10, claim_s=60) == []
 
     @pytest.mark.parametrize(
         "void",
@@ -348,13 +350,16 @@ class RunStoreContract(StoreFixtures):
 
     async def test_an_end_comes_whole(self, store: Store, another: Store) -> None:
         await store.create(US, logged("a"))
-        notices = [
-            Notice(id=f"evt_{n}", tenant=US, endpoint="main", body=EVERY_BYTE) for n in range(3)
+        deliveries = [
+            WebhookDelivery(id=f"evt_{n}", tenant=US, endpoint="main", body=EVERY_BYTE)
+            for n in range(3)
         ]
-        assert await store.finish(lease("a"), finished("a"), events=chunk(2, 5), notices=notices)
+        assert await store.finish(
+            lease("a"), finished("a"), events=chunk(2, 5), deliveries=deliveries
+        )
         assert await another.get(US, "resp_a") == finished("a")
         assert await log_of(another, "a") == [chunk(0, 2), chunk(2, 5)]
-        found = await another.due(limit=10, hold_s=60)
+        found = await another.due(limit=10, claim_s=60)
         assert sorted(one.id for one in found) == ["evt_0", "evt_1", "evt_2"]
 
     async def test_of_many_ends_one_is_written_with_its_events_and_notices(
@@ -363,16 +368,16 @@ class RunStoreContract(StoreFixtures):
         await store.create(US, logged("a"))
 
         async def finish(number: int, one: Store) -> bool:
-            notice = Notice(id=f"evt_{number}", tenant=US, endpoint="main", body=b"{}")
+            delivery = WebhookDelivery(id=f"evt_{number}", tenant=US, endpoint="main", body=b"{}")
             last, done = chunk(2, 1, b"%d" % number), finished("a", model=f"m{number}")
-            return await one.finish(lease("a"), done, events=last, notices=[notice])
+            return await one.finish(lease("a"), done, events=last, deliveries=[delivery])
 
         won = await asyncio.gather(*[finish(n, (store, another)[n % 2]) for n in range(20)])
         assert won.count(True) == 1
         number = won.index(True)
         assert (await store.get(US, "resp_a")).model == f"m{number}"
         assert (await log_of(store, "a"))[-1].body == b"%d" % number
-        assert [one.id for one in await store.due(limit=30, hold_s=60)] == [f"evt_{number}"]
+        assert [one.id for one in await store.due(limit=30, claim_s=60)] == [f"evt_{number}"]
 
     # --- taking -----------------------------------------------------------------------------------
 
@@ -404,7 +409,7 @@ class RunStoreContract(StoreFixtures):
         await alive(store, OWNER)
         await alive(store, "srv_short", ttl_s=0.2)
         await store.create(US, logged("b", owner="srv_short"))
-        taken: list[TakenRun] = []
+        taken: list[LeasedRun] = []
 
         async def is_one_taken() -> bool:
             taken.extend(await take(another))
@@ -496,7 +501,7 @@ class RunStoreContract(StoreFixtures):
         await alive(store, OWNER)
         await store.create(US, logged("a"))
         taken = await take_over(another, "a")
-        assert taken == TakenRun(lease=lease("a", 2), response=logged("a").response, job=b"job")
+        assert taken == LeasedRun(lease=lease("a", 2), response=logged("a").response, job=b"job")
         assert await store.held(OWNER) == []
         assert await store.held(NEXT) == [lease("a", 2)]
 
@@ -564,17 +569,17 @@ class RunStoreContract(StoreFixtures):
         assert await store.finish(lease("ended"), finished("ended"))
         async with asyncio.timeout(2):
             for one in (store, another):
-                await one.news(US, "resp_a", limit_s=30)
-                await one.news(US, "resp_a", after=0, limit_s=30)
-                await one.news(US, "resp_ended", after=1, limit_s=30)
-                await one.news(US, "resp_unknown", after=1, limit_s=30)
-                await one.news(THEM, "resp_a", after=1, limit_s=30)
+                await one.wait_for_events(US, "resp_a", limit_s=30)
+                await one.wait_for_events(US, "resp_a", after=0, limit_s=30)
+                await one.wait_for_events(US, "resp_ended", after=1, limit_s=30)
+                await one.wait_for_events(US, "resp_unknown", after=1, limit_s=30)
+                await one.wait_for_events(THEM, "resp_a", after=1, limit_s=30)
 
     async def test_no_news_are_not_waited_for_longer_than_asked(self, store: Store) -> None:
         await store.create(US, logged("a"))
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await store.news(US, "resp_a", after=1, limit_s=0.3)
+        await store.wait_for_events(US, "resp_a", after=1, limit_s=0.3)
         assert 0.25 <= loop.time() - began < 2
 
     async def test_whoever_is_cancelled_while_waiting_for_news_waits_no_more(
@@ -582,7 +587,7 @@ class RunStoreContract(StoreFixtures):
     ) -> None:
         await store.create(US, logged("a"))
         for turns_waited in range(60):  # in the middle of whatever waiting is made of
-            waiting = asyncio.create_task(store.news(US, "resp_a", after=1, limit_s=30))
+            waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
             for _ in range(turns_waited):
                 await asyncio.sleep(0)
             waiting.cancel()
@@ -594,11 +599,11 @@ class RunStoreContract(StoreFixtures):
         await store.create(US, logged("a"))
         await store.create(US, logged("other"))
         waiters = [
-            asyncio.create_task(one.news(US, "resp_a", after=1, limit_s=30))
+            asyncio.create_task(one.wait_for_events(US, "resp_a", after=1, limit_s=30))
             for one in (store, another) * 50
         ]
         leaving = waiters.pop()
-        await store.news(US, "resp_other", after=1, limit_s=0.2)
+        await store.wait_for_events(US, "resp_other", after=1, limit_s=0.2)
         assert not any(waiter.done() for waiter in waiters)
         leaving.cancel()
         if event == "append":
@@ -631,7 +636,7 @@ class RunStoreContract(StoreFixtures):
         assert await store.finish(lease("a"), finished("a"))
         await sweep(store, keep_events_s=0)
         async with asyncio.timeout(2):
-            await store.news(US, "resp_a", after=1, limit_s=30)
+            await store.wait_for_events(US, "resp_a", after=1, limit_s=30)
 
     async def test_no_more_logs_are_swept_at_once_than_asked_for(self, store: Store) -> None:
         names = [str(number) for number in range(5)]

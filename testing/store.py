@@ -6,9 +6,9 @@ import pytest
 
 from antiphon.application.ports import Store
 from antiphon.testing.agreements import AgreementsContract
+from antiphon.testing.idempotency_store import IdempotencyStoreContract
 from antiphon.testing.key_store import KeyStoreContract
 from antiphon.testing.outbox import OutboxContract
-from antiphon.testing.repeat_store import RepeatStoreContract
 from antiphon.testing.response_store import ResponseStoreContract
 from antiphon.testing.run_store import RunStoreContract
 
@@ -17,7 +17,7 @@ from antiphon.testing.run_store import RunStoreContract
 class StoreContract(
     ResponseStoreContract,
     RunStoreContract,
-    RepeatStoreContract,
+    IdempotencyStoreContract,
     OutboxContract,
     KeyStoreContract,
     AgreementsContract,

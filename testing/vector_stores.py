@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.application.ports import AddedFile, IndexJob, Vectors, VectorStores
-from antiphon.domain.chunks import TextChunk
+from antiphon.application.ports import FileToAdd, IndexJob, Vectors, VectorStores
 from antiphon.domain.errors import NotFound
-from antiphon.domain.filters import filter_of
+from antiphon.domain.file_filters import parse_filter
 from antiphon.domain.ranking import Passage
+from antiphon.domain.text_chunks import TextChunk
 from antiphon.domain.vector_stores import (
     ChunkSizes,
     ExpiresAfter,
@@ -41,8 +41,8 @@ def a_store(number: int = 1, **fields: Any) -> VectorStore:
     return VectorStore(**(known | fields))
 
 
-def a_file(name: str, **attributes: Any) -> AddedFile:
-    return AddedFile(
+def a_file(name: str, **attributes: Any) -> FileToAdd:
+    return FileToAdd(
         id=f"file-{name}",
         filename=f"{name}.txt",
         created_at=1_790_000_100,
@@ -56,7 +56,9 @@ def vectors(*each: Sequence[float], model: str = "small") -> Vectors:
 
 
 async def job_of(stores: VectorStores, file_id: str) -> IndexJob:
-    return next(job for job in await stores.due(limit=100, hold_s=HOLD_S) if job.file_id == file_id)
+    return next(
+        job for job in await stores.due(limit=100, claim_s=HOLD_S) if job.file_id == file_id
+    )
 
 
 async def indexed(
@@ -82,7 +84,7 @@ async def found(
     """Search the first store; best by words first."""
     store_ids = given.pop("store_ids", ["vs_1"])
     passages = await stores.search(tenant, store_ids, words=words, most=most, **given)
-    return sorted(passages, key=lambda each: (-each.by_words, each.id))
+    return sorted(passages, key=lambda each: (-each.text_score, each.id))
 
 
 def texts(passages: Sequence[Passage]) -> list[str]:
@@ -172,7 +174,7 @@ class VectorStoresContract:
         assert (store.status, store.file_counts.in_progress) == ("in_progress", 1)
         job = await job_of(stores, "file-a")
         assert (job.tenant, job.filename, job.sizes, job.attempt) == (US, "a.txt", SIZES, 1)
-        chunks = [TextChunk(text="one two"), TextChunk(text="two three", repeats=3)]
+        chunks = [TextChunk(text="one two"), TextChunk(text="two three", overlap_chars=3)]
         assert await stores.add_chunks(job, chunks, None, first=True)
         assert await found(stores, "one") == []  # not before it is all there
         assert await stores.finish(job)
@@ -202,17 +204,17 @@ class VectorStoresContract:
     async def test_one_of_many_gets_a_job(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file(f"{number}") for number in range(10)])
-        asked = await asyncio.gather(*(stores.due(limit=4, hold_s=HOLD_S) for _ in range(5)))
+        asked = await asyncio.gather(*(stores.due(limit=4, claim_s=HOLD_S) for _ in range(5)))
         given = [job.file_id for jobs in asked for job in jobs]
         assert sorted(given) == sorted(f"file-{number}" for number in range(10))
-        assert await stores.due(limit=4, hold_s=HOLD_S) == []
+        assert await stores.due(limit=4, claim_s=HOLD_S) == []
 
     async def test_a_job_that_was_not_held_is_due_again(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file("a"), a_file("b")])
-        first, held = await stores.due(limit=2, hold_s=0)
+        first, held = await stores.due(limit=2, claim_s=0)
         assert await stores.hold(held, HOLD_S)
-        [again] = await stores.due(limit=2, hold_s=HOLD_S)
+        [again] = await stores.due(limit=2, claim_s=HOLD_S)
         assert (again.file_id, again.attempt) == (first.file_id, 2)
 
     async def test_a_later_attempt_voids_and_replaces_the_one_before(
@@ -220,9 +222,9 @@ class VectorStoresContract:
     ) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file("a")])
-        [first] = await stores.due(limit=1, hold_s=0)
+        [first] = await stores.due(limit=1, claim_s=0)
         await stores.add_chunks(first, [TextChunk(text="hello half")], None, first=True)
-        [second] = await stores.due(limit=1, hold_s=HOLD_S)
+        [second] = await stores.due(limit=1, claim_s=HOLD_S)
         assert not await stores.add_chunks(first, [TextChunk(text="hello")], None, first=False)
         assert not await stores.finish(first)
         assert not await stores.hold(first, HOLD_S)
@@ -279,7 +281,7 @@ class VectorStoresContract:
             "file-b",
             "file-c",
         ]
-        jobs = await stores.due(limit=10, hold_s=HOLD_S)
+        jobs = await stores.due(limit=10, claim_s=HOLD_S)
         await stores.finish(jobs[0])
         going_on = await stores.batch(US, "vs_1", "vsfb_1")
         assert going_on.status == "in_progress"
@@ -296,8 +298,8 @@ class VectorStoresContract:
         await indexed(stores, "a", "Opening hours and holidays.", best, "A refund of our energy.")
         passages = await found(stores, "refund weeks?")
         assert texts(passages) == [best, "A refund of our energy."]
-        assert all(0 < passage.by_words <= 1 for passage in passages)
-        assert passages[0].by_words > passages[1].by_words
+        assert all(0 < passage.text_score <= 1 for passage in passages)
+        assert passages[0].text_score > passages[1].text_score
 
     @pytest.mark.parametrize(
         "words",
@@ -333,7 +335,7 @@ class VectorStoresContract:
         await stores.create(US, a_store())
         await indexed(stores, "a", "hello old", year=2020)
         await indexed(stores, "b", "hello new", year=2026)
-        fits = filter_of({"type": "gt", "key": "year", "value": 2024}, "filters")
+        fits = parse_filter({"type": "gt", "key": "year", "value": 2024}, "filters")
         assert texts(await found(stores, "hello", fits=fits)) == ["hello new"]
 
     async def test_several_stores_are_searched_at_once(self, stores: VectorStores) -> None:
@@ -349,10 +351,12 @@ class VectorStoresContract:
         await indexed(stores, "a", "cats", "dogs", "bolts", meaning=meaning)
         await indexed(stores, "b", "of another model", meaning=vectors([1, 0], model="other"))
         passages = await found(stores, "dogs", vectors=vectors([1, 0]), most=2)
-        scores = {each.text: (each.by_words > 0, round(each.by_meaning, 3)) for each in passages}
+        scores = {
+            each.text: (each.text_score > 0, round(each.embedding_score, 3)) for each in passages
+        }
         assert scores == {"cats": (False, 1.0), "dogs": (True, 0.6)}
         every = await found(stores, "bolts", vectors=vectors([1, 0]))
-        assert {each.text: round(each.by_meaning, 3) for each in every}["bolts"] == 0.0
+        assert {each.text: round(each.embedding_score, 3) for each in every}["bolts"] == 0.0
 
     async def test_what_is_removed_is_erased_a_little_at_a_time(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())

@@ -9,17 +9,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from antiphon.application.ports import Domains, Found, Page, Web
+from antiphon.application.ports import DomainFilter, Web, WebPage, WebResult
 from antiphon.domain.errors import WebError
 
-EVERYWHERE = Domains()
+EVERYWHERE = DomainFilter()
 LINK = re.compile("【([0-9]+)†([^【】†]*)】")
 
 
 @pytest.mark.asyncio
 class WebContract:
-    """Subclass it where pytest collects tests. `finds` is a query that finds pages which can be
-    read; there is no page at `nowhere`.
+    """Subclass it where pytest collects tests.
+
+    `known_query` finds pages that can be read; there is no page at `missing_url`.
 
     class TestMyWeb(WebContract):
         finds = "antiphon"
@@ -30,8 +31,8 @@ class WebContract:
             return MyWeb()
     """
 
-    finds: str
-    nowhere: str
+    known_query: str
+    missing_url: str
 
     @pytest.fixture
     async def opened(self) -> Web:
@@ -44,7 +45,7 @@ class WebContract:
         await opened.aclose()
 
     async def test_a_search_finds_pages_with_titles_in_one_line(self, web: Web) -> None:
-        found = await web.search(self.finds, most=5, domains=EVERYWHERE)
+        found = await web.search(self.known_query, most=5, domains=EVERYWHERE)
         assert found
         assert len({each.url for each in found}) == len(found)
         for each in found:
@@ -54,35 +55,37 @@ class WebContract:
             assert not re.search("[【】†]", each.title + each.text)
 
     async def test_a_search_shows_no_more_than_it_may(self, web: Web) -> None:
-        assert len(await web.search(self.finds, most=1, domains=EVERYWHERE)) == 1
+        assert len(await web.search(self.known_query, most=1, domains=EVERYWHERE)) == 1
 
     async def test_what_a_search_finds_can_be_read(self, web: Web) -> None:
-        [found] = await web.search(self.finds, most=1, domains=EVERYWHERE)
-        keeps_its_word(await web.read(found.url))
+        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
+        check_page(await web.read(found.url))
 
     async def test_blocked_domains_are_not_shown(self, web: Web) -> None:
-        found = await web.search(self.finds, most=20, domains=EVERYWHERE)
+        found = await web.search(self.known_query, most=20, domains=EVERYWHERE)
         blocked = tuple({host(each) for each in found})
-        assert not await web.search(self.finds, most=20, domains=Domains(blocked=blocked))
+        assert not await web.search(
+            self.known_query, most=20, domains=DomainFilter(blocked=blocked)
+        )
 
     async def test_only_allowed_domains_are_shown(self, web: Web) -> None:
-        [found] = await web.search(self.finds, most=1, domains=EVERYWHERE)
-        domains = Domains(allowed=(host(found),))
-        shown = await web.search(self.finds, most=20, domains=domains)
+        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
+        domains = DomainFilter(allowed=(host(found),))
+        shown = await web.search(self.known_query, most=20, domains=domains)
         assert {host(each) for each in shown} == {host(found)}
-        elsewhere = Domains(allowed=("elsewhere.example",))
-        assert not await web.search(self.finds, most=20, domains=elsewhere)
+        elsewhere = DomainFilter(allowed=("elsewhere.example",))
+        assert not await web.search(self.known_query, most=20, domains=elsewhere)
 
     async def test_where_the_user_is_disturbs_no_search(self, web: Web) -> None:
         place = {"type": "approximate", "country": "DE", "city": "Köln\r\nx: y", "region": None}
-        assert await web.search(self.finds, most=5, domains=EVERYWHERE, location=place)
+        assert await web.search(self.known_query, most=5, domains=EVERYWHERE, location=place)
 
     @pytest.mark.parametrize("query", ["", '"', "NEAR(a b) AND", "x" * 5000, "\x00\n", "ö 漢字"])
     async def test_any_text_is_a_query(self, web: Web, query: str) -> None:
         await web.search(query, most=5, domains=EVERYWHERE)
 
     async def test_a_page_that_is_not_there_is_told(self, web: Web) -> None:
-        await told(web, self.nowhere)
+        await told(web, self.missing_url)
 
     @pytest.mark.parametrize(
         "url",
@@ -104,32 +107,32 @@ class WebContract:
         await told(web, url)
 
     async def test_searches_and_reads_go_side_by_side(self, web: Web) -> None:
-        [found] = await web.search(self.finds, most=1, domains=EVERYWHERE)
+        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
         pages = await asyncio.gather(*(web.read(found.url) for _ in range(5)))
         again = await asyncio.gather(
-            *(web.search(self.finds, most=1, domains=EVERYWHERE) for _ in range(5))
+            *(web.search(self.known_query, most=1, domains=EVERYWHERE) for _ in range(5))
         )
         assert len(set(pages)) == 1
         assert [each[0].url for each in again] == [found.url] * 5
 
     async def test_who_stops_waiting_does_not_disturb_the_others(self, web: Web) -> None:
-        [found] = await web.search(self.finds, most=1, domains=EVERYWHERE)
+        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
         leaving, staying = (asyncio.create_task(web.read(found.url)) for _ in range(2))
         await asyncio.sleep(0)
         leaving.cancel()
-        keeps_its_word(await staying)
+        check_page(await staying)
         await asyncio.wait([leaving])
-        keeps_its_word(await web.read(found.url))
+        check_page(await web.read(found.url))
 
     async def test_what_was_not_started_can_be_closed(self, opened: Web) -> None:
         await opened.aclose()
 
 
-def host(found: Found) -> str:
+def host(found: WebResult) -> str:
     return urlsplit(found.url).hostname or ""
 
 
-def keeps_its_word(page: Page) -> None:
+def check_page(page: WebPage) -> None:
     assert page.url.startswith(("http://", "https://"))
     assert page.title
     assert "\n" not in page.title

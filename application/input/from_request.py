@@ -11,12 +11,12 @@ from msgspec import UNSET, UnsetType
 
 from antiphon.application.input.sampling import sampling_of
 from antiphon.application.ports import Model, Turn
-from antiphon.domain.conversation import InForce
+from antiphon.domain.conversation import ActiveConfiguration
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import Item
 from antiphon.domain.offers import Offer
 from antiphon.domain.request import (
-    WITHOUT_EFFECT,
+    IGNORED_FIELDS,
     AnyFormat,
     CreateResponse,
     PlainFormat,
@@ -38,7 +38,7 @@ VERBOSITY = {
 """`text.verbosity` as instructions: models that people run themselves know no other way."""
 
 TIERS = {"auto": "default", "fast": "priority"}
-"""How a tier is echoed where not by its own name (api_surface 1.1)."""
+"""How a tier is echoed where not by its own name."""
 
 
 def sealing(
@@ -106,12 +106,13 @@ def turn_of(
     model: Model,
     *,
     items: Sequence[Item],
-    in_force: InForce,
+    active_configuration: ActiveConfiguration,
     cache_salt: str,
     trace_headers: Mapping[str, str],
 ) -> Turn:
-    """Return the turn that the model is asked for, over these items; what is `in_force` comes
-    before what the request says.
+    """Return the turn that the model is asked for, over these items.
+
+    `active_configuration` takes precedence over the request's own fields.
 
     Raises: RequestError for what this model does not support.
     """
@@ -122,8 +123,9 @@ def turn_of(
         tools=offered.specs,
         choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        text=_text(request, in_force.format),
-        effort=_supported(in_force.effort, request, model, "input") or _effort(request, model),
+        text=_text(request, active_configuration.format),
+        effort=_supported(active_configuration.effort, request, model, "input")
+        or _effort(request, model),
         previous_messages=request.previous_input_messages or (),
         template_kwargs=request.chat_template_kwargs or {},
         truncate=request.truncation == "auto",
@@ -134,11 +136,11 @@ def turn_of(
     )
 
 
-def without_effect(request: CreateResponse) -> list[str]:
+def ignored_fields(request: CreateResponse) -> list[str]:
     """Return the paths of the fields that were given and do nothing here."""
     return [
         path
-        for path, harmless in WITHOUT_EFFECT.items()
+        for path, harmless in IGNORED_FIELDS.items()
         if _given(request, path) not in (None, *harmless)
     ]
 
@@ -172,9 +174,9 @@ def _conversation(request: CreateResponse) -> ConversationRef | None:
     return None if conversation_id is None else ConversationRef(id=conversation_id)
 
 
-def _text(request: CreateResponse, in_force: AnyFormat | None = None) -> TextConfig:
+def _text(request: CreateResponse, active_configuration: AnyFormat | None = None) -> TextConfig:
     asked = request.text or TextParams()
-    form = in_force or asked.format or PlainFormat()
+    form = active_configuration or asked.format or PlainFormat()
     return TextConfig(format=msgspec.to_builtins(form), verbosity=asked.verbosity or "medium")
 
 

@@ -1,5 +1,5 @@
 """The items that a request continues: those of an earlier response, or of its conversation
-(api_surface 7.2, 7.3)."""
+(docs/reference/api.md#previous-responses, #conversations)."""
 
 from __future__ import annotations
 

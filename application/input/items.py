@@ -8,12 +8,12 @@ from msgspec import Raw
 
 from antiphon.application.input.history import Remembered, item_in
 from antiphon.application.ports import NewId, ResponseStore, StoredItem
-from antiphon.application.support.threads import in_turn
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import NotFound, RequestError
-from antiphon.domain.visible import may_lack, restored
+from antiphon.domain.include_filter import may_have_hidden_fields, restore_hidden_fields
 
 
 class ReadItems:
@@ -34,14 +34,14 @@ class ReadItems:
 
         Raises: RequestError.
         """
-        read = await in_turn(_size(given), c.entries, given, path)
+        read = await run_in_thread(_size(given), c.entries, given, path)
         c.check_input(read, path)
         return [await self._resolved(entry, tenant, path, remembered or {}) for entry in read]
 
     async def _resolved(
         self, entry: c.Entry, tenant: str, path: str, remembered: Remembered
     ) -> c.Entry:
-        if may_lack(entry.item) and entry.item.id:
+        if may_have_hidden_fields(entry.item) and entry.item.id:
             return await self._restored(entry, entry.item.id, tenant, path)
         if not isinstance(entry.item, i.ItemReference):
             return entry
@@ -60,7 +60,7 @@ class ReadItems:
             stored = await self._store.item(tenant, item_id)
         except NotFound:
             return entry  # another server's, or never stored: it is what it is
-        raw = restored(entry.raw, stored.raw)
+        raw = restore_hidden_fields(entry.raw, stored.raw)
         return c.Entry(item=decode_item(raw, path), raw=raw)
 
 
@@ -78,5 +78,5 @@ def as_it_is(entry: c.Entry) -> StoredItem:
 
 def to_store(entries: Sequence[c.Entry], new_id: NewId) -> list[StoredItem]:
     """Return items as they are kept and listed, each with an id."""
-    resources = [c.resource(entry, new_id) for entry in entries]
+    resources = [c.to_resource(entry, new_id) for entry in entries]
     return [StoredItem(id=item_id, raw=raw) for item_id, raw in resources]

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.ports import Fetched, Fetcher, FileStore, ReadPdf
+from antiphon.application.ports import Fetcher, FetchResult, FileStore, ReadPdf
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import (
@@ -29,7 +29,7 @@ from antiphon.domain.errors import (
     RequestError,
     missing_parameter,
 )
-from antiphon.domain.pictures import picture_of
+from antiphon.domain.image_info import image_info_of
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ TOGETHER = 8
 """All images of a request may have so many times the pixels of one: each is unpacked in memory."""
 
 MAX_TEXT = 10_485_760
-"""Characters of a file's text: the API's limit for texts (api_surface 2)."""
+"""Characters of a file's text: the API's limit for texts."""
 
 HOLDERS: Mapping[type[i.Item], str] = {
     i.Message: "content",
@@ -66,8 +66,9 @@ class MediaLimits(Struct, frozen=True, kw_only=True):
     timeout_s: float = 60.0
 
 
-class Codes(Struct, frozen=True, kw_only=True):
-    """The codes of what can go wrong, for pictures or for files (api_surface 8.3)."""
+class ErrorCodes(Struct, frozen=True, kw_only=True):
+    """The codes of what can go wrong, for pictures or for files
+    (docs/reference/errors.md#codes-of-images-and-files)."""
 
     bad_base64: str
     refused: str
@@ -76,14 +77,14 @@ class Codes(Struct, frozen=True, kw_only=True):
     not_found: str
 
 
-OF_IMAGES = Codes(
+IMAGE_CODES = ErrorCodes(
     bad_base64="invalid_base64_image",
     refused="invalid_image_url",
     failed="failed_to_download_image",
     too_large="image_file_too_large",
     not_found="image_file_not_found",
 )
-OF_FILES = Codes(
+FILE_CODES = ErrorCodes(
     bad_base64="invalid_value",
     refused="invalid_value",
     failed="failed_to_download_file",
@@ -102,7 +103,7 @@ class Content(Struct, frozen=True, kw_only=True):
     filename: str | None = None
 
 
-class ShowMedia:
+class LoadMedia:
     """Opens pictures and files; `read_pdf` is what makes text of a PDF."""
 
     def __init__(
@@ -150,14 +151,14 @@ class ShowMedia:
                 f"The images and files of this request took more than {self._limits.timeout_s:g} "
                 "seconds to fetch and read.",
                 param="input",
-                code=OF_IMAGES.failed,
+                code=IMAGE_CODES.failed,
             ) from None
         new = {id(part): shown for (_, (part, _)), shown in zip(found, opened, strict=True)}
         return [_with(item, new) for item in items]
 
     # --- where bytes come from --------------------------------------------------------------------
 
-    async def stored(self, tenant: str, file_id: str, path: str, codes: Codes) -> Content:
+    async def stored(self, tenant: str, file_id: str, path: str, codes: ErrorCodes) -> Content:
         """Return an uploaded file."""
         path = f"{path}.file_id"
         try:
@@ -169,10 +170,10 @@ class ShowMedia:
             ) from None
         return Content(content=content, path=path, filename=file.filename)
 
-    async def fetched(self, url: str, path: str, codes: Codes) -> Content:
+    async def fetched(self, url: str, path: str, codes: ErrorCodes) -> Content:
         """Return what a URL names."""
         try:
-            answer: Fetched = await self._fetcher.fetch(url)
+            answer: FetchResult = await self._fetcher.fetch(url)
         except FetchError as error:
             code = {FetchRefused: codes.refused, FetchTooLarge: codes.too_large}
             raise RequestError(
@@ -199,7 +200,7 @@ class _Opening:
     """The pictures and files of one request, and what of its limits is left."""
 
     def __init__(
-        self, source: ShowMedia, tenant: str, reads_images: bool, limits: MediaLimits
+        self, source: LoadMedia, tenant: str, reads_images: bool, limits: MediaLimits
     ) -> None:
         self._source = source
         self._tenant = tenant
@@ -236,27 +237,30 @@ class _Opening:
     ) -> Content:
         if part.file_id:
             return self._counted(
-                await self._source.stored(self._tenant, part.file_id, path, OF_IMAGES), OF_IMAGES
+                await self._source.stored(self._tenant, part.file_id, path, IMAGE_CODES),
+                IMAGE_CODES,
             )
         path = f"{path}.image_url"
         if not part.image_url:
             raise missing_parameter(path)
-        return await self._at(part.image_url, path, OF_IMAGES)
+        return await self._at(part.image_url, path, IMAGE_CODES)
 
     async def _content_of_file(self, part: c.InputFile, path: str) -> Content:
         if part.file_id:
-            found = await self._source.stored(self._tenant, part.file_id, path, OF_FILES)
-            return self._counted(found, OF_FILES)
+            found = await self._source.stored(self._tenant, part.file_id, path, FILE_CODES)
+            return self._counted(found, FILE_CODES)
         if part.file_data:
             path = f"{path}.file_data"
             if part.file_data[:5].lower() != "data:":
-                return self._counted(await _decoded("", part.file_data, path, OF_FILES), OF_FILES)
-            return await self._at(part.file_data, path, OF_FILES)
+                return self._counted(
+                    await _decoded("", part.file_data, path, FILE_CODES), FILE_CODES
+                )
+            return await self._at(part.file_data, path, FILE_CODES)
         if part.file_url:
-            return await self._at(part.file_url, f"{path}.file_url", OF_FILES)
+            return await self._at(part.file_url, f"{path}.file_url", FILE_CODES)
         raise missing_parameter(f"{path}.file_id")
 
-    async def _at(self, url: str, path: str, codes: Codes) -> Content:
+    async def _at(self, url: str, path: str, codes: ErrorCodes) -> Content:
         """Return what a URL or a data URL holds."""
         if url[:5].lower() != "data:":
             return self._counted(await self._source.fetched(url, path, codes), codes)
@@ -270,7 +274,7 @@ class _Opening:
             )
         return self._counted(await _decoded(media_type, encoded, path, codes), codes)
 
-    def _counted(self, found: Content, codes: Codes) -> Content:
+    def _counted(self, found: Content, codes: ErrorCodes) -> Content:
         self._left -= len(found.content)
         if self._left < 0:
             raise RequestError(
@@ -286,7 +290,7 @@ class _Opening:
             raise _text_only(found.path)
         if not found.content:
             raise RequestError("The image is empty.", param=found.path, code="empty_image_file")
-        picture = picture_of(found.content)
+        picture = image_info_of(found.content)
         if picture is None:
             is_other = found.media_type.partition("/")[0] not in ("", "image", "application")
             raise RequestError(
@@ -309,7 +313,7 @@ class _Opening:
 
     async def _file(self, part: c.InputFile, found: Content) -> c.InputImage | c.InputText:
         name = part.filename or found.filename or "file"
-        if picture_of(found.content) is not None:
+        if image_info_of(found.content) is not None:
             return self._image(found, "auto")
         if found.content.startswith(b"%PDF-"):
             text = await self._source.text_of_pdf(found.content, found.path)
@@ -350,7 +354,7 @@ def _with(item: i.AnyItem, new: Mapping[int, c.InputImage | c.InputText]) -> i.A
     return replace(item, **{field: tuple(new.get(id(part), part) for part in held)})
 
 
-async def _decoded(media_type: str, encoded: str, path: str, codes: Codes) -> Content:
+async def _decoded(media_type: str, encoded: str, path: str, codes: ErrorCodes) -> Content:
     try:
         if len(encoded) > LONG:
             encoded, content = await asyncio.to_thread(_from_base64, encoded)

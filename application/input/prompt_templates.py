@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.application.ports import PromptTemplates
 from antiphon.domain.errors import NotFound, RequestError
-from antiphon.domain.prompts import expand
+from antiphon.domain.prompt_templates import expand
 from antiphon.domain.request import CreateResponse
 
 

@@ -13,7 +13,7 @@ from antiphon.domain.checks import constraint_of
 from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
 
-PASSED_ON = ("vllm_xargs", "kv_transfer_params", "ec_transfer_params")
+ENGINE_FIELDS = ("vllm_xargs", "kv_transfer_params", "ec_transfer_params")
 """Request fields that only an engine understands."""
 
 CONSTRAINT_KINDS: Mapping[str, Any] = {"json": "json_schema"}
@@ -48,7 +48,7 @@ def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
         logprobs=(request.top_logprobs or 0) if wants_logprobs else None,
         constraint=_constraint(request),
         step_tokens=1 if watched else ALL_AT_ONCE,
-        extra={name: getattr(request, name) for name in PASSED_ON if getattr(request, name)},
+        extra={name: getattr(request, name) for name in ENGINE_FIELDS if getattr(request, name)},
     )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.input.media import ShowMedia
+from antiphon.application.input.media import LoadMedia
 from antiphon.application.ports import Model, Unseal
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
-from antiphon.domain.compaction import opened, unreadable
+from antiphon.domain.compaction import expand_compaction, unreadable_compaction
 from antiphon.domain.content import ReasoningText
 from antiphon.domain.response import InputTransformation
 
@@ -26,8 +26,8 @@ class Shown(Struct, frozen=True, kw_only=True):
 class ShowItems:
     """From the items as they are kept to the items that a format writes into the prompt."""
 
-    def __init__(self, show_media: ShowMedia, *, unseal: Unseal) -> None:
-        self._show_media = show_media
+    def __init__(self, load_media: LoadMedia, *, unseal: Unseal) -> None:
+        self._show_media = load_media
         self._unseal = unseal
 
     async def __call__(
@@ -47,7 +47,7 @@ class ShowItems:
         """
         items: list[i.AnyItem] = []
         removed: list[InputTransformation] = []
-        for item in c.shown(conversation, all_reasoning=all_reasoning):
+        for item in c.items_for_model(conversation, all_reasoning=all_reasoning):
             opened_ones = self._opened(item, tenant)
             if isinstance(item, i.Reasoning) and not opened_ones:
                 removed.append(_told(item))
@@ -68,8 +68,8 @@ class ShowItems:
             case i.Compaction(encrypted_content=sealed):
                 text = self._unseal(tenant, sealed)
                 if text is None:
-                    raise unreadable()
-                return opened(text)
+                    raise unreadable_compaction()
+                return expand_compaction(text)
         return [item]
 
     def _with_thought(self, item: i.Reasoning, tenant: str) -> list[i.AnyItem]:

@@ -7,16 +7,16 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.application.model.wrapping import UnseenTurn
+from antiphon.application.model.wrapping import HiddenTurn
 from antiphon.application.ports import ModelTurn, Sampling, Turn
 from antiphon.domain import deltas as d
-from antiphon.domain.compaction import REQUEST, sealed_text
+from antiphon.domain.compaction import REQUEST, text_to_seal
 from antiphon.domain.errors import EngineError
 from antiphon.domain.items import Item, Message
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice
+from antiphon.domain.tools import ToolChoice
 
-LONGEST_SUMMARY = 4096
+MAX_SUMMARY_TOKENS = 4096
 """Tokens, its reasoning included: enough for a long task, and a bound on what a request costs."""
 
 
@@ -31,20 +31,20 @@ def compaction_of(turn: Turn) -> Turn:
     return replace(
         turn,
         items=[*turn.items, asked],
-        choice=Choice(names=frozenset()),
+        choice=ToolChoice(names=frozenset()),
         text=TextConfig(),
         truncate=True,
         sampling=Sampling(
             temperature=turn.sampling.temperature,
             top_p=turn.sampling.top_p,
             seed=turn.sampling.seed,
-            max_tokens=LONGEST_SUMMARY,
+            max_tokens=MAX_SUMMARY_TOKENS,
             step_tokens=turn.sampling.step_tokens,
         ),
     )
 
 
-class CompactingTurn(UnseenTurn):
+class CompactingTurn(HiddenTurn):
     """Reads the summary of `items` that a turn writes, and yields the item that holds it."""
 
     def __init__(self, inner: ModelTurn, items: Sequence[Item], seal: Callable[[str], str]) -> None:
@@ -68,5 +68,5 @@ class CompactingTurn(UnseenTurn):
     def _item(self, summary: str) -> d.Delta:
         if not summary.strip():
             raise EngineError("The model wrote no summary of the conversation.")
-        sealed = self._seal(sealed_text(summary.strip(), self._items))
+        sealed = self._seal(text_to_seal(summary.strip(), self._items))
         return d.ToolEnd("completed", {"encrypted_content": sealed})

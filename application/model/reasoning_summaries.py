@@ -1,4 +1,5 @@
-"""Summaries of reasoning: written by the model in a short turn of their own (api_surface 7.11)."""
+"""Summaries of reasoning: written by the model in a short turn of their own
+(docs/reference/api.md#reasoning)."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.application.model.wrapping import WrappingTurn
+from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn, Sampling, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError
 from antiphon.domain.items import Message
-from antiphon.domain.tools import Choice
+from antiphon.domain.tools import ToolChoice
 from antiphon.domain.usage import TurnUsage
 
 logger = logging.getLogger("antiphon.runs")
@@ -29,7 +30,7 @@ LONGEST = {"auto": 256, "concise": 256, "detailed": 1024}
 """Tokens of a summary."""
 
 
-class SummarisedTurn(WrappingTurn):
+class SummarizedTurn(TurnWrapper):
     """A turn whose reasoning is followed by its summary, in the same item.
 
     The summary is written as soon as the thought has ended, before what follows it is passed on:
@@ -59,13 +60,13 @@ class SummarisedTurn(WrappingTurn):
                         async for written in self._summary():
                             yield [written]
                     if isinstance(delta, d.TurnEnd):
-                        passed.append(replace(delta, besides=tuple(self._usage)))
+                        passed.append(replace(delta, other_usages=tuple(self._usage)))
                     else:
                         passed.append(delta)
                 yield passed
 
-    def used(self) -> Sequence[TurnUsage]:
-        return [*super().used(), *self._usage]
+    def tokens_used(self) -> Sequence[TurnUsage]:
+        return [*super().tokens_used(), *self._usage]
 
     def _ends_thought(self, delta: d.Delta) -> bool:
         """Note what is thought. Returns whether a thought is complete before this delta."""
@@ -104,7 +105,7 @@ class SummarisedTurn(WrappingTurn):
         return Turn(
             model=asker.model,
             items=[Message(role="user", content=text)],
-            choice=Choice(mode="none"),
+            choice=ToolChoice(mode="none"),
             effort=self._effort,
             truncate=True,
             sampling=Sampling(

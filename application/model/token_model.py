@@ -23,7 +23,7 @@ from antiphon.application.ports import (
     Steps,
     Turn,
 )
-from antiphon.domain.conversation import droppable
+from antiphon.domain.conversation import droppable_groups
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineError, RequestError
 from antiphon.domain.items import Item
@@ -135,7 +135,7 @@ class TokenModel(Model):
 
     async def _truncated(self, turn: Turn, prompt: Prompt) -> tuple[Turn, Prompt]:
         # Find the fewest oldest items to drop by bisection: one rendering a step, not one an item.
-        groups, room = droppable(turn.items), self._wanted_room(turn)
+        groups, room = droppable_groups(turn.items), self._wanted_room(turn)
         fewest, most = 1, len(groups)
         best: tuple[Turn, Prompt] | None = None
         while fewest <= most:
@@ -212,10 +212,10 @@ class TokenTurn(ModelTurn):
     async def aclose(self) -> None:
         await self._steps.aclose()
 
-    def became(self, items: Sequence[Item]) -> None:
+    def record_items(self, items: Sequence[Item]) -> None:
         # What a stop string has cut off was written all the same: its tokens are not the items'.
         if not self._turn.sampling.stop:
-            self._format.keep(
+            self._format.remember(
                 self._turn,
                 self._prompt,
                 token_ids=self._output,
@@ -229,7 +229,7 @@ class TokenTurn(ModelTurn):
             self._format.messages(self._output),
         )
 
-    def used(self) -> Sequence[TurnUsage]:
+    def tokens_used(self) -> Sequence[TurnUsage]:
         return [
             TurnUsage(
                 input=len(self._prompt.token_ids),
@@ -248,7 +248,7 @@ class TokenTurn(ModelTurn):
         if step.finish not in ("stop", "length"):
             raise EngineError(f"The engine ended the run: {step.finish}.")
         rest = self._parser.end()  # first: it may still count reasoning
-        (usage,) = self.used()
+        (usage,) = self.tokens_used()
         if self._stopping:
             rest = [*self._stopping.feed(rest), *self._stopping.end()]
         return [*rest, TurnEnd(step.finish, usage)]

@@ -1,4 +1,5 @@
-"""Tool searches that the server runs, between two turns of the model (api_surface 4.2)."""
+"""Tool searches that the server runs, between two turns of the model
+(docs/reference/api.md#tool-search)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from antiphon.domain.tools import AnyTool
 from antiphon.domain.usage import TurnUsage
 
 
-def searches_in(items: Sequence[i.AnyItem]) -> list[i.ToolSearchCall]:
+def tool_searches_in(items: Sequence[i.AnyItem]) -> list[i.ToolSearchCall]:
     """Return the searches that the server is to run."""
     return [
         item
@@ -24,7 +25,7 @@ def searches_in(items: Sequence[i.AnyItem]) -> list[i.ToolSearchCall]:
     ]
 
 
-class SearchTurn(ModelTurn):
+class ToolSearchTurn(ModelTurn):
     """Yields what each search of the turn `after` has found, as an item; no model writes."""
 
     def __init__(self, found: Sequence[Sequence[AnyTool]], *, after: ModelTurn) -> None:

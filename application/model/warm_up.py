@@ -1,4 +1,5 @@
-"""Warm up: a turn that leaves its prompt in the engine's cache and nothing else (api_surface 9)."""
+"""Warm up: a turn that leaves its prompt in the engine's cache and nothing else
+(docs/reference/api.md#warm-up)."""
 
 from __future__ import annotations
 
@@ -7,18 +8,18 @@ from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.application.model.wrapping import UnseenTurn
+from antiphon.application.model.wrapping import HiddenTurn
 from antiphon.application.ports import Json, Turn
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.usage import TurnUsage
 
 
-def shortest(turn: Turn) -> Turn:
+def shortest_turn(turn: Turn) -> Turn:
     """Return the turn with the fewest tokens to generate: an engine caches no prompt for none."""
     return replace(turn, sampling=replace(turn.sampling, max_tokens=1))
 
 
-class WarmUp(UnseenTurn):
+class WarmUp(HiddenTurn):
     """A turn of which nobody sees what the model wrote: its end is all that is left."""
 
     async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
@@ -31,8 +32,8 @@ class WarmUp(UnseenTurn):
         given, _ = super().messages()
         return given, []
 
-    def used(self) -> Sequence[TurnUsage]:
-        return [_of_prompt(usage) for usage in super().used()]
+    def tokens_used(self) -> Sequence[TurnUsage]:
+        return [_of_prompt(usage) for usage in super().tokens_used()]
 
 
 def _of_prompt(usage: TurnUsage) -> TurnUsage:

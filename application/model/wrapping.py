@@ -9,7 +9,7 @@ from antiphon.domain.items import Item
 from antiphon.domain.usage import TurnUsage
 
 
-class WrappingTurn(ModelTurn):
+class TurnWrapper(ModelTurn):
     """Base of such turns, which say for themselves what they yield of the `inner` one."""
 
     def __init__(self, inner: ModelTurn) -> None:
@@ -18,18 +18,18 @@ class WrappingTurn(ModelTurn):
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    def became(self, items: Sequence[Item]) -> None:
-        self._inner.became(items)
+    def record_items(self, items: Sequence[Item]) -> None:
+        self._inner.record_items(items)
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._inner.messages()
 
-    def used(self) -> Sequence[TurnUsage]:
-        return self._inner.used()
+    def tokens_used(self) -> Sequence[TurnUsage]:
+        return self._inner.tokens_used()
 
 
-class UnseenTurn(WrappingTurn):
+class HiddenTurn(TurnWrapper):
     """A turn of which the client sees nothing as the model wrote it: no prompt will repeat it."""
 
-    def became(self, items: Sequence[Item]) -> None:
+    def record_items(self, items: Sequence[Item]) -> None:
         pass

@@ -4,7 +4,7 @@ Model ⊃ Format + Engine   one turn: a conversation in, deltas out
 Store                     all that is kept, in one place; one class implements its six parts:
     ResponseStore         responses, conversations and their items
     RunStore              who runs what, and the logs of runs that outlive their process
-    RepeatStore           which response an Idempotency-Key has
+    IdempotencyStore           which response an Idempotency-Key has
     Outbox                webhooks that are to be delivered
     KeyStore              API keys, hashed
     Agreements            what all servers of the store have in common
@@ -24,9 +24,9 @@ with a status code. Leaving an iterator (`aclose`, or cancelling the task that r
 what it holds.
 """
 
-from antiphon.application.ports.callables import Clock, NewId, Salt, Seal, Unseal
-from antiphon.application.ports.event_log import Batches, EventLog
-from antiphon.application.ports.fetching import Fetched, Fetcher
+from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal
+from antiphon.application.ports.event_log import EventBatches, EventLog
+from antiphon.application.ports.fetching import Fetcher, FetchResult
 from antiphon.application.ports.files import FileStore, ReadPdf, StoredFile
 from antiphon.application.ports.model import (
     Engine,
@@ -43,110 +43,110 @@ from antiphon.application.ports.model import (
 from antiphon.application.ports.prompt_templates import PromptTemplates
 from antiphon.application.ports.sampling import Constraint, Sampling
 from antiphon.application.ports.sandboxes import (
-    Exited,
-    Printed,
-    Ran,
+    CodeResult,
+    CommandExit,
+    CommandOutput,
     Sandbox,
     Sandboxes,
     SandboxFile,
-    SandboxKind,
+    SandboxSpec,
 )
 from antiphon.application.ports.stores import (
-    PIECE_BYTES,
-    Agreements,
+    LOG_READ_BYTES,
     ApiKey,
-    Chunk,
+    EventChunk,
+    IdempotencyRecord,
+    IdempotencyStore,
     KeyStore,
     Lease,
-    Logged,
+    LeasedRun,
+    LogSlice,
     NewRun,
-    Notice,
     Outbox,
-    Repeat,
-    RepeatStore,
     ResponseStore,
     RunStore,
+    SharedValues,
+    StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
-    TakenRun,
-    Use,
+    WebhookDelivery,
 )
 from antiphon.application.ports.tools import ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.application.ports.vector_stores import (
-    AddedFile,
     Embeddings,
+    FileToAdd,
     IndexJob,
     Vectors,
     VectorStores,
 )
-from antiphon.application.ports.web import Domains, Found, Page, Web
+from antiphon.application.ports.web import DomainFilter, Web, WebPage, WebResult
 from antiphon.domain.json import Json
 
 __all__ = [
-    "PIECE_BYTES",
-    "AddedFile",
-    "Agreements",
+    "LOG_READ_BYTES",
     "ApiKey",
-    "Batches",
-    "Chunk",
     "Clock",
+    "CodeResult",
+    "CommandExit",
+    "CommandOutput",
     "Constraint",
-    "Domains",
+    "DomainFilter",
     "Embeddings",
     "Engine",
     "EngineRequest",
+    "EventBatches",
+    "EventChunk",
     "EventLog",
-    "Exited",
-    "Fetched",
+    "FetchResult",
     "Fetcher",
     "FileStore",
+    "FileToAdd",
     "Format",
-    "Found",
+    "IdempotencyRecord",
+    "IdempotencyStore",
     "IndexJob",
     "Json",
     "KeyStore",
     "Lease",
-    "Logged",
+    "LeasedRun",
+    "LogSlice",
+    "MakeSalt",
     "Model",
     "ModelTurn",
     "NewId",
     "NewRun",
-    "Notice",
     "Outbox",
-    "Page",
     "Parser",
-    "Printed",
     "Prompt",
     "PromptTemplates",
-    "Ran",
     "ReadPdf",
-    "Repeat",
-    "RepeatStore",
     "ResponseStore",
     "RunStore",
-    "Salt",
     "Sampling",
     "Sandbox",
     "SandboxFile",
-    "SandboxKind",
+    "SandboxSpec",
     "Sandboxes",
     "Seal",
+    "SharedValues",
     "Step",
     "Steps",
+    "StorageUsage",
     "Store",
     "StoredFile",
     "StoredItem",
     "StoredResponse",
-    "TakenRun",
     "ToolResult",
     "ToolServer",
     "ToolServers",
     "ToolSession",
     "Turn",
     "Unseal",
-    "Use",
     "VectorStores",
     "Vectors",
     "Web",
+    "WebPage",
+    "WebResult",
+    "WebhookDelivery",
 ]

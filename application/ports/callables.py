@@ -16,6 +16,6 @@ Seal = Callable[[str, str], str]
 Unseal = Callable[[str, str], str | None]
 """(tenant, sealed) -> the text, or None if it was not sealed by us for this tenant."""
 
-Salt = Callable[[str, str | None], str]
+MakeSalt = Callable[[str, str | None], str]
 """What the prompts of a tenant share in the engine's prefix cache, and no other tenant's do; apart
 for each `cache_salt` of the client's, if it gave one."""

@@ -8,7 +8,7 @@ from typing import Protocol
 from antiphon.domain.events import Event
 
 
-class Batches(Protocol):
+class EventBatches(Protocol):
     """Events of one run, read once, in batches of what is ready."""
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]: ...
@@ -26,7 +26,7 @@ class EventLog(Protocol):
     async def append(self, response_id: str, events: Sequence[Event]) -> None:
         """Add events; their numbers continue those before them."""
 
-    async def open(self, response_id: str, *, after: int = -1) -> Batches:
+    async def open(self, response_id: str, *, after: int = -1) -> EventBatches:
         """Return the events numbered above `after`, then live ones, up to a terminal event.
 
         What is ready comes in one batch. Raises: NotFound, here, before the first batch.
@@ -35,7 +35,7 @@ class EventLog(Protocol):
     async def drop(self, response_id: str) -> None:
         """Forget the log; readers that have it open still read to its end."""
 
-    async def break_off(self, response_id: str) -> None:
+    async def abandon(self, response_id: str) -> None:
         """Forget a log that gets no terminal event here: its run goes on elsewhere, or nowhere.
 
         Readers that have it open get what it has, then no more. One that has its end is kept.

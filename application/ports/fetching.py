@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 
-class Fetched(Struct, frozen=True, kw_only=True):
+class FetchResult(Struct, frozen=True, kw_only=True):
     """An answer, whatever its status. Names of headers are in small letters.
 
     `url` is what answered: where redirects were followed, the last of them.
@@ -31,7 +31,7 @@ class Fetcher(Protocol):
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
-    ) -> Fetched:
+    ) -> FetchResult:
         """Return the answer; a GET follows redirects, each checked like the URL itself.
 
         Of the answer to anything but a GET, status and headers may be all that is read.

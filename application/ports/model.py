@@ -13,7 +13,7 @@ from antiphon.domain.deltas import Delta
 from antiphon.domain.items import Item
 from antiphon.domain.json import Json
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import ToolChoice, ToolSpec
 from antiphon.domain.usage import TurnUsage
 
 
@@ -31,7 +31,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     items: Sequence[Item]
     instructions: str | None = None
     tools: Sequence[ToolSpec] = ()
-    choice: Choice = Choice()
+    choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     text: TextConfig = TextConfig()
     effort: str | None = None
@@ -119,7 +119,7 @@ class Format(Protocol):
 
     def parser(self, turn: Turn, prompt: Prompt) -> Parser: ...
 
-    def keep(
+    def remember(
         self,
         turn: Turn,
         prompt: Prompt,
@@ -224,7 +224,7 @@ class ModelTurn(Protocol):
 
     async def aclose(self) -> None: ...
 
-    def became(self, items: Sequence[Item]) -> None:  # noqa: ARG002 - it is a default
+    def record_items(self, items: Sequence[Item]) -> None:  # noqa: ARG002 - it is a default
         """Hear which items this turn has become, once it has ended by itself: later prompts may
         repeat it as it was written. What is no turn of a model has nothing to repeat.
         """
@@ -233,7 +233,7 @@ class ModelTurn(Protocol):
     def messages(self) -> tuple[list[Json], list[Json]]:
         """Return the turn's input and output in the format's own shape, as far as they exist."""
 
-    def used(self) -> Sequence[TurnUsage]:
+    def tokens_used(self) -> Sequence[TurnUsage]:
         """Return the tokens taken so far, for a turn that is left before its end told of them."""
         return ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from antiphon.domain.prompts import Template
+from antiphon.domain.prompt_templates import PromptTemplate
 
 
 class PromptTemplates(Protocol):
@@ -13,5 +13,5 @@ class PromptTemplates(Protocol):
     async def start(self) -> None:
         """Read what must be read. Raises: SettingsError for a template that cannot be used."""
 
-    async def get(self, prompt_id: str, version: str | None) -> Template | None:
+    async def get(self, prompt_id: str, version: str | None) -> PromptTemplate | None:
         """Return that version, or the newest where none is named; None if there is none."""

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 
-class Ran(Struct, frozen=True, kw_only=True):
+class CodeResult(Struct, frozen=True, kw_only=True):
     """What code printed, and the pictures (PNG) that it showed; `is_error`: it ended with one."""
 
     logs: str = ""
@@ -16,29 +16,29 @@ class Ran(Struct, frozen=True, kw_only=True):
     is_error: bool = False
 
 
-class Printed(Struct, frozen=True, kw_only=True):
+class CommandOutput(Struct, frozen=True, kw_only=True):
     """A piece of what a command prints."""
 
     stdout: str = ""
     stderr: str = ""
 
 
-class Exited(Struct, frozen=True, kw_only=True):
+class CommandExit(Struct, frozen=True, kw_only=True):
     """The end of a command: its exit code, None for one that was stopped because of its time."""
 
     code: int | None
 
 
 class SandboxFile(Struct, frozen=True, kw_only=True):
-    """A file below a sandbox's folder, by its path there; `is_given`: not written by code."""
+    """A file below a sandbox's folder, by its path there; `is_uploaded`: not written by code."""
 
     path: str
     bytes: int
     changed_at: int
-    is_given: bool = False
+    is_uploaded: bool = False
 
 
-class SandboxKind(Struct, frozen=True, kw_only=True):
+class SandboxSpec(Struct, frozen=True, kw_only=True):
     """What a sandbox is to have; None for what the operator set, which it cannot exceed."""
 
     name: str = ""
@@ -66,13 +66,13 @@ class Sandbox(Protocol):
     async def begin(self) -> None:
         """Take now what it needs of this machine. Raises: SandboxesBusy."""
 
-    async def run(self, code: str) -> Ran:
+    async def run(self, code: str) -> CodeResult:
         """Run Python. What goes wrong in the code is a result; where it has cost the sandbox what
         it held, the logs say so."""
 
     def command(
         self, command: str, *, timeout_s: float | None = None
-    ) -> AsyncGenerator[Printed | Exited]:
+    ) -> AsyncGenerator[CommandOutput | CommandExit]:
         """Run a command of a shell: give what it prints, soon after it does, and last how it ended.
 
         It ends after `timeout_s`, where that is less than what the operator set, and leaves no
@@ -102,7 +102,7 @@ class Sandboxes(Protocol):
 
     async def aclose(self) -> None: ...
 
-    def open(self, tenant: str, kind: SandboxKind = ...) -> Sandbox:
+    def open(self, tenant: str, kind: SandboxSpec = ...) -> Sandbox:
         """Return a new sandbox; what it takes of this machine, its first use takes.
 
         For one more than there may be, another that is idle is closed then: the one that was not

@@ -18,7 +18,7 @@ class StoredItem(Struct, frozen=True, kw_only=True):
     raw: Raw
 
 
-class Chunk(Struct, frozen=True, kw_only=True):
+class EventChunk(Struct, frozen=True, kw_only=True):
     """Events of one run that follow each other, written down (event_chunks.py).
 
     The first has the number `first`; there are `count` of them.
@@ -40,7 +40,7 @@ class NewRun(Struct, frozen=True, kw_only=True):
 
     owner: str | None = None
     job: bytes | None = None
-    events: Chunk | None = None
+    events: EventChunk | None = None
     key: str | None = None
 
 
@@ -68,7 +68,7 @@ class Lease(Struct, frozen=True, kw_only=True):
     epoch: int = 1
 
 
-class Notice(Struct, frozen=True, kw_only=True):
+class WebhookDelivery(Struct, frozen=True, kw_only=True):
     """A webhook to deliver: `id` is the same at each attempt; `endpoint` names its receiver."""
 
     id: str
@@ -78,7 +78,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     attempts: int = 0
 
 
-class Use(Struct, frozen=True, kw_only=True):
+class StorageUsage(Struct, frozen=True, kw_only=True):
     """What a tenant has in the store: `bytes` are those of bodies, items and logs, about.
 
     `waiting` are the runs that no server has been given yet, or that one has given back.
@@ -108,8 +108,8 @@ class ResponseStore(Protocol):
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         """Keep a new response with its run's job and first events; its status is not terminal yet.
 
-        Where it names a conversation it was given what that has now. Raises: RepeatPending, and
-        nothing is kept, if the response has lost the Idempotency-Key that it was given.
+        Where it names a conversation it was given what that has now. Raises: IdempotencyKeyInUse,
+        and nothing is kept, if the response has lost the Idempotency-Key that it was given.
         """
 
     async def finish(
@@ -117,8 +117,8 @@ class ResponseStore(Protocol):
         lease: Lease,
         response: Response,
         *,
-        events: Chunk | None = None,
-        notices: Sequence[Notice] = (),
+        events: EventChunk | None = None,
+        deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
         """Set a terminal state with its output, the last events of a log that is kept here, and the
         notices of it, all at once, once: False, and nothing written, if the lease is void. The job
@@ -151,7 +151,7 @@ class ResponseStore(Protocol):
         NotFound.
         """
 
-    async def use(self, tenant: str) -> Use:
+    async def use(self, tenant: str) -> StorageUsage:
         """Return what the tenant has here."""
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
@@ -215,7 +215,7 @@ class ResponseStore(Protocol):
         """
 
 
-class TakenRun(Struct, frozen=True, kw_only=True):
+class LeasedRun(Struct, frozen=True, kw_only=True):
     """A run under a new lease: `response` is as it was created, `job` as it was given."""
 
     lease: Lease
@@ -223,14 +223,14 @@ class TakenRun(Struct, frozen=True, kw_only=True):
     job: bytes | None = None
 
 
-class Logged(Struct, frozen=True, kw_only=True):
+class LogSlice(Struct, frozen=True, kw_only=True):
     """A piece of a log. `ends` says that no chunk follows these."""
 
-    chunks: Sequence[Chunk]
+    chunks: Sequence[EventChunk]
     ends: bool
 
 
-PIECE_BYTES = 4 * 2**20
+LOG_READ_BYTES = 4 * 2**20
 """What is read of a log at once, where nobody asks for less."""
 
 
@@ -250,7 +250,7 @@ class RunStore(Protocol):
     async def leave(self, owner: str) -> None:
         """Be dead from now on: what the owner still has may be taken at once."""
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
+    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         """Take runs that wait or whose owner is dead, oldest first, each under a higher epoch.
 
         Without `waiting`, those whose owner is dead alone.
@@ -259,7 +259,7 @@ class RunStore(Protocol):
         again, be it dead itself: it may have been cut off from the store, and have it at work.
         """
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
+    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         """Take a run from whoever has it, alive or not. None if it is over. Raises: NotFound."""
 
     async def give_back(self, lease: Lease) -> bool:
@@ -268,7 +268,7 @@ class RunStore(Protocol):
     async def held(self, owner: str) -> list[Lease]:
         """Return the leases that the owner has; of those it had, the others are void."""
 
-    async def append(self, lease: Lease, events: Chunk) -> bool:
+    async def append(self, lease: Lease, events: EventChunk) -> bool:
         """Add events to a log that began when its response was created; it has no gaps.
 
         False, and nothing written, if the lease is void. The same chunk again changes nothing and
@@ -277,8 +277,8 @@ class RunStore(Protocol):
         """
 
     async def events(
-        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = PIECE_BYTES
-    ) -> Logged:
+        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
+    ) -> LogSlice:
         """Return chunks from the one with number `after + 1` in it on: about `limit_bytes` at most,
         but one chunk at least where there is any.
 
@@ -286,7 +286,9 @@ class RunStore(Protocol):
         is over. Raises: NotFound where there is no such response, or no log of it here.
         """
 
-    async def news(self, tenant: str, response_id: str, *, after: int = -1, limit_s: float) -> None:
+    async def wait_for_events(
+        self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
+    ) -> None:
         """Return when a log may have more than number `after`, or has ended, or is gone.
 
         Not later than after `limit_s`; nor, for what another process wrote, much later than 100 ms.
@@ -294,7 +296,7 @@ class RunStore(Protocol):
         """
 
 
-class Repeat(Struct, frozen=True, kw_only=True):
+class IdempotencyRecord(Struct, frozen=True, kw_only=True):
     """What an Idempotency-Key stands for. `exists` says whether that response is stored yet."""
 
     response_id: str
@@ -302,7 +304,7 @@ class Repeat(Struct, frozen=True, kw_only=True):
     exists: bool
 
 
-class RepeatStore(Protocol):
+class IdempotencyStore(Protocol):
     """Idempotency-Keys: each has one response, for as long as that is stored, or is being made.
 
     Raises: StoreError.
@@ -317,7 +319,7 @@ class RepeatStore(Protocol):
         fingerprint: bytes,
         owner: str,
         expires_at: float,
-    ) -> Repeat:
+    ) -> IdempotencyRecord:
         """Give the key to this response if it is free, and return what has it then.
 
         It is free again when its response is deleted, when it has expired (at the latest once it
@@ -332,17 +334,17 @@ class RepeatStore(Protocol):
 class Outbox(Protocol):
     """Notices that `finish` left, until they are delivered or given up. Raises: StoreError."""
 
-    async def due(self, *, limit: int, hold_s: float) -> list[Notice]:
+    async def due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         """Return notices whose time has come, longest due first; a new one's has come at once.
 
-        Of several that ask, one gets a notice. Nobody is given it again for `hold_s`; then it is
+        Of several that ask, one gets a notice. Nobody is given it again for `claim_s`; then it is
         due once more. `attempts` counts the times that this returned the notice before.
         """
 
-    async def delay(self, notice_id: str, seconds: float) -> None:
+    async def delay(self, delivery_id: str, seconds: float) -> None:
         """Make it due after so many seconds, counted from now."""
 
-    async def remove(self, notice_id: str) -> None:
+    async def remove(self, delivery_id: str) -> None:
         """Forget it; it may be gone already."""
 
 
@@ -372,18 +374,20 @@ class KeyStore(Protocol):
         """Forget a key: False if there is none of this id."""
 
 
-class Agreements(Protocol):
+class SharedValues(Protocol):
     """What all servers of a store have in common, by name, for as long as there is the store.
 
     Raises: StoreError.
     """
 
-    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
-        """Keep `value` if there is none of this name, or it is `instead_of`; return what is kept.
+    async def compare_and_set(
+        self, name: str, value: bytes, *, expected: bytes | None = None
+    ) -> bytes:
+        """Keep `value` if there is none of this name, or it is `expected`; return what is kept.
 
         Of several that ask at once, all are told the same value.
         """
 
 
-class Store(ResponseStore, RunStore, RepeatStore, Outbox, KeyStore, Agreements, Protocol):
+class Store(ResponseStore, RunStore, IdempotencyStore, Outbox, KeyStore, SharedValues, Protocol):
     """All that is kept. One class, since much of it is written in one transaction."""

@@ -11,7 +11,8 @@ from antiphon.domain.tools import McpTool
 
 
 class ToolResult(Struct, frozen=True, kw_only=True):
-    """What a call gave: its output, or the error of api_surface 3.2 that came in its place."""
+    """What a call gave: its output, or the error that came in its place
+    (docs/reference/api.md#mcp-servers)."""
 
     output: str | None = None
     error: Json | None = None

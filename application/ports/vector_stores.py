@@ -7,10 +7,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.domain.chunks import TextChunk
-from antiphon.domain.filters import Filter
+from antiphon.domain.file_filters import Filter
 from antiphon.domain.json import Json
 from antiphon.domain.ranking import Passage
+from antiphon.domain.text_chunks import TextChunk
 from antiphon.domain.vector_stores import (
     ChunkSizes,
     FileBatch,
@@ -20,7 +20,7 @@ from antiphon.domain.vector_stores import (
 )
 
 
-class AddedFile(Struct, frozen=True, kw_only=True):
+class FileToAdd(Struct, frozen=True, kw_only=True):
     """A file as it is added to a vector store; its id is that of the uploaded file."""
 
     id: str
@@ -86,7 +86,7 @@ class VectorStores(Protocol):
         self,
         tenant: str,
         store_id: str,
-        files: Sequence[AddedFile],
+        files: Sequence[FileToAdd],
         *,
         batch: FileBatch | None = None,
     ) -> None:
@@ -116,10 +116,10 @@ class VectorStores(Protocol):
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         """Cancel those of its files that are still to be indexed."""
 
-    async def due(self, *, limit: int, hold_s: float) -> list[IndexJob]:
+    async def due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
         """Return jobs whose time has come, longest due first; that of a new file has come at once.
 
-        Of several that ask, one gets a job. Nobody is given it again for `hold_s`; then it is due
+        Of several that ask, one gets a job. Nobody is given it again for `claim_s`; then it is due
         once more.
         """
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from antiphon.domain.json import Json
 
 
-class Domains(Struct, frozen=True, kw_only=True):
+class DomainFilter(Struct, frozen=True, kw_only=True):
     """Hosts that a search may show, with all below them: none of `blocked`, and only those of
     `allowed`, where that is not empty."""
 
@@ -21,7 +21,7 @@ class Domains(Struct, frozen=True, kw_only=True):
     def allows(self, url: str) -> bool:
         """Whether a page at this URL may be shown.
 
-        >>> domains = Domains(allowed=("example.org",), blocked=("ads.example.org",))
+        >>> domains = DomainFilter(allowed=("example.org",), blocked=("ads.example.org",))
         >>> [domains.allows(f"https://{host}/") for host in ("www.example.org", "ads.example.org")]
         [True, False]
         """
@@ -52,7 +52,7 @@ def _spelled(host: str) -> str:
         return host
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class WebResult(Struct, frozen=True, kw_only=True):
     """A page that a search found; `text` is what the search shows of it."""
 
     url: str
@@ -60,7 +60,7 @@ class Found(Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class Page(Struct, frozen=True, kw_only=True):
+class WebPage(Struct, frozen=True, kw_only=True):
     """A page as text. In `text`, `【n†words】` is a link to `links[n]`, as models know it; nothing
     else there is written so."""
 
@@ -86,10 +86,10 @@ class Web(Protocol):
     async def aclose(self) -> None: ...
 
     async def search(
-        self, query: str, *, most: int, domains: Domains, location: Json | None = None
-    ) -> Sequence[Found]:
-        """Return up to `most` pages, best first; `location` is `user_location` of api_surface
-        4.1."""
+        self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
+    ) -> Sequence[WebResult]:
+        """Return up to `most` pages, best first; `location` is `user_location` of a web
+        search."""
 
-    async def read(self, url: str) -> Page:
+    async def read(self, url: str) -> WebPage:
         """Return the page at `url`, with at most as much text as the operator lets it have."""

@@ -19,7 +19,7 @@ from antiphon.application.ports import (
     Sandbox,
     Sandboxes,
     SandboxFile,
-    SandboxKind,
+    SandboxSpec,
 )
 from antiphon.application.support.paging import Order
 from antiphon.domain.errors import (
@@ -34,7 +34,7 @@ from antiphon.domain.request import NewContainer
 
 T = TypeVar("T")
 
-MOST_FILES = 50
+MAX_FILES = 50
 SIZES = {"1g": 1, "4g": 4, "16g": 16, "64g": 64}
 """Gigabytes of a container's memory, as requests name them."""
 
@@ -47,13 +47,13 @@ class ContainerLimits(Struct, frozen=True, kw_only=True):
     idle_s: float
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class ContainerRequest(Struct, frozen=True, kw_only=True):
     """A container that a request may have, and the files that it begins with.
 
     Each has a name and what reads it: many requests that wait hold no contents.
     """
 
-    kind: SandboxKind = SandboxKind()
+    kind: SandboxSpec = SandboxSpec()
     files: tuple[tuple[str, Callable[[], Awaitable[bytes]]], ...] = ()
 
 
@@ -66,7 +66,7 @@ class CheckContainer:
 
     async def __call__(
         self, options: Mapping[str, Any], path: str, *, tenant: str, name: str = ""
-    ) -> Asked:
+    ) -> ContainerRequest:
         """Return what is asked for; `path` is where in the request.
 
         Raises: RequestError for what no container here can have.
@@ -81,8 +81,8 @@ class CheckContainer:
         if options.get("skills"):
             raise _invalid("Containers have no skills here.", f"{prefix}skills")
         idle_s = self._idle_s(options.get("expires_after"), f"{prefix}expires_after")
-        return Asked(
-            kind=SandboxKind(name=name, memory_bytes=memory, idle_s=idle_s),
+        return ContainerRequest(
+            kind=SandboxSpec(name=name, memory_bytes=memory, idle_s=idle_s),
             files=await self._named(options.get("file_ids"), f"{prefix}file_ids", tenant),
         )
 
@@ -112,10 +112,10 @@ class CheckContainer:
         ids = ids or []
         if (
             not isinstance(ids, list | tuple)
-            or len(ids) > MOST_FILES
+            or len(ids) > MAX_FILES
             or not all(isinstance(each, str) for each in ids)
         ):
-            raise _invalid(f"Name up to {MOST_FILES} ids of files.", path)
+            raise _invalid(f"Name up to {MAX_FILES} ids of files.", path)
         found = [
             await _found(self._files.get(tenant, each), each, f"{path}[{position}]")
             for position, each in enumerate(ids)
@@ -160,7 +160,7 @@ class FindContainer:
         return self._sandboxes.all(tenant) if self._sandboxes else []
 
 
-class MakeContainer:
+class CreateContainer:
     def __init__(self, sandboxes: Sandboxes | None, check: CheckContainer) -> None:
         self._sandboxes = sandboxes
         self._check = check
@@ -181,7 +181,7 @@ class MakeContainer:
         return shown(sandbox)
 
 
-class Part(Struct, Generic[T], frozen=True, kw_only=True):
+class ContainerList(Struct, Generic[T], frozen=True, kw_only=True):
     """A part of a list."""
 
     data: Sequence[T]
@@ -194,7 +194,7 @@ class ListContainers:
 
     def __call__(
         self, tenant: str, *, after: str | None, limit: int, order: Order, name: str | None
-    ) -> Part[Json]:
+    ) -> ContainerList[Json]:
         """Raises: RequestError."""
         listed = [shown(each) for each in self._find.all(tenant) if name in (None, each.name)]
         return _cut(listed, after=after, limit=limit, order=order)
@@ -206,7 +206,7 @@ class ListContainerFiles:
 
     async def __call__(
         self, tenant: str, container_id: str, *, after: str | None, limit: int, order: Order
-    ) -> Part[Json]:
+    ) -> ContainerList[Json]:
         """Raises: RequestError."""
         sandbox = self._find(tenant, container_id)
         files = sorted(await _told(sandbox.files()), key=lambda file: file.changed_at)
@@ -214,7 +214,7 @@ class ListContainerFiles:
         return _cut(listed, after=after, limit=limit, order=order)
 
 
-class AddContainerFile:
+class CreateContainerFile:
     def __init__(self, find: FindContainer, files: FileStore) -> None:
         self._find = find
         self._files = files
@@ -242,7 +242,7 @@ class GetContainerFile:
         return shown_file(sandbox, await file_of(sandbox, file_id))
 
 
-class ReadContainerFile:
+class GetContainerFileContent:
     def __init__(self, find: FindContainer) -> None:
         self._find = find
 
@@ -307,7 +307,7 @@ def shown_file(sandbox: Sandbox, file: SandboxFile) -> Json:
         "bytes": file.bytes,
         "container_id": sandbox.id,
         "path": f"/mnt/data/{file.path}",
-        "source": "user" if file.is_given else "assistant",
+        "source": "user" if file.is_uploaded else "assistant",
     }
 
 
@@ -339,7 +339,9 @@ def _options(request: NewContainer) -> Json:
     }
 
 
-def _cut(listed: Sequence[Json], *, after: str | None, limit: int, order: Order) -> Part[Json]:
+def _cut(
+    listed: Sequence[Json], *, after: str | None, limit: int, order: Order
+) -> ContainerList[Json]:
     if order == "desc":
         listed = listed[::-1]
     start = 0
@@ -349,7 +351,7 @@ def _cut(listed: Sequence[Json], *, after: str | None, limit: int, order: Order)
             raise _invalid(f"There is no {after[:100]!r} in this list.", "after")
         start = ids.index(after) + 1
     end = start + limit
-    return Part(data=listed[start:end], has_more=end < len(listed))
+    return ContainerList(data=listed[start:end], has_more=end < len(listed))
 
 
 def _minutes(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""A conversation runs one response at a time (api_surface 7.3): who holds it, and its release."""
+"""A conversation runs one response at a time: who holds it, and its release."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from antiphon.application.ports import ResponseStore
-from antiphon.application.support.compensation import Amends
-from antiphon.application.support.tasks import to_the_end
+from antiphon.application.support.compensation import Compensation
+from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.errors import NotFound, conversation_not_found
 from antiphon.domain.request import CreateResponse
 
 
-class HoldConversation:
+class ClaimConversation:
     """Keeps a request's conversation for its response, from before its items are read: what the
     model is given is then all that the conversation has when the response's items are added.
     """
@@ -21,7 +21,7 @@ class HoldConversation:
     def __init__(self, store: ResponseStore, *, owner: str) -> None:
         self._store = store
         self._owner = owner
-        self._amends = Amends()
+        self._amends = Compensation()
 
     @asynccontextmanager
     async def __call__(
@@ -41,8 +41,8 @@ class HoldConversation:
         except BaseException:
             # Also where the claim itself was cancelled: the store may have made it all the same.
             undo = partial(self._undo, tenant, conversation_id, response_id)
-            until_then = f"conversation {conversation_id} stays locked by {response_id}"
-            await to_the_end(self._amends.make(undo, until_then=until_then))
+            log_message = f"conversation {conversation_id} stays locked by {response_id}"
+            await run_to_completion(self._amends.make(undo, log_message=log_message))
             raise
 
     async def _claim(self, tenant: str, conversation_id: str, response_id: str) -> None:

@@ -1,11 +1,11 @@
-"""Conversations as objects of their own, and their items (api_surface 1, endpoints 9-16)."""
+"""Conversations as objects of their own, and their items (docs/reference/api.md#conversations)."""
 
 from __future__ import annotations
 
 from antiphon.application.input.items import ReadItems, to_store
 from antiphon.application.ports import Clock, NewId, ResponseStore, StoredItem
 from antiphon.application.resources.quotas import CheckQuota
-from antiphon.application.support.paging import Cut, Page
+from antiphon.application.support.paging import Page, PageQuery
 from antiphon.domain.conversation import Conversation, check_ids
 from antiphon.domain.errors import NotFound
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
@@ -72,7 +72,7 @@ class DeleteConversation:
         await self._store.delete_conversation(tenant, conversation_id)
 
 
-class AddItems:
+class CreateItems:
     def __init__(
         self,
         store: ResponseStore,
@@ -106,7 +106,7 @@ class ListItems:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
-    async def __call__(self, tenant: str, conversation_id: str, cut: Cut) -> Page[StoredItem]:
+    async def __call__(self, tenant: str, conversation_id: str, cut: PageQuery) -> Page[StoredItem]:
         """Raises: NotFound; RequestError."""
         return cut.of(await self._store.conversation_items(tenant, conversation_id))
 
@@ -123,7 +123,7 @@ class GetItem:
         raise NotFound(f"Item with id {item_id[:100]!r} not found.")
 
 
-class RemoveItem:
+class DeleteItem:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 

@@ -17,14 +17,14 @@ Order = Literal["asc", "desc"]
 
 
 class FileLimits(Struct, frozen=True, kw_only=True):
-    """`quota_bytes` and `most` are for all files of a tenant: empty ones fill no quota."""
+    """`quota_bytes` and `max_files` are for all files of a tenant: empty ones fill no quota."""
 
     max_bytes: int
     quota_bytes: int
-    most: int = 10_000
+    max_files: int = 10_000
 
 
-class AddFile:
+class CreateFile:
     def __init__(self, files: FileStore, *, limits: FileLimits, new_id: NewId, now: Clock) -> None:
         self._files = files
         self._limits = limits
@@ -55,7 +55,7 @@ class AddFile:
         )
         async with self._adding:  # two uploads must not both find the last room
             files = await self._files.all(tenant)
-            if len(files) >= self._limits.most:
+            if len(files) >= self._limits.max_files:
                 raise RequestError(
                     f"There are {len(files)} files, which is all that are kept. Delete files that "
                     "are no longer needed.",
@@ -113,7 +113,7 @@ class GetFile:
             raise _unknown(file_id) from None
 
 
-class ReadFile:
+class GetFileContent:
     def __init__(self, files: FileStore) -> None:
         self._files = files
 

@@ -12,7 +12,6 @@ from itertools import islice
 from antiphon.application.ports import Embeddings, FileStore, IndexJob, ReadPdf, VectorStores
 from antiphon.application.resources.file_texts import text_of
 from antiphon.application.support.outages import Outages
-from antiphon.domain.chunks import TextChunk, chunks
 from antiphon.domain.errors import (
     DocumentError,
     EmbeddingsError,
@@ -20,6 +19,7 @@ from antiphon.domain.errors import (
     StoreError,
     UnsupportedDocument,
 )
+from antiphon.domain.text_chunks import TextChunk, text_chunks
 from antiphon.domain.vector_stores import IndexingError
 
 logger = logging.getLogger("antiphon.indexing")
@@ -32,11 +32,11 @@ HOLD_S = 60.0
 """How long a server that gives no sign of life keeps a file from others; reading a PDF, or vectors
 for `CHUNKS_AT_ONCE` chunks, must not take longer."""
 
-AGAIN_S = 5.0
+RETRY_DELAY_S = 5.0
 """How soon a file is tried again whose vectors were not to be had."""
 
-MOST_ATTEMPTS = 4
-MOST_CHUNKS = 20_000
+MAX_ATTEMPTS = 4
+MAX_CHUNKS = 20_000
 LOOK_S = 5.0
 """How often a server looks for files that another one has left."""
 
@@ -55,39 +55,39 @@ class IndexFiles:
         embeddings: Embeddings | None = None,
         *,
         quota_bytes: int = sys.maxsize,
-        again_s: float = AGAIN_S,
+        retry_delay_s: float = RETRY_DELAY_S,
     ) -> None:
         self._stores = stores
         self._files = files
         self._read_pdf = read_pdf
         self._embeddings = embeddings
         self._quota_bytes = quota_bytes
-        self._again_s = again_s
+        self._again_s = retry_delay_s
         self._wanted = asyncio.Event()
 
     def wake(self) -> None:
         """Say that there are new files."""
         self._wanted.set()
 
-    async def forever(self) -> None:
+    async def run_forever(self) -> None:
         """Index files as they come, until cancelled."""
         outages = Outages(logger, "files of vector stores are not indexed")
         while True:
             self._wanted.clear()
             done = 0
-            with outages.told():
-                done = await self.once()
+            with outages.log_outages():
+                done = await self.run_once()
             if not done:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(LOOK_S, self._again_s)):
                         await self._wanted.wait()
 
-    async def once(self) -> int:
+    async def run_once(self) -> int:
         """Index some of the files that are due, and return how many those were.
 
         Raises: StoreError.
         """
-        jobs = await self._stores.due(limit=FILES_AT_ONCE, hold_s=HOLD_S)
+        jobs = await self._stores.due(limit=FILES_AT_ONCE, claim_s=HOLD_S)
         async with asyncio.TaskGroup() as group:
             for job in jobs:
                 group.create_task(self._index(job))
@@ -98,7 +98,7 @@ class IndexFiles:
         try:
             error = await self._attempt(job)
         except EmbeddingsError as why:
-            if job.attempt < MOST_ATTEMPTS:
+            if job.attempt < MAX_ATTEMPTS:
                 await self._stores.hold(job, self._again_s)
                 return
             error = IndexingError(code="server_error", message=str(why))
@@ -116,7 +116,7 @@ class IndexFiles:
         await self._stores.finish(job, error)
 
     async def _attempt(self, job: IndexJob) -> IndexingError | None:
-        if job.attempt > MOST_ATTEMPTS:  # it may be what ended the servers that had it
+        if job.attempt > MAX_ATTEMPTS:  # it may be what ended the servers that had it
             return IndexingError(code="server_error", message="The file could not be indexed.")
         if await self._stores.usage_bytes(job.tenant) >= self._quota_bytes:
             return IndexingError(
@@ -126,7 +126,7 @@ class IndexFiles:
             )
         content = await self._files.content(job.tenant, job.file_id)
         text = await text_of(job.filename, content, self._read_pdf)
-        cut = chunks(
+        cut = text_chunks(
             text,
             size=job.sizes.max_chunk_size_tokens,
             overlap=job.sizes.chunk_overlap_tokens,
@@ -134,9 +134,9 @@ class IndexFiles:
         count = 0
         while some := await asyncio.to_thread(_some, cut):
             count += len(some)
-            if count > MOST_CHUNKS:
+            if count > MAX_CHUNKS:
                 return IndexingError(
-                    code="invalid_file", message=f"The file has more than {MOST_CHUNKS} chunks."
+                    code="invalid_file", message=f"The file has more than {MAX_CHUNKS} chunks."
                 )
             if not await self._add(job, some, first=count == len(some)):
                 break

@@ -15,20 +15,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from antiphon.application.ports import ApiKey, Clock, NewId
-from antiphon.domain.errors import KeysUnreadable, SettingsError, StoreError
+from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError
 
 PREFIX = "ak-"
 """By which people, and scanners for leaked secrets, know a key."""
 
 KEY_BYTES = 32
-FRESH_S = 5.0
+CACHE_TTL_S = 5.0
 """Seconds for which an answer is believed: so long a key may work after it was revoked."""
 
 REMEMBERED = 10_000
 """Answers that are remembered of each kind."""
 
 TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-MOST_NAMED = 100
+MAX_NAMED = 100
 
 FindKey = Callable[[bytes], Awaitable[ApiKey | None]]
 """The key of this hash, if there is one. Raises: StoreError."""
@@ -38,7 +38,7 @@ def hash_of(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def make_key(name: str, tenant: str, *, new_id: NewId, now: Clock) -> tuple[str, ApiKey]:
+def create_key(name: str, tenant: str, *, new_id: NewId, now: Clock) -> tuple[str, ApiKey]:
     """Return a new key and what is kept of it. Raises: SettingsError.
 
     The key has 46 characters: `ak-` and 43 of the alphabet that URLs leave alone.
@@ -48,9 +48,9 @@ def make_key(name: str, tenant: str, *, new_id: NewId, now: Clock) -> tuple[str,
             "A tenant must be up to 64 letters, digits, '.', '_', '@' and '-', beginning with a "
             f"letter or a digit, not {tenant!r}."
         )
-    if not 0 < len(name) <= MOST_NAMED or not name.isprintable():
+    if not 0 < len(name) <= MAX_NAMED or not name.isprintable():
         raise SettingsError(
-            f"A key's name must be printable, with 1 to {MOST_NAMED} characters, not {name!r}."
+            f"A key's name must be printable, with 1 to {MAX_NAMED} characters, not {name!r}."
         )
     key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
     kept = ApiKey(
@@ -60,24 +60,24 @@ def make_key(name: str, tenant: str, *, new_id: NewId, now: Clock) -> tuple[str,
 
 
 class FindTenant:
-    """Whose a key is. Call it for every request: sources are asked once in `fresh_s` for a key."""
+    """Whose a key is. Each source is asked for a key once in `cache_ttl_s`."""
 
     def __init__(
         self,
         sources: Sequence[FindKey],
         *,
         now: Clock = time.monotonic,
-        fresh_s: float = FRESH_S,
+        cache_ttl_s: float = CACHE_TTL_S,
         remembered: int = REMEMBERED,
     ) -> None:
         self._sources = sources
         self._now = now
         # Apart, so that a flood of keys that nobody has cannot push out those that are in use.
-        self._known = _Recent(fresh_s, remembered)
-        self._unknown = _Recent(fresh_s, remembered)
+        self._known = _Recent(cache_ttl_s, remembered)
+        self._unknown = _Recent(cache_ttl_s, remembered)
 
     async def __call__(self, key: str) -> str | None:
-        """Return the tenant, or None for an unknown key. Raises: KeysUnreadable."""
+        """Return the tenant, or None for an unknown key. Raises: KeysUnavailable."""
         hashed = hash_of(key)
         asked_at = self._now()  # before the sources are: what they answer may be old at once
         for answers in (self._known, self._unknown):
@@ -93,7 +93,7 @@ class FindTenant:
                 if (key := await source(hashed)) is not None:
                     return key.tenant
         except StoreError as exc:
-            raise KeysUnreadable("API keys cannot be looked up now. Try again.") from exc
+            raise KeysUnavailable("API keys cannot be looked up now. Try again.") from exc
         return None
 
 
@@ -105,8 +105,8 @@ class _Answer(NamedTuple):
 class _Recent:
     """The answers of the last seconds, those last asked for at the end."""
 
-    def __init__(self, fresh_s: float, limit: int) -> None:
-        self._fresh_s = fresh_s
+    def __init__(self, cache_ttl_s: float, limit: int) -> None:
+        self._fresh_s = cache_ttl_s
         self._limit = limit
         self._answers: OrderedDict[bytes, _Answer] = OrderedDict()
 

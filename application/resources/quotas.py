@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from antiphon.application.ports import ResponseStore, Use
+from antiphon.application.ports import ResponseStore, StorageUsage
 from antiphon.domain.errors import QuotaExceeded
 
-FRESH_S = 5.0
+CACHE_TTL_S = 5.0
 """Seconds for which a figure of the store counts as its present one."""
-MOST_TENANTS = 10_000
+MAX_TENANTS = 10_000
 
 
 class Quotas(Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class Quotas(Struct, frozen=True, kw_only=True):
     responses: int | None = None
     bytes: int | None = None
 
-    def passed_by(self, use: Use, *, responses: int) -> str | None:
+    def exceeded_by(self, use: StorageUsage, *, responses: int) -> str | None:
         """Return what leaves no room for so many more responses, or else items, in words."""
         if self.responses is not None and responses and use.responses >= self.responses:
             return f"{use.responses} responses are kept for you, and {self.responses} may be"
@@ -32,12 +32,12 @@ class Quotas(Struct, frozen=True, kw_only=True):
 class _Seen(Struct):
     """What the store said last, and how many responses this server has let in since."""
 
-    use: Use
+    use: StorageUsage
     at: float
     since: int = 0
 
-    def now(self) -> Use:
-        return Use(responses=self.use.responses + self.since, bytes=self.use.bytes)
+    def now(self) -> StorageUsage:
+        return StorageUsage(responses=self.use.responses + self.since, bytes=self.use.bytes)
 
 
 class CheckQuota:
@@ -58,9 +58,9 @@ class CheckQuota:
         if self._quotas == Quotas():
             return
         seen = self._seen.get(tenant)
-        if seen is None or self._clock() - seen.at >= FRESH_S:
+        if seen is None or self._clock() - seen.at >= CACHE_TTL_S:
             seen = await self._look(tenant)
-        if (passed := self._quotas.passed_by(seen.now(), responses=responses)) is not None:
+        if (passed := self._quotas.exceeded_by(seen.now(), responses=responses)) is not None:
             raise QuotaExceeded(
                 f"{passed}. Delete what is no longer needed, or send `store: false`.",
                 code="insufficient_quota",
@@ -75,6 +75,6 @@ class CheckQuota:
         if known is None or known.at < asked_at:
             known = _Seen(use=use, at=self._clock())
         self._seen[tenant] = known
-        if len(self._seen) > MOST_TENANTS:
+        if len(self._seen) > MAX_TENANTS:
             del self._seen[next(iter(self._seen))]
         return known

@@ -8,19 +8,19 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.application.ports import (
-    AddedFile,
     Clock,
     Embeddings,
     FileStore,
+    FileToAdd,
     NewId,
     VectorStores,
 )
 from antiphon.application.resources.indexing import IndexFiles
-from antiphon.application.support.paging import Cut, Page
-from antiphon.application.support.periodic import rounds
+from antiphon.application.support.paging import Page, PageQuery
+from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import NotFound, RequestError
-from antiphon.domain.filters import Filter
-from antiphon.domain.ranking import Ranked, ranked, weights_of
+from antiphon.domain.file_filters import Filter
+from antiphon.domain.ranking import RankedPassage, rank_passages, weights_of
 from antiphon.domain.vector_stores import (
     AnyChunking,
     ChunkSizes,
@@ -100,7 +100,7 @@ class FindVectorStore:
         return replace(store, status="expired")
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class RequestedFile(Struct, frozen=True, kw_only=True):
     """A file that is to be in a vector store; `path` is where the request names it."""
 
     path: str
@@ -112,11 +112,11 @@ def wanted(
     file_ids: Sequence[str],
     chunking: AnyChunking | None = None,
     attributes: dict[str, str | bool | int | float] | None = None,
-) -> list[Wanted]:
+) -> list[RequestedFile]:
     """Return files that are treated alike. Raises: RequestError."""
     sizes = sizes_of(chunking)
     return [
-        Wanted(
+        RequestedFile(
             path=f"file_ids[{position}]",
             file=NewStoreFile(file_id=each, attributes=attributes),
             sizes=sizes,
@@ -143,7 +143,7 @@ class AddFiles:
         self._limits = limits
         self._now = now
 
-    async def look_up(self, tenant: str, files: Sequence[Wanted]) -> list[AddedFile]:
+    async def look_up(self, tenant: str, files: Sequence[RequestedFile]) -> list[FileToAdd]:
         """Return the files as they are added; of one that comes twice, the last. Raises: NotFound,
         with the place where the request names it."""
         found = {each.file.file_id: await self._named(tenant, each) for each in files}
@@ -153,7 +153,7 @@ class AddFiles:
         self,
         tenant: str,
         store: VectorStore,
-        files: Sequence[AddedFile],
+        files: Sequence[FileToAdd],
         *,
         batch: FileBatch | None = None,
     ) -> None:
@@ -167,13 +167,13 @@ class AddFiles:
         await self._stores.add_files(tenant, store.id, files, batch=batch)
         self._index.wake()
 
-    async def _named(self, tenant: str, wanted: Wanted) -> AddedFile:
+    async def _named(self, tenant: str, wanted: RequestedFile) -> FileToAdd:
         file_id = wanted.file.file_id
         try:
             uploaded = await self._files.get(tenant, file_id)
         except NotFound:
             raise NotFound(f"File with id {file_id!r} not found.", param=wanted.path) from None
-        return AddedFile(
+        return FileToAdd(
             id=file_id,
             filename=uploaded.filename,
             created_at=int(self._now()),
@@ -230,7 +230,7 @@ class ListVectorStores:
     def __init__(self, find: FindVectorStore) -> None:
         self._find = find
 
-    async def __call__(self, tenant: str, cut: Cut) -> Page[VectorStore]:
+    async def __call__(self, tenant: str, cut: PageQuery) -> Page[VectorStore]:
         """Raises: RequestError."""
         return cut.of(await self._find.all(tenant))
 
@@ -267,7 +267,7 @@ class DeleteVectorStore:
 
 
 class SearchVectorStores:
-    """Searches by words and, where there are embeddings, by meaning (decision 51)."""
+    """Searches by words and, where there are embeddings, by meaning (docs/decisions/0051)."""
 
     def __init__(self, stores: VectorStores, embeddings: Embeddings | None) -> None:
         self._stores = stores
@@ -282,9 +282,9 @@ class SearchVectorStores:
         fits: Filter | None = None,
         options: RankingOptions | None = None,
         most: int = RESULTS,
-    ) -> list[Ranked]:
+    ) -> list[RankedPassage]:
         """Return the best passages for any of the queries. Raises: EmbeddingsError, StoreError."""
-        weights = weights_of(options, has_meaning=self._embeddings is not None)
+        weights = weights_of(options, has_embeddings=self._embeddings is not None)
         vectors = None
         if self._embeddings is not None and weights.embedding_weight:
             vectors = await self._embeddings.of(queries)
@@ -300,10 +300,10 @@ class SearchVectorStores:
             for at, query in enumerate(queries)
         ]
         threshold = (options.score_threshold if options else None) or 0.0
-        return ranked(found, weights, most=most, threshold=threshold)
+        return rank_passages(found, weights, most=most, threshold=threshold)
 
 
-class AddStoreFile:
+class CreateStoreFile:
     def __init__(self, stores: VectorStores, find: FindVectorStore, add_files: AddFiles) -> None:
         self._stores = stores
         self._find = find
@@ -313,12 +313,12 @@ class AddStoreFile:
         """Raises: NotFound; RequestError."""
         store = await self._find.usable(tenant, store_id, "vector_store_id")
         sizes = sizes_of(request.chunking_strategy)
-        file = Wanted(path="file_id", file=request, sizes=sizes)
+        file = RequestedFile(path="file_id", file=request, sizes=sizes)
         await self._add_files(tenant, store, await self._add_files.look_up(tenant, [file]))
         return await self._stores.file(tenant, store_id, request.file_id)
 
 
-class AddFileBatch:
+class CreateFileBatch:
     def __init__(
         self,
         stores: VectorStores,
@@ -345,7 +345,7 @@ class AddFileBatch:
         return await self._stores.batch(tenant, store_id, batch.id)
 
 
-def _wanted_in(request: NewFileBatch) -> list[Wanted]:
+def _wanted_in(request: NewFileBatch) -> list[RequestedFile]:
     if (request.file_ids is None) == (request.files is None):
         raise RequestError(
             "Send one of 'file_ids' and 'files'.",
@@ -355,7 +355,7 @@ def _wanted_in(request: NewFileBatch) -> list[Wanted]:
     if request.files is None:
         return wanted(request.file_ids or (), request.chunking_strategy, request.attributes)
     return [
-        Wanted(
+        RequestedFile(
             path=f"files[{position}].file_id",
             file=each,
             sizes=sizes_of(each.chunking_strategy, f"files[{position}].chunking_strategy"),
@@ -372,7 +372,7 @@ class ListStoreFiles:
         self,
         tenant: str,
         store_id: str,
-        cut: Cut,
+        cut: PageQuery,
         *,
         status: Status | None = None,
         batch_id: str | None = None,
@@ -396,4 +396,4 @@ class SweepVectorStores:
 
     async def every(self, seconds: float) -> None:
         """Sweep about every so many seconds, until cancelled."""
-        await rounds("what was removed stays in vector stores", self, every_s=seconds)
+        await run_periodically("what was removed stays in vector stores", self, every_s=seconds)

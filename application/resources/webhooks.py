@@ -1,7 +1,7 @@
 """Webhooks: operators' servers are told of the end of background responses (Standard Webhooks).
 
-    WriteNotices    what a response's end has to tell, for the transaction that keeps the end
-    DeliverNotices  what the store has to tell, sent until it was received or 72 hours have passed
+    CreateDeliveries    what a response's end has to tell, for the transaction that keeps the end
+    SendDeliveries  what the store has to tell, sent until it was received or 72 hours have passed
 
 A notice is removed after it was received, so one that was sent twice is possible and one that was
 lost is not: receivers tell by `webhook-id`.
@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.ports import Clock, Fetcher, NewId, Notice, Outbox
-from antiphon.application.support.periodic import rounds
+from antiphon.application.ports import Clock, Fetcher, NewId, Outbox, WebhookDelivery
+from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import FetchError
 from antiphon.domain.response import Response
 
@@ -34,12 +34,12 @@ EVENTS: Mapping[str, str] = {
 
 DELAYS_S: Sequence[float] = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800)
 """Before the second attempt, the third, …; the last counts for all further ones."""
-GIVEN_UP_AFTER_S = 72 * 3600
+GIVE_UP_AFTER_S = 72 * 3600
 AT_ONCE = 16
 """Notices that are sent at the same time."""
 HOLD_S = 60.0
 """For which nobody else sends a notice: more than an attempt may take."""
-TIRED_AFTER = 3
+FAILURES_BEFORE_REST = 3
 REST_S = 60.0
 """An endpoint that failed so often in a row is left alone so long: others need the places."""
 GONE = 410
@@ -47,7 +47,7 @@ GONE = 410
 _encode = msgspec.json.Encoder().encode
 
 
-class Endpoint(Struct, frozen=True, kw_only=True):
+class WebhookEndpoint(Struct, frozen=True, kw_only=True):
     """Who is told. `name` stands in the store and in logs, where URL and secrets must not.
 
     With several `secrets`, each signs: a receiver may change from one to the next at any time.
@@ -63,12 +63,12 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     def wants(self, tenant: str, event: str) -> bool:
         return event in self.events and self.tenant in (None, tenant)
 
-    def headers(self, notice: Notice, timestamp: int) -> Mapping[str, str]:
-        signed = b"%b.%d.%b" % (notice.id.encode(), timestamp, notice.body)
+    def headers(self, delivery: WebhookDelivery, timestamp: int) -> Mapping[str, str]:
+        signed = b"%b.%d.%b" % (delivery.id.encode(), timestamp, delivery.body)
         digests = (hmac.digest(secret, signed, hashlib.sha256) for secret in self.secrets)
         return {
             "content-type": "application/json",
-            "webhook-id": notice.id,
+            "webhook-id": delivery.id,
             "webhook-timestamp": str(timestamp),
             "webhook-signature": " ".join(
                 f"v1,{base64.b64encode(each).decode()}" for each in digests
@@ -90,13 +90,13 @@ class _Told(Struct, frozen=True, kw_only=True):
     data: _About
 
 
-class WriteNotices:
-    def __init__(self, endpoints: Sequence[Endpoint], *, new_id: NewId, now: Clock) -> None:
+class CreateDeliveries:
+    def __init__(self, endpoints: Sequence[WebhookEndpoint], *, new_id: NewId, now: Clock) -> None:
         self._endpoints = endpoints
         self._new_id = new_id
         self._now = now
 
-    def __call__(self, tenant: str, response: Response) -> Sequence[Notice]:
+    def __call__(self, tenant: str, response: Response) -> Sequence[WebhookDelivery]:
         """Return what is to be told of a response that has ended: nothing of a foreground one."""
         event = EVENTS.get(response.status)
         if event is None or not response.background:
@@ -113,7 +113,7 @@ class WriteNotices:
             )
         )
         return [
-            Notice(id=self._new_id("wh"), tenant=tenant, endpoint=each.name, body=body)
+            WebhookDelivery(id=self._new_id("wh"), tenant=tenant, endpoint=each.name, body=body)
             for each in receivers
         ]
 
@@ -129,14 +129,14 @@ class _Failures:
     def note(self, endpoint: str, *, received: bool) -> None:
         count = 0 if received else self._in_a_row.get(endpoint, 0) + 1
         self._in_a_row[endpoint] = count
-        if count >= TIRED_AFTER:
+        if count >= FAILURES_BEFORE_REST:
             self._rest_until[endpoint] = self._clock() + REST_S
 
     def rest_s(self, endpoint: str) -> float:
         return self._rest_until.get(endpoint, 0.0) - self._clock()
 
 
-class DeliverNotices:
+class SendDeliveries:
     """Sends what is due, several at a time. What it leaves undone, any later one does.
 
     `clock` gives seconds of any origin. `jitter` varies a delay, so that receivers are not called
@@ -147,12 +147,12 @@ class DeliverNotices:
         self,
         outbox: Outbox,
         fetcher: Fetcher,
-        endpoints: Sequence[Endpoint],
+        endpoints: Sequence[WebhookEndpoint],
         *,
         now: Clock,
         clock: Callable[[], float],
         delays_s: Sequence[float] = DELAYS_S,
-        hold_s: float = HOLD_S,
+        claim_s: float = HOLD_S,
         jitter: Callable[[float], float] = lambda seconds: seconds * random.uniform(0.8, 1.2),
     ) -> None:
         self._outbox = outbox
@@ -160,74 +160,74 @@ class DeliverNotices:
         self._endpoints = {each.name: each for each in endpoints}
         self._now = now
         self._delays_s = delays_s
-        self._hold_s = hold_s
+        self._hold_s = claim_s
         self._jitter = jitter
         self._failures = _Failures(clock)
 
     async def every(self, seconds: float) -> None:
         """Look for notices about every so many seconds, until cancelled."""
         if self._endpoints:
-            await rounds("webhooks are not delivered", self._all_due, every_s=seconds)
+            await run_periodically("webhooks are not delivered", self._all_due, every_s=seconds)
 
     async def __call__(self) -> int:
         """Try notices that are due, once each. Return how many those were. Raises: StoreError."""
-        notices = await self._outbox.due(limit=AT_ONCE, hold_s=self._hold_s)
-        done = await asyncio.gather(*map(self._deliver, notices), return_exceptions=True)
+        deliveries = await self._outbox.due(limit=AT_ONCE, claim_s=self._hold_s)
+        done = await asyncio.gather(*map(self._deliver, deliveries), return_exceptions=True)
         # All of them were tried before the first failure of the store is told.
         for failure in done:
             if failure is not None:
                 raise failure
-        return len(notices)
+        return len(deliveries)
 
     async def _all_due(self) -> None:
         while await self() == AT_ONCE:
             pass
 
-    async def _deliver(self, notice: Notice) -> None:
-        endpoint = self._endpoints.get(notice.endpoint)
+    async def _deliver(self, delivery: WebhookDelivery) -> None:
+        endpoint = self._endpoints.get(delivery.endpoint)
         if endpoint is None:  # perhaps another server's settings have it, or soon this one's
-            await self._later(notice, "no settings name its endpoint")
+            await self._later(delivery, "no settings name its endpoint")
         elif (rest_s := self._failures.rest_s(endpoint.name)) > 0:
-            await self._outbox.delay(notice.id, self._jitter(rest_s))
+            await self._outbox.delay(delivery.id, self._jitter(rest_s))
         else:
-            await self._attempt(notice, endpoint)
+            await self._attempt(delivery, endpoint)
 
-    async def _attempt(self, notice: Notice, endpoint: Endpoint) -> None:
-        status, reason = await self._post(notice, endpoint)
+    async def _attempt(self, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> None:
+        status, reason = await self._post(delivery, endpoint)
         received = 200 <= status < 300
         self._failures.note(endpoint.name, received=received)
         if received:
-            await self._outbox.remove(notice.id)
+            await self._outbox.remove(delivery.id)
         elif status == GONE:
-            await self._give_up(notice, reason)
+            await self._give_up(delivery, reason)
         else:
-            await self._later(notice, reason)
+            await self._later(delivery, reason)
 
-    async def _post(self, notice: Notice, endpoint: Endpoint) -> tuple[int, str]:
+    async def _post(self, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> tuple[int, str]:
         """Return what the endpoint answered, as status and in words; status 0 if nothing."""
-        headers = endpoint.headers(notice, int(self._now()))
+        headers = endpoint.headers(delivery, int(self._now()))
         try:
             answer = await self._fetcher.fetch(
-                endpoint.url, method="POST", headers=headers, content=notice.body
+                endpoint.url, method="POST", headers=headers, content=delivery.body
             )
         except FetchError as exc:
             return 0, str(exc)
         return answer.status, f"status {answer.status}"
 
-    async def _later(self, notice: Notice, reason: str) -> None:
-        told = msgspec.json.decode(notice.body, type=_Told)
-        if self._now() - told.created_at > GIVEN_UP_AFTER_S:
-            await self._give_up(notice, reason)
+    async def _later(self, delivery: WebhookDelivery, reason: str) -> None:
+        told = msgspec.json.decode(delivery.body, type=_Told)
+        if self._now() - told.created_at > GIVE_UP_AFTER_S:
+            await self._give_up(delivery, reason)
             return
-        delay_s = self._delays_s[min(notice.attempts, len(self._delays_s) - 1)]
-        if notice.attempts == 0:  # the rest would be the same line again
-            logger.warning("webhook %s to %s: %s; it is tried again", *_named(notice), reason)
-        await self._outbox.delay(notice.id, self._jitter(delay_s))
+        delay_s = self._delays_s[min(delivery.attempts, len(self._delays_s) - 1)]
+        if delivery.attempts == 0:  # the rest would be the same line again
+            logger.warning("webhook %s to %s: %s; it is tried again", *_named(delivery), reason)
+        await self._outbox.delay(delivery.id, self._jitter(delay_s))
 
-    async def _give_up(self, notice: Notice, reason: str) -> None:
-        logger.error("webhook %s to %s is given up: %s", *_named(notice), reason)
-        await self._outbox.remove(notice.id)
+    async def _give_up(self, delivery: WebhookDelivery, reason: str) -> None:
+        logger.error("webhook %s to %s is given up: %s", *_named(delivery), reason)
+        await self._outbox.remove(delivery.id)
 
 
-def _named(notice: Notice) -> tuple[str, str]:
-    return notice.id, notice.endpoint
+def _named(delivery: WebhookDelivery) -> tuple[str, str]:
+    return delivery.id, delivery.endpoint

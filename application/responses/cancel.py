@@ -9,7 +9,7 @@ from antiphon.domain.response import TERMINAL, Response
 
 
 class CancelResponse:
-    """`POST /v1/responses/{id}/cancel` (api_surface 7.6)."""
+    """`POST /v1/responses/{id}/cancel` (docs/reference/api.md#cancel-a-response)."""
 
     def __init__(self, store: ResponseStore, stop_run: StopRun) -> None:
         self._store = store

@@ -9,8 +9,8 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.application.ports import NewId
-from antiphon.application.responses.create import Created, CreateResponseService
-from antiphon.domain.conversation import Entry, entry, raw_items, resource
+from antiphon.application.responses.create import AcceptedResponse, CreateResponseService
+from antiphon.domain.conversation import Entry, entry, raw_items, to_resource
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import AnyItem, CompactionTrigger, Message
 from antiphon.domain.request import CreateResponse
@@ -30,10 +30,10 @@ class CompactedWindow(Struct, frozen=True, kw_only=True):
     usage: Usage | None
 
 
-class Compacting(Struct, frozen=True, kw_only=True):
+class Compaction(Struct, frozen=True, kw_only=True):
     """A compaction that runs; `window` makes the answer of its last state."""
 
-    created: Created
+    created: AcceptedResponse
     new_id: NewId
 
     def window(self, response: Response) -> CompactedWindow:
@@ -48,7 +48,7 @@ class Compacting(Struct, frozen=True, kw_only=True):
 
 
 class CompactConversation:
-    """`POST /v1/responses/compact` (api_surface 1.6); nothing is stored."""
+    """`POST /v1/responses/compact` (docs/reference/api.md#compaction); nothing is stored."""
 
     def __init__(self, create: CreateResponseService, *, new_id: NewId) -> None:
         self._create = create
@@ -60,7 +60,7 @@ class CompactConversation:
         *,
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
-    ) -> Compacting:
+    ) -> Compaction:
         """Start the run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
         if request.conversation is not None:
             raise RequestError(
@@ -80,12 +80,12 @@ class CompactConversation:
             prompt_cache_options=None,
         )
         created = await self._create(triggered, tenant=tenant, trace_headers=trace_headers)
-        return Compacting(created=created, new_id=self._new_id)
+        return Compaction(created=created, new_id=self._new_id)
 
 
 def _user_messages(entries: Sequence[Entry], new_id: NewId) -> list[Raw]:
     return [
-        resource(each, new_id)[1]
+        to_resource(each, new_id)[1]
         for each in entries
         if isinstance(each.item, Message) and each.item.role == "user"
     ]

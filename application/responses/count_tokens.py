@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from antiphon.application.input.from_request import without_effect
+from antiphon.application.input.from_request import ignored_fields
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.domain.checks import check_conversation
 from antiphon.domain.request import CreateResponse
 
 
-class Counted(Struct, frozen=True, kw_only=True):
+class TokenCount(Struct, frozen=True, kw_only=True):
     """`ignored` are the paths of what a response to the same request would not heed."""
 
     tokens: int
@@ -21,18 +21,18 @@ class Counted(Struct, frozen=True, kw_only=True):
 
 
 class CountTokens:
-    """`POST /v1/responses/input_tokens` (api_surface 1.5); nothing is created."""
+    """`POST /v1/responses/input_tokens`; nothing is created."""
 
     def __init__(self, expand_prompt: ExpandPrompt, prepare_turn: PrepareTurn) -> None:
         self._expand_prompt = expand_prompt
         self._prepare_turn = prepare_turn
 
-    async def __call__(self, request: CreateResponse, *, tenant: str) -> Counted:
+    async def __call__(self, request: CreateResponse, *, tenant: str) -> TokenCount:
         """Count; without a model, the first one does. Raises: RequestError."""
         request = await self._expand_prompt(request)
         check_conversation(request)
         prepared = await self._prepare_turn(request, tenant=tenant)
-        return Counted(
+        return TokenCount(
             tokens=await prepared.model.count(prepared.turn),
-            ignored=(*prepared.offered.ignored, *without_effect(request)),
+            ignored=(*prepared.offered.ignored, *ignored_fields(request)),
         )

@@ -16,13 +16,13 @@ from functools import partial
 
 from msgspec import Struct
 
-from antiphon.application.input.from_request import response_of, sealing, without_effect
+from antiphon.application.input.from_request import ignored_fields, response_of, sealing
 from antiphon.application.input.history import Remembered
 from antiphon.application.input.items import as_it_is, to_store
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.ports import (
-    Batches,
     Clock,
+    EventBatches,
     EventLog,
     Lease,
     NewId,
@@ -32,19 +32,19 @@ from antiphon.application.ports import (
     StoredItem,
     StoredResponse,
 )
-from antiphon.application.resources.conversation_claim import HoldConversation
+from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.quotas import CheckQuota
-from antiphon.application.runs.active_runs import Runs, stop
-from antiphon.application.runs.event_chunks import chunk_of
+from antiphon.application.runs.active_runs import ActiveRuns, stop
+from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import Prepared, PrepareTurn
 from antiphon.application.runs.run_response import Run, RunResponse
-from antiphon.application.runs.stored_events import Following, StoredEvents
+from antiphon.application.runs.stored_events import FollowedEvents, StoredEvents
 from antiphon.application.runs.turns import Turns
-from antiphon.application.support.compensation import Amends
-from antiphon.application.support.tasks import to_the_end
+from antiphon.application.support.compensation import Compensation
+from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain import conversation as c
 from antiphon.domain.checks import check_request
 from antiphon.domain.errors import NotFound, QueueFull, StoreError
@@ -67,7 +67,7 @@ class CreateLimits(Struct, frozen=True, kw_only=True):
     retry_s: float = 10
 
 
-class Created(Struct, frozen=True, kw_only=True):
+class AcceptedResponse(Struct, frozen=True, kw_only=True):
     """A response that runs, or waits, as it was saved; its events, and how to leave it.
 
     `given` is all that the model was given, where the caller is to remember it. `run` and `task`
@@ -76,7 +76,7 @@ class Created(Struct, frozen=True, kw_only=True):
 
     response: Response
     prepared: Prepared
-    events: Batches
+    events: EventBatches
     given: Sequence[StoredItem] = ()
     ignored: Sequence[str]
     outlives_client: bool = False
@@ -101,7 +101,7 @@ class Created(Struct, frozen=True, kw_only=True):
         return [*self.given, *(as_it_is(c.entry(item)) for item in output)]
 
     async def leave(self) -> None:
-        """Stop reading; a response ends with its reader (api_surface 6.1) unless it outlives it."""
+        """Stop reading; a response ends with its reader unless it outlives it."""
         await self.events.aclose()
         if self.task is None or self.run is None or self.outlives_client or self.run.is_over:
             return
@@ -141,14 +141,14 @@ class _Asked(Struct, frozen=True, kw_only=True):
     def created(
         self,
         response: Response,
-        events: Batches,
+        events: EventBatches,
         run: Run | None = None,
         task: asyncio.Task[None] | None = None,
-    ) -> Created:
-        ignored = (*self.prepared.offered.ignored, *without_effect(self.request))
+    ) -> AcceptedResponse:
+        ignored = (*self.prepared.offered.ignored, *ignored_fields(self.request))
         if ignored:  # told in a header too, where there is one
             logger.info("response %s: without effect: %s", self.id, ", ".join(ignored))
-        return Created(
+        return AcceptedResponse(
             response=response,
             prepared=self.prepared,
             events=events,
@@ -166,13 +166,13 @@ class CreateResponseService:
     def __init__(
         self,
         expand_prompt: ExpandPrompt,
-        hold_conversation: HoldConversation,
+        claim_conversation: ClaimConversation,
         prepare_turn: PrepareTurn,
         plan_turns: PlanTurns,
         jobs: Jobs,
         store: Store,
         log: EventLog,
-        runs: Runs,
+        runs: ActiveRuns,
         run_response: RunResponse,
         check_quota: CheckQuota,
         *,
@@ -183,7 +183,7 @@ class CreateResponseService:
         limits: CreateLimits,
     ) -> None:
         self._expand_prompt = expand_prompt
-        self._hold_conversation = hold_conversation
+        self._hold_conversation = claim_conversation
         self._prepare_turn = prepare_turn
         self._plan_turns = plan_turns
         self._jobs = jobs
@@ -197,7 +197,7 @@ class CreateResponseService:
         self._now = now
         self._seal = seal
         self._limits = limits
-        self._amends = Amends()
+        self._amends = Compensation()
 
     async def __call__(
         self,
@@ -209,14 +209,14 @@ class CreateResponseService:
         remembered: Remembered | None = None,
         response_id: str | None = None,
         key: str | None = None,
-    ) -> Created:
+    ) -> AcceptedResponse:
         """Start a run, or let it wait. `body` is the request as it came: without it, only this
         server can begin it. `remembered` is what the caller keeps of unstored responses, if any.
 
         It gets a fresh id where none is given. `key` is the Idempotency-Key that this id was given,
         of a response that is stored: others will ask for it, so it goes on when its client leaves,
         as those in the background do. Raises: RequestError,
-        TooManyRequests, QueueFull, QuotaExceeded, ServerStops, EngineDead, StoreError.
+        TooManyRequests, QueueFull, QuotaExceeded, ServerShuttingDown, EngineDead, StoreError.
         """
         self._runs.check_open()
         request = await self._expand_prompt(request)
@@ -278,9 +278,9 @@ class CreateResponseService:
     def _must_wait(self, asked: _Asked) -> bool:
         runs = self._runs
         may_wait = asked.response.background and asked.job is not None
-        return may_wait and (runs.are_waiting or not runs.room)
+        return may_wait and (runs.may_have_waiting_runs or not runs.free_slots)
 
-    async def _queue(self, asked: _Asked) -> Created:
+    async def _queue(self, asked: _Asked) -> AcceptedResponse:
         """Let the response wait in the store. Raises: QueueFull."""
         waiting = (await self._store.use(asked.tenant)).waiting
         if waiting >= self._limits.max_waiting:
@@ -293,15 +293,15 @@ class CreateResponseService:
         try:
             await self._save(asked, asked.response, first, owner=None)
         except BaseException:
-            await to_the_end(self._forget(asked))
+            await run_to_completion(self._forget(asked))
             raise
-        self._runs.are_waiting = True
+        self._runs.may_have_waiting_runs = True
         self._runs.wanted.set()
         return asked.created(asked.response, StoredEvents(self._store, asked.tenant, asked.id))
 
-    async def _begin(self, asked: _Asked) -> Created:
+    async def _begin(self, asked: _Asked) -> AcceptedResponse:
         """Run the response here. Raises: RequestError, TooManyRequests, EngineDead."""
-        with self._runs.at_work(asked.id, in_slot=asked.response.background):
+        with self._runs.counted_as_active(asked.id, in_slot=asked.response.background):
             await asked.turns.begin()
             try:
                 run = self._run(asked)
@@ -310,7 +310,7 @@ class CreateResponseService:
             except BaseException:
                 await asked.turns.aclose()
                 if asked.response.store:  # cancelled: the store may have it all the same
-                    await to_the_end(self._forget(asked))
+                    await run_to_completion(self._forget(asked))
                 raise
             lease = run.lease if run.stored else None
             task = await self._runs.start(run.id, self._run_response(run), lease=lease)
@@ -329,7 +329,7 @@ class CreateResponseService:
             else ForegroundJournal(
                 self._log, lease, store if asked.response.store else None, retry_s=retry_s
             ),
-            is_repeatable=asked.job is not None,
+            can_restart=asked.job is not None,
             hide_reasoning=request.include_reasoning is False,
             with_messages=bool(request.enable_response_messages),
         )
@@ -347,7 +347,7 @@ class CreateResponseService:
             seal=sealing(asked.request, self._seal, asked.tenant),
         )
 
-    async def _open(self, asked: _Asked, run: Run) -> Batches:
+    async def _open(self, asked: _Asked, run: Run) -> EventBatches:
         """Save the response, begin its log and return a reader of it."""
         first = [*run.sequencer.start(), *run.sequencer.begin()]
         if run.stored:
@@ -357,12 +357,12 @@ class CreateResponseService:
         events = await self._log.open(run.id)
         if not asked.is_durable:
             return events
-        return Following(events, self._store, asked.tenant, run.id)
+        return FollowedEvents(events, self._store, asked.tenant, run.id)
 
     async def _save(
         self, asked: _Asked, response: Response, first: Sequence[Event], *, owner: str | None
     ) -> None:
-        events = chunk_of(first) if asked.is_durable else None
+        events = encode_chunk(first) if asked.is_durable else None
         stored = StoredResponse(
             response=response,
             input=self._input(asked),
@@ -372,7 +372,7 @@ class CreateResponseService:
         await self._store.create(asked.tenant, stored)
 
     def _expiry(self, response: Response) -> float | None:
-        # What is in a conversation is kept as long as that (api_surface 7.3).
+        # What is in a conversation is kept as long as that (docs/reference/api.md#conversations).
         if response.conversation is not None or not self._limits.keep_days:
             return None
         return self._now() + self._limits.keep_days * DAY_S
@@ -388,7 +388,7 @@ class CreateResponseService:
             return
         await self._amends.make(
             partial(self._delete, asked.tenant, asked.id),
-            until_then=f"response {asked.id} is stored although nobody was told of it",
+            log_message=f"response {asked.id} is stored although nobody was told of it",
         )
 
     async def _delete(self, tenant: str, response_id: str) -> None:

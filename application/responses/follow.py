@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from antiphon.application.ports import Batches, EventLog, Store
-from antiphon.application.runs.stored_events import Following, StoredEvents
+from antiphon.application.ports import EventBatches, EventLog, Store
+from antiphon.application.runs.stored_events import FollowedEvents, StoredEvents
 from antiphon.domain.errors import NotFound, RequestError
 
 
@@ -19,12 +19,12 @@ class FollowResponse:
         self._log = log
         self._store = store
 
-    async def __call__(self, tenant: str, response_id: str, *, after: int = -1) -> Batches:
+    async def __call__(self, tenant: str, response_id: str, *, after: int = -1) -> EventBatches:
         """Return the events above `after`. Raises: NotFound; RequestError if the log is gone."""
         await self._store.get(tenant, response_id)
         with suppress(NotFound):
             local = await self._log.open(response_id, after=after)
-            return Following(local, self._store, tenant, response_id, after=after)
+            return FollowedEvents(local, self._store, tenant, response_id, after=after)
         with suppress(NotFound):
             return await StoredEvents.open(self._store, tenant, response_id, after=after)
         raise RequestError(

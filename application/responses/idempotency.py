@@ -19,37 +19,37 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.ports import Clock, NewId, RepeatStore
-from antiphon.application.responses.create import Created, CreateResponseService
-from antiphon.application.support.compensation import Amends
-from antiphon.application.support.tasks import to_the_end
+from antiphon.application.ports import Clock, IdempotencyStore, NewId
+from antiphon.application.responses.create import AcceptedResponse, CreateResponseService
+from antiphon.application.support.compensation import Compensation
+from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.decoding import decode_any
-from antiphon.domain.errors import RepeatPending, RequestError
+from antiphon.domain.errors import IdempotencyKeyInUse, RequestError
 from antiphon.domain.request import CreateResponse
 
 HEADER = "Idempotency-Key"
-KEPT_S = 24 * 3600
+KEY_TTL_S = 24 * 3600
 WAIT_S = 10.0
 """For another request with the same key, until its response is stored."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 0.25
 _KEY = re.compile(r"[!-~]{1,255}")
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class RepeatKey(Struct, frozen=True, kw_only=True):
+class IdempotencyKey(Struct, frozen=True, kw_only=True):
     """What a client calls a request, and a digest of what it asks for."""
 
     key: str
     fingerprint: bytes
 
 
-class Taken(Struct, frozen=True, kw_only=True):
+class ExistingResponse(Struct, frozen=True, kw_only=True):
     """The response that a key has, where it is another request's."""
 
     response_id: str
 
 
-def read_key(header: str, body: bytes) -> RepeatKey:
+def read_idempotency_key(header: str, body: bytes) -> IdempotencyKey:
     """Return the key of a request; `body` is JSON that was read before. Raises: RequestError."""
     if not _KEY.fullmatch(header):
         raise RequestError(
@@ -57,7 +57,7 @@ def read_key(header: str, body: bytes) -> RepeatKey:
             param=HEADER,
             code="invalid_value",
         )
-    return RepeatKey(key=header, fingerprint=fingerprint(body))
+    return IdempotencyKey(key=header, fingerprint=fingerprint(body))
 
 
 def fingerprint(body: bytes) -> bytes:
@@ -69,12 +69,12 @@ def fingerprint(body: bytes) -> bytes:
     return hashlib.sha256(_encode(decode_any(body))).digest()
 
 
-class Repeats:
+class IdempotencyKeys:
     """Gives keys to responses. `owner` is this server, `clock` gives seconds of any origin."""
 
     def __init__(
         self,
-        store: RepeatStore,
+        store: IdempotencyStore,
         *,
         owner: str,
         now: Clock,
@@ -86,12 +86,14 @@ class Repeats:
         self._now = now
         self._clock = clock
         self._wait_s = wait_s
-        self._amends = Amends()
+        self._amends = Compensation()
 
-    async def reserve(self, tenant: str, repeat: RepeatKey, response_id: str) -> Taken | None:
+    async def reserve(
+        self, tenant: str, repeat: IdempotencyKey, response_id: str
+    ) -> ExistingResponse | None:
         """Give the key to this response, or return which has it, once that is stored.
 
-        Raises: RequestError for a key of another request; RepeatPending; StoreError.
+        Raises: RequestError for a key of another request; IdempotencyKeyInUse; StoreError.
         """
         deadline, pause_s = self._clock() + self._wait_s, FIRST_PAUSE_S
         while True:
@@ -101,43 +103,45 @@ class Repeats:
                 response_id=response_id,
                 fingerprint=repeat.fingerprint,
                 owner=self._owner,
-                expires_at=self._now() + KEPT_S,
+                expires_at=self._now() + KEY_TTL_S,
             )
             if held.response_id == response_id:
                 return None
             if held.fingerprint != repeat.fingerprint:
                 raise _reused()
             if held.exists:
-                return Taken(response_id=held.response_id)
+                return ExistingResponse(response_id=held.response_id)
             if self._clock() >= deadline:
-                raise RepeatPending
+                raise IdempotencyKeyInUse
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            pause_s = min(pause_s * 2, MAX_PAUSE_S)
 
-    async def unreserve(self, tenant: str, repeat: RepeatKey, response_id: str) -> None:
+    async def unreserve(self, tenant: str, repeat: IdempotencyKey, response_id: str) -> None:
         """Free the key if this response has it, now or as soon as the store can; never raises."""
         await self._amends.make(
             partial(self._store.unreserve, tenant, repeat.key, response_id),
-            until_then=f"an Idempotency-Key stays with {response_id}, which came to nothing",
+            log_message=f"an Idempotency-Key stays with {response_id}, which came to nothing",
         )
 
     @asynccontextmanager
     async def reserved(
-        self, tenant: str, repeat: RepeatKey, response_id: str
-    ) -> AsyncIterator[Taken | None]:
+        self, tenant: str, repeat: IdempotencyKey, response_id: str
+    ) -> AsyncIterator[ExistingResponse | None]:
         """As `reserve`; an exception inside the block frees the key."""
         try:
             yield await self.reserve(tenant, repeat, response_id)
         except BaseException:
             # Also where asking was cancelled: the store may have given the key all the same.
-            await to_the_end(self.unreserve(tenant, repeat, response_id))
+            await run_to_completion(self.unreserve(tenant, repeat, response_id))
             raise
 
 
 class CreateOnce:
     """The first request with a key runs, and outlives its client; the others are told of it."""
 
-    def __init__(self, create: CreateResponseService, repeats: Repeats, *, new_id: NewId) -> None:
+    def __init__(
+        self, create: CreateResponseService, repeats: IdempotencyKeys, *, new_id: NewId
+    ) -> None:
         self._create = create
         self._repeats = repeats
         self._new_id = new_id
@@ -145,16 +149,16 @@ class CreateOnce:
     async def __call__(
         self,
         request: CreateResponse,
-        repeat: RepeatKey | None,
+        repeat: IdempotencyKey | None,
         *,
         tenant: str,
         body: bytes | None = None,
         trace_headers: Mapping[str, str] | None = None,
-    ) -> Created | Taken:
+    ) -> AcceptedResponse | ExistingResponse:
         """Return a new response, or the stored one that has the key. None is no key.
 
         Raises: what creating raises, and then the key is free; RequestError for a key of another
-        request; RepeatPending.
+        request; IdempotencyKeyInUse.
         """
         create = partial(
             self._create, request, tenant=tenant, body=body, trace_headers=trace_headers

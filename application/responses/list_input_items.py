@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from antiphon.application.ports import ResponseStore, StoredItem
-from antiphon.application.support.paging import Cut, Page
+from antiphon.application.support.paging import Page, PageQuery
 
 
 class ListInputItems:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
-    async def __call__(self, tenant: str, response_id: str, cut: Cut) -> Page[StoredItem]:
+    async def __call__(self, tenant: str, response_id: str, cut: PageQuery) -> Page[StoredItem]:
         """Raises: NotFound; RequestError."""
         return cut.of(await self._store.input_items(tenant, response_id))

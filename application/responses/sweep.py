@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from antiphon.application.ports import ResponseStore
-from antiphon.application.support.periodic import rounds
+from antiphon.application.support.periodic import run_periodically
 
 logger = logging.getLogger("antiphon.sweeping")
 AT_ONCE = 500
@@ -33,7 +33,7 @@ class Sweep:
 
     async def every(self, seconds: float) -> None:
         """Sweep about every so many seconds, until cancelled."""
-        await rounds("what is past its time stays in the store", self, every_s=seconds)
+        await run_periodically("what is past its time stays in the store", self, every_s=seconds)
 
     async def _once(self) -> int:
         return await self._store.sweep(keep_events_s=self._keep_events_s, limit=AT_ONCE)

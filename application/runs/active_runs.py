@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from antiphon.application.ports import Lease
-from antiphon.domain.errors import ServerStops
+from antiphon.domain.errors import ServerShuttingDown
 
 SERVER_STOPS = "the server stops"
 LEASE_LOST = "the lease is lost"
@@ -33,7 +33,7 @@ def stop(task: asyncio.Task[None], *reason: str) -> None:
     asyncio.get_running_loop().call_soon(cancel)
 
 
-class Runs:
+class ActiveRuns:
     """Holds each run's task until it is over: asyncio itself would let it be collected.
 
     A response is *at work* here from before it is stored until its task is over; `slots` of those
@@ -51,7 +51,7 @@ class Runs:
         self._hurry = asyncio.Event()
         self._is_ending = False
         self.is_closed = False
-        self.are_waiting = False
+        self.may_have_waiting_runs = False
         """Whether the store may have runs that nobody runs yet: newcomers stand behind them."""
         self.wanted = asyncio.Event()
         """Set when a run waits or a slot is free: there may be something to take."""
@@ -63,7 +63,7 @@ class Runs:
         return response_id in self._at_work
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more may run in the background."""
         return max(self._slots - len(self._in_slots), 0)
 
@@ -73,12 +73,12 @@ class Runs:
         return list(self._leases.values())
 
     def check_open(self) -> None:
-        """Raises: ServerStops once no more runs may begin."""
+        """Raises: ServerShuttingDown once no more runs may begin."""
         if self.is_closed:
-            raise ServerStops
+            raise ServerShuttingDown
 
     @contextmanager
-    def at_work(self, response_id: str, *, in_slot: bool = False) -> Iterator[None]:
+    def counted_as_active(self, response_id: str, *, in_slot: bool = False) -> Iterator[None]:
         """Count the response as at work in this block, and while a task runs that it started."""
         if response_id in self._at_work:
             yield
@@ -98,7 +98,7 @@ class Runs:
     ) -> asyncio.Task[None]:
         """Start a run; on return it has begun, so that cancelling it brings it to its own end.
 
-        `lease` is that of a stored response. To be called inside `at_work`.
+        `lease` is that of a stored response. To be called inside `counted_as_active`.
         """
         task = asyncio.create_task(run, name=response_id)
         self._tasks[response_id] = task
@@ -122,7 +122,7 @@ class Runs:
             stop(task, *reason)
             await asyncio.wait([task])
 
-    def lose(self, lease: Lease) -> None:
+    def stop_unleased(self, lease: Lease) -> None:
         """Stop a run that is not ours any more, if it still has this lease."""
         if self._leases.get(lease.response_id) == lease:
             stop(self._tasks[lease.response_id], LEASE_LOST)
@@ -131,7 +131,7 @@ class Runs:
         """Begin no more runs."""
         self.is_closed = True
 
-    def hurry(self) -> None:
+    def stop_draining(self) -> None:
         """Let `drain` wait no longer."""
         self._hurry.set()
 

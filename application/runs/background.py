@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from antiphon.application.model.models import Models
-from antiphon.application.ports import EventLog, Store, TakenRun
-from antiphon.application.runs.active_runs import LEASE_LOST, Runs
-from antiphon.application.runs.restore import Restored, RestoreRun
+from antiphon.application.ports import EventLog, LeasedRun, Store
+from antiphon.application.runs.active_runs import LEASE_LOST, ActiveRuns
+from antiphon.application.runs.restore import RestoredRun, RestoreRun
 from antiphon.application.runs.run_response import RunResponse
 from antiphon.application.support.outages import Outages
 from antiphon.domain.errors import EngineDead
@@ -24,7 +24,7 @@ LOOK_S = 1.0
 """How often a server looks for runs that others have left or let wait."""
 
 
-class TakeRuns:
+class StartBackgroundRuns:
     """Begins what can be begun, as far as this server has room; what cannot has failed, which needs
     no room.
 
@@ -35,7 +35,7 @@ class TakeRuns:
         self,
         store: Store,
         log: EventLog,
-        runs: Runs,
+        runs: ActiveRuns,
         models: Models,
         restore: RestoreRun,
         run_response: RunResponse,
@@ -52,17 +52,17 @@ class TakeRuns:
         self._owner = owner
         self._may_take = may_take
 
-    async def forever(self) -> None:
+    async def run_forever(self) -> None:
         """Take runs as they come, until the server begins no more."""
         outages = Outages(logger, "runs of other servers cannot be taken")
         while not self._runs.is_closed:
-            with outages.told():
-                await self.once()
+            with outages.log_outages():
+                await self.run_once()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._runs.wanted.wait()
 
-    async def once(self) -> int:
+    async def run_once(self) -> int:
         """Take what there is room for, and return how many those are.
 
         Raises: StoreError; EngineDead, with the runs of dead servers ended all the same.
@@ -71,8 +71,8 @@ class TakeRuns:
         runs.wanted.clear()
         if runs.is_closed or not self._may_take():
             return 0
-        room = runs.room
-        if not room:
+        free_slots = runs.free_slots
+        if not free_slots:
             await self._end_abandoned()
             return 0
         try:
@@ -80,8 +80,8 @@ class TakeRuns:
         except EngineDead:
             await self._end_abandoned()
             raise
-        taken = await self._store.take(self._owner, limit=room)
-        runs.are_waiting = len(taken) == room
+        taken = await self._store.take(self._owner, limit=free_slots)
+        runs.may_have_waiting_runs = len(taken) == free_slots
         for each in taken:
             await self._begin(each, self._go_on, in_slot=True)
         return len(taken)
@@ -93,18 +93,20 @@ class TakeRuns:
 
     async def _begin(
         self,
-        taken: TakenRun,
-        go_on: Callable[[Restored], Awaitable[None]],
+        taken: LeasedRun,
+        go_on: Callable[[RestoredRun], Awaitable[None]],
         *,
         in_slot: bool,
     ) -> None:
         runs, response_id = self._runs, taken.lease.response_id
         # One that was ours: it was taken from us meanwhile, and is nobody's now.
         await runs.cancel(response_id, LEASE_LOST)
-        with runs.at_work(response_id, in_slot=in_slot):
+        with runs.counted_as_active(response_id, in_slot=in_slot):
             await runs.start(response_id, self._resume(taken, go_on), lease=taken.lease)
 
-    async def _resume(self, taken: TakenRun, go_on: Callable[[Restored], Awaitable[None]]) -> None:
+    async def _resume(
+        self, taken: LeasedRun, go_on: Callable[[RestoredRun], Awaitable[None]]
+    ) -> None:
         try:
             restored = await self._restore(taken)
             if restored is not None:
@@ -112,7 +114,7 @@ class TakeRuns:
         except Exception:  # it is still ours, and at work nowhere: it will be taken again
             logger.exception("response %s could not go on", taken.lease.response_id)
 
-    async def _go_on(self, restored: Restored) -> None:
+    async def _go_on(self, restored: RestoredRun) -> None:
         if restored.failure is not None:
             await self._end(restored)
             return
@@ -121,7 +123,7 @@ class TakeRuns:
         await self._log.append(run.id, restored.events)
         await self._run_response(run)
 
-    async def _end(self, restored: Restored) -> None:
+    async def _end(self, restored: RestoredRun) -> None:
         """End a run that cannot be begun; one that can waits for a server that has room for it."""
         run = restored.run
         if restored.failure is None:

@@ -14,8 +14,8 @@ from zlib import crc32
 
 import msgspec
 
-from antiphon.application.ports import Chunk
-from antiphon.domain.errors import LogDamaged
+from antiphon.application.ports import EventChunk
+from antiphon.domain.errors import CorruptLog
 from antiphon.domain.events import EVENT_TYPES, Event
 
 CHECKSUM = 9
@@ -28,29 +28,29 @@ _any_event: Any = reduce(or_, EVENT_TYPES.values())
 _decode_lines = msgspec.json.Decoder(_any_event).decode_lines
 
 
-def chunk_of(events: Sequence[Event]) -> Chunk:
+def encode_chunk(events: Sequence[Event]) -> EventChunk:
     """Return events that follow each other, at least one, as a chunk."""
     return chunk(events[0].sequence_number, len(events), [lines_of(events)])
 
 
-def chunk(first: int, count: int, lines: Iterable[bytes]) -> Chunk:
+def chunk(first: int, count: int, lines: Iterable[bytes]) -> EventChunk:
     """Return the chunk of `count` events from number `first` on, of which these are the lines."""
     written = b"".join(lines)
-    return Chunk(first=first, count=count, body=b"%08x\n%b" % (crc32(written), written))
+    return EventChunk(first=first, count=count, body=b"%08x\n%b" % (crc32(written), written))
 
 
-def events_of(chunk: Chunk) -> list[Event]:
-    """Return what `chunk_of` was given. Raises: LogDamaged."""
+def decode_chunk(chunk: EventChunk) -> list[Event]:
+    """Return what `encode_chunk` was given. Raises: CorruptLog."""
     lines = memoryview(chunk.body)[CHECKSUM:]
     if chunk.body[:CHECKSUM] != b"%08x\n" % crc32(lines):
-        raise LogDamaged(f"Events from number {chunk.first} on are not as they were written.")
+        raise CorruptLog(f"Events from number {chunk.first} on are not as they were written.")
     try:
         events: list[Event] = _decode_lines(lines)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise LogDamaged(f"Events from number {chunk.first} on cannot be read: {exc}") from exc
+        raise CorruptLog(f"Events from number {chunk.first} on cannot be read: {exc}") from exc
     numbers = [event.sequence_number for event in events]
     if numbers != list(range(chunk.first, chunk.first + chunk.count)):
-        raise LogDamaged(
+        raise CorruptLog(
             f"A chunk of {chunk.count} events from number {chunk.first} on has other numbers."
         )
     return events

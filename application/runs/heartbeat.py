@@ -11,14 +11,14 @@ from antiphon.application.support.outages import Outages
 
 logger = logging.getLogger("antiphon.runs")
 
-BEATS = 3
+BEATS_PER_LEASE = 3
 """A lease lasts as long as so many intervals: a beat or two may fail."""
 
 STOPPING_S = 0.5
 """A beat that the store does not take by then is not waited for."""
 
 
-class Pulse:
+class Heartbeat:
     """Beats in a thread of its own, so that a busy event loop does not look like a dead server.
 
     `clock` gives seconds of any origin.
@@ -33,7 +33,7 @@ class Pulse:
         self._clock = clock
         self._beaten_at = self._calm_at = clock()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="antiphon-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="antiphon-heartbeat", daemon=True)
 
     def start(self) -> None:
         """Be alive on return. Raises: StoreError."""
@@ -46,7 +46,7 @@ class Pulse:
         self._stopped.set()
         self._thread.join(timeout=STOPPING_S)
 
-    def is_calm(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether those who seem dead are: not where the store took no beats for about a lease, or
         this server slept. Then the others may have been kept from beating too, and have a lease's
         time to say that they live.
@@ -56,12 +56,12 @@ class Pulse:
 
     def _is_long_ago(self, now: float) -> bool:
         # The last beat of another may be older than ours, by the time between two.
-        return now - self._beaten_at > self._lease_s * (1 - 1 / BEATS)
+        return now - self._beaten_at > self._lease_s * (1 - 1 / BEATS_PER_LEASE)
 
     def _beat(self) -> None:
         outages = Outages(logger, "the store does not know that this server lives")
-        while not self._stopped.wait(self._lease_s / BEATS):
-            with outages.told():
+        while not self._stopped.wait(self._lease_s / BEATS_PER_LEASE):
+            with outages.log_outages():
                 self._store.beat(self._owner, self._lease_s)
                 self._beaten()
 

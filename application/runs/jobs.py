@@ -7,7 +7,7 @@ than a server's memory.
 from __future__ import annotations
 
 from antiphon.application.ports import Seal, Unseal
-from antiphon.application.support.threads import in_turn
+from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import CreateResponse
@@ -22,11 +22,11 @@ class Jobs:
 
     async def job_of(self, tenant: str, body: bytes) -> bytes:
         """Return the job of a request; `body` has been read as one."""
-        return await in_turn(len(body), self._sealed, tenant, body)
+        return await run_in_thread(len(body), self._sealed, tenant, body)
 
     async def request_of(self, tenant: str, job: bytes) -> CreateResponse:
         """Raises: RequestError for the job of a server that has another key."""
-        return await in_turn(len(job), self._request, tenant, job)
+        return await run_in_thread(len(job), self._request, tenant, job)
 
     def _sealed(self, tenant: str, body: bytes) -> bytes:
         return self._seal(tenant, body.decode()).encode()

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from antiphon.application.ports import Chunk, EventLog, Lease, Notice, Store
+from antiphon.application.ports import EventChunk, EventLog, Lease, Store, WebhookDelivery
 from antiphon.application.runs.event_chunks import chunk, lines_of
-from antiphon.application.support.retry import insist
+from antiphon.application.support.retry import retry
 from antiphon.domain.errors import LeaseLost, NotFound
 from antiphon.domain.events import EVENT_TYPES, Event
 from antiphon.domain.response import Response
@@ -44,7 +44,7 @@ class Journal(Protocol):
         """
 
     async def finish(
-        self, response: Response, end: Sequence[Event], notices: Sequence[Notice] = ()
+        self, response: Response, end: Sequence[Event], deliveries: Sequence[WebhookDelivery] = ()
     ) -> bool:
         """Keep a terminal state with all that was not written yet, then show `end`, its events.
 
@@ -76,11 +76,11 @@ class ForegroundJournal(Journal):
         return self._log.append(self._lease.response_id, events)
 
     async def finish(
-        self, response: Response, end: Sequence[Event], notices: Sequence[Notice] = ()
+        self, response: Response, end: Sequence[Event], deliveries: Sequence[WebhookDelivery] = ()
     ) -> bool:
         if self._store is not None:
-            finishing = _Finishing(self._store, self._lease, response, notices=notices)
-            if not await insist(finishing, self._retry_s):
+            finishing = _Finishing(self._store, self._lease, response, deliveries=deliveries)
+            if not await retry(finishing, self._retry_s):
                 return False
         await self._log.append(self._lease.response_id, end)
         return True
@@ -108,7 +108,7 @@ class _Gathered:
     def is_much(self) -> bool:
         return self.size > MAX_BYTES or len(self.events) > MAX_EVENTS
 
-    def chunk(self) -> Chunk:
+    def chunk(self) -> EventChunk:
         return chunk(self.events[0].sequence_number, len(self.events), self.lines)
 
 
@@ -138,7 +138,7 @@ class DurableJournal(Journal):
         self._gathered = _Gathered()
         # What a write was begun with. It may be in the store although the write failed, so it is
         # sent again as it was, and what came later goes after it.
-        self._sent: tuple[Chunk, list[Event]] | None = None
+        self._sent: tuple[EventChunk, list[Event]] | None = None
         self._next_write_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._write: asyncio.Task[None] | None = None
@@ -158,21 +158,21 @@ class DurableJournal(Journal):
             raise self._fault
 
     async def finish(
-        self, response: Response, end: Sequence[Event], notices: Sequence[Notice] = ()
+        self, response: Response, end: Sequence[Event], deliveries: Sequence[WebhookDelivery] = ()
     ) -> bool:
         await self._stop_writing()
         if isinstance(self._fault, LeaseLost):
             return False
         rest = _Gathered()
         rest.add([*self._gathered.events, *end])
-        finishing = _Finishing(self._store, self._lease, response, rest.chunk(), notices)
+        finishing = _Finishing(self._store, self._lease, response, rest.chunk(), deliveries)
 
         async def attempt() -> bool:
             await self._send()
             return await finishing()
 
         try:
-            kept = await insist(attempt, self._retry_s)
+            kept = await retry(attempt, self._retry_s)
         except LeaseLost:
             kept = False
         if not kept:
@@ -187,7 +187,7 @@ class DurableJournal(Journal):
             self._timer.cancel()
         if self._write is not None:
             self._write.cancel()
-        await self._log.break_off(self._lease.response_id)
+        await self._log.abandon(self._lease.response_id)
 
     @property
     def _has_unwritten(self) -> bool:
@@ -214,11 +214,11 @@ class DurableJournal(Journal):
 
     async def _write_sent(self) -> None:
         try:
-            await insist(self._send, self._retry_s)
+            await retry(self._send, self._retry_s)
         except Exception as exc:  # whatever a store raises: the run hears of it
             self._fault = exc
             if isinstance(exc, LeaseLost):
-                await self._log.break_off(self._lease.response_id)
+                await self._log.abandon(self._lease.response_id)
         finally:
             self._write = None
             if self._woken is not None and not self._woken.done():
@@ -250,21 +250,21 @@ class _Finishing:
         store: Store,
         lease: Lease,
         response: Response,
-        events: Chunk | None = None,
-        notices: Sequence[Notice] = (),
+        events: EventChunk | None = None,
+        deliveries: Sequence[WebhookDelivery] = (),
     ) -> None:
         self._store = store
         self._lease = lease
         self._response = response
         self._events = events
-        self._notices = notices
+        self._notices = deliveries
         self._tried = False
 
     async def __call__(self) -> bool:
         """Return whether this end is kept. Raises: StoreError."""
         again, self._tried = self._tried, True
         if await self._store.finish(
-            self._lease, self._response, events=self._events, notices=self._notices
+            self._lease, self._response, events=self._events, deliveries=self._notices
         ):
             return True
         # A try that failed may have been heard all the same: then the lease is void because of us.

@@ -6,12 +6,12 @@ from antiphon.application.input.show_items import ShowItems
 from antiphon.application.ports import Model, Seal, ToolServers
 from antiphon.application.runs.prepare_turn import Prepared
 from antiphon.application.runs.turns import Plan, Turns
-from antiphon.application.tools.budgets import USUAL, Budgets
+from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.domain import mcp
 from antiphon.domain.compaction import kept
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import CompactionTrigger
-from antiphon.domain.offers import servers_of
+from antiphon.domain.offers import mcp_servers_of
 from antiphon.domain.request import CreateResponse
 
 COMPACTED_AT = 0.8
@@ -27,7 +27,7 @@ class PlanTurns:
         seal: Seal,
         tool_servers: ToolServers | None = None,
         *,
-        budgets: Budgets = USUAL,
+        budgets: Budgets = DEFAULT_BUDGETS,
     ) -> None:
         self._show_items = show_items
         self._seal = seal
@@ -51,11 +51,11 @@ class PlanTurns:
 
 async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -> Plan:
     """Return the plan. Raises: RequestError."""
-    warms_up = request.only_warms_up
+    warms_up = request.is_prewarm
     triggered = bool(prepared.added) and isinstance(prepared.added[-1].item, CompactionTrigger)
     if triggered and not prepared.turn.items:
         raise RequestError("There is no conversation to compact.", param="input")
-    servers = servers_of(prepared.offered)
+    servers = mcp_servers_of(prepared.offered)
     labels = dict.fromkeys(server.server_label for server in servers)
     return Plan(
         tenant=tenant,
@@ -68,10 +68,10 @@ async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -
         summary=_summary(request),
         servers=servers,
         unlisted=[
-            label for label in labels if mcp.listing_of(label, prepared.conversation) is None
+            label for label in labels if mcp.listed_tools(label, prepared.conversation) is None
         ],
-        approved=prepared.approved,
-        most_calls=request.max_tool_calls,
+        approved_calls=prepared.approved_calls,
+        max_calls=request.max_tool_calls,
         hosted=prepared.hosted,
     )
 

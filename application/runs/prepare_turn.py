@@ -15,17 +15,17 @@ from antiphon.application.input.history import LoadHistory, Remembered
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
-from antiphon.application.ports import Model, Salt, ToolServers, Turn
-from antiphon.application.tools.calls import Caller
-from antiphon.application.tools.hosted import Hosted, callers_of, run_here
+from antiphon.application.ports import MakeSalt, Model, ToolServers, Turn
+from antiphon.application.tools.calls import ToolCaller
+from antiphon.application.tools.hosted import ToolProvider, find_callers, mark_hosted
 from antiphon.domain import conversation as c
 from antiphon.domain import mcp
 from antiphon.domain.decoding import decode_tool
 from antiphon.domain.items import AnyItem
-from antiphon.domain.offers import EARLIER, Definition, Offer, offer
+from antiphon.domain.offers import PREVIOUS_RESPONSE_PATH, Offer, ToolDefinition, make_offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
-from antiphon.domain.stand_ins import NO_STAND_INS, StandIns
+from antiphon.domain.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
 from antiphon.domain.tools import McpTool
 
 
@@ -34,7 +34,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
     `added` are the items that the request itself brought, `history` those that it continues;
     `removed` those that the model is not shown because nobody can read them; `conversation` is all
-    of them, `approved` the calls in it that this request approves of. `hosted` run the calls of
+    of them, `approved_calls` the calls in it that this request approves. `hosted` run the calls of
     tools that this server has, by their kind.
     """
 
@@ -45,8 +45,8 @@ class Prepared(Struct, frozen=True, kw_only=True):
     turn: Turn
     removed: Sequence[InputTransformation] = ()
     conversation: Sequence[AnyItem] = ()
-    approved: Sequence[mcp.Approved] = ()
-    hosted: Mapping[str, Caller] = {}
+    approved_calls: Sequence[mcp.ApprovedCall] = ()
+    hosted: Mapping[str, ToolCaller] = {}
 
 
 class PrepareTurn:
@@ -60,9 +60,9 @@ class PrepareTurn:
         show_items: ShowItems,
         tool_servers: ToolServers | None = None,
         *,
-        salt: Salt,
-        hosted: Sequence[Hosted] = (),
-        stand_ins: StandIns = NO_STAND_INS,
+        salt: MakeSalt,
+        hosted: Sequence[ToolProvider] = (),
+        tool_substitutions: ToolSubstitutions = NO_SUBSTITUTIONS,
     ) -> None:
         self._models = models
         self._read_items = read_items
@@ -71,7 +71,7 @@ class PrepareTurn:
         self._tool_servers = tool_servers
         self._salt = salt
         self._hosted = hosted
-        self._stand_ins = stand_ins
+        self._stand_ins = tool_substitutions
 
     async def __call__(
         self,
@@ -95,11 +95,11 @@ class PrepareTurn:
             definitions = [
                 _called_here(each, conversation, self._tool_servers) for each in definitions
             ]
-        definitions = [run_here(each, self._hosted) for each in definitions]
-        offered = offer(definitions, self._stand_ins.choice(request.tool_choice))
+        definitions = [mark_hosted(each, self._hosted) for each in definitions]
+        offered = make_offer(definitions, self._stand_ins.choice(request.tool_choice))
         c.check_ids((entry.item.id for entry in history), new)
-        c.check_pairs(conversation)
-        approved = mcp.approved(conversation)
+        c.check_call_output_pairs(conversation)
+        approved_calls = mcp.approved_calls(conversation)
         every = request.reasoning is not None and request.reasoning.context == "all_turns"
         shown = await self._show_items(
             conversation, tenant=tenant, model=model, added=new, all_reasoning=every
@@ -109,7 +109,7 @@ class PrepareTurn:
             offered,
             model,
             items=shown.items,
-            in_force=c.in_force(conversation),
+            active_configuration=c.active_configuration(conversation),
             cache_salt=self._salt(tenant, request.cache_salt),
             trace_headers=trace_headers or {},
         )
@@ -121,43 +121,45 @@ class PrepareTurn:
             turn=turn,
             removed=shown.removed,
             conversation=conversation,
-            approved=approved if self._tool_servers is not None else (),
-            hosted=await callers_of(definitions, self._hosted, conversation, tenant=tenant),
+            approved_calls=approved_calls if self._tool_servers is not None else (),
+            hosted=await find_callers(definitions, self._hosted, conversation, tenant=tenant),
         )
 
 
-def _standing_in(definition: Definition, stand_ins: StandIns) -> Definition:
+def _standing_in(
+    definition: ToolDefinition, tool_substitutions: ToolSubstitutions
+) -> ToolDefinition:
     """Return the definition with what stands in for its tool, if anything does."""
-    tool = stand_ins.tool(definition.tool, definition.path)
+    tool = tool_substitutions.tool(definition.tool, definition.path)
     if tool is definition.tool:
         return definition
     return replace(definition, tool=tool, asked=definition.tool)
 
 
 def _called_here(
-    definition: Definition, conversation: Sequence[AnyItem], servers: ToolServers
-) -> Definition:
+    definition: ToolDefinition, conversation: Sequence[AnyItem], servers: ToolServers
+) -> ToolDefinition:
     """Return the definition with what an MCP server is known to offer, if it is one."""
     if not isinstance(definition.tool, McpTool):
         return definition
     tool = servers.resolve(definition.tool, definition.path)
     if tool is None:
         return definition
-    listed = mcp.listing_of(tool.server_label, conversation)
-    return replace(definition, tool=tool, is_run=True, listed=listed or ())
+    listed = mcp.listed_tools(tool.server_label, conversation)
+    return replace(definition, tool=tool, is_server_run=True, listed=listed or ())
 
 
 def _definitions(
     request: CreateResponse, history: Sequence[c.Entry], added: Sequence[c.Entry]
-) -> list[Definition]:
+) -> list[ToolDefinition]:
     """Return the request's tools and, later ones, those that items of the conversation bring."""
     found = [
-        Definition(tool=decode_tool(raw, path), path=path)
+        ToolDefinition(tool=decode_tool(raw, path), path=path)
         for position, raw in enumerate(request.tools or ())
         for path in (f"tools[{position}]",)
     ]
-    for position, number, raw in c.brought_tools([*history, *added]):
+    for position, number, raw in c.tools_in_items([*history, *added]):
         at = position - len(history)
-        path = f"input[{at}].tools[{number}]" if at >= 0 else EARLIER
-        found.append(Definition(tool=decode_tool(raw, path), path=path, later=True))
+        path = f"input[{at}].tools[{number}]" if at >= 0 else PREVIOUS_RESPONSE_PATH
+        found.append(ToolDefinition(tool=decode_tool(raw, path), path=path, later=True))
     return found

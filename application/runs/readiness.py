@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from antiphon.application.model.models import Models
 from antiphon.application.ports import ResponseStore
-from antiphon.application.runs.active_runs import Runs
+from antiphon.application.runs.active_runs import ActiveRuns
 
 logger = logging.getLogger("antiphon.http")
 
@@ -33,7 +33,7 @@ class Readiness(Struct, frozen=True, kw_only=True):
 class CheckReady:
     """Whether this server takes requests, its store can be written, and its engine answers."""
 
-    def __init__(self, store: ResponseStore, models: Models, runs: Runs) -> None:
+    def __init__(self, store: ResponseStore, models: Models, runs: ActiveRuns) -> None:
         self._store = store
         self._models = models
         self._runs = runs

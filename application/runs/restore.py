@@ -16,11 +16,11 @@ from antiphon.application.ports import (
     Clock,
     EventLog,
     Lease,
+    LeasedRun,
     ModelTurn,
     NewId,
     Seal,
     Store,
-    TakenRun,
 )
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
@@ -29,12 +29,12 @@ from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.run_response import Run, RunTurns
 from antiphon.application.runs.stored_events import log_of
 from antiphon.application.runs.turns import Turns
-from antiphon.application.support.retry import insist
+from antiphon.application.support.retry import retry
 from antiphon.domain.checks import check_request
 from antiphon.domain.errors import (
-    LogDamaged,
+    CorruptLog,
+    EventOutOfOrder,
     NotFound,
-    OutOfOrder,
     RequestError,
     TooManyRequests,
 )
@@ -47,7 +47,7 @@ from antiphon.domain.usage import TurnUsage
 
 logger = logging.getLogger("antiphon.runs")
 
-MOST_EPOCHS = 4
+MAX_EPOCHS = 4
 """A run that was begun so often and never came to its first event may be what ends servers."""
 
 BUSY_S = 1.0
@@ -59,7 +59,7 @@ LOST = Failure(
 )
 
 
-class Restored(Struct, frozen=True, kw_only=True):
+class RestoredRun(Struct, frozen=True, kw_only=True):
     """A run as far as it came, with its `events`; `failure` is why it cannot be begun."""
 
     run: Run
@@ -97,7 +97,7 @@ class RestoreRun:
         self._seal = seal
         self._retry_s = retry_s
 
-    async def __call__(self, taken: TakenRun) -> Restored | None:
+    async def __call__(self, taken: LeasedRun) -> RestoredRun | None:
         """Return the run, None if nothing is left to do for it. Raises: StoreError."""
         lease = taken.lease
         request, failure = await self._request(taken)
@@ -105,23 +105,23 @@ class RestoreRun:
         if sequencer.response.status in TERMINAL:  # of a store that had logged the end alone
             await self._store.finish(lease, sequencer.response)
             return None
-        if events is None or sequencer.has_begun or lease.epoch > MOST_EPOCHS:
+        if events is None or sequencer.has_output or lease.epoch > MAX_EPOCHS:
             failure = LOST
         run = Run(
             lease=lease,
             sequencer=sequencer,
-            turns=LaterTurns(partial(self._begin, request, lease)) if request else NoTurns(),
+            turns=LazyTurns(partial(self._begin, request, lease)) if request else EmptyTurns(),
             journal=ForegroundJournal(self._log, lease, self._store, retry_s=self._retry_s)
             if events is None
             else DurableJournal(self._store, self._log, lease, retry_s=self._retry_s),
-            is_repeatable=failure is None,
+            can_restart=failure is None,
             hide_reasoning=request is not None and request.include_reasoning is False,
             with_messages=request is not None and bool(request.enable_response_messages),
         )
-        return Restored(run=run, events=events or (), failure=failure)
+        return RestoredRun(run=run, events=events or (), failure=failure)
 
     def _resumed(
-        self, taken: TakenRun, request: CreateResponse | None, events: Sequence[Event] | None
+        self, taken: LeasedRun, request: CreateResponse | None, events: Sequence[Event] | None
     ) -> tuple[Sequencer, Sequence[Event] | None]:
         """Return the sequencer after these events, and the events that it goes on from, if any."""
         seal = sealing(request, self._seal, taken.lease.tenant) if request else None
@@ -130,7 +130,7 @@ class RestoreRun:
                 resumed = Sequencer.resumed(
                     taken.response, events, new_id=self._new_id, now=self._now, seal=seal
                 )
-            except OutOfOrder:
+            except EventOutOfOrder:
                 logger.exception("response %s: its log cannot go on", taken.lease.response_id)
             else:
                 return resumed, events
@@ -139,17 +139,17 @@ class RestoreRun:
         anew.begin()
         return anew, None
 
-    async def _logged(self, taken: TakenRun) -> list[Event] | None:
+    async def _logged(self, taken: LeasedRun) -> list[Event] | None:
         """Return the run's events, None where the store has no log of it that can go on."""
         try:
             return await log_of(self._store, taken.lease.tenant, taken.lease.response_id)
         except NotFound:
             return None
-        except LogDamaged:
+        except CorruptLog:
             logger.exception("response %s: its log cannot go on", taken.lease.response_id)
             return None
 
-    async def _request(self, taken: TakenRun) -> tuple[CreateResponse | None, Failure | None]:
+    async def _request(self, taken: LeasedRun) -> tuple[CreateResponse | None, Failure | None]:
         """Return what was asked for, or why that cannot be begun."""
         if taken.job is None:
             return None, LOST
@@ -163,7 +163,7 @@ class RestoreRun:
         """Return the turns, the first of them admitted. Raises: RequestError, EngineError."""
         request = await self._expand_prompt(request)
         check_request(request)
-        prepared = await insist(
+        prepared = await retry(
             partial(self._prepare_turn, request, tenant=lease.tenant), self._retry_s
         )
         turns = await self._plan_turns(
@@ -178,7 +178,7 @@ class RestoreRun:
                 return turns
 
 
-class LaterTurns(RunTurns):
+class LazyTurns(RunTurns):
     """Turns that are made when they are asked for."""
 
     def __init__(self, begin: Callable[[], Awaitable[Turns]]) -> None:
@@ -193,7 +193,7 @@ class LaterTurns(RunTurns):
                 yield turn
 
 
-class NoTurns(RunTurns):
+class EmptyTurns(RunTurns):
     """For a run that is only going to be ended."""
 
     async def each(

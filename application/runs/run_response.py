@@ -18,12 +18,19 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from antiphon.application.input.items import as_it_is
-from antiphon.application.ports import EventLog, Lease, ModelTurn, Notice, Store, StoredItem
+from antiphon.application.ports import (
+    EventLog,
+    Lease,
+    ModelTurn,
+    Store,
+    StoredItem,
+    WebhookDelivery,
+)
 from antiphon.application.runs.active_runs import LEASE_LOST, SERVER_STOPS
 from antiphon.application.runs.journal import Journal
-from antiphon.application.support.compensation import Amends
-from antiphon.application.support.retry import insist
-from antiphon.application.support.tasks import to_the_end
+from antiphon.application.support.compensation import Compensation
+from antiphon.application.support.retry import retry
+from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain import conversation as c
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import (
@@ -31,7 +38,7 @@ from antiphon.domain.errors import (
     EngineError,
     LeaseLost,
     RequestError,
-    ServerStops,
+    ServerShuttingDown,
     StoreError,
 )
 from antiphon.domain.events import Event
@@ -54,7 +61,7 @@ CUT_BY = {"length": "max_output_tokens", "turns": "max_turns", "context": "max_c
 OUT_OF_TIME = "max_time"
 """Why a response is incomplete, as `incomplete_details.reason` says it (docs/decisions/0055)."""
 
-Notices = Callable[[str, Response], Sequence[Notice]]
+MakeDeliveries = Callable[[str, Response], Sequence[WebhookDelivery]]
 """(tenant, a response in the background that is over) -> the webhooks to deliver."""
 
 
@@ -69,7 +76,7 @@ class RunTurns(Protocol):
 class Run(Struct, frozen=True, kw_only=True):
     """A response that was accepted.
 
-    `input` is what its request brought, where that is kept. `is_repeatable`: any server could begin
+    `input` is what its request brought, where that is kept. `can_restart`: any server could begin
     it again, as long as nothing of it was shown.
     """
 
@@ -78,7 +85,7 @@ class Run(Struct, frozen=True, kw_only=True):
     sequencer: Sequencer
     turns: RunTurns
     journal: Journal
-    is_repeatable: bool = False
+    can_restart: bool = False
     hide_reasoning: bool = False
     with_messages: bool = False
 
@@ -105,14 +112,14 @@ class Run(Struct, frozen=True, kw_only=True):
         return conversation.id if conversation else None
 
     @property
-    def leaves_something(self) -> bool:
+    def leaves_traces(self) -> bool:
         return self.stored or self.conversation_id is not None
 
 
 class RunResponse:
     """Runs a response to its end; cancelling the task that runs it cancels the response.
 
-    `most_s` is for how long it may run. `retry_s` is for how long a store that fails is asked again
+    `max_run_s` is how long it may run. `retry_s` is how long a store that fails is asked again
     to take what is left in a conversation.
     """
 
@@ -121,17 +128,17 @@ class RunResponse:
         log: EventLog,
         store: Store,
         *,
-        notices: Notices = lambda _tenant, _response: (),
+        deliveries: MakeDeliveries = lambda _tenant, _response: (),
         log_outputs: bool = False,
-        most_s: float = 3600,
+        max_run_s: float = 3600,
         retry_s: float = 10,
     ) -> None:
         self._log = log
         self._store = store
-        self._amends = Amends()
-        self._notices = notices
+        self._amends = Compensation()
+        self._notices = deliveries
         self._log_outputs = log_outputs
-        self._most_s = most_s
+        self._most_s = max_run_s
         self._retry_s = retry_s
 
     async def __call__(self, run: Run) -> None:
@@ -140,13 +147,13 @@ class RunResponse:
             end = await self._turns(run)
         except LeaseLost:
             ending = self._lose(run, run.sequencer.fail(NOT_OURS))
-        except ServerStops:
+        except ServerShuttingDown:
             ending = self._give_back(run)
         else:
             ending = self.finish(run, end)
         # Being cancelled must not leave a stored response without an end, nor its conversation
         # locked. Nobody but the reader who left misses the end of another.
-        await (to_the_end(ending) if run.leaves_something else ending)
+        await (run_to_completion(ending) if run.leaves_traces else ending)
 
     async def finish(self, run: Run, end: Sequence[Event]) -> bool:
         """Keep the run's end, then show these events of it. False if that end is not kept."""
@@ -168,7 +175,7 @@ class RunResponse:
     async def _turns(self, run: Run) -> list[Event]:
         """Run the turns and return the events that end the response.
 
-        Raises: LeaseLost; ServerStops where another server can begin anew.
+        Raises: LeaseLost; ServerShuttingDown where another server can begin anew.
         """
         sequencer, limit = run.sequencer, asyncio.timeout(self._most_s)
         try:
@@ -206,9 +213,9 @@ class RunResponse:
                     reason = await self._turn(run, aclosing(aiter(turn)))
                 finally:
                     if len(sequencer.turns) == told:
-                        sequencer.count(turn.used())
+                        sequencer.count(turn.tokens_used())
                 if reason == "stop":
-                    turn.became(sequencer.output[before:])
+                    turn.record_items(sequencer.output[before:])
                 if run.with_messages:
                     sequencer.show_messages(*turn.messages())
                 if reason != "stop":
@@ -237,21 +244,21 @@ class RunResponse:
         response = run.sequencer.response
         if not run.stored and run.conversation_id is not None:
             made = [as_it_is(c.entry(item)) for item in response.output]
-            left = [*run.input, *made] if response.leaves_items else []
+            left = [*run.input, *made] if response.keeps_items else []
             release = partial(self._store.release, run.tenant, run.conversation_id, run.id, left)
-            await insist(release, self._retry_s)  # what was heard is not done again: the claim went
-        notices = self._notices(run.tenant, response) if response.background else ()
-        return await run.journal.finish(response, end, notices)
+            await retry(release, self._retry_s)  # what was heard is not done again: the claim went
+        deliveries = self._notices(run.tenant, response) if response.background else ()
+        return await run.journal.finish(response, end, deliveries)
 
     async def _fail(self, run: Run, end: Sequence[Event]) -> None:
         """Show an end that is not kept: the run stays ours, and is at work nowhere, so that whoever
         looks after such runs ends it in the store.
         """
         # What may be begun again goes on with its conversation as it was.
-        if run.conversation_id is not None and not run.is_repeatable:
+        if run.conversation_id is not None and not run.can_restart:
             release = partial(self._store.release, run.tenant, run.conversation_id, run.id)
-            until_then = f"conversation {run.conversation_id} stays locked by {run.id}"
-            await self._amends.make(release, until_then=until_then)
+            log_message = f"conversation {run.conversation_id} stays locked by {run.id}"
+            await self._amends.make(release, log_message=log_message)
         await run.journal.give_up(end)
 
     async def _lose(self, run: Run, end: Sequence[Event]) -> None:
@@ -267,13 +274,13 @@ class RunResponse:
 
 
 def _stopped(run: Run, reasons: Sequence[object]) -> list[Event]:
-    """Return how a run ends that was cancelled. Raises: LeaseLost, ServerStops."""
+    """Return how a run ends that was cancelled. Raises: LeaseLost, ServerShuttingDown."""
     if LEASE_LOST in reasons:
         raise LeaseLost(f"{run.id} is not run here any more")
     if SERVER_STOPS not in reasons:
         return run.sequencer.cancel()
-    if run.is_repeatable and not run.sequencer.has_begun:
-        raise ServerStops
+    if run.can_restart and not run.sequencer.has_output:
+        raise ServerShuttingDown
     return run.sequencer.fail(STOPPED)
 
 

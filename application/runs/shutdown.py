@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from antiphon.application.ports import Batches
+from antiphon.application.ports import EventBatches
 from antiphon.domain.events import Event
 
 READY_TURNS = 8
 """Turns of the event loop in which a log of this process gives what it has."""
 
 
-class Moment:
+class ShutdownSignal:
     """Something that happens once, and ends the waits of those who would wait no longer."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Moment:
         self.waits: set[asyncio.Timeout] = set()
         """What raises TimeoutError when the moment comes: each is here while it is waited for."""
 
-    def come(self) -> None:
+    def trigger(self) -> None:
         """Let it happen."""
         self.is_past = True
         waits, self.waits = self.waits, set()
@@ -29,15 +29,15 @@ class Moment:
             wait.reschedule(asyncio.get_running_loop().time())
 
 
-class Until(Batches):
+class UntilShutdown(EventBatches):
     """Batches up to a moment; after it, those for which nobody has to wait.
 
     A run that goes on elsewhere may have its next event much later, or go on for long.
     """
 
-    def __init__(self, batches: Batches, moment: Moment) -> None:
+    def __init__(self, batches: EventBatches, shutdown_signal: ShutdownSignal) -> None:
         self._batches = batches
-        self._moment = moment
+        self._moment = shutdown_signal
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
         return self

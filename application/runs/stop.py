@@ -6,10 +6,10 @@ import asyncio
 from random import random
 
 from antiphon.application.ports import Store
-from antiphon.application.runs.active_runs import Runs
+from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.restore import RestoreRun
 from antiphon.application.runs.run_response import RunResponse
-from antiphon.application.support.tasks import to_the_end
+from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import TERMINAL, Response
 
@@ -24,7 +24,7 @@ class StopRun:
     def __init__(
         self,
         store: Store,
-        runs: Runs,
+        runs: ActiveRuns,
         restore: RestoreRun,
         run_response: RunResponse,
         *,
@@ -44,12 +44,12 @@ class StopRun:
             if response.status in TERMINAL:
                 return response
             # To the end: a run that was taken and then left alone would be begun again.
-            if not await to_the_end(self._end(tenant, response_id)):
+            if not await run_to_completion(self._end(tenant, response_id)):
                 await asyncio.sleep(PAUSE_S * (0.5 + random()))
         raise StoreError(f"The response {response_id!r} could not be stopped.")
 
     async def _end(self, tenant: str, response_id: str) -> bool:
-        with self._runs.at_work(response_id):
+        with self._runs.counted_as_active(response_id):
             taken = await self._store.take_over(self._owner, tenant, response_id)
             if taken is None:
                 return True

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from antiphon.application.ports import Batches, Chunk, Logged, Store
-from antiphon.application.runs.event_chunks import events_of
-from antiphon.application.support.retry import insist
-from antiphon.domain.errors import LogDamaged, NotFound, StoreError
+from antiphon.application.ports import EventBatches, EventChunk, LogSlice, Store
+from antiphon.application.runs.event_chunks import decode_chunk
+from antiphon.application.support.retry import retry
+from antiphon.domain.errors import CorruptLog, NotFound, StoreError
 from antiphon.domain.events import TERMINAL, Error, Event
 from antiphon.domain.response import TERMINAL as OVER
 
@@ -30,7 +30,7 @@ UNAVAILABLE = (
 
 
 async def log_of(store: Store, tenant: str, response_id: str) -> list[Event]:
-    """Return all that a run has logged so far. Raises: NotFound; LogDamaged; StoreError."""
+    """Return all that a run has logged so far. Raises: NotFound; CorruptLog; StoreError."""
     found: list[Event] = []
     while True:
         after = found[-1].sequence_number if found else -1
@@ -41,14 +41,14 @@ async def log_of(store: Store, tenant: str, response_id: str) -> list[Event]:
             return found
 
 
-def _following(chunk: Chunk, last: int) -> list[Event]:
-    """Return the chunk's events after number `last`. Raises: LogDamaged."""
+def _following(chunk: EventChunk, last: int) -> list[Event]:
+    """Return the chunk's events after number `last`. Raises: CorruptLog."""
     if chunk.first > last + 1:
-        raise LogDamaged(f"The events from number {last + 1} to {chunk.first - 1} are missing.")
-    return events_of(chunk)[last + 1 - chunk.first :]
+        raise CorruptLog(f"The events from number {last + 1} to {chunk.first - 1} are missing.")
+    return decode_chunk(chunk)[last + 1 - chunk.first :]
 
 
-class StoredEvents(Batches):
+class StoredEvents(EventBatches):
     """The events numbered above `after`, up to a terminal event, as the store gets them.
 
     If the response is deleted meanwhile, or its log is damaged, an `error` event ends the stream:
@@ -68,7 +68,7 @@ class StoredEvents(Batches):
         self._of = (tenant, response_id)
         self._retry_s = retry_s
         self._after = self._last = max(after, -1)
-        self._chunks: deque[Chunk] = deque()
+        self._chunks: deque[EventChunk] = deque()
         self._ready: deque[Event] = deque()
         self._ends = False
         self._over = False
@@ -116,10 +116,10 @@ class StoredEvents(Batches):
                 logged = await self._logged(self._last)
                 self._take(logged)
                 if not logged.chunks and not logged.ends:
-                    await insist(self._news, self._retry_s)
+                    await retry(self._news, self._retry_s)
 
     async def _check_end(self) -> None:
-        """Raises: LogDamaged where a log ends without a terminal event, as no run does."""
+        """Raises: CorruptLog where a log ends without a terminal event, as no run does."""
         # Nothing follows `after`: that is the end itself, or past it, or the end is lost.
         past_end = False
         if self._last == self._after >= 0:
@@ -127,19 +127,19 @@ class StoredEvents(Batches):
             shown = [e for chunk in logged.chunks for e in _following(chunk, self._after - 1)]
             past_end = not shown or isinstance(shown[-1], TERMINAL)
         if not past_end:
-            raise LogDamaged(f"The log has no end after number {self._last}.")
+            raise CorruptLog(f"The log has no end after number {self._last}.")
 
-    async def _logged(self, after: int) -> Logged:
-        return await insist(lambda: self._store.events(*self._of, after=after), self._retry_s)
+    async def _logged(self, after: int) -> LogSlice:
+        return await retry(lambda: self._store.events(*self._of, after=after), self._retry_s)
 
     async def _news(self) -> None:
-        await self._store.news(*self._of, after=self._last, limit_s=NEWS_S)
+        await self._store.wait_for_events(*self._of, after=self._last, limit_s=NEWS_S)
 
-    def _take(self, logged: Logged) -> None:
+    def _take(self, logged: LogSlice) -> None:
         self._chunks.extend(logged.chunks)
         self._ends = logged.ends
 
-    def _read(self, chunk: Chunk) -> None:
+    def _read(self, chunk: EventChunk) -> None:
         events = _following(chunk, self._last)
         if events:
             self._ready.extend(events)
@@ -163,11 +163,11 @@ class StoredEvents(Batches):
         self._ready.append(Error(sequence_number=self._last, code=code, message=message))
 
 
-class Following(Batches):
+class FollowedEvents(EventBatches):
     """A run's events from the log of this process and, if that breaks off, on from the store."""
 
     def __init__(
-        self, local: Batches, store: Store, tenant: str, response_id: str, *, after: int = -1
+        self, local: EventBatches, store: Store, tenant: str, response_id: str, *, after: int = -1
     ) -> None:
         self._batches = local
         self._is_local = True

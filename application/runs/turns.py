@@ -16,14 +16,14 @@ from msgspec.structs import replace
 
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.compaction import CompactingTurn, compaction_of
-from antiphon.application.model.reasoning_summaries import SummarisedTurn
-from antiphon.application.model.tool_search import SearchTurn, searches_in
-from antiphon.application.model.warm_up import WarmUp, shortest
+from antiphon.application.model.reasoning_summaries import SummarizedTurn
+from antiphon.application.model.tool_search import ToolSearchTurn, tool_searches_in
+from antiphon.application.model.warm_up import WarmUp, shortest_turn
 from antiphon.application.ports import Json, Model, ModelTurn, Seal, ToolServers, Turn
-from antiphon.application.tools.budgets import MOST_AT_ONCE, Budgets
-from antiphon.application.tools.calls import Caller, CallingTurn, Calls
+from antiphon.application.tools.budgets import MAX_PARALLEL_CALLS, Budgets
+from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
 from antiphon.application.tools.citations import CitingTurn
-from antiphon.application.tools.mcp import OpeningTurn, Sessions
+from antiphon.application.tools.mcp import McpSessions, McpTurn
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.items import (
@@ -36,11 +36,11 @@ from antiphon.domain.items import (
     ShellCallOutput,
     ToolSearchOutput,
     WebSearchCall,
-    asks,
-    is_run_here,
+    call_id_of,
+    is_server_run_call,
 )
-from antiphon.domain.mcp import Approved, listings_in
-from antiphon.domain.offers import Offer, heard, loaded
+from antiphon.domain.mcp import ApprovedCall, listed_tools_by_label
+from antiphon.domain.offers import Offer, with_listed_tools, with_loaded_tools
 from antiphon.domain.tool_search import search
 from antiphon.domain.tools import McpTool
 from antiphon.domain.usage import TurnUsage
@@ -64,8 +64,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     `warms_up`: nothing is answered, only the prompt is cached.
     `summary`: how long summaries of reasoning are to be; None for none.
     `servers` are the MCP servers whose tools may be called, `unlisted` the labels of those to ask
-    for their tools, `approved` the calls to run before the model's turn, `most_calls` the limit.
-    `hosted` run the calls of the tools that this server has, by their kind.
+    for their tools, `approved_calls` the calls to run before the model's turn, `max_calls` the
+    limit. `hosted` run the calls of the tools that this server has, by their kind.
     """
 
     tenant: str
@@ -78,14 +78,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     summary: str | None = None
     servers: Sequence[McpTool] = ()
     unlisted: Sequence[str] = ()
-    approved: Sequence[Approved] = ()
-    most_calls: int | None = None
-    hosted: Mapping[str, Caller] = {}
+    approved_calls: Sequence[ApprovedCall] = ()
+    max_calls: int | None = None
+    hosted: Mapping[str, ToolCaller] = {}
 
     @property
     def opens(self) -> bool:
         """Whether something is to be done before the model's first answer."""
-        return bool(self.unlisted or self.approved) and self.answers and not self.warms_up
+        return bool(self.unlisted or self.approved_calls) and self.answers and not self.warms_up
 
 
 class Turns:
@@ -105,12 +105,12 @@ class Turns:
     ) -> None:
         self._plan = plan
         self._most_turns = budgets.turns
-        self._sessions = Sessions(tool_servers, plan.servers)
-        self._calls = Calls(
+        self._sessions = McpSessions(tool_servers, plan.servers)
+        self._calls = ToolCalls(
             {"mcp": self._sessions, **plan.hosted},
-            plan.most_calls,
+            plan.max_calls,
             budgets,
-            at_once=MOST_AT_ONCE if plan.turn.parallel_tool_calls else 1,
+            at_once=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
         )
         self._show_items = show_items
         self._seal = seal
@@ -158,32 +158,33 @@ class Turns:
     ) -> AsyncGenerator[ModelTurn]:
         """Yield the turns that the latest one makes necessary: what its searches (in `output`, from
         `seen` on) have found, then the model's next turn, which sees what the server has done.
-        All of them share the tokens that the response may have (api_surface 7.13): `usages` counts
+        All of them share the tokens that the response may have
+        (docs/reference/api.md#hosted-tools): `usages` counts
         from `before` on.
         """
         offered, limit = self._plan.offered, turn.sampling.max_tokens
         answers, of_latest = 0, before
         while True:
             tools = [each.tool for each in offered.definitions]
-            found = [search(each.arguments, tools) for each in searches_in(output[seen:])]
+            found = [search(each.arguments, tools) for each in tool_searches_in(output[seen:])]
             if found:
-                yield SearchTurn(found, after=latest)
+                yield ToolSearchTurn(found, after=latest)
             new = output[seen:]
             if not any(isinstance(item, DONE_HERE) for item in new) or any(map(_waits, new)):
                 return
             known = None
-            if isinstance(latest, OpeningTurn):
-                offered = heard(offered, listings_in(new))
+            if isinstance(latest, McpTurn):
+                offered = with_listed_tools(offered, listed_tools_by_label(new))
             else:
-                offered = loaded(offered, [tool for each in found for tool in each])
+                offered = with_loaded_tools(offered, [tool for each in found for tool in each])
                 answers, known = answers + 1, usages[of_latest].input + usages[of_latest].output
             spent = sum(usage.output for usage in usages[before:])
             tokens_left = None if limit is None else limit - spent
             if tokens_left is not None and tokens_left < 1:
-                yield SpentTurn("length", after=latest)
+                yield OutOfBudgetTurn("length", after=latest)
                 return
             if answers == self._most_turns:
-                yield SpentTurn("turns", after=latest)
+                yield OutOfBudgetTurn("turns", after=latest)
                 return
             turn = replace(
                 turn,
@@ -199,7 +200,7 @@ class Turns:
                 if error.code != CONTEXT_EXCEEDED:
                     raise
                 # What the server has done is longer than the model can read: it is kept.
-                yield SpentTurn("context", after=latest)
+                yield OutOfBudgetTurn("context", after=latest)
                 return
             seen, of_latest, latest = len(output), len(usages), following
             yield latest
@@ -209,7 +210,7 @@ class Turns:
             return await self._answer(turn)
         # What is wrong with the conversation is found now, not after servers were asked.
         await self._plan.model.count(turn)
-        return OpeningTurn(self._sessions, self._calls, self._plan.unlisted, self._plan.approved)
+        return McpTurn(self._sessions, self._calls, self._plan.unlisted, self._plan.approved_calls)
 
     async def _compact(self, turn: Turn) -> ModelTurn:
         admitted = await self._admit(compaction_of(turn))
@@ -217,16 +218,16 @@ class Turns:
 
     async def _answer(self, turn: Turn) -> ModelTurn:
         if self._plan.warms_up:
-            return WarmUp(await self._admit(shortest(turn)))
+            return WarmUp(await self._admit(shortest_turn(turn)))
         admitted = await self._admit(turn)
         if self._calls.cites:
             admitted = CitingTurn(admitted, self._calls.cites)
         if self._plan.servers or self._plan.hosted:
-            admitted = CallingTurn(admitted, self._calls)
+            admitted = ToolCallingTurn(admitted, self._calls)
         if self._plan.summary is None:
             return admitted
         silent = "none" if "none" in self._plan.model.efforts else None
-        return SummarisedTurn(admitted, turn, self._admit, length=self._plan.summary, effort=silent)
+        return SummarizedTurn(admitted, turn, self._admit, length=self._plan.summary, effort=silent)
 
     async def _admit(self, turn: Turn) -> ModelTurn:
         request_id = f"{self._response_id}_{self._admitted}"
@@ -234,7 +235,7 @@ class Turns:
         return await self._plan.model.begin(turn, request_id=request_id)
 
 
-class SpentTurn(ModelTurn):
+class OutOfBudgetTurn(ModelTurn):
     """The turn for which those up to `after` have left no budget: it is cut before it has begun."""
 
     def __init__(self, reason: str, *, after: ModelTurn) -> None:
@@ -253,4 +254,6 @@ class SpentTurn(ModelTurn):
 
 def _waits(item: AnyItem) -> bool:
     """Whether the client has to do something before the model can go on."""
-    return isinstance(item, McpApprovalRequest) or bool(asks(item) and not is_run_here(item))
+    return isinstance(item, McpApprovalRequest) or bool(
+        call_id_of(item) and not is_server_run_call(item)
+    )

@@ -12,36 +12,36 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from antiphon.application.support.retry import insist
+from antiphon.application.support.retry import retry
 from antiphon.domain.errors import StoreError
 
 logger = logging.getLogger("antiphon.runs")
 
-MOST_OWED = 10_000
+MAX_PENDING = 10_000
 """What is owed beyond that is left, the oldest first, until this server is gone."""
 
 Undo = Callable[[], Awaitable[object]]
 """Done twice, it does no more than once. Raises: StoreError."""
 
 
-class Amends:
+class Compensation:
     """One thing after the other: a store that has just come back is not run down by those who had
     to wait for it.
     """
 
     def __init__(self) -> None:
-        self._owed: deque[Undo] = deque(maxlen=MOST_OWED)
+        self._owed: deque[Undo] = deque(maxlen=MAX_PENDING)
         self._paying: asyncio.Task[None] | None = None
 
-    async def make(self, undo: Undo, *, until_then: str) -> None:
-        """Undo it now or later; never raises. `until_then` says, in the log, how things stand."""
+    async def make(self, undo: Undo, *, log_message: str) -> None:
+        """Undo it now or later; never raises. `log_message` says, in the log, how things stand."""
         try:
             await undo()
         except StoreError as exc:
-            logger.warning("%s, until the store takes it: %s", until_then, exc)
+            logger.warning("%s, until the store takes it: %s", log_message, exc)
             self._owe(undo)
         except Exception:
-            logger.exception(until_then)
+            logger.exception(log_message)
 
     def _owe(self, undo: Undo) -> None:
         self._owed.append(undo)
@@ -52,6 +52,6 @@ class Amends:
         while self._owed:
             undo = self._owed.popleft()
             try:
-                await insist(undo, math.inf)
+                await retry(undo, math.inf)
             except Exception:  # whatever else a store raises: the others are still owed
                 logger.exception("what came to nothing is not undone")

@@ -16,7 +16,7 @@ class Outages:
         self._is_out = False
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def log_outages(self) -> Iterator[None]:
         """Log what the block raises, unless the time before failed too; never raise it."""
         try:
             yield

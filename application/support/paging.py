@@ -1,4 +1,4 @@
-"""Lists in pages (api_surface 1.4): the items that follow one, in either order."""
+"""Lists in pages (docs/reference/api.md#lists): the items that follow one, in either order."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from antiphon.domain.errors import RequestError
 Order = Literal["asc", "desc"]
 
 
-class Listed(Protocol):
+class HasId(Protocol):
     """What can be in a list."""
 
     @property
     def id(self) -> str: ...
 
 
-L = TypeVar("L", bound=Listed)
+L = TypeVar("L", bound=HasId)
 
 
 class Page(Struct, Generic[L], frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Page(Struct, Generic[L], frozen=True, kw_only=True):
     has_more: bool
 
 
-class Cut(Struct, frozen=True, kw_only=True):
+class PageQuery(Struct, frozen=True, kw_only=True):
     """Which part is asked for: up to `limit` items that follow `after`, or that `before` follows.
 
     With both, those between them.

@@ -12,10 +12,10 @@ from antiphon.domain.errors import StoreError
 T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0
+MAX_PAUSE_S = 1.0
 
 
-async def insist(work: Callable[[], Awaitable[T]], limit_s: float) -> T:
+async def retry(work: Callable[[], Awaitable[T]], limit_s: float) -> T:
     """Do `work` again while it raises StoreError, with growing pauses; the last error is raised.
 
     No try begins later than `limit_s` after the first failure.
@@ -32,4 +32,4 @@ async def insist(work: Callable[[], Awaitable[T]], limit_s: float) -> T:
             if loop.time() + wait > until:
                 raise
         await asyncio.sleep(wait)
-        pause = min(2 * pause, LONGEST_PAUSE_S)
+        pause = min(2 * pause, MAX_PAUSE_S)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     """Do all of `work`, however often the caller is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     while not task.done():

@@ -13,7 +13,7 @@ LONG_BYTES = 256 * 1024
 """Some 3 ms of reading JSON; a thread costs a tenth of one."""
 
 
-async def in_turn(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return `work(*args)`; where `size`, in bytes, is much, other tasks run in between.
 
     A thread does not make it faster: the interpreter changes between threads every few

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-MOST_AT_ONCE = 16
+MAX_PARALLEL_CALLS = 16
 """Calls of one turn that run at a time; more wait for them."""
 
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 """Calls in a row that found a tool's server gone, after which the response asks it no more."""
 
 
@@ -28,4 +28,4 @@ class Budgets(Struct, frozen=True, kw_only=True):
     stopping_s: float = 2.0
 
 
-USUAL = Budgets()
+DEFAULT_BUDGETS = Budgets()

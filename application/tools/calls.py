@@ -1,8 +1,8 @@
-"""Tools that this server runs, called for one response (api_surface 7.19).
+"""Tools that this server runs, called for one response (docs/reference/api.md#hosted-tools).
 
 Caller        runs the calls of one kind of tool
 Calls         the callers of a response, and how many calls there may be
-CallingTurn   a turn of the model with the calls that it makes: they run side by side when the
+ToolCallingTurn   a turn of the model with the calls that it makes: they run side by side when the
               model has ended its turn, and their items come one after another, in its order
 """
 
@@ -15,21 +15,26 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Protocol
 
-from antiphon.application.model.wrapping import WrappingTurn
+from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn
-from antiphon.application.tools.budgets import MOST_AT_ONCE, MOST_FAILURES, USUAL, Budgets
-from antiphon.application.tools.citations import Cite, Cites
-from antiphon.application.tools.work import Given, Running, Work, done
+from antiphon.application.tools.budgets import (
+    DEFAULT_BUDGETS,
+    MAX_FAILURES,
+    MAX_PARALLEL_CALLS,
+    Budgets,
+)
+from antiphon.application.tools.citations import CitationSource, Cite
+from antiphon.application.tools.work import Given, RunningWork, Work, has_ended
 from antiphon.domain import deltas as d
 
-NO_MORE = "This call was not run: the response has made the max_tool_calls that it may make."
+TOO_MANY_CALLS = "This call was not run: the response has made the max_tool_calls that it may make."
 GONE = (
-    f"This call was not run: {MOST_FAILURES} calls in a row found nobody who answers. It is of no "
+    f"This call was not run: {MAX_FAILURES} calls in a row found nobody who answers. It is of no "
     "use to try again in this response."
 )
 
 
-class Caller(Protocol):
+class ToolCaller(Protocol):
     """Runs the calls of one kind of tool."""
 
     step: str
@@ -48,13 +53,13 @@ class Caller(Protocol):
         """Return what ends a call that broke, or was stopped, after it gave something."""
         return [d.ItemEnd()]
 
-    def found_nobody(self, end: d.ToolEnd) -> bool:  # noqa: ARG002
+    def is_unreachable(self, end: d.ToolEnd) -> bool:  # noqa: ARG002
         """Whether a call ended like this because what runs it is not there, or does not answer;
         not because of what it was asked."""
         return False
 
 
-class ItemCaller(Caller):
+class SingleItemCaller(ToolCaller):
     """A caller whose calls are one item each, which has the result too."""
 
     async def call(self, start: d.CallStart, arguments: str) -> Given:
@@ -72,7 +77,7 @@ class ItemCaller(Caller):
         raise NotImplementedError
 
 
-class Calls:
+class ToolCalls:
     """The calls of one response, of every kind, of which there may be `most`.
 
     Whatever runs a call: it ends in time, gives no more than it may, and fails alone. Who does not
@@ -81,17 +86,17 @@ class Calls:
 
     def __init__(
         self,
-        callers: Mapping[str, Caller],
+        callers: Mapping[str, ToolCaller],
         most: int | None,
-        budgets: Budgets = USUAL,
+        budgets: Budgets = DEFAULT_BUDGETS,
         *,
-        at_once: int = MOST_AT_ONCE,
+        at_once: int = MAX_PARALLEL_CALLS,
     ) -> None:
         self._callers = callers
         self._left = most
         each_once = {id(caller): caller for caller in callers.values()}.values()
         self.cites: Sequence[Cite] = [
-            caller.cite for caller in each_once if isinstance(caller, Cites)
+            caller.cite for caller in each_once if isinstance(caller, CitationSource)
         ]
         self._budgets = budgets
         self._places = asyncio.Semaphore(at_once)
@@ -114,41 +119,41 @@ class Calls:
         if self._left is not None:
             self._left -= 1
         if self._left is not None and self._left < 0:
-            return done(refused(NO_MORE))
+            return has_ended(refused(TOO_MANY_CALLS))
         return Work(self._tried(caller, start, arguments), refused, caller.cut, self._places)
 
     @asynccontextmanager
-    async def begun(self, work: Sequence[Work]) -> AsyncGenerator[Sequence[Running]]:
+    async def begun(self, work: Sequence[Work]) -> AsyncGenerator[Sequence[RunningWork]]:
         """Run all of it side by side; whoever leaves early stops it."""
-        running = [Running(each, self._budgets) for each in work]
+        running = [RunningWork(each, self._budgets) for each in work]
         try:
             yield running
         finally:
             await asyncio.gather(*(each.stop() for each in running))
 
-    async def _tried(self, caller: Caller, start: d.CallStart, arguments: str) -> Given:
+    async def _tried(self, caller: ToolCaller, start: d.CallStart, arguments: str) -> Given:
         of = start.kind, start.namespace
-        if self._found_nobody[of] >= MOST_FAILURES:
+        if self._found_nobody[of] >= MAX_FAILURES:
             yield caller.refused(start, arguments, GONE)
             return
-        found_nobody = True  # where it raises, or its time is up
+        is_unreachable = True  # where it raises, or its time is up
         try:
             ends: list[d.ToolEnd] = []
             async with aclosing(caller.call(start, arguments)) as given:
                 async for batch in given:
                     ends += (each for each in batch if isinstance(each, d.ToolEnd))
                     yield batch
-            found_nobody = any(map(caller.found_nobody, ends))
+            is_unreachable = any(map(caller.is_unreachable, ends))
         finally:
-            self._found_nobody[of] = self._found_nobody[of] + 1 if found_nobody else 0
+            self._found_nobody[of] = self._found_nobody[of] + 1 if is_unreachable else 0
 
 
-class CallingTurn(WrappingTurn):
+class ToolCallingTurn(TurnWrapper):
     """What the model writes is passed on while it comes, until its first call is whole: the item
     stays open for the result, so what follows it waits. A turn that was cut runs nothing.
     """
 
-    def __init__(self, inner: ModelTurn, calls: Calls) -> None:
+    def __init__(self, inner: ModelTurn, calls: ToolCalls) -> None:
         super().__init__(inner)
         self._calls = calls
 

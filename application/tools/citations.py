@@ -1,4 +1,5 @@
-"""Citations in what the model writes become annotations of its messages (api_surface 2.1).
+"""Citations in what the model writes become annotations of its messages
+(docs/reference/api.md#annotations).
 
 The text stays as the model wrote it, markers included: the next prompt repeats it, and an
 annotation's place is that of its marker.
@@ -10,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Protocol, runtime_checkable
 
-from antiphon.application.model.wrapping import WrappingTurn
+from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn
 from antiphon.domain import deltas as d
 from antiphon.domain.citations import Links, Marker, Markers
@@ -22,14 +23,14 @@ that is known here."""
 
 
 @runtime_checkable
-class Cites(Protocol):
+class CitationSource(Protocol):
     """A caller whose results the model may cite."""
 
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
         """See Cite."""
 
 
-class CitingTurn(WrappingTurn):
+class CitingTurn(TurnWrapper):
     """A turn whose messages have an annotation after each marker that one of `cites` knows."""
 
     def __init__(self, inner: ModelTurn, cites: Sequence[Cite]) -> None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import base64
 
-from antiphon.application.ports import Ran
-from antiphon.application.tools.calls import ItemCaller
-from antiphon.application.tools.citations import Cites
-from antiphon.application.tools.response_container import Workplace
+from antiphon.application.ports import CodeResult
+from antiphon.application.tools.calls import SingleItemCaller
+from antiphon.application.tools.citations import CitationSource
+from antiphon.application.tools.response_container import ResponseContainer
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Annotation
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.json import Json
 
 
-class Interpreter(ItemCaller, Cites):
+class CodeInterpreterCaller(SingleItemCaller, CitationSource):
     """Runs the code of one response."""
 
     step = "interpreting"
 
-    def __init__(self, workplace: Workplace) -> None:
+    def __init__(self, workplace: ResponseContainer) -> None:
         self._workplace = workplace
 
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
@@ -28,7 +28,7 @@ class Interpreter(ItemCaller, Cites):
     def opening(self, start: d.CallStart) -> d.Delta:  # noqa: ARG002
         return d.ToolStart("code_interpreter_call", {"container_id": self._workplace.id})
 
-    def found_nobody(self, end: d.ToolEnd) -> bool:
+    def is_unreachable(self, end: d.ToolEnd) -> bool:
         return end.status == "failed"  # it could not be run: what its code does is output
 
     def refusal(self, why: str) -> d.ToolEnd:
@@ -43,7 +43,7 @@ class Interpreter(ItemCaller, Cites):
         return d.ToolEnd("completed", {"outputs": _outputs(ran)})
 
 
-def _outputs(ran: Ran) -> tuple[Json, ...]:
+def _outputs(ran: CodeResult) -> tuple[Json, ...]:
     # Code that prints nothing has an output too: the model sees that it ran.
     logs = (_logs(ran.logs),) if ran.logs or not ran.images else ()
     return (*logs, *map(_image, ran.images))

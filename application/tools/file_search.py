@@ -13,56 +13,56 @@ from antiphon.application.resources.vector_stores import (
     FindVectorStore,
     SearchVectorStores,
 )
-from antiphon.application.tools.calls import Caller, ItemCaller
-from antiphon.application.tools.citations import Cites
-from antiphon.application.tools.hosted import Hosted
+from antiphon.application.tools.calls import SingleItemCaller, ToolCaller
+from antiphon.application.tools.citations import CitationSource
+from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.content import Annotation
 from antiphon.domain.decoding import read
 from antiphon.domain.errors import EmbeddingsError, RequestError, StoreError
-from antiphon.domain.file_search import cited, queries_of, results_of
-from antiphon.domain.filters import Filter, filter_of
+from antiphon.domain.file_filters import Filter, parse_filter
+from antiphon.domain.file_search import queries_of, resolve_citation, results_of
 from antiphon.domain.json import Json
-from antiphon.domain.offers import Definition, Known
-from antiphon.domain.ranking import Ranked, check_weights
+from antiphon.domain.offers import RequestTool, ToolDefinition
+from antiphon.domain.ranking import RankedPassage, check_weights
 from antiphon.domain.tools import FILE_SEARCH, FileSearch
 from antiphon.domain.vector_stores import RankingOptions
 
 T = TypeVar("T")
 
-MOST_STORES = 20
-MOST_QUERIES = 10
-LONGEST_QUERY = 4096
+MAX_STORES = 20
+MAX_QUERIES = 10
+MAX_QUERY_LENGTH = 4096
 """What of a call is searched for: its first queries, and as many characters of each."""
 
 BAD_ARGUMENTS = "The arguments must be an object with 'queries', a list of one or more strings."
 NOT_SEARCHED = "The files cannot be searched now."
 
 
-class FileSearches(Hosted):
+class FileSearchProvider(ToolProvider):
     """Gives each response what searches for it."""
 
     def __init__(self, find: FindVectorStore, search: SearchVectorStores) -> None:
         self._find = find
         self._search = search
 
-    def runs(self, tool: Known) -> bool:
+    def runs(self, tool: RequestTool) -> bool:
         return isinstance(tool, FileSearch)
 
     async def callers(
         self,
-        asked: Sequence[Definition],
+        asked: Sequence[ToolDefinition],
         conversation: Sequence[i.AnyItem],
         *,
         tenant: str,
-    ) -> Mapping[str, Caller]:
+    ) -> Mapping[str, ToolCaller]:
         tool, path = asked[-1].tool, asked[-1].path
         assert isinstance(tool, FileSearch)
-        fits = filter_of(_given(tool.filters), f"{path}.filters")
+        fits = parse_filter(_given(tool.filters), f"{path}.filters")
         options = _options(_given(tool.ranking_options), f"{path}.ranking_options")
         await self._check_stores(tenant, tool.vector_store_ids, f"{path}.vector_store_ids")
-        searcher = FileSearcher(
+        searcher = FileSearchCaller(
             self._search,
             tenant,
             tool.vector_store_ids,
@@ -74,9 +74,9 @@ class FileSearches(Hosted):
         return {FILE_SEARCH: searcher}
 
     async def _check_stores(self, tenant: str, store_ids: Sequence[str], path: str) -> None:
-        if not 1 <= len(store_ids) <= MOST_STORES:
+        if not 1 <= len(store_ids) <= MAX_STORES:
             raise RequestError(
-                f"Name one to {MOST_STORES} vector stores.", param=path, code="invalid_value"
+                f"Name one to {MAX_STORES} vector stores.", param=path, code="invalid_value"
             )
         for position, store_id in enumerate(store_ids):
             await self._find.usable(tenant, store_id, f"{path}[{position}]")
@@ -96,7 +96,7 @@ def _options(given: Json | None, path: str) -> RankingOptions | None:
     return options
 
 
-class FileSearcher(ItemCaller, Cites):
+class FileSearchCaller(SingleItemCaller, CitationSource):
     """Runs the searches of one response; `results` are those of the searches before it."""
 
     step = "searching"
@@ -130,13 +130,13 @@ class FileSearcher(ItemCaller, Cites):
         return [_failed(queries_of(arguments) or (), why)]
 
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:  # noqa: ARG002
-        return cited(self._results, words, start)
+        return resolve_citation(self._results, words, start)
 
     async def end(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
         queries = queries_of(arguments)
         if not queries:
             return _failed((), BAD_ARGUMENTS)
-        asked = [query[:LONGEST_QUERY] for query in queries[:MOST_QUERIES]]
+        asked = [query[:MAX_QUERY_LENGTH] for query in queries[:MAX_QUERIES]]
         try:
             found = await self._search(
                 self._tenant,
@@ -162,7 +162,7 @@ def _failed(queries: Sequence[str], why: str) -> d.ToolEnd:
     return d.ToolEnd("failed", {"queries": tuple(queries), "results": ({"text": why},)})
 
 
-def _result(found: Ranked) -> Json:
+def _result(found: RankedPassage) -> Json:
     passage = found.passage
     return {
         "file_id": passage.file_id,

@@ -7,20 +7,20 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from antiphon.application.tools.calls import Caller
+from antiphon.application.tools.calls import ToolCaller
 from antiphon.domain.items import AnyItem
-from antiphon.domain.offers import Definition, Known
+from antiphon.domain.offers import RequestTool, ToolDefinition
 
 
-class Hosted(Protocol):
+class ToolProvider(Protocol):
     """What provides tools of some types, for every response."""
 
-    def runs(self, tool: Known) -> bool:
+    def runs(self, tool: RequestTool) -> bool:
         """Whether calls of `tool` are run here; if not, it is as if there was no such provider."""
 
     async def callers(
-        self, asked: Sequence[Definition], conversation: Sequence[AnyItem], *, tenant: str
-    ) -> Mapping[str, Caller]:
+        self, asked: Sequence[ToolDefinition], conversation: Sequence[AnyItem], *, tenant: str
+    ) -> Mapping[str, ToolCaller]:
         """Return what runs the calls of one response, by the kind of their tool.
 
         `asked` are the request's tools that are run here, of which there is one at least; of
@@ -29,22 +29,22 @@ class Hosted(Protocol):
         """
 
 
-def run_here(definition: Definition, providers: Sequence[Hosted]) -> Definition:
+def mark_hosted(definition: ToolDefinition, providers: Sequence[ToolProvider]) -> ToolDefinition:
     """Return the definition, marked if one of the providers runs its tool."""
     if any(provider.runs(definition.tool) for provider in providers):
-        return replace(definition, is_run=True)
+        return replace(definition, is_server_run=True)
     return definition
 
 
-async def callers_of(
-    definitions: Sequence[Definition],
-    providers: Sequence[Hosted],
+async def find_callers(
+    definitions: Sequence[ToolDefinition],
+    providers: Sequence[ToolProvider],
     conversation: Sequence[AnyItem],
     *,
     tenant: str,
-) -> Mapping[str, Caller]:
+) -> Mapping[str, ToolCaller]:
     """Return what runs the calls of all these tools. Raises: RequestError."""
-    found: dict[str, Caller] = {}
+    found: dict[str, ToolCaller] = {}
     for provider in providers:
         if asked := [each for each in definitions if provider.runs(each.tool)]:
             found |= await provider.callers(asked, conversation, tenant=tenant)

@@ -1,7 +1,8 @@
-"""MCP servers of one response: their tools are listed, and called (api_surface 7.18).
+"""MCP servers of one response: their tools are listed, and called
+(docs/reference/api.md#mcp-servers).
 
 Sessions      a session with each server, and the caller of their tools
-OpeningTurn   before the model's first turn: servers are asked for their tools, and calls that
+McpTurn   before the model's first turn: servers are asked for their tools, and calls that
               the client approved of are run, if their tools are still what it was told of
 """
 
@@ -11,14 +12,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
 
 from antiphon.application.ports import Json, ModelTurn, ToolResult, ToolServers, ToolSession
-from antiphon.application.support.tasks import to_the_end
-from antiphon.application.tools.calls import Calls, ItemCaller
-from antiphon.application.tools.work import Given, Work, done
+from antiphon.application.support.tasks import run_to_completion
+from antiphon.application.tools.calls import SingleItemCaller, ToolCalls
+from antiphon.application.tools.work import Given, Work, has_ended
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain import mcp
 from antiphon.domain.errors import ToolServerError
-from antiphon.domain.tools import McpTool, json_object
+from antiphon.domain.tools import McpTool, parse_arguments
 from antiphon.domain.usage import TurnUsage
 
 Tools = Sequence[Json] | ToolServerError
@@ -28,7 +29,7 @@ Lists = Mapping[str, Tools]
 """By the servers' labels."""
 
 
-class Sessions(ItemCaller):
+class McpSessions(SingleItemCaller):
     """The sessions with MCP servers of one response, by the server's label."""
 
     step = "calling"
@@ -40,7 +41,7 @@ class Sessions(ItemCaller):
 
     async def aclose(self) -> None:
         """Close all of them, also where the response is cancelled meanwhile."""
-        await to_the_end(self._close())
+        await run_to_completion(self._close())
 
     async def _close(self) -> None:
         await asyncio.gather(*(session.aclose() for session in self._open.values()))
@@ -62,8 +63,8 @@ class Sessions(ItemCaller):
     def opening(self, start: d.CallStart) -> d.Delta:
         return start
 
-    def found_nobody(self, end: d.ToolEnd) -> bool:
-        return mcp.found_nobody(end.fields["error"])
+    def is_unreachable(self, end: d.ToolEnd) -> bool:
+        return mcp.is_unreachable(end.fields["error"])
 
     def refusal(self, why: str) -> d.ToolEnd:
         return _end(ToolResult(error={"type": "mcp_tool_execution_error", "content": why}))
@@ -74,7 +75,7 @@ class Sessions(ItemCaller):
             return self.refusal(
                 f"There is no MCP server labelled {label!r} among this request's tools."
             )
-        if (asked := json_object(arguments)) is None:
+        if (asked := parse_arguments(arguments)) is None:
             return self.refusal("The arguments are not a JSON object.")
         return _end(await self._session(label).call(start.name, asked))
 
@@ -107,8 +108,8 @@ def _end(result: ToolResult) -> d.ToolEnd:
     return d.ToolEnd(status, {"output": result.output, "error": result.error})
 
 
-class OpeningTurn(ModelTurn):
-    """`unlisted` are labels of servers, `approved` the calls to run.
+class McpTurn(ModelTurn):
+    """`unlisted` are labels of servers, `approved_calls` the calls to run.
 
     A tool that was listed otherwise when the client was asked is another tool: it is listed anew,
     and the client is asked again.
@@ -116,15 +117,15 @@ class OpeningTurn(ModelTurn):
 
     def __init__(
         self,
-        sessions: Sessions,
-        calls: Calls,
+        sessions: McpSessions,
+        calls: ToolCalls,
         unlisted: Sequence[str],
-        approved: Sequence[mcp.Approved],
+        approved_calls: Sequence[mcp.ApprovedCall],
     ) -> None:
         self._sessions = sessions
         self._calls = calls
         self._unlisted = unlisted
-        self._approved = approved
+        self._approved = approved_calls
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
         now = await self._sessions.lists(
@@ -155,17 +156,17 @@ class OpeningTurn(ModelTurn):
                 yield _approved_call(each.request), self._run(each.request, tools)
         for label, requests in changed.items():
             if label not in self._unlisted:
-                yield _list_of(label), done([_listed(now[label])])
+                yield _list_of(label), has_ended([_listed(now[label])])
             for request in requests:
                 start = d.CallStart(request.name, namespace=label, kind="mcp_approval")
-                yield [start], done([d.ArgumentsDelta(request.arguments), d.ItemEnd()])
+                yield [start], has_ended([d.ArgumentsDelta(request.arguments), d.ItemEnd()])
 
     def _run(self, request: i.McpApprovalRequest, tools: Tools | None) -> Work:
         if isinstance(tools, ToolServerError):
-            return done([self._sessions.refusal(str(tools))])
+            return has_ended([self._sessions.refusal(str(tools))])
         if tools is not None and mcp.named(request.name, tools) is None:
             why = f"The server has no tool {request.name!r} any more."
-            return done([self._sessions.refusal(why)])
+            return has_ended([self._sessions.refusal(why)])
         start = d.CallStart(request.name, namespace=request.server_label, kind="mcp")
         return self._calls.run(start, request.arguments)
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from antiphon.application.ports import Sandbox, Sandboxes
 from antiphon.application.resources.containers import (
-    Asked,
     CheckContainer,
+    ContainerRequest,
     FindContainer,
     file_id_of,
 )
@@ -30,16 +30,16 @@ from antiphon.domain.errors import (
     StoreError,
     missing_parameter,
 )
-from antiphon.domain.offers import Definition
+from antiphon.domain.offers import ToolDefinition
 from antiphon.domain.tools import CodeInterpreter, Shell
 
 
-class Workplace:
+class ResponseContainer:
     """`found` is a container that is there already; else a new one is opened, as `asked`, by the
     first call. Calls have it one after another, in the order in which they ask for it."""
 
     def __init__(
-        self, sandboxes: Sandboxes, tenant: str, found: Sandbox | None, asked: Asked
+        self, sandboxes: Sandboxes, tenant: str, found: Sandbox | None, asked: ContainerRequest
     ) -> None:
         self._sandboxes = sandboxes
         self._tenant = tenant
@@ -91,7 +91,7 @@ class Workplace:
         return self._found
 
 
-class FindWorkplace:
+class FindResponseContainer:
     """Reads where a request's tools are to run."""
 
     def __init__(self, sandboxes: Sandboxes, find: FindContainer, check: CheckContainer) -> None:
@@ -100,15 +100,15 @@ class FindWorkplace:
         self._check = check
 
     async def __call__(
-        self, tools: Sequence[Definition], conversation: Sequence[i.Item], *, tenant: str
-    ) -> Workplace:
+        self, tools: Sequence[ToolDefinition], conversation: Sequence[i.Item], *, tenant: str
+    ) -> ResponseContainer:
         """Return the container of these tools. One that names a container decides for all; `auto`
         goes on in that of the conversation's latest call, unless it brings files.
 
         Raises: RequestError for a container that is not there, or not to be had like that.
         """
         named: dict[str, Sandbox] = {}
-        asked = Asked()
+        asked = ContainerRequest()
         for each in tools:
             options, path = _options(each)
             if isinstance(options, str):
@@ -124,7 +124,7 @@ class FindWorkplace:
         found = next(iter(named.values()), None)
         if found is None and not asked.files:
             found = self._latest(conversation, tenant)
-        return Workplace(self._sandboxes, tenant, found, asked)
+        return ResponseContainer(self._sandboxes, tenant, found, asked)
 
     def _latest(self, conversation: Sequence[i.Item], tenant: str) -> Sandbox | None:
         used = (_container_of(item) for item in reversed(conversation))
@@ -132,7 +132,7 @@ class FindWorkplace:
         return None if latest is None else self._sandboxes.find(tenant, latest)
 
 
-def _options(definition: Definition) -> tuple[str | dict[str, object], str]:
+def _options(definition: ToolDefinition) -> tuple[str | dict[str, object], str]:
     """Return a container's id, or what is said of a new one; and where the request says it."""
     tool, path = definition.tool, definition.path
     if isinstance(tool, Shell):
@@ -158,10 +158,10 @@ def _options(definition: Definition) -> tuple[str | dict[str, object], str]:
     return options, path
 
 
-def _both(first: Asked, second: Asked) -> Asked:
+def _both(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:
     sizes = [each.kind.memory_bytes for each in (first, second)]
     memory = max((size for size in sizes if size is not None), default=None)
-    return Asked(
+    return ContainerRequest(
         kind=replace(first.kind, memory_bytes=memory),
         files=tuple(dict([*first.files, *second.files]).items()),
     )
@@ -170,6 +170,6 @@ def _both(first: Asked, second: Asked) -> Asked:
 def _container_of(item: i.Item) -> str | None:
     if isinstance(item, i.CodeInterpreterCall):
         return item.container_id
-    if isinstance(item, i.ShellCall) and i.is_run_here(item):
+    if isinstance(item, i.ShellCall) and i.is_server_run_call(item):
         return str((item.environment or {}).get("container_id"))
     return None

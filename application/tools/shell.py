@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from antiphon.application.ports import Exited, NewId, Printed, Sandbox
-from antiphon.application.tools.calls import Caller
-from antiphon.application.tools.citations import Cites
-from antiphon.application.tools.response_container import Workplace
+from antiphon.application.ports import CommandExit, CommandOutput, NewId, Sandbox
+from antiphon.application.tools.calls import ToolCaller
+from antiphon.application.tools.citations import CitationSource
+from antiphon.application.tools.response_container import ResponseContainer
 from antiphon.application.tools.work import Given
 from antiphon.domain import deltas as d
-from antiphon.domain.client_tools import fields_of
+from antiphon.domain.client_tools import item_fields_of
 from antiphon.domain.content import Annotation
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.items import REFERENCE
 from antiphon.domain.json import Json
 from antiphon.domain.tools import CONTAINER
 
-MOST_COMMANDS = 32
-MOST_OUTPUT = 1024 * 1024
+MAX_COMMANDS = 32
+MAX_OUTPUT = 1024 * 1024
 """Characters that all commands of a call may print together."""
 
 NOT_RUN = 126
 """The exit code of a command that was not run, as shells have it."""
 
 
-class Commands(Caller, Cites):
+class ShellCaller(ToolCaller, CitationSource):
     """Runs the commands of one response. Their output is an item of its own, which follows."""
 
     step = "running"
 
-    def __init__(self, workplace: Workplace, new_id: NewId) -> None:
+    def __init__(self, workplace: ResponseContainer, new_id: NewId) -> None:
         self._workplace = workplace
         self._new_id = new_id
 
@@ -52,7 +52,7 @@ class Commands(Caller, Cites):
         return [d.ToolEnd("incomplete", {"why": f"{why}\n"})]
 
     async def call(self, start: d.CallStart, arguments: str) -> Given:
-        fields = fields_of(CONTAINER, arguments)
+        fields = item_fields_of(CONTAINER, arguments)
         if fields is None:
             yield self.refused(start, arguments, "The arguments are not those of this tool.")
             return
@@ -69,17 +69,17 @@ class Commands(Caller, Cites):
 
 
 async def _run(sandbox: Sandbox, action: Json) -> Given:
-    asked, room = action["max_output_length"], MOST_OUTPUT
+    asked, room = action["max_output_length"], MAX_OUTPUT
     timeout_s = max(0, action["timeout_ms"] or 0) / 1000 or None
     for index, command in enumerate(action["commands"]):
         output = _Output(index, room if asked is None else max(0, min(asked, room)))
-        if index >= MOST_COMMANDS:
-            yield output.refused(f"Not run: a call may have {MOST_COMMANDS} commands.")
+        if index >= MAX_COMMANDS:
+            yield output.refused(f"Not run: a call may have {MAX_COMMANDS} commands.")
             continue
         try:
             async with aclosing(sandbox.command(command, timeout_s=timeout_s)) as printed:
                 async for each in printed:
-                    if isinstance(each, Exited):
+                    if isinstance(each, CommandExit):
                         yield output.ended(each, is_told=asked is None)
                     elif delta := output.printed(each):
                         yield [delta]
@@ -101,7 +101,7 @@ class _Output:
     def taken(self) -> int:
         return sum(map(len, self._kept.values()))
 
-    def printed(self, piece: Printed) -> d.Delta | None:
+    def printed(self, piece: CommandOutput) -> d.Delta | None:
         delta: dict[str, str] = {}
         for name, text in (("stdout", piece.stdout), ("stderr", piece.stderr)):
             kept = text[: max(0, self._room - self.taken)]
@@ -113,7 +113,7 @@ class _Output:
             return None
         return d.ToolProgress("output", {"command_index": self._index, "delta": delta})
 
-    def ended(self, end: Exited, *, is_told: bool) -> list[d.Delta]:
+    def ended(self, end: CommandExit, *, is_told: bool) -> list[d.Delta]:
         """`is_told`: the model is told of what was left out, since it did not ask for that."""
         deltas: list[d.Delta] = []
         if self._dropped and is_told:
@@ -126,7 +126,7 @@ class _Output:
         return [*deltas, d.ToolProgress("output_done", fields)]
 
     def refused(self, why: str) -> list[d.Delta]:
-        return [*self._noted(f"{why}\n"), *self.ended(Exited(code=NOT_RUN), is_told=False)]
+        return [*self._noted(f"{why}\n"), *self.ended(CommandExit(code=NOT_RUN), is_told=False)]
 
     def _noted(self, note: str) -> list[d.Delta]:
         self._kept["stderr"] += note

@@ -16,24 +16,24 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from antiphon.application.ports import Domains, Web
-from antiphon.application.tools.calls import Caller, ItemCaller
-from antiphon.application.tools.citations import Cites
-from antiphon.application.tools.hosted import Hosted
+from antiphon.application.ports import DomainFilter, Web
+from antiphon.application.tools.calls import SingleItemCaller, ToolCaller
+from antiphon.application.tools.citations import CitationSource
+from antiphon.application.tools.hosted import ToolProvider
+from antiphon.domain import browser_pages
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain import pages
+from antiphon.domain.browser_pages import BrowserPage, Link
 from antiphon.domain.content import Annotation, UrlCitation
 from antiphon.domain.errors import RequestError, WebError
 from antiphon.domain.json import Json
-from antiphon.domain.offers import Definition, Known
-from antiphon.domain.pages import Link, View
-from antiphon.domain.tools import WEB, AnyWebSearch, json_object
+from antiphon.domain.offers import RequestTool, ToolDefinition
+from antiphon.domain.tools import WEB_KINDS, AnyWebSearch, parse_arguments
 
 T = TypeVar("T")
 
-MOST_DOMAINS = 100
-MOST_FOUND = 20
+MAX_DOMAINS = 100
+MAX_RESULTS = 20
 FOUND = 10
 """Pages that a search shows: at most, and where the model does not say."""
 
@@ -44,7 +44,7 @@ them, and gpt-oss's own browser shows 1024 tokens."""
 LONGEST = 2000
 """Characters of a query, a URL or a pattern."""
 
-MOST_OPEN = 8
+MAX_OPEN = 8
 """Pages whose text is kept; that of an older one is read again."""
 
 LONG = 50_000
@@ -64,29 +64,31 @@ ACTIONS: Mapping[str, Json] = {
 """What a call's item says while nothing is known of it."""
 
 
-class Browsers(Hosted):
+class WebSearchProvider(ToolProvider):
     """Gives each response its browser."""
 
     def __init__(self, web: Web) -> None:
         self._web = web
 
-    def runs(self, tool: Known) -> bool:
+    def runs(self, tool: RequestTool) -> bool:
         # Who wants nothing to be asked for outside is not given what does.
         is_kept_inside = isinstance(tool, AnyWebSearch) and tool.external_web_access is False
         return isinstance(tool, AnyWebSearch) and not (is_kept_inside and self._web.is_external)
 
     async def callers(
         self,
-        asked: Sequence[Definition],
+        asked: Sequence[ToolDefinition],
         conversation: Sequence[i.Item],
         *,
         tenant: str,  # noqa: ARG002
-    ) -> Mapping[str, Caller]:
+    ) -> Mapping[str, ToolCaller]:
         checked = [_checked(each) for each in asked]
-        return dict.fromkeys(WEB, Browser(self._web, *checked[-1], _opened(conversation)))
+        return dict.fromkeys(
+            WEB_KINDS, WebSearchCaller(self._web, *checked[-1], _opened(conversation))
+        )
 
 
-def _checked(definition: Definition) -> tuple[int, Domains, Json | None]:
+def _checked(definition: ToolDefinition) -> tuple[int, DomainFilter, Json | None]:
     """Return how much to show, and of what. Raises: RequestError."""
     tool, path = definition.tool, definition.path
     assert isinstance(tool, AnyWebSearch)
@@ -105,14 +107,14 @@ def _checked(definition: Definition) -> tuple[int, Domains, Json | None]:
                 code="invalid_value",
             )
     size = SIZES[tool.search_context_size or "medium"]
-    return size, Domains(allowed=allowed, blocked=blocked), location
+    return size, DomainFilter(allowed=allowed, blocked=blocked), location
 
 
 def _domains(value: Any, path: str) -> tuple[str, ...]:
     if value is None:
         return ()
-    if not isinstance(value, list) or len(value) > MOST_DOMAINS:
-        raise RequestError(f"Name up to {MOST_DOMAINS} domains.", param=path, code="invalid_value")
+    if not isinstance(value, list) or len(value) > MAX_DOMAINS:
+        raise RequestError(f"Name up to {MAX_DOMAINS} domains.", param=path, code="invalid_value")
     for position, each in enumerate(value):
         if not isinstance(each, str) or not re.fullmatch(r"[^\s/:@]{1,253}", each):
             raise RequestError(
@@ -132,16 +134,16 @@ class _Opened(Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] | None = None
 
 
-def _opened(conversation: Sequence[i.Item]) -> dict[int, View]:
+def _opened(conversation: Sequence[i.Item]) -> dict[int, BrowserPage]:
     """Return the pages that were shown before, by their number."""
-    found: dict[int, View] = {}
+    found: dict[int, BrowserPage] = {}
     for item in conversation:
         if isinstance(item, i.WebSearchCall) and item.results:
             try:
                 page = msgspec.convert(item.results[0], _Opened)
             except msgspec.ValidationError:
                 continue  # a call that showed nothing; or an item that is none of ours
-            found[page.cursor] = View(
+            found[page.cursor] = BrowserPage(
                 url=page.url,
                 title=page.title,
                 lines=None,
@@ -151,7 +153,7 @@ def _opened(conversation: Sequence[i.Item]) -> dict[int, View]:
     return found
 
 
-class Browser(ItemCaller, Cites):
+class WebSearchCaller(SingleItemCaller, CitationSource):
     """Shows `size` characters at a time. Calls run side by side; what they show is numbered in
     their order, so that a call can build on the one before it."""
 
@@ -161,9 +163,9 @@ class Browser(ItemCaller, Cites):
         self,
         web: Web,
         size: int,
-        domains: Domains,
+        domains: DomainFilter,
         location: Json | None,
-        opened: Mapping[int, View],
+        opened: Mapping[int, BrowserPage],
     ) -> None:
         self._web = web
         self._size = size
@@ -204,12 +206,12 @@ class Browser(ItemCaller, Cites):
         finally:
             done.set()
 
-    def _show(self, call: _Call, page: View, first: int) -> d.ToolEnd:
+    def _show(self, call: _Call, page: BrowserPage, first: int) -> d.ToolEnd:
         cursor = max(self._pages, default=-1) + 1
         count = call.number("num_lines") or None
-        text = pages.shown(page, cursor, first=first, count=count, most=self._size)
+        text = browser_pages.render_page(page, cursor, first=first, count=count, most=self._size)
         self._pages[cursor] = page
-        for old in sorted(self._pages)[:-MOST_OPEN]:
+        for old in sorted(self._pages)[:-MAX_OPEN]:
             if self._pages[old].lines is not None:
                 self._pages[old] = replace(self._pages[old], lines=None)
         links = {"links": msgspec.to_builtins(page.links)} if page.is_list else {}
@@ -220,18 +222,20 @@ class Browser(ItemCaller, Cites):
 
     # --- what a model can do --------------------------------------------------------------------
 
-    async def _search(self, call: _Call, before: asyncio.Event) -> tuple[View, int]:  # noqa: ARG002
+    async def _search(self, call: _Call, before: asyncio.Event) -> tuple[BrowserPage, int]:  # noqa: ARG002
         query = call.text("query")
         wanted = call.number("topn")
-        most = FOUND if wanted is None else min(max(wanted, 1), MOST_FOUND)
+        most = FOUND if wanted is None else min(max(wanted, 1), MAX_RESULTS)
         async with self._loading:
             found = await self._web.search(
                 query, most=most, domains=self._domains, location=self._location
             )
         call.action["sources"] = [{"type": "url", "url": each.url} for each in found]
-        return pages.of_search(query, [(each.url, each.title, each.text) for each in found]), 0
+        return browser_pages.search_results_page(
+            query, [(each.url, each.title, each.text) for each in found]
+        ), 0
 
-    async def _open(self, call: _Call, before: asyncio.Event) -> tuple[View, int]:
+    async def _open(self, call: _Call, before: asyncio.Event) -> tuple[BrowserPage, int]:
         if (url := call.url()) is not None:
             if len(url) > LONGEST:
                 raise WebError(f"A URL may have {LONGEST} characters.")
@@ -251,7 +255,7 @@ class Browser(ItemCaller, Cites):
         wanted = call.number("loc")
         return page, first if wanted is None else wanted
 
-    async def _find(self, call: _Call, before: asyncio.Event) -> tuple[View, int]:
+    async def _find(self, call: _Call, before: asyncio.Event) -> tuple[BrowserPage, int]:
         pattern = call.text("pattern")
         await before.wait()
         cursor, page = self._page(call)
@@ -259,10 +263,10 @@ class Browser(ItemCaller, Cites):
         if page.is_list:
             raise WebError(f"Page [{cursor}] is a list of results: name the `cursor` of a page.")
         page = await self._with_text(cursor, page)
-        size = len(page.lines or ()) * pages.COLUMNS
-        return await _aside(size, partial(pages.of_places, page, pattern)), 0
+        size = len(page.lines or ()) * browser_pages.LINE_WIDTH
+        return await _aside(size, partial(browser_pages.find_results_page, page, pattern)), 0
 
-    def _page(self, call: _Call) -> tuple[int, View]:
+    def _page(self, call: _Call) -> tuple[int, BrowserPage]:
         if not self._pages:
             raise WebError("No page is open yet: search, or open a URL.")
         latest = max(self._pages)
@@ -272,26 +276,26 @@ class Browser(ItemCaller, Cites):
             raise WebError(f"There is no page [{cursor}]; the latest is [{latest}].")
         return cursor, self._pages[cursor]
 
-    async def _with_text(self, cursor: int, page: View) -> View:
+    async def _with_text(self, cursor: int, page: BrowserPage) -> BrowserPage:
         if page.lines is not None:
             return page
         if page.is_list:
             raise WebError(f"Page [{cursor}] is no longer open: search again.")
         return await self._read(page.url)
 
-    def _known(self, url: str) -> View | None:
+    def _known(self, url: str) -> BrowserPage | None:
         read = (page for page in self._pages.values() if not page.is_list and page.url == url)
         return next((page for page in read if page.lines is not None), None)
 
-    async def _read(self, url: str) -> View:
+    async def _read(self, url: str) -> BrowserPage:
         self._check(url)
         async with self._loading:
             page = await self._web.read(url)
         self._check(page.url)  # where redirects led to
-        return View(
+        return BrowserPage(
             url=page.url,
             title=page.title,
-            lines=await _aside(len(page.text), partial(pages.lines_of, page.text)),
+            lines=await _aside(len(page.text), partial(browser_pages.wrap_lines, page.text)),
             links=tuple(Link(url=each) for each in page.links),
         )
 
@@ -304,12 +308,12 @@ async def _aside(size: int, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if size > LONG else work()
 
 
-_Way = Callable[["Browser", "_Call", asyncio.Event], Awaitable[tuple[View, int]]]
+_Way = Callable[["WebSearchCaller", "_Call", asyncio.Event], Awaitable[tuple[BrowserPage, int]]]
 
 _WAYS: Mapping[str, _Way] = {
-    "web_search": Browser._search,
-    "open_page": Browser._open,
-    "find_in_page": Browser._find,
+    "web_search": WebSearchCaller._search,
+    "open_page": WebSearchCaller._open,
+    "find_in_page": WebSearchCaller._find,
 }
 """What finds the page of a call, and its first line to show. One that needs an earlier page waits
 for the calls before it."""
@@ -320,7 +324,7 @@ class _Call:
 
     def __init__(self, kind: str, arguments: str) -> None:
         self._arguments = arguments
-        self._given = json_object(arguments)
+        self._given = parse_arguments(arguments)
         self.action = {**ACTIONS[kind], **self._told(kind)}
 
     def _told(self, kind: str) -> Json:

@@ -33,7 +33,7 @@ class Work(Struct, frozen=True):
     place: AbstractAsyncContextManager[object] = nullcontext()
 
 
-def done(batch: Sequence[d.Delta]) -> Work:
+def has_ended(batch: Sequence[d.Delta]) -> Work:
     """Return work that is done already."""
     return Work(_one(batch), lambda _: batch)
 
@@ -42,7 +42,7 @@ async def _one(batch: Sequence[d.Delta]) -> Given:
     yield batch
 
 
-class Running:
+class RunningWork:
     """Work that is done within its budgets; what it gives waits until it is read."""
 
     def __init__(self, work: Work, budgets: Budgets) -> None:

@@ -1,5 +1,5 @@
 """What a connection can continue besides what is stored: the latest response of each lane
-(api_surface 9).
+(docs/reference/api.md#continuations).
 """
 
 from __future__ import annotations

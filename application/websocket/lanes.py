@@ -1,4 +1,5 @@
-"""The lanes of a connection: which of its requests run now, and which wait (api_surface 9).
+"""The lanes of a connection: which of its requests run now, and which wait
+(docs/reference/api.md#lanes).
 
 Three rules, and nothing else:
 1. Within a lane requests run one after the other, in the order in which they came.

@@ -1,4 +1,4 @@
-"""Steering: input for a response that is being written (api_surface 9).
+"""Steering: input for a response that is being written (docs/reference/api.md#steering).
 
 This server takes none: each is given back to its client, with the reason.
 """

@@ -120,7 +120,7 @@ class CompactOperation(Operation):
         }
 
 
-def taking(body: str, *, required: bool = True) -> type[Operation]:
+def operation_with_body(body: str, *, required: bool = True) -> type[Operation]:
     """Return the class of an operation with such a body."""
 
     @dataclass
@@ -159,7 +159,7 @@ class AddItemsOperation(Operation):
 
 
 @dataclass
-class MakeContainerOperation(Operation):
+class CreateContainerOperation(Operation):
     """`POST /v1/containers`."""
 
     def __post_init__(self) -> None:

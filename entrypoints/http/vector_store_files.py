@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from litestar import Controller, delete, get, post
+from litestar import Controller, handlers
 from litestar.params import FromPath, FromQuery
 from litestar.types import ASGIApp
 
-from antiphon.application.support.paging import Cut
+from antiphon.application.support.paging import PageQuery
 from antiphon.domain.vector_stores import (
     FileBatch,
     NewAttributes,
@@ -16,11 +16,11 @@ from antiphon.domain.vector_stores import (
     NewStoreFile,
     StoreFile,
 )
-from antiphon.entrypoints.http.answers import JsonAnswer
-from antiphon.entrypoints.http.json_bodies import decoded_body
-from antiphon.entrypoints.http.lists import After, Before, InOrder, Limit, as_objects
-from antiphon.entrypoints.http.openapi import taking
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
+from antiphon.entrypoints.http.asgi_responses import JsonResponse
+from antiphon.entrypoints.http.json_bodies import read_json
+from antiphon.entrypoints.http.openapi import operation_with_body
+from antiphon.entrypoints.http.pagination import After, Before, Limit, Order, as_objects
+from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.vector_stores import Services
 
 POLL_AFTER = {"openai-poll-after-ms": "200"}
@@ -35,20 +35,20 @@ class VectorStoreFiles(Controller):
     path = "/v1/vector_stores/{vector_store_id:str}/files"
     tags = ("Vector stores",)
 
-    @post(
+    @handlers.post(
         summary="Add a file to a vector store",
-        operation_class=taking("NewStoreFile"),
+        operation_class=operation_with_body("NewStoreFile"),
         status_code=200,
     )
-    async def add(
+    async def create(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
-        decoded = await decoded_body(request, NewStoreFile, vector_stores.options)
+        decoded = await read_json(request, NewStoreFile, vector_stores.options)
         file = await vector_stores.add_file(tenant_of(request), vector_store_id, decoded.request)
-        return _shown(file, answer_headers(request, decoded.unknown))
+        return _shown(file, response_headers(request, decoded.unknown))
 
-    @get(summary="List the files of a vector store")
-    async def index(
+    @handlers.get(summary="List the files of a vector store")
+    async def list(
         self,
         request: HttpRequest,
         vector_stores: Services,
@@ -56,17 +56,17 @@ class VectorStoreFiles(Controller):
         after: After = None,
         before: Before = None,
         limit: Limit = 20,
-        order: InOrder = "desc",
+        order: Order = "desc",
         filter: OfStatus = None,
     ) -> ASGIApp:
-        cut = Cut(after=after, before=before, limit=limit, order=order)
+        cut = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list_files(
             tenant_of(request), vector_store_id, cut, status=filter
         )
-        return JsonAnswer(as_objects(page), answer_headers(request))
+        return JsonResponse(as_objects(page), response_headers(request))
 
-    @get("/{file_id:str}", summary="Retrieve a file of a vector store")
-    async def one(
+    @handlers.get("/{file_id:str}", summary="Retrieve a file of a vector store")
+    async def get(
         self,
         request: HttpRequest,
         vector_stores: Services,
@@ -74,12 +74,12 @@ class VectorStoreFiles(Controller):
         file_id: FromPath[str],
     ) -> ASGIApp:
         file = await vector_stores.stores.file(tenant_of(request), vector_store_id, file_id)
-        return _shown(file, answer_headers(request))
+        return _shown(file, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{file_id:str}",
         summary="Replace the attributes of a file of a vector store",
-        operation_class=taking("NewAttributes"),
+        operation_class=operation_with_body("NewAttributes"),
         status_code=200,
     )
     async def update(
@@ -89,15 +89,15 @@ class VectorStoreFiles(Controller):
         vector_store_id: FromPath[str],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        decoded = await decoded_body(request, NewAttributes, vector_stores.options)
+        decoded = await read_json(request, NewAttributes, vector_stores.options)
         attributes = dict(decoded.request.attributes or {})
         file = await vector_stores.stores.set_attributes(
             tenant_of(request), vector_store_id, file_id, attributes
         )
-        return _shown(file, answer_headers(request, decoded.unknown))
+        return _shown(file, response_headers(request, decoded.unknown))
 
-    @delete("/{file_id:str}", summary="Take a file out of a vector store", status_code=200)
-    async def remove(
+    @handlers.delete("/{file_id:str}", summary="Take a file out of a vector store", status_code=200)
+    async def delete(
         self,
         request: HttpRequest,
         vector_stores: Services,
@@ -107,9 +107,9 @@ class VectorStoreFiles(Controller):
         """The uploaded file stays."""
         await vector_stores.stores.remove_file(tenant_of(request), vector_store_id, file_id)
         answer = {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
-    @get("/{file_id:str}/content", summary="Retrieve the text of a file of a vector store")
+    @handlers.get("/{file_id:str}/content", summary="Retrieve the text of a file of a vector store")
     async def content(
         self,
         request: HttpRequest,
@@ -124,7 +124,7 @@ class VectorStoreFiles(Controller):
             "has_more": False,
             "next_page": None,
         }
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
 
 class FileBatches(Controller):
@@ -133,20 +133,20 @@ class FileBatches(Controller):
     path = "/v1/vector_stores/{vector_store_id:str}/file_batches"
     tags = ("Vector stores",)
 
-    @post(
+    @handlers.post(
         summary="Add files to a vector store",
-        operation_class=taking("NewFileBatch"),
+        operation_class=operation_with_body("NewFileBatch"),
         status_code=200,
     )
     async def create(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
-        decoded = await decoded_body(request, NewFileBatch, vector_stores.options)
+        decoded = await read_json(request, NewFileBatch, vector_stores.options)
         batch = await vector_stores.add_batch(tenant_of(request), vector_store_id, decoded.request)
-        return _shown(batch, answer_headers(request, decoded.unknown))
+        return _shown(batch, response_headers(request, decoded.unknown))
 
-    @get("/{batch_id:str}", summary="Retrieve a batch of files")
-    async def one(
+    @handlers.get("/{batch_id:str}", summary="Retrieve a batch of files")
+    async def get(
         self,
         request: HttpRequest,
         vector_stores: Services,
@@ -154,9 +154,9 @@ class FileBatches(Controller):
         batch_id: FromPath[str],
     ) -> ASGIApp:
         batch = await vector_stores.stores.batch(tenant_of(request), vector_store_id, batch_id)
-        return _shown(batch, answer_headers(request))
+        return _shown(batch, response_headers(request))
 
-    @post("/{batch_id:str}/cancel", summary="Cancel a batch of files", status_code=200)
+    @handlers.post("/{batch_id:str}/cancel", summary="Cancel a batch of files", status_code=200)
     async def cancel(
         self,
         request: HttpRequest,
@@ -168,9 +168,9 @@ class FileBatches(Controller):
         batch = await vector_stores.stores.cancel_batch(
             tenant_of(request), vector_store_id, batch_id
         )
-        return _shown(batch, answer_headers(request))
+        return _shown(batch, response_headers(request))
 
-    @get("/{batch_id:str}/files", summary="List the files of a batch")
+    @handlers.get("/{batch_id:str}/files", summary="List the files of a batch")
     async def files(
         self,
         request: HttpRequest,
@@ -180,16 +180,16 @@ class FileBatches(Controller):
         after: After = None,
         before: Before = None,
         limit: Limit = 20,
-        order: InOrder = "desc",
+        order: Order = "desc",
         filter: OfStatus = None,
     ) -> ASGIApp:
-        cut = Cut(after=after, before=before, limit=limit, order=order)
+        cut = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list_files(
             tenant_of(request), vector_store_id, cut, status=filter, batch_id=batch_id
         )
-        return JsonAnswer(as_objects(page), answer_headers(request))
+        return JsonResponse(as_objects(page), response_headers(request))
 
 
 def _shown(shown: StoreFile | FileBatch, headers: dict[str, str]) -> ASGIApp:
     waits = POLL_AFTER if shown.status == "in_progress" else {}
-    return JsonAnswer(shown, {**headers, **waits})
+    return JsonResponse(shown, {**headers, **waits})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from litestar import Controller, delete, get, post
+from litestar import Controller, handlers
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.types import ASGIApp
@@ -14,8 +14,8 @@ from msgspec import Struct
 from antiphon.application.ports import VectorStores as StoresPort
 from antiphon.application.resources.vector_stores import (
     RESULTS,
-    AddFileBatch,
-    AddStoreFile,
+    CreateFileBatch,
+    CreateStoreFile,
     CreateVectorStore,
     DeleteVectorStore,
     FindVectorStore,
@@ -24,15 +24,15 @@ from antiphon.application.resources.vector_stores import (
     SearchVectorStores,
     UpdateVectorStore,
 )
-from antiphon.application.support.paging import Cut
-from antiphon.domain.filters import filter_of
-from antiphon.domain.ranking import Ranked, check_weights
+from antiphon.application.support.paging import PageQuery
+from antiphon.domain.file_filters import parse_filter
+from antiphon.domain.ranking import RankedPassage, check_weights
 from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorStoreChanges
-from antiphon.entrypoints.http.answers import JsonAnswer
-from antiphon.entrypoints.http.json_bodies import decoded_body
-from antiphon.entrypoints.http.lists import After, Before, InOrder, Limit, as_objects
-from antiphon.entrypoints.http.openapi import taking
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
+from antiphon.entrypoints.http.asgi_responses import JsonResponse
+from antiphon.entrypoints.http.json_bodies import read_json
+from antiphon.entrypoints.http.openapi import operation_with_body
+from antiphon.entrypoints.http.pagination import After, Before, Limit, Order, as_objects
+from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 
 
@@ -46,8 +46,8 @@ class VectorStoreServices(Struct, frozen=True, kw_only=True):
     update: UpdateVectorStore
     delete: DeleteVectorStore
     search: SearchVectorStores
-    add_file: AddStoreFile
-    add_batch: AddFileBatch
+    add_file: CreateStoreFile
+    add_batch: CreateFileBatch
     list_files: ListStoreFiles
     options: HttpOptions
 
@@ -61,72 +61,72 @@ class VectorStores(Controller):
     path = "/v1/vector_stores"
     tags = ("Vector stores",)
 
-    @post(
+    @handlers.post(
         summary="Create a vector store",
-        operation_class=taking("NewVectorStore", required=False),
+        operation_class=operation_with_body("NewVectorStore", required=False),
         status_code=200,
     )
     async def create(self, request: HttpRequest, vector_stores: Services) -> ASGIApp:
         """It may begin with files, which are indexed soon after."""
-        decoded = await decoded_body(request, NewVectorStore, vector_stores.options)
+        decoded = await read_json(request, NewVectorStore, vector_stores.options)
         created = await vector_stores.create(tenant_of(request), decoded.request)
-        return JsonAnswer(created, answer_headers(request, decoded.unknown))
+        return JsonResponse(created, response_headers(request, decoded.unknown))
 
-    @get(summary="List vector stores")
-    async def index(
+    @handlers.get(summary="List vector stores")
+    async def list(
         self,
         request: HttpRequest,
         vector_stores: Services,
         after: After = None,
         before: Before = None,
         limit: Limit = 20,
-        order: InOrder = "desc",
+        order: Order = "desc",
     ) -> ASGIApp:
-        cut = Cut(after=after, before=before, limit=limit, order=order)
+        cut = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list(tenant_of(request), cut)
-        return JsonAnswer(as_objects(page), answer_headers(request))
+        return JsonResponse(as_objects(page), response_headers(request))
 
-    @get("/{vector_store_id:str}", summary="Retrieve a vector store")
-    async def one(
+    @handlers.get("/{vector_store_id:str}", summary="Retrieve a vector store")
+    async def get(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
         found = await vector_stores.find(tenant_of(request), vector_store_id)
-        return JsonAnswer(found, answer_headers(request))
+        return JsonResponse(found, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{vector_store_id:str}",
         summary="Modify a vector store",
-        operation_class=taking("VectorStoreChanges"),
+        operation_class=operation_with_body("VectorStoreChanges"),
         status_code=200,
     )
     async def update(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
-        decoded = await decoded_body(request, VectorStoreChanges, vector_stores.options)
+        decoded = await read_json(request, VectorStoreChanges, vector_stores.options)
         changed = await vector_stores.update(tenant_of(request), vector_store_id, decoded.request)
-        return JsonAnswer(changed, answer_headers(request, decoded.unknown))
+        return JsonResponse(changed, response_headers(request, decoded.unknown))
 
-    @delete("/{vector_store_id:str}", summary="Delete a vector store", status_code=200)
-    async def remove(
+    @handlers.delete("/{vector_store_id:str}", summary="Delete a vector store", status_code=200)
+    async def delete(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
         """Uploaded files stay."""
         await vector_stores.delete(tenant_of(request), vector_store_id)
         answer = {"id": vector_store_id, "object": "vector_store.deleted", "deleted": True}
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{vector_store_id:str}/search",
         summary="Search a vector store",
-        operation_class=taking("SearchRequest"),
+        operation_class=operation_with_body("SearchRequest"),
         status_code=200,
     )
     async def search(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
-        decoded = await decoded_body(request, SearchRequest, vector_stores.options)
+        decoded = await read_json(request, SearchRequest, vector_stores.options)
         asked, tenant = decoded.request, tenant_of(request)
-        fits = filter_of(asked.filters, "filters")
+        fits = parse_filter(asked.filters, "filters")
         check_weights(asked.ranking_options, "ranking_options")
         await vector_stores.find.usable(tenant, vector_store_id, "vector_store_id")
         queries = (asked.query,) if isinstance(asked.query, str) else asked.query
@@ -139,10 +139,10 @@ class VectorStores(Controller):
             most=asked.max_num_results or RESULTS,
         )
         ignored = [*decoded.unknown, *(["rewrite_query"] if asked.rewrite_query else [])]
-        return JsonAnswer(_found(queries, found), answer_headers(request, ignored))
+        return JsonResponse(_found(queries, found), response_headers(request, ignored))
 
 
-def _found(queries: Sequence[str], found: Sequence[Ranked]) -> dict[str, Any]:
+def _found(queries: Sequence[str], found: Sequence[RankedPassage]) -> dict[str, Any]:
     return {
         "object": "vector_store.search_results.page",
         "search_query": queries,

@@ -21,7 +21,7 @@ DEFAULT_FILE = Path("antiphon.toml")
 CONFIG_VARIABLE = "ANTIPHON_CONFIG"
 
 
-class Found(NamedTuple):
+class ResolvedSetting(NamedTuple):
     """A value as a source has it. `name` is what its reader wrote; `is_text` until converted."""
 
     setting: Setting
@@ -91,11 +91,13 @@ def _mcp_servers(tables: Any, file: Path | None) -> list[McpServer]:
     return found
 
 
-def _in_table(table: Mapping[str, Any], file: Path | None) -> Iterator[Found]:
+def _in_table(table: Mapping[str, Any], file: Path | None) -> Iterator[ResolvedSetting]:
     for path, value in _leaves(table):
         if path in SECTIONS:
             raise SettingsError(f"{path} in {file} must be a table, not {value!r}.")
-        yield Found(_setting(path, f"{path} in {file}"), f"{path} in {file}", value, is_text=False)
+        yield ResolvedSetting(
+            _setting(path, f"{path} in {file}"), f"{path} in {file}", value, is_text=False
+        )
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -111,7 +113,7 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 _OF_KUBERNETES = re.compile(r"ANTIPHON_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 
 
-def _in_environment(environ: Mapping[str, str]) -> Iterator[Found]:
+def _in_environment(environ: Mapping[str, str]) -> Iterator[ResolvedSetting]:
     """Yield the variables that are set; an empty one counts as not set, as compose files need."""
     for name in sorted(environ):
         value = environ[name]
@@ -120,14 +122,14 @@ def _in_environment(environ: Mapping[str, str]) -> Iterator[Found]:
         if _OF_KUBERNETES.fullmatch(name) or (name == "ANTIPHON_PORT" and "://" in value):
             continue
         path = name.removeprefix(PREFIX).lower().replace("__", ".")
-        yield Found(_setting(path, f"The variable {name}"), name, value, is_text=True)
+        yield ResolvedSetting(_setting(path, f"The variable {name}"), name, value, is_text=True)
 
 
-def _on_command_line(given: Mapping[str, Any]) -> Iterator[Found]:
+def _on_command_line(given: Mapping[str, Any]) -> Iterator[ResolvedSetting]:
     for path, value in given.items():
         setting = SETTINGS[path]
         name = "MODEL" if path == "model" else setting.option
-        yield Found(setting, name, value, is_text=isinstance(value, str))
+        yield ResolvedSetting(setting, name, value, is_text=isinstance(value, str))
 
 
 def _setting(path: str, name: str) -> Setting:
@@ -140,7 +142,7 @@ def _setting(path: str, name: str) -> Setting:
     raise SettingsError(f"{name} is not a setting; {advice}")
 
 
-def _converted(found: Found) -> Any:
+def _converted(found: ResolvedSetting) -> Any:
     setting, value = found.setting, found.value
     try:
         if found.is_text and setting.is_list:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from antiphon.adapters.fetching import Guard, HttpFetcher, NoFetcher
+from antiphon.adapters.fetching import HttpFetcher, NoFetcher, UrlPolicy
 from antiphon.application.ports import (
     Fetcher,
 )
@@ -24,6 +24,6 @@ def fetcher(settings: Settings) -> Fetcher:
     )
 
 
-def guard(settings: Settings) -> Guard:
+def guard(settings: Settings) -> UrlPolicy:
     fetch = settings.fetch
-    return Guard(hosts=fetch.hosts, private=tuple(map(ipaddress.ip_network, fetch.private)))
+    return UrlPolicy(hosts=fetch.hosts, private=tuple(map(ipaddress.ip_network, fetch.private)))

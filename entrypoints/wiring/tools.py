@@ -8,9 +8,9 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from antiphon.adapters.fetching import Checked, Guard
+from antiphon.adapters.fetching import GuardedPools, UrlPolicy
 from antiphon.adapters.ids import new_id
-from antiphon.adapters.tool_servers.own import Own, OwnServers
+from antiphon.adapters.tool_servers.configured import ConfiguredServer, ConfiguredServers
 from antiphon.application.ports import (
     Sandboxes,
     ToolServer,
@@ -21,17 +21,17 @@ from antiphon.application.resources.containers import (
     CheckContainer,
     FindContainer,
 )
-from antiphon.application.tools.container_tools import CodeTools, ContainerTools
-from antiphon.application.tools.file_search import FileSearches
-from antiphon.application.tools.hosted import Hosted
-from antiphon.application.tools.response_container import FindWorkplace
-from antiphon.application.tools.web_search import Browsers
+from antiphon.application.tools.container_tools import CodeTools, ContainerToolProvider
+from antiphon.application.tools.file_search import FileSearchProvider
+from antiphon.application.tools.hosted import ToolProvider
+from antiphon.application.tools.response_container import FindResponseContainer
+from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain.errors import FetchRefused, SettingsError
-from antiphon.domain.mcp import Terms
-from antiphon.domain.stand_ins import StandIns
+from antiphon.domain.mcp import McpServerPolicy
+from antiphon.domain.tool_substitutions import ToolSubstitutions
 from antiphon.entrypoints.settings import McpServer, Settings
 from antiphon.entrypoints.wiring.fetching import guard
-from antiphon.entrypoints.wiring.webhooks import operators_guard
+from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 
 def tool_servers(settings: Settings) -> ToolServers | None:
@@ -45,13 +45,13 @@ def tool_servers(settings: Settings) -> ToolServers | None:
             raise SettingsError(f"Two servers of tools are labelled {label!r}.")
     if not own:
         return others
-    return OwnServers(own, others, keep_lists_s=settings.tools.keep_lists_s)
+    return ConfiguredServers(own, others, keep_lists_s=settings.tools.keep_lists_s)
 
 
-def stand_ins(settings: Settings, tool_servers: ToolServers | None) -> StandIns:
+def tool_substitutions(settings: Settings, tool_servers: ToolServers | None) -> ToolSubstitutions:
     """Return what stands in for tools. Raises: SettingsError for a server that is not there."""
     servers: dict[str, str] = {}
-    labels = tool_servers.labels if isinstance(tool_servers, OwnServers) else ()
+    labels = tool_servers.labels if isinstance(tool_servers, ConfiguredServers) else ()
     for named in settings.stand_in:
         name, _, label = named.partition("=")
         if name in servers:
@@ -59,7 +59,7 @@ def stand_ins(settings: Settings, tool_servers: ToolServers | None) -> StandIns:
         if label not in labels:
             raise SettingsError(f"There is no server of tools labelled {label!r} to stand in.")
         servers[name] = label
-    return StandIns(labels=frozenset(settings.hosted_label), servers=servers)
+    return ToolSubstitutions(labels=frozenset(settings.hosted_label), servers=servers)
 
 
 def _servers_of_requests(settings: Settings) -> ToolServers | None:
@@ -68,15 +68,15 @@ def _servers_of_requests(settings: Settings) -> ToolServers | None:
     if importlib.util.find_spec("mcp") is None:
         return None
     return McpServers(
-        Checked(guard(settings)) if settings.fetch.urls else None,
+        GuardedPools(guard(settings)) if settings.fetch.urls else None,
         timeout_s=settings.tools.timeout_s,
         max_bytes=settings.tools.max_bytes,
     )
 
 
-def _of_class(settings: Settings, named: str) -> Own:
+def _of_class(settings: Settings, named: str) -> ConfiguredServer:
     """Return the server of the class that `[LABEL=]package.module:Class` names."""
-    from antiphon.adapters.tool_servers.limited import LimitedServer
+    from antiphon.adapters.tool_servers.in_process import LimitedServer
 
     label, _, path = named.rpartition("=")
     module_name, _, class_name = path.partition(":")
@@ -88,10 +88,10 @@ def _of_class(settings: Settings, named: str) -> Own:
     limited = LimitedServer(
         server, label, timeout_s=settings.tools.timeout_s, max_bytes=settings.tools.max_bytes
     )
-    return Own(terms=Terms(label=label), server=limited)
+    return ConfiguredServer(terms=McpServerPolicy(label=label), server=limited)
 
 
-def _of_table(settings: Settings, table: McpServer) -> Own:
+def _of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
     from antiphon.adapters.tool_servers.mcp import UrlServer
     from antiphon.adapters.tool_servers.process import ProcessServer
 
@@ -105,7 +105,7 @@ def _of_table(settings: Settings, table: McpServer) -> Own:
             table.label,
             table.url,
             table.headers,
-            Checked(_guard_of(table.label, table.url)),
+            GuardedPools(_guard_of(table.label, table.url)),
             timeout_s=timeout_s,
             max_bytes=max_bytes,
         )
@@ -114,19 +114,19 @@ def _of_table(settings: Settings, table: McpServer) -> Own:
         server = ProcessServer(
             table.label, table.command, env=table.env, timeout_s=timeout_s, max_bytes=max_bytes
         )
-    terms = Terms(
+    terms = McpServerPolicy(
         label=table.label,
         allowed_tools=table.allowed_tools,
         require_approval=table.require_approval,
     )
     secrets = (*table.env.values(), *table.headers.values())
-    return Own(terms=terms, server=server, secrets=secrets)
+    return ConfiguredServer(terms=terms, server=server, secrets=secrets)
 
 
-def _guard_of(label: str, url: str) -> Guard:
+def _guard_of(label: str, url: str) -> UrlPolicy:
     """Return the way to a server of the operator's alone, in a private network too."""
     try:
-        return operators_guard([url])
+        return operator_policy([url])
     except FetchRefused as error:
         raise SettingsError(f"The MCP server {label!r} cannot be called: {error}") from None
 
@@ -146,14 +146,16 @@ def hosted(
     find: FindContainer,
     check: CheckContainer,
     web: Web | None,
-    file_searches: FileSearches,
+    file_searches: FileSearchProvider,
     settings: Settings,
-) -> Sequence[Hosted]:
+) -> Sequence[ToolProvider]:
     """Return what provides the tools that this server runs by itself."""
-    found: list[Hosted] = [file_searches]
+    found: list[ToolProvider] = [file_searches]
     if sandboxes is not None:
         allowed = CodeTools(code_interpreter=settings.code_interpreter, shell=settings.shell)
-        found.append(ContainerTools(FindWorkplace(sandboxes, find, check), allowed, new_id))
+        found.append(
+            ContainerToolProvider(FindResponseContainer(sandboxes, find, check), allowed, new_id)
+        )
     if web is not None:
-        found.append(Browsers(web))
+        found.append(WebSearchProvider(web))
     return found

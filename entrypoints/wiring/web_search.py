@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from antiphon.adapters.fetching import Guard, HttpFetcher
+from antiphon.adapters.fetching import HttpFetcher, UrlPolicy
 from antiphon.adapters.web.corpus import CorpusWeb
-from antiphon.adapters.web.reading import PageReader
-from antiphon.adapters.web.searched import SearchedWeb
-from antiphon.adapters.web.services import (
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.adapters.web.search_service_web import SearchServiceWeb
+from antiphon.adapters.web.search_services import (
     BraveService,
     SearchService,
     SearxngService,
@@ -17,13 +17,13 @@ from antiphon.adapters.web.services import (
 from antiphon.application.ports import ReadPdf, Web
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import Settings, WebSearch
-from antiphon.entrypoints.wiring.webhooks import operators_guard
+from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 ANSWER_BYTES = 4 * 1024 * 1024
 """The most that is read of what a search service answers."""
 
 
-def web(settings: Settings, guard: Guard, read_pdf: ReadPdf) -> Web | None:
+def web(settings: Settings, guard: UrlPolicy, read_pdf: ReadPdf) -> Web | None:
     """Return the web, None where it is not asked for; `guard` says which pages may be read.
 
     Raises: SettingsError.
@@ -51,24 +51,26 @@ def _corpus(given: WebSearch, reader: PageReader) -> Web:
     )
 
 
-def _searched(service: SearchService, settings: Settings, guard: Guard, reader: PageReader) -> Web:
+def _searched(
+    service: SearchService, settings: Settings, guard: UrlPolicy, reader: PageReader
+) -> Web:
     given = settings.web
     try:
-        to_service = operators_guard([service.url])
+        to_service = operator_policy([service.url])
     except FetchRefused as error:
         raise SettingsError(f"The search service at web.url cannot be asked: {error}") from None
-    return SearchedWeb(
+    return SearchServiceWeb(
         service,
         reader,
         # No redirects: the key is for this address alone.
-        of_service=HttpFetcher(
+        service_fetcher=HttpFetcher(
             to_service,
             max_bytes=ANSWER_BYTES,
             timeout_s=given.timeout_s,
             max_redirects=0,
             reads=("GET", "POST"),
         ),
-        of_pages=HttpFetcher(
+        page_fetcher=HttpFetcher(
             guard,
             max_bytes=given.max_page_kb * 1024,
             timeout_s=given.timeout_s,

@@ -20,14 +20,14 @@ from msgspec import Struct
 
 from antiphon.adapters.fetching import (
     DEFAULT_PORTS,
-    Guard,
     HttpFetcher,
     Network,
     NoFetcher,
+    UrlPolicy,
     read_url,
 )
 from antiphon.application.ports import Fetcher
-from antiphon.application.resources.webhooks import Endpoint
+from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import Settings
 
@@ -66,7 +66,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     endpoint: tuple[_Endpoint, ...] = ()
 
 
-def endpoints_of(settings: Settings) -> Sequence[Endpoint]:
+def read_endpoints(settings: Settings) -> Sequence[WebhookEndpoint]:
     """Return all endpoints, each under a name of its own. Raises: SettingsError."""
     found = tuple(_endpoints_of(settings))
     names = [each.name for each in found]
@@ -78,7 +78,7 @@ def endpoints_of(settings: Settings) -> Sequence[Endpoint]:
     return found
 
 
-def operators_guard(urls: Sequence[str]) -> Guard:
+def operator_policy(urls: Sequence[str]) -> UrlPolicy:
     """Return what lets exactly these hosts and ports be reached, in the operator's networks too.
 
     There must be URLs: a guard without hosts would let any be reached.
@@ -86,10 +86,10 @@ def operators_guard(urls: Sequence[str]) -> Guard:
     assert urls
     read = [read_url(url) for url in urls]
     hosts = [f"{_host(url)}:{url.port or DEFAULT_PORTS[url.scheme]}" for url in read]
-    return Guard(hosts=hosts, private=OPERATORS_NETWORKS)
+    return UrlPolicy(hosts=hosts, private=OPERATORS_NETWORKS)
 
 
-def _endpoints_of(settings: Settings) -> Iterator[Endpoint]:
+def _endpoints_of(settings: Settings) -> Iterator[WebhookEndpoint]:
     if (settings.webhook_url is None) != (settings.webhook_secret is None):
         raise SettingsError("webhook_url and webhook_secret need each other: set both.")
     if settings.webhook_url is not None and settings.webhook_secret is not None:
@@ -117,12 +117,12 @@ def _read(file: Path) -> _File:
         raise SettingsError(f"The file {str(file)!r} of webhooks is not right: {error}.") from None
 
 
-def _checked(given: _Endpoint, url_name: str, secret_name: str) -> Endpoint:
+def _checked(given: _Endpoint, url_name: str, secret_name: str) -> WebhookEndpoint:
     texts = (given.secret,) if isinstance(given.secret, str) else given.secret
     if not texts or not given.events:
         raise SettingsError(f"{secret_name} is empty." if not texts else "events are empty.")
     url = _url(given.url, url_name)
-    return Endpoint(
+    return WebhookEndpoint(
         name=given.name or _name_of(url),
         url=given.url,
         secrets=[_secret(text, secret_name) for text in texts],
@@ -164,12 +164,12 @@ WEBHOOK_TIMEOUT_S = 10.0
 WEBHOOK_ANSWER_BYTES = 1024 * 1024
 
 
-def webhook_fetcher(endpoints: Sequence[Endpoint]) -> Fetcher:
+def webhook_fetcher(endpoints: Sequence[WebhookEndpoint]) -> Fetcher:
     """Return the way to the operator's endpoints, and to nothing else."""
     if not endpoints:
         return NoFetcher()
     return HttpFetcher(
-        operators_guard([each.url for each in endpoints]),
+        operator_policy([each.url for each in endpoints]),
         max_bytes=WEBHOOK_ANSWER_BYTES,
         timeout_s=WEBHOOK_TIMEOUT_S,
         max_redirects=0,

@@ -8,12 +8,12 @@ import sys
 import msgspec
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
-from antiphon.application.ports import Chunk, NewRun, StoredItem
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.application.ports import EventChunk, NewRun, StoredItem
 from antiphon.domain.errors import NotFound
 from antiphon.testing.event_log import numbers, rest, several_turns, text, whole
 from antiphon.testing.response_store import (
-    FAR_AHEAD,
+    FAR_FUTURE,
     US,
     claim,
     context_of,
@@ -194,14 +194,14 @@ async def test_what_is_deleted_for_room_leaves_nothing_behind() -> None:
     store = MemoryStore(keep=1)
     for name in "abc":
         store.beat("srv_a", 60)
-        run = NewRun(owner="srv_a", events=Chunk(first=0, count=1, body=b"x" * 1000))
+        run = NewRun(owner="srv_a", events=EventChunk(first=0, count=1, body=b"x" * 1000))
         await store.reserve(
             US,
             name,
             response_id=f"resp_{name}",
             fingerprint=b"",
             owner="srv_a",
-            expires_at=FAR_AHEAD,
+            expires_at=FAR_FUTURE,
         )
         await store.create(US, running(name, run=run))
         assert await end(store, finished(name))

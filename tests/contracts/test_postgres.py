@@ -16,10 +16,16 @@ import pytest
 from msgspec import Raw
 
 from antiphon.adapters.stores.postgres import PostgresStore
-from antiphon.application.ports import Chunk, NewRun, Notice, Repeat, StoredItem
+from antiphon.application.ports import (
+    EventChunk,
+    IdempotencyRecord,
+    NewRun,
+    StoredItem,
+    WebhookDelivery,
+)
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
-from antiphon.testing.repeat_store import PRINT, reserve
+from antiphon.testing.idempotency_store import FINGERPRINT, reserve
 from antiphon.testing.response_store import (
     OWNER,
     US,
@@ -29,10 +35,10 @@ from antiphon.testing.response_store import (
     converse,
     end,
     finished,
+    is_locked,
     item,
     items_of,
     keep,
-    locked,
     running,
     turns,
     until,
@@ -96,11 +102,11 @@ async def test_readers_elsewhere_miss_nothing_while_listening_is_cut_again_and_a
     clock = asyncio.get_running_loop().time
     written_at: dict[int, float] = {}
 
-    async def follow() -> list[Chunk]:
-        found: list[Chunk] = []
+    async def follow() -> list[EventChunk]:
+        found: list[EventChunk] = []
         while True:
             after = last_of(found) if found else -1
-            await another.news(US, "resp_a", after=after, limit_s=30)
+            await another.wait_for_events(US, "resp_a", after=after, limit_s=30)
             piece = await another.events(US, "resp_a", after=after)
             lags.extend(clock() - written_at.get(one.first, clock()) for one in piece.chunks)
             found += piece.chunks
@@ -123,7 +129,7 @@ async def test_who_waits_is_told_of_what_nobody_heard_of(
     store: PostgresStore, another: PostgresStore, admin: Any
 ) -> None:
     await store.create(US, logged("a"))
-    waiting = asyncio.create_task(another.news(US, "resp_a", after=1, limit_s=30))
+    waiting = asyncio.create_task(another.wait_for_events(US, "resp_a", after=1, limit_s=30))
     await admin.execute("UPDATE runs SET next_event = 3")  # and no NOTIFY
     await asyncio.wait_for(waiting, 3)
 
@@ -444,7 +450,7 @@ async def test_a_log_can_be_asked_for_what_it_will_never_have(store: PostgresSto
     await store.create(US, logged("a"))
     for after in (2**31, 2**63, 10**30):
         assert (await store.events(US, "resp_a", after=after)).chunks == []
-        await store.news(US, "resp_a", after=after, limit_s=0.05)
+        await store.wait_for_events(US, "resp_a", after=after, limit_s=0.05)
     assert await store.finish(lease("a"), finished("a"))
     for after in (2**31, 2**63, 10**30):
         assert (await store.events(US, "resp_a", after=after)).ends
@@ -477,7 +483,7 @@ async def test_of_two_servers_that_claim_a_conversation_one_succeeds(
         names = (f"resp_{turn}", f"resp_other_{turn}")
         refused = await asyncio.gather(
             *[
-                locked(one.claim(US, "conv_a", name, owner=OWNER))
+                is_locked(one.claim(US, "conv_a", name, owner=OWNER))
                 for one, name in zip((store, another), names, strict=True)
             ]
         )
@@ -501,7 +507,9 @@ async def test_a_key_whose_response_is_being_created_is_given_to_nobody(
         asking = asyncio.create_task(reserve(another, "b", owner="srv_b"))
         await until(lambda: admin.fetchval(waiting, 2))
     await creating
-    assert await asking == Repeat(response_id="resp_a", fingerprint=PRINT, exists=True)
+    assert await asking == IdempotencyRecord(
+        response_id="resp_a", fingerprint=FINGERPRINT, exists=True
+    )
 
 
 async def test_a_server_that_is_stopped_in_a_transaction_keeps_a_run_from_nobody(
@@ -522,11 +530,13 @@ async def test_a_server_that_is_stopped_in_a_transaction_keeps_a_run_from_nobody
 
 
 async def test_notices_of_an_end_that_fails_are_not_kept(store: PostgresStore) -> None:
-    notice = Notice(id=f"evt_{secrets.token_hex(4)}", tenant=US, endpoint="main", body=b"{}")
+    delivery = WebhookDelivery(
+        id=f"evt_{secrets.token_hex(4)}", tenant=US, endpoint="main", body=b"{}"
+    )
     for name in "ab":
         await store.create(US, running(name))
-    assert await store.finish(lease("a"), finished("a"), notices=[notice])
+    assert await store.finish(lease("a"), finished("a"), deliveries=[delivery])
     with pytest.raises(StoreError):
-        await store.finish(lease("b"), finished("b"), notices=[notice])
+        await store.finish(lease("b"), finished("b"), deliveries=[delivery])
     assert (await store.get(US, "resp_b")).status == "in_progress"
     assert await end(store, finished("b"))

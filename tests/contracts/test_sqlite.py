@@ -34,10 +34,10 @@ from antiphon.testing.response_store import (
     finished,
     input_of,
     is_gone,
+    is_locked,
     item,
     items_of,
     keep,
-    locked,
     running,
     say,
     turns,
@@ -205,8 +205,8 @@ async def test_of_two_processes_that_claim_a_conversation_one_succeeds(
     await converse(store, "a")
     for turn in range(10):
         refused = await asyncio.gather(
-            locked(claim(store, "a", f"{turn}")),
-            locked(claim(other, "a", f"{turn}_other")),
+            is_locked(claim(store, "a", f"{turn}")),
+            is_locked(claim(other, "a", f"{turn}_other")),
         )
         assert sorted(refused) == [False, True]
         await store.release(US, "conv_a", f"resp_{turn}")
@@ -639,10 +639,10 @@ async def test_a_closed_store_says_so(store: SqliteStore) -> None:
         store.held(OWNER),
         store.append(lease("a"), chunk(1)),
         store.events(US, "resp_a"),
-        store.news(US, "resp_a", limit_s=10),
+        store.wait_for_events(US, "resp_a", limit_s=10),
         store.reserve(US, "k", response_id="resp_a", fingerprint=b"", owner=OWNER, expires_at=0),
         store.unreserve(US, "k", "resp_a"),
-        store.due(limit=1, hold_s=1),
+        store.due(limit=1, claim_s=1),
         store.delay("evt_a", 1),
         store.remove("evt_a"),
         store.keys(),

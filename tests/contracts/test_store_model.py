@@ -265,9 +265,9 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_agrees(self) -> None:
-        self.do(self.agree())
+        self.do(self.compare_and_set())
 
-    async def agree(self) -> None:
+    async def compare_and_set(self) -> None:
         for name in self.known:
             known = self.there(name)
             if known is None:

@@ -15,18 +15,18 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
 from antiphon.domain.content import UrlCitation
-from antiphon.domain.errors import OutOfOrder
+from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State, advance
 from antiphon.domain.response import Failure
 from antiphon.domain.usage import TurnUsage
 
-from .any_deltas import (
+from .delta_strategies import (
     DELTAS,
     ENDS,
     TOOL_STARTS,
     USAGE,
     end,
-    folded,
+    merge_deltas,
     running,
     sequencer,
     types,
@@ -233,7 +233,7 @@ def test_a_tool_that_nobody_ended_is_incomplete() -> None:
 def test_every_event_of_a_finished_response_is_refused() -> None:
     seq = running()
     seq.complete()
-    with pytest.raises(OutOfOrder, match="cannot follow OVER"):
+    with pytest.raises(EventOutOfOrder, match="cannot follow OVER"):
         seq.feed(d.TextDelta("late"))
 
 
@@ -269,7 +269,7 @@ def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
     done = [event.item.id for event in events if isinstance(event, e.ItemDone)]
     assert added == done
     assert len(set(added)) == len(added)
-    assert tuple(folded(events)) == seq.response.output
+    assert tuple(merge_deltas(events)) == seq.response.output
     assert events[-1].response is seq.response  # type: ignore[attr-defined]
     assert sum(isinstance(event, e.TERMINAL) for event in events) == 1
 

@@ -14,9 +14,9 @@ from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.application.ports import EngineRequest
 from antiphon.domain.errors import EngineDead, EngineError
 from antiphon.domain.tools import ToolSpec
-from antiphon.testing.engine_contract import (
-    Ask,
+from antiphon.testing.engine import (
     EngineContract,
+    RequestFactory,
     steps_of,
     text_of,
     tokens_of,
@@ -38,7 +38,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 class TestContract(EngineContract):
     @pytest.fixture
-    def ask(self, request_for: RequestFor) -> Ask:
+    def ask(self, request_for: RequestFor) -> RequestFactory:
         return lambda **sampling: request_for(play({"say": TALE}), **sampling)
 
 

@@ -52,7 +52,7 @@ def stream(case: Case) -> bytes:
             events += seq.cancel()
         case other:
             raise ValueError(f"{other!r} ends no stream")
-    return sse.Telling().frames(events)
+    return sse.ClientEncoder().frames(events)
 
 
 @pytest.mark.parametrize("name", CASES)

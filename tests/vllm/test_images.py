@@ -17,7 +17,7 @@ from antiphon.adapters.fetching import NoFetcher
 from antiphon.adapters.formats.chat_template import from_hf_tokenizer
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.application.input.media import ShowMedia
+from antiphon.application.input.media import LoadMedia
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Constraint, Prompt, Sampling, StoredFile, Turn
 from antiphon.domain import content as c
@@ -159,7 +159,7 @@ async def test_a_data_url_and_an_uploaded_file_are_the_same_prompt(model: TokenM
         id="file-1", filename="g.png", purpose="vision", bytes=len(content), created_at=1
     )
     await files.add("t", file, content)
-    show = ShowMedia(files, NoFetcher(), PdfReader())
+    show = LoadMedia(files, NoFetcher(), PdfReader())
     prompts = [
         await prompt(
             model,

@@ -55,7 +55,7 @@ class HarmonyFormat(Format):
     def parser(self, turn: Turn, prompt: Prompt) -> HarmonyParser:  # noqa: ARG002
         return HarmonyParser(h.load_encoding(), turn)
 
-    def keep(
+    def remember(
         self,
         turn: Turn,
         prompt: Prompt,
@@ -65,7 +65,7 @@ class HarmonyFormat(Format):
         items: Sequence[Item],
     ) -> None:
         if self._renderer is not None:
-            self._renderer.keep(turn, prompt, token_ids=token_ids, parser=parser, items=items)
+            self._renderer.remember(turn, prompt, token_ids=token_ids, parser=parser, items=items)
 
     def constraint(self, turn: Turn) -> Constraint | None:
         return constraint(turn)

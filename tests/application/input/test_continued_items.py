@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.application.responses.create import Created
-from antiphon.application.support.paging import Cut
+from antiphon.application.responses.create import AcceptedResponse
+from antiphon.application.support.paging import PageQuery
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
 
 TENANT = "t"
 
 
-async def create(house: Any, remembered: Any, **fields: Any) -> Created:
+async def create(house: Any, remembered: Any, **fields: Any) -> AcceptedResponse:
     """Create a response as a connection does, and read it to its end."""
     body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
-    created: Created = await house.create_response(
+    created: AcceptedResponse = await house.create_response(
         decode_request(body).request, tenant=TENANT, remembered=remembered
     )
     async for _ in created.events:
@@ -68,7 +68,7 @@ async def test_a_stored_child_keeps_what_no_store_had(house: Any) -> None:
     )
     kept = await house.store.context(TENANT, child.id)
     assert texts(kept) == ["one", "Hello", "two", "Hello"]
-    listed = await house.input_items(TENANT, child.id, Cut(order="asc"))
+    listed = await house.input_items(TENANT, child.id, PageQuery(order="asc"))
     assert texts(listed.items) == ["one", "Hello", "two"]
 
 

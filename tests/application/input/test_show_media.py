@@ -10,8 +10,8 @@ import pytest
 from antiphon.adapters.fetching import NoFetcher
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.application.input.media import MediaLimits, ShowMedia
-from antiphon.application.ports import Fetched, Fetcher
+from antiphon.application.input.media import LoadMedia, MediaLimits
+from antiphon.application.ports import Fetcher, FetchResult
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
@@ -23,7 +23,7 @@ class Endless(Fetcher):
     asked = 0
     given_up = 0
 
-    async def fetch(self, url: str, **_: Any) -> Fetched:
+    async def fetch(self, url: str, **_: Any) -> FetchResult:
         self.asked += 1
         try:
             await asyncio.Event().wait()
@@ -41,7 +41,7 @@ def at(number: int) -> c.InputImage:
     return c.InputImage(image_url=f"https://example.org/{number}.png")
 
 
-async def refusal(show: ShowMedia, *items: i.AnyItem, reads_images: bool = True) -> RequestError:
+async def refusal(show: LoadMedia, *items: i.AnyItem, reads_images: bool = True) -> RequestError:
     with pytest.raises(RequestError) as raised:
         await show(items, tenant="t", reads_images=reads_images, path_of=lambda _: "input[0]")
     return raised.value
@@ -49,7 +49,7 @@ async def refusal(show: ShowMedia, *items: i.AnyItem, reads_images: bool = True)
 
 async def test_nothing_is_fetched_for_a_model_that_cannot_see() -> None:
     fetcher = Endless()
-    show = ShowMedia(MemoryFileStore(), fetcher, PdfReader())
+    show = LoadMedia(MemoryFileStore(), fetcher, PdfReader())
     error = await refusal(show, asked(c.InputText(text="?"), at(1)), reads_images=False)
     assert (error.param, error.code) == ("input[0].content[1]", "unsupported_value")
     assert fetcher.asked == 0
@@ -58,7 +58,7 @@ async def test_nothing_is_fetched_for_a_model_that_cannot_see() -> None:
 async def test_fetching_ends_for_all_when_the_time_is_over() -> None:
     fetcher = Endless()
     limits = MediaLimits(timeout_s=0.05)
-    show = ShowMedia(MemoryFileStore(), fetcher, PdfReader(), limits=limits)
+    show = LoadMedia(MemoryFileStore(), fetcher, PdfReader(), limits=limits)
     error = await refusal(show, asked(*map(at, range(9))))
     assert error.code == "failed_to_download_image"
     assert 0 < fetcher.asked == fetcher.given_up < 9
@@ -66,7 +66,7 @@ async def test_fetching_ends_for_all_when_the_time_is_over() -> None:
 
 async def test_one_that_is_wrong_ends_the_others() -> None:
     fetcher = Endless()
-    show = ShowMedia(MemoryFileStore(), fetcher, PdfReader())
+    show = LoadMedia(MemoryFileStore(), fetcher, PdfReader())
     wrong = c.InputImage(image_url="data:image/png;base64,!")
     error = await refusal(show, asked(at(1), at(2), wrong))
     assert error.param == "input[0].content[2].image_url"
@@ -75,7 +75,7 @@ async def test_one_that_is_wrong_ends_the_others() -> None:
 
 
 async def test_what_holds_no_media_is_left_as_it_is() -> None:
-    show = ShowMedia(MemoryFileStore(), NoFetcher(), PdfReader())
+    show = LoadMedia(MemoryFileStore(), NoFetcher(), PdfReader())
     items = [asked(c.InputText(text="Hi")), i.Message(role="user", content="Ho")]
     shown = await show(items, tenant="t", reads_images=False, path_of=lambda _: None)
     assert all(one is other for one, other in zip(shown, items, strict=True))

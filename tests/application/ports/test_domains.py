@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.application.ports import Domains
+from antiphon.application.ports import DomainFilter
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ from antiphon.application.ports import Domains
     ],
 )
 def test_a_domain_is_its_host_and_all_below_it(domain: str, url: str, is_below: bool) -> None:
-    assert Domains(allowed=(domain,)).allows(url) is is_below
-    assert Domains(blocked=(domain,)).allows(url) is not is_below
+    assert DomainFilter(allowed=(domain,)).allows(url) is is_below
+    assert DomainFilter(blocked=(domain,)).allows(url) is not is_below
 
 
 def test_what_is_blocked_is_not_allowed() -> None:
-    domains = Domains(allowed=("a.example", "b.example"), blocked=("x.a.example",))
+    domains = DomainFilter(allowed=("a.example", "b.example"), blocked=("x.a.example",))
     hosts = ["a.example", "x.a.example", "y.x.a.example", "b.example", "c.example"]
     allowed = [domains.allows(f"https://{host}/") for host in hosts]
     assert allowed == [True, False, False, True, False]
-    assert Domains().allows("https://anywhere.example/")
+    assert DomainFilter().allows("https://anywhere.example/")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.application.resources.files import AddFile, FileLimits
+from antiphon.application.resources.files import CreateFile, FileLimits
 from antiphon.domain.errors import RequestError
 
 
 async def test_empty_files_are_bounded_in_number() -> None:
     numbers = iter(range(9))
     store = MemoryFileStore()
-    limits = FileLimits(max_bytes=10, quota_bytes=10, most=2)
-    add = AddFile(
+    limits = FileLimits(max_bytes=10, quota_bytes=10, max_files=2)
+    add = CreateFile(
         store, limits=limits, new_id=lambda prefix: f"{prefix}_{next(numbers)}", now=lambda: 0.0
     )
 

@@ -11,7 +11,7 @@ from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
-from antiphon.application.resources.indexing import CHUNKS_AT_ONCE, MOST_ATTEMPTS, IndexFiles
+from antiphon.application.resources.indexing import CHUNKS_AT_ONCE, MAX_ATTEMPTS, IndexFiles
 from antiphon.domain.errors import EmbeddingsError
 from antiphon.domain.vector_stores import IndexingError, StoreFile
 from antiphon.testing.vector_stores import US, a_file, a_store, found, texts, vectors
@@ -67,8 +67,8 @@ async def indexed(
     stores: SqliteVectorStores, files: MemoryFileStore, embeddings: Embeddings | None = None
 ) -> StoreFile:
     """Index until nothing is due, and return the file `a`."""
-    index = IndexFiles(stores, files, PdfReader(), embeddings, again_s=0)
-    while await index.once():
+    index = IndexFiles(stores, files, PdfReader(), embeddings, retry_delay_s=0)
+    while await index.run_once():
         pass
     return await stores.file(US, "vs_1", "file-a")
 
@@ -99,7 +99,7 @@ async def test_a_file_whose_vectors_never_come_has_failed(
     await add(stores, files, "a", "hello")
     embeddings = PlayedEmbeddings(failures=99)
     file = await indexed(stores, files, embeddings)
-    assert len(embeddings.asked) == MOST_ATTEMPTS
+    assert len(embeddings.asked) == MAX_ATTEMPTS
     assert file.last_error is not None
     assert (file.status, file.last_error.code) == ("failed", "server_error")
     assert file.last_error.message == "No vectors now."
@@ -122,7 +122,7 @@ async def test_past_the_quota_no_file_is_indexed(
     index = IndexFiles(stores, files, PdfReader(), quota_bytes=5)
     for name in "ab":
         await add(stores, files, name, "hello")
-        while await index.once():
+        while await index.run_once():
             pass
     assert (await stores.file(US, "vs_1", "file-a")).status == "completed"
     refused = await stores.file(US, "vs_1", "file-b")
@@ -134,8 +134,8 @@ async def test_a_file_that_ends_servers_is_given_up(
     stores: SqliteVectorStores, files: MemoryFileStore
 ) -> None:
     await add(stores, files, "a", "hello")
-    for _ in range(MOST_ATTEMPTS):  # as servers do that end before they are done
-        assert await stores.due(limit=1, hold_s=0)
+    for _ in range(MAX_ATTEMPTS):  # as servers do that end before they are done
+        assert await stores.due(limit=1, claim_s=0)
     file = await indexed(stores, files)
     assert file.last_error is not None
     assert (file.status, file.last_error.code) == ("failed", "server_error")
@@ -159,7 +159,7 @@ async def test_new_files_need_not_wait(files: MemoryFileStore) -> None:
     await stores.start()
     await stores.create(US, a_store())
     index = IndexFiles(stores, files, PdfReader())
-    working = asyncio.create_task(index.forever())
+    working = asyncio.create_task(index.run_forever())
     try:
         await asyncio.sleep(0)  # it has found nothing, and waits
         await add(stores, files, "a", "hello")

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from antiphon.application.ports import ApiKey
-from antiphon.application.resources.keys import FindTenant, hash_of, make_key
-from antiphon.domain.errors import KeysUnreadable, SettingsError, StoreError
+from antiphon.application.resources.keys import FindTenant, create_key, hash_of
+from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError
 
 
 class Source:
@@ -29,7 +29,7 @@ class Source:
 
     def find(self, *others: Source, remembered: int = 100) -> FindTenant:
         sources = [each.key for each in (self, *others)]
-        return FindTenant(sources, now=lambda: self.now, fresh_s=5, remembered=remembered)
+        return FindTenant(sources, now=lambda: self.now, cache_ttl_s=5, remembered=remembered)
 
 
 def _kept(key: str, tenant: str) -> ApiKey:
@@ -37,7 +37,7 @@ def _kept(key: str, tenant: str) -> ApiKey:
 
 
 def made(name: str = "n", tenant: str = "t") -> tuple[str, ApiKey]:
-    return make_key(name, tenant, new_id=lambda prefix: f"{prefix}_1", now=lambda: 12.7)
+    return create_key(name, tenant, new_id=lambda prefix: f"{prefix}_1", now=lambda: 12.7)
 
 
 def test_a_key_has_256_random_bits_and_is_kept_as_its_hash() -> None:
@@ -141,7 +141,7 @@ async def test_a_source_that_fails_is_not_a_wrong_key_and_is_asked_again() -> No
     source.tenants["k"] = "t"
     source.fails = True
     find = source.find()
-    with pytest.raises(KeysUnreadable):
+    with pytest.raises(KeysUnavailable):
         await find("k")
     source.fails = False
     assert await find("k") == "t"

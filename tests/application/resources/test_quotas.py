@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.ports import NewRun, StoredResponse, Use
+from antiphon.application.ports import NewRun, StorageUsage, StoredResponse
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.domain.errors import QuotaExceeded
 from antiphon.domain.response import Response
@@ -19,7 +19,7 @@ class CountedStore(MemoryStore):
 
     asked = 0
 
-    async def use(self, tenant: str) -> Use:
+    async def use(self, tenant: str) -> StorageUsage:
         self.asked += 1
         await asyncio.sleep(0)  # as a store that is not in memory
         return await super().use(tenant)

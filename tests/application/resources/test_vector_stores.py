@@ -13,7 +13,7 @@ from antiphon.application.ports import StoredFile
 from antiphon.application.resources.indexing import IndexFiles
 from antiphon.application.resources.vector_stores import (
     AddFiles,
-    AddStoreFile,
+    CreateStoreFile,
     CreateVectorStore,
     FindVectorStore,
     SearchVectorStores,
@@ -49,7 +49,7 @@ class House:
         self.create = CreateVectorStore(
             stores, add, limits=limits, new_id=lambda _: f"vs_{next(numbers)}", now=self.now
         )
-        self.add_file = AddStoreFile(stores, self.find, add)
+        self.add_file = CreateStoreFile(stores, self.find, add)
         self.update = UpdateVectorStore(stores, self.find)
         self.search = SearchVectorStores(stores, None)
         self.sweep = SweepVectorStores(stores, now=self.now)

@@ -18,10 +18,15 @@ import pytest
 from antiphon.adapters.fetching import HttpFetcher
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.ports import Lease, NewRun, Notice, StoredResponse
-from antiphon.application.resources.webhooks import DELAYS_S, DeliverNotices, Endpoint, WriteNotices
+from antiphon.application.ports import Lease, NewRun, StoredResponse, WebhookDelivery
+from antiphon.application.resources.webhooks import (
+    DELAYS_S,
+    CreateDeliveries,
+    SendDeliveries,
+    WebhookEndpoint,
+)
 from antiphon.domain.response import Response
-from antiphon.entrypoints.wiring.webhooks import operators_guard
+from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 OLD, NEW = b"o" * 32, b"n" * 32
 ENDS = ("completed", "failed", "cancelled", "incomplete")
@@ -87,36 +92,40 @@ async def store() -> AsyncIterator[MemoryStore]:
     await store.aclose()
 
 
-def endpoint(receiver: Receiver, **fields: Any) -> Endpoint:
-    return Endpoint(**{"name": "hook", "url": receiver.url, "secrets": (OLD,), **fields})
+def endpoint(receiver: Receiver, **fields: Any) -> WebhookEndpoint:
+    return WebhookEndpoint(**{"name": "hook", "url": receiver.url, "secrets": (OLD,), **fields})
 
 
-def written(endpoints: Sequence[Endpoint], tenant: str = "t", **fields: Any) -> Sequence[Notice]:
+def written(
+    endpoints: Sequence[WebhookEndpoint], tenant: str = "t", **fields: Any
+) -> Sequence[WebhookDelivery]:
     response = Response(
         **{"id": "resp_1", "created_at": 1, "model": "m", "background": True, **fields}
     )
-    return WriteNotices(endpoints, new_id=new_id, now=time.time)(tenant, response)
+    return CreateDeliveries(endpoints, new_id=new_id, now=time.time)(tenant, response)
 
 
 def deliverer(
-    store: MemoryStore, *endpoints: Endpoint, timeout_s: float = 5, **options: Any
-) -> DeliverNotices:
+    store: MemoryStore, *endpoints: WebhookEndpoint, timeout_s: float = 5, **options: Any
+) -> SendDeliveries:
     fetcher = HttpFetcher(
-        operators_guard([each.url for each in endpoints]),
+        operator_policy([each.url for each in endpoints]),
         max_bytes=1000,
         timeout_s=timeout_s,
         max_redirects=0,
     )
     given = {"now": time.time, "clock": time.monotonic, "delays_s": (0.01,), **options}
-    return DeliverNotices(store, fetcher, endpoints, **given)
+    return SendDeliveries(store, fetcher, endpoints, **given)
 
 
-async def leave(store: MemoryStore, *notices: Notice) -> None:
+async def leave(store: MemoryStore, *deliveries: WebhookDelivery) -> None:
     """End a response that leaves these notices."""
     response = Response(id=new_id("resp"), created_at=1, model="m", background=True)
     await store.create("t", StoredResponse(response=response, run=NewRun(owner="srv_1")))
     over = msgspec.structs.replace(response, status="completed")
-    assert await store.finish(Lease(tenant="t", response_id=response.id), over, notices=notices)
+    assert await store.finish(
+        Lease(tenant="t", response_id=response.id), over, deliveries=deliveries
+    )
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -126,7 +135,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def deliver_until_received(
-    deliver: DeliverNotices, receiver: Receiver, *, times: int
+    deliver: SendDeliveries, receiver: Receiver, *, times: int
 ) -> None:
     async def holds() -> bool:
         await deliver()
@@ -151,12 +160,14 @@ async def test_the_official_sdk_unwraps_what_is_sent(
     assert abs(event.created_at - time.time()) < 5
     with pytest.raises(openai.InvalidWebhookSignatureError):
         client.webhooks.unwrap(body, headers, secret=whsec(NEW))
-    assert await store.due(limit=10, hold_s=0) == []
+    assert await store.due(limit=10, claim_s=0) == []
 
 
 async def test_the_body_names_the_response_and_holds_nothing_of_it() -> None:
-    [notice] = written([Endpoint(name="n", url="http://a/", secrets=(OLD,))], status="completed")
-    told = json.loads(notice.body)
+    [delivery] = written(
+        [WebhookEndpoint(name="n", url="http://a/", secrets=(OLD,))], status="completed"
+    )
+    told = json.loads(delivery.body)
     assert told.pop("id").startswith("evt_")
     assert told.pop("created_at")
     assert told == {"object": "event", "type": "response.completed", "data": {"id": "resp_1"}}
@@ -185,7 +196,7 @@ async def test_what_fails_is_sent_again_under_the_same_id_until_it_is_received(
     client = openai.OpenAI(api_key="none", webhook_secret=whsec(OLD))
     for headers, body in receiver.received:
         client.webhooks.unwrap(body, headers)
-    assert await store.due(limit=10, hold_s=0) == []
+    assert await store.due(limit=10, claim_s=0) == []
 
 
 async def test_a_redirect_is_not_followed(store: MemoryStore, receiver: Receiver) -> None:
@@ -213,7 +224,7 @@ async def test_what_was_received_is_not_sent_again_whatever_follows_the_status(
     await leave(store, *written([told], status="completed"))
     await deliverer(store, told, delays_s=(0,))()
     assert len(receiver.received) == 1
-    assert await store.due(limit=10, hold_s=0) == []
+    assert await store.due(limit=10, claim_s=0) == []
 
 
 async def test_an_endpoint_that_is_gone_is_not_asked_again(
@@ -223,7 +234,7 @@ async def test_an_endpoint_that_is_gone_is_not_asked_again(
     receiver.answers = ["410 Gone"]
     await leave(store, *written([told], status="completed"))
     await deliverer(store, told)()
-    assert await store.due(limit=10, hold_s=0) == []
+    assert await store.due(limit=10, claim_s=0) == []
 
 
 async def test_a_deliverer_that_dies_between_sending_and_removing_sends_twice_and_loses_nothing(
@@ -232,7 +243,7 @@ async def test_a_deliverer_that_dies_between_sending_and_removing_sends_twice_an
     told = endpoint(receiver)
     receiver.hangs = True
     await leave(store, *written([told], status="completed"))
-    dying = asyncio.create_task(deliverer(store, told, hold_s=0.2)())
+    dying = asyncio.create_task(deliverer(store, told, claim_s=0.2)())
     await until(lambda: _is(len(receiver.received) == 1))
     dying.cancel()
     with suppress(asyncio.CancelledError):
@@ -241,7 +252,7 @@ async def test_a_deliverer_that_dies_between_sending_and_removing_sends_twice_an
     receiver.hangs = False
     await deliver_until_received(deliverer(store, told), receiver, times=2)
     assert len(set(receiver.ids)) == 1
-    assert await store.due(limit=10, hold_s=0) == []
+    assert await store.due(limit=10, claim_s=0) == []
 
 
 async def _is(holds: bool) -> bool:
@@ -281,12 +292,12 @@ async def test_after_72_hours_a_notice_is_given_up_with_a_line_in_the_log(
 ) -> None:
     told = endpoint(receiver)
     receiver.answers = ["500 Oops"]
-    [notice] = written([told], status="completed")
-    await leave(store, notice)
+    [delivery] = written([told], status="completed")
+    await leave(store, delivery)
     later = time.time() + 72 * 3600 + 1
     await deliverer(store, told, now=lambda: later)()
-    assert await store.due(limit=10, hold_s=0) == []
-    assert f"webhook {notice.id} to hook is given up: status 500" in caplog.text
+    assert await store.due(limit=10, claim_s=0) == []
+    assert f"webhook {delivery.id} to hook is given up: status 500" in caplog.text
     assert receiver.url not in caplog.text
     assert sum(DELAYS_S) < 72 * 3600 < sum(DELAYS_S) + 10 * DELAYS_S[-1]
 

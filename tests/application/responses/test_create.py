@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.application.support.paging import Cut
+from antiphon.application.support.paging import PageQuery
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
@@ -300,7 +300,7 @@ async def test_input_items_are_paged_in_both_orders(house: Any) -> None:
 
     async def page(**query: Any) -> tuple[list[str], bool, list[str]]:
         options = {"after": None, "limit": 20, "order": "asc", **query}
-        found = await house.input_items(TENANT, response.id, Cut(**options))
+        found = await house.input_items(TENANT, response.id, PageQuery(**options))
         shown = [json.loads(bytes(item.raw))["content"][0]["text"] for item in found.items]
         return shown, found.has_more, [item.id for item in found.items]
 

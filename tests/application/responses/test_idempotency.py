@@ -13,16 +13,16 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import NewRun, StoredResponse
 from antiphon.application.responses.idempotency import (
     HEADER,
-    RepeatKey,
-    Repeats,
-    Taken,
+    ExistingResponse,
+    IdempotencyKey,
+    IdempotencyKeys,
     fingerprint,
-    read_key,
+    read_idempotency_key,
 )
-from antiphon.domain.errors import RepeatPending, RequestError
+from antiphon.domain.errors import IdempotencyKeyInUse, RequestError
 from antiphon.domain.response import Response
 
-KEY = RepeatKey(key="k", fingerprint=b"f")
+KEY = IdempotencyKey(key="k", fingerprint=b"f")
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-def repeats(store: MemoryStore, owner: str, **options: Any) -> Repeats:
+def repeats(store: MemoryStore, owner: str, **options: Any) -> IdempotencyKeys:
     store.beat(owner, 60)
-    return Repeats(store, owner=owner, now=time.time, clock=time.monotonic, **options)
+    return IdempotencyKeys(store, owner=owner, now=time.time, clock=time.monotonic, **options)
 
 
 async def create(store: MemoryStore, response_id: str, owner: str) -> None:
@@ -55,7 +55,7 @@ async def test_who_comes_second_waits_until_the_first_response_is_stored(
     await waiting(asking)
     await create(store, "resp_1", "srv_a")
     async with asyncio.timeout(30):
-        assert await asking == Taken(response_id="resp_1")
+        assert await asking == ExistingResponse(response_id="resp_1")
 
 
 async def test_one_of_those_who_wait_gets_the_key_of_a_request_that_came_to_nothing(
@@ -85,7 +85,7 @@ async def test_the_key_of_a_server_that_died_is_free(store: MemoryStore) -> None
 async def test_who_waited_long_enough_is_told_to_come_again(store: MemoryStore) -> None:
     first, second = repeats(store, "srv_a"), repeats(store, "srv_b", wait_s=0.05)
     await first.reserve("t", KEY, "resp_1")
-    with pytest.raises(RepeatPending) as caught:
+    with pytest.raises(IdempotencyKeyInUse) as caught:
         await second.reserve("t", KEY, "resp_2")
     assert caught.value.param == HEADER
 
@@ -94,7 +94,7 @@ async def test_another_request_is_refused_at_once(store: MemoryStore) -> None:
     first, second = repeats(store, "srv_a"), repeats(store, "srv_b")
     await first.reserve("t", KEY, "resp_1")
     with pytest.raises(RequestError) as caught:
-        await second.reserve("t", RepeatKey(key="k", fingerprint=b"g"), "resp_2")
+        await second.reserve("t", IdempotencyKey(key="k", fingerprint=b"g"), "resp_2")
     assert caught.value.code == "idempotency_key_reused"
     assert await second.reserve("another tenant", KEY, "resp_3") is None
 
@@ -131,5 +131,5 @@ def test_the_same_json_has_the_same_fingerprint(other: bytes, is_same: bool) -> 
 @pytest.mark.parametrize("header", ["", " ", "a b", "é", "a\x7f", "k" * 256])
 def test_what_is_no_key_is_refused(header: str) -> None:
     with pytest.raises(RequestError) as caught:
-        read_key(header, b"{}")
+        read_idempotency_key(header, b"{}")
     assert caught.value.param == HEADER

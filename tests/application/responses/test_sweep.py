@@ -13,7 +13,7 @@ from antiphon.adapters.ids import new_id
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import Lease, NewRun, StoredResponse
 from antiphon.application.responses.sweep import AT_ONCE, Sweep
-from antiphon.application.support.periodic import rounds
+from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import Response
 
@@ -52,7 +52,7 @@ async def test_work_that_fails_is_told_of_once_and_so_is_that_it_goes_on(
         elif not outcome:
             raise StoreError("the disk is full")
 
-    task = asyncio.create_task(rounds("nothing is swept", work, every_s=0.001))
+    task = asyncio.create_task(run_periodically("nothing is swept", work, every_s=0.001))
     async with asyncio.timeout(30):
         await done.wait()
     task.cancel()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.application.conftest import FailingStore, House
 
-from antiphon.application.ports import Batches
+from antiphon.application.ports import EventBatches
 from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
@@ -78,7 +78,7 @@ class Town:
             response_id = self._random.choice(self.made)
             self._reads(response_id, await server.follow(TENANT, response_id))
 
-    def _reads(self, response_id: str, batches: Batches) -> None:
+    def _reads(self, response_id: str, batches: EventBatches) -> None:
         async def all_of() -> list[e.Event]:
             return [event async for batch in batches for event in batch]
 
@@ -86,8 +86,8 @@ class Town:
 
     async def look(self, server: House) -> None:
         self._plays(server)
-        await server.watch_leases.once()
-        await server.take_runs.once()
+        await server.watch_leases.run_once()
+        await server.start_background_runs.run_once()
 
     async def cancel(self, server: House) -> None:
         if self.made:
@@ -152,6 +152,6 @@ async def test_every_run_has_one_log_and_one_end(seed: int) -> None:
                 assert told == final.status or (told, final.background) == ("failed", False)
         for server in town.servers:
             while len(server.runs):
-                await server.watch_leases.once()
+                await server.watch_leases.run_once()
                 await asyncio.sleep(0.001)
             assert await town.store.held(server.owner) == []

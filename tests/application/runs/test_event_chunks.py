@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import force_setattr, replace
 
-from antiphon.application.runs.event_chunks import CHECKSUM, chunk, chunk_of, events_of
+from antiphon.application.runs.event_chunks import CHECKSUM, chunk, decode_chunk, encode_chunk
 from antiphon.domain import events as e
-from antiphon.domain.errors import LogDamaged, StoreError
+from antiphon.domain.errors import CorruptLog, StoreError
 from antiphon.domain.events import EVENT_TYPES, Event
 from antiphon.domain.items import ITEM_TYPES, AnyItem
 from antiphon.domain.response import Response
@@ -75,13 +75,13 @@ def numbered(event: Event, number: int) -> Event:
 
 
 def check(events: list[Event]) -> None:
-    written = chunk_of(events)
-    back = events_of(written)
+    written = encode_chunk(events)
+    back = decode_chunk(written)
     assert [type(event) for event in back] == [type(event) for event in events]
     lines = [msgspec.json.encode(event) for event in events]
     assert [msgspec.json.encode(event) for event in back] == lines
     assert written.body[CHECKSUM:] == b"".join(line + b"\n" for line in lines)
-    assert chunk_of(back) == written
+    assert encode_chunk(back) == written
 
 
 def text(number: int, delta: str = "x") -> Event:
@@ -135,37 +135,37 @@ def test_no_text_breaks_a_line(delta: str) -> None:
 
 
 def test_damage_is_an_error_of_the_store() -> None:
-    assert issubclass(LogDamaged, StoreError)
+    assert issubclass(CorruptLog, StoreError)
 
 
 def test_no_bit_can_change_unseen() -> None:
-    whole = chunk_of([text(5), text(6)])
+    whole = encode_chunk([text(5), text(6)])
     for place in range(len(whole.body)):
         body = bytearray(whole.body)
         body[place] ^= 1
-        with pytest.raises(LogDamaged):
-            events_of(replace(whole, body=bytes(body)))
+        with pytest.raises(CorruptLog):
+            decode_chunk(replace(whole, body=bytes(body)))
 
 
 def test_no_chunk_can_be_cut_unseen() -> None:
-    whole = chunk_of([text(5), text(6)])
+    whole = encode_chunk([text(5), text(6)])
     for length in range(len(whole.body)):
-        with pytest.raises(LogDamaged):
-            events_of(replace(whole, body=whole.body[:length]))
+        with pytest.raises(CorruptLog):
+            decode_chunk(replace(whole, body=whole.body[:length]))
 
 
 @pytest.mark.parametrize("changed", [{"first": 4}, {"count": 1}, {"count": 3}])
 def test_a_chunk_is_what_it_says_it_is(changed: dict[str, int]) -> None:
-    with pytest.raises(LogDamaged, match="other numbers"):
-        events_of(replace(chunk_of([text(5), text(6)]), **changed))
+    with pytest.raises(CorruptLog, match="other numbers"):
+        decode_chunk(replace(encode_chunk([text(5), text(6)]), **changed))
 
 
 def test_events_that_do_not_follow_each_other_are_no_chunk() -> None:
-    with pytest.raises(LogDamaged):
-        events_of(chunk_of([text(5), text(7)]))
+    with pytest.raises(CorruptLog):
+        decode_chunk(encode_chunk([text(5), text(7)]))
 
 
 def test_what_is_no_event_is_damage() -> None:
     lines = b'{"type":"response.from_a_later_release","sequence_number":0}\n'
-    with pytest.raises(LogDamaged, match="cannot be read"):
-        events_of(chunk(0, 1, [lines]))
+    with pytest.raises(CorruptLog, match="cannot be read"):
+        decode_chunk(chunk(0, 1, [lines]))

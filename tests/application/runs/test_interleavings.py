@@ -18,8 +18,13 @@ import pytest
 from tests.application.conftest import STOP, TENANT, FailingStore, House
 
 from antiphon.application.ports import Store
-from antiphon.application.responses.create import Created
-from antiphon.application.responses.idempotency import CreateOnce, RepeatKey, Repeats, Taken
+from antiphon.application.responses.create import AcceptedResponse
+from antiphon.application.responses.idempotency import (
+    CreateOnce,
+    ExistingResponse,
+    IdempotencyKey,
+    IdempotencyKeys,
+)
 from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
@@ -78,7 +83,7 @@ class Server:
     def __init__(self, store: HesitantStore, owner: str) -> None:
         self.house = House(store, owner=owner)
         numbers = count(1)
-        repeats = Repeats(
+        repeats = IdempotencyKeys(
             store, owner=owner, now=time.time, clock=asyncio.get_running_loop().time, wait_s=0.1
         )
         self.create = CreateOnce(
@@ -171,16 +176,16 @@ class City:
         fields, key = self.request()
         body = json.dumps({"model": "m", "input": "hi", "stream": True, **fields}).encode()
         created = await server.create(decode_request(body).request, key, tenant=TENANT, body=body)
-        response_id = created.response_id if isinstance(created, Taken) else created.id
+        response_id = created.response_id if isinstance(created, ExistingResponse) else created.id
         if key is not None:
             self.keys.setdefault(key.key, set()).add(response_id)
-        if isinstance(created, Taken):
+        if isinstance(created, ExistingResponse):
             return
         self.made.append(response_id)
         reading = asyncio.ensure_future(self.read(created))
         self.readers.append((response_id, created.outlives_client, reading))
 
-    def request(self) -> tuple[dict[str, Any], RepeatKey | None]:
+    def request(self) -> tuple[dict[str, Any], IdempotencyKey | None]:
         """Return what is asked for, and its Idempotency-Key."""
         luck = self.random.random
         kind: dict[str, Any] = self.random.choice(
@@ -204,10 +209,10 @@ class City:
                 "input": [approval],
             }, None
         if luck() < 0.5:
-            return {}, RepeatKey(key=f"key {self.random.randrange(6)}", fingerprint=b"same")
+            return {}, IdempotencyKey(key=f"key {self.random.randrange(6)}", fingerprint=b"same")
         return kind, None
 
-    async def read(self, created: Created) -> list[e.Event]:
+    async def read(self, created: AcceptedResponse) -> list[e.Event]:
         stays = self.random.random() < 0.8
         events: list[e.Event] = []
         try:
@@ -237,8 +242,8 @@ class City:
 
     async def look(self, server: Server) -> None:
         self.plays(server.house)
-        await server.house.watch_leases.once()
-        await server.house.take_runs.once()
+        await server.house.watch_leases.run_once()
+        await server.house.start_background_runs.run_once()
 
     async def cancel(self, server: Server) -> None:
         if self.made:
@@ -282,10 +287,10 @@ class City:
                 await self.look(server)
             await asyncio.sleep(0.001)
         for server in self.all:
-            await server.house.watch_leases.once()
+            await server.house.watch_leases.run_once()
         for server in self.all:
             while len(server.house.runs):
-                await server.house.watch_leases.once()
+                await server.house.watch_leases.run_once()
                 await asyncio.sleep(0.001)
 
     async def goes_on(self) -> bool:
@@ -311,7 +316,7 @@ class City:
             assert await self.store.held(server.house.owner) == []
             assert all(turn.closed for turn in server.house.model.begun), "a turn goes on"
             assert len(server.house.runs) == 0
-            assert server.house.runs.room == 2
+            assert server.house.runs.free_slots == 2
             assert server.house.tools.open == 0
         called = Counter(
             str(arguments) for server in self.all for _, arguments in server.house.tools.called

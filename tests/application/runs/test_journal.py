@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.application.log_cases import (
+from tests.application.event_log_fixtures import (
     ID,
     LEASE,
     TENANT,
@@ -18,8 +18,8 @@ from tests.application.log_cases import (
     words,
 )
 
-from antiphon.adapters.stores.memory_log import MemoryEventLog
-from antiphon.application.ports import Notice
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.application.ports import WebhookDelivery
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.runs import journal as j
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
@@ -143,9 +143,9 @@ async def test_the_end_is_shown_once_it_is_kept(run: Served) -> None:
 
 
 async def test_the_end_brings_its_notices(run: Served) -> None:
-    notice = Notice(id="evt_1", tenant=TENANT, endpoint="hook", body=b"{}")
-    await run.durable().finish(run.seq.response, run.seq.complete(), [notice])
-    assert [kept.id for kept in await run.store.due(limit=9, hold_s=9)] == ["evt_1"]
+    delivery = WebhookDelivery(id="evt_1", tenant=TENANT, endpoint="hook", body=b"{}")
+    await run.durable().finish(run.seq.response, run.seq.complete(), [delivery])
+    assert [kept.id for kept in await run.store.due(limit=9, claim_s=9)] == ["evt_1"]
 
 
 @pytest.mark.parametrize("heard", [False, True])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.application.conftest import House
 
-from antiphon.application.ports import Use
+from antiphon.application.ports import StorageUsage
 from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
@@ -22,7 +22,7 @@ from antiphon.domain.errors import (
     NotFound,
     QueueFull,
     RequestError,
-    ServerStops,
+    ServerShuttingDown,
 )
 from antiphon.domain.response import TERMINAL, Response
 
@@ -110,7 +110,7 @@ async def test_what_showed_nothing_is_begun_again_under_the_same_numbers(
     plays(house)
     created = await house.create(background=True, stream=True)
     await dies(house)
-    assert await other.take_runs.once() == 1
+    assert await other.start_background_runs.run_once() == 1
     assert (await over(other, created.id)).status == "completed"
     events = await logged(other, created.id)
     assert is_whole(events)
@@ -126,7 +126,7 @@ async def test_what_showed_something_has_failed_and_its_items_are_closed(
     await shown(house, created.id)
     await dies(house)
     reader = await other.follow(TENANT, created.id)
-    await other.take_runs.once()
+    await other.start_background_runs.run_once()
     response = await over(other, created.id)
     assert (response.status, response.error.code) == ("failed", "server_restarted")
     assert [item.status for item in response.output] == ["incomplete"]
@@ -143,7 +143,7 @@ async def test_its_owner_writes_nothing_any_more_and_leaves_its_engine(
     created = await house.create(background=True)
     await shown(house, created.id)
     await dies(house)
-    await other.take_runs.once()
+    await other.start_background_runs.run_once()
     await over(other, created.id)
     before = await logged(other, created.id)
     gate.set()
@@ -162,7 +162,7 @@ async def test_a_foreground_response_of_a_dead_server_has_failed_and_holds_nothi
     gate = plays(house, [d.TextDelta("Once")])
     created = await house.create(conversation="conv_a")
     await dies(house)
-    await other.take_runs.once()
+    await other.start_background_runs.run_once()
     assert (await over(other, created.id)).error.code == "server_restarted"
     await other.whole(conversation="conv_a")
     gate.set()
@@ -177,10 +177,10 @@ async def test_a_run_that_ends_server_after_server_is_given_up(house: House) -> 
     created = await house.create(background=True)
     for before, server in pairwise(servers[:4]):
         await dies(before)
-        await server.take_runs.once()
+        await server.start_background_runs.run_once()
         await begun(server)
     await dies(servers[3])
-    await servers[4].take_runs.once()
+    await servers[4].start_background_runs.run_once()
     assert (await over(house, created.id)).error.code == "server_restarted"
     assert not servers[4].model.begun
 
@@ -192,16 +192,16 @@ async def test_a_job_of_another_key_fails_and_says_why(
     created = await house.create(background=True)
     await dies(house)
     monkeypatch.setattr(other.jobs, "_unseal", lambda _tenant, _text: None)
-    await other.take_runs.once()
+    await other.start_background_runs.run_once()
     assert "seal_key_file" in (await over(other, created.id)).error.message
 
 
 async def test_what_it_continues_may_be_deleted_before_it_begins(house: House) -> None:
     previous = await house.whole()
-    house.runs.are_waiting = True
+    house.runs.may_have_waiting_runs = True
     created = await house.create(background=True, previous_response_id=previous.id)
     await house.delete(TENANT, previous.id)
-    await house.take_runs.once()
+    await house.start_background_runs.run_once()
     response = await over(house, created.id)
     assert response.status == "failed"
     assert previous.id in response.error.message
@@ -214,7 +214,7 @@ async def test_a_server_that_was_taken_for_dead_goes_on_with_what_nobody_took(
     created = await house.create(background=True)
     await shown(house, created.id)
     await dies(house)
-    assert await house.take_runs.once() == 0
+    assert await house.start_background_runs.run_once() == 0
     gate.set()
     assert (await over(house, created.id)).status == "completed"
     assert len(house.model.begun) == 1
@@ -229,7 +229,7 @@ async def test_what_was_taken_from_a_server_and_given_back_goes_on_there_under_a
     assert taken is not None
     await other.store.give_back(taken.lease)
     house.model.played = [[d.TextDelta("Once")], [STOP]]
-    await house.take_runs.once()
+    await house.start_background_runs.run_once()
     assert (await over(house, created.id)).status == "completed"
     assert house.model.begun[0].closed
     events = [event async for batch in created.events for event in batch]
@@ -242,7 +242,7 @@ async def test_a_server_whose_engine_is_dead_takes_nothing(house: House, other: 
     await dies(house)
     other.model.dead = EngineDead("no GPU")
     with pytest.raises(EngineDead):
-        await other.take_runs.once()
+        await other.start_background_runs.run_once()
     assert (await house.store.get(TENANT, created.id)).status == "in_progress"
 
 
@@ -259,12 +259,12 @@ async def test_to_end_what_a_dead_server_has_shown_takes_neither_room_nor_engine
     if hindrance == "no room":
         for _ in range(2):
             await other.create(background=True)
-        assert not other.runs.room
+        assert not other.runs.free_slots
     else:
         other.model.dead = EngineDead("no GPU")
     await dies(house)
     with suppress(EngineDead):
-        assert await other.take_runs.once() == 0
+        assert await other.start_background_runs.run_once() == 0
     ended = await over(other, shown_one.id)
     assert (ended.status, ended.error.code) == ("failed", "server_restarted")
 
@@ -284,14 +284,14 @@ async def test_what_has_no_room_waits_until_there_is_some(house: House) -> None:
     waiting = await house.create(background=True, stream=True)
     assert waiting.run is None
     assert (await house.get(TENANT, waiting.id)).status == "queued"
-    assert await house.take_runs.once() == 0
+    assert await house.start_background_runs.run_once() == 0
     house.runs.wanted.clear()
     gate.set()
     for each in running:
         await over(house, each.id)
     await house.runs.wanted.wait()
     plays(house).set()
-    assert await house.take_runs.once() == 1
+    assert await house.start_background_runs.run_once() == 1
     assert (await over(house, waiting.id)).status == "completed"
     events = [event async for batch in waiting.events for event in batch]
     assert names(events)[:3] == ["Created", "Queued", "InProgress"]
@@ -301,10 +301,10 @@ async def test_what_has_no_room_waits_until_there_is_some(house: House) -> None:
 async def test_another_server_with_room_begins_it_and_it_is_in_progress_for_all(
     house: House, other: House
 ) -> None:
-    house.runs.are_waiting = True
+    house.runs.may_have_waiting_runs = True
     waiting = await house.create(background=True)
     gate = plays(other)
-    await other.take_runs.once()
+    await other.start_background_runs.run_once()
     await begun(other)
     assert (await house.get(TENANT, waiting.id)).status == "in_progress"
     gate.set()
@@ -312,12 +312,12 @@ async def test_another_server_with_room_begins_it_and_it_is_in_progress_for_all(
 
 
 async def test_newcomers_stand_behind_those_that_wait(house: House) -> None:
-    house.runs.are_waiting = True
+    house.runs.may_have_waiting_runs = True
     first = await house.create(background=True)
     plays(house)
     second = await house.create(background=True)
     assert second.run is None
-    assert await house.take_runs.once() == 2
+    assert await house.start_background_runs.run_once() == 2
     await begun(house, 2)
     third = await house.create(background=True)
     assert third.run is None, "there is no room"
@@ -325,22 +325,22 @@ async def test_newcomers_stand_behind_those_that_wait(house: House) -> None:
 
 
 async def test_only_so_many_may_wait(house: House) -> None:
-    house.runs.are_waiting = True
+    house.runs.may_have_waiting_runs = True
     for _ in range(3):
         await house.create(background=True)
     with pytest.raises(QueueFull):
         await house.create(background=True)
-    assert (await house.store.use(TENANT)) == Use(
+    assert (await house.store.use(TENANT)) == StorageUsage(
         responses=3, bytes=(await house.store.use(TENANT)).bytes, waiting=3
     )
     await house.whole()
 
 
 async def test_what_waits_is_cancelled_without_ever_running(house: House, other: House) -> None:
-    house.runs.are_waiting = True
+    house.runs.may_have_waiting_runs = True
     waiting = await house.create(background=True, stream=True)
     assert (await other.cancel(TENANT, waiting.id)).status == "cancelled"
-    assert await house.take_runs.once() == 0
+    assert await house.start_background_runs.run_once() == 0
     events = [event async for batch in waiting.events for event in batch]
     assert names(events) == ["Created", "Queued", "Incomplete"]
 
@@ -356,7 +356,7 @@ async def test_any_server_cancels_a_run_of_another(house: House, other: House) -
     assert cancelled.status == "cancelled"
     assert [item.status for item in cancelled.output] == ["incomplete"]
     assert await house.cancel(TENANT, created.id) == cancelled
-    await house.watch_leases.once()
+    await house.watch_leases.run_once()
     assert created.task is not None
     await asyncio.wait([created.task])
     assert house.model.begun[0].closed
@@ -395,7 +395,7 @@ async def test_any_server_deletes_a_run_of_another(
     await other.delete(TENANT, created.id)
     with pytest.raises(NotFound):
         await house.get(TENANT, created.id)
-    await house.watch_leases.once()
+    await house.watch_leases.run_once()
     assert created.task is not None
     await asyncio.wait([created.task])
     assert house.model.begun[0].closed
@@ -409,7 +409,7 @@ async def test_the_look_at_leases_stops_nothing_that_has_one(house: House, other
     mine = [await house.create(background=True), await house.create(), await house.create()]
     unstored = await house.create(store=False)
     for server in (house, other, house, other):
-        await server.watch_leases.once()
+        await server.watch_leases.run_once()
     gate.set()
     for each in (*mine, unstored):
         events = [event async for batch in each.events for event in batch]
@@ -426,9 +426,9 @@ async def test_an_end_that_could_not_be_kept_is_made_up_for(house: House) -> Non
     await asyncio.wait([created.task])
     house.store.failing = set()
     assert (await house.get(TENANT, created.id)).status == "in_progress"
-    await house.watch_leases.once()
-    await house.watch_leases.once()
-    await house.take_runs.once()
+    await house.watch_leases.run_once()
+    await house.watch_leases.run_once()
+    await house.start_background_runs.run_once()
     response = await over(house, created.id)
     assert response.status in ("failed", "completed")
     events = [event async for batch in created.events for event in batch]
@@ -445,8 +445,8 @@ async def test_an_end_that_was_not_kept_is_shown_to_nobody_later(house: House) -
     await asyncio.wait([created.task])
     house.store.failing = set()
     for _ in range(2):
-        await house.watch_leases.once()
-    await house.take_runs.once()
+        await house.watch_leases.run_once()
+    await house.start_background_runs.run_once()
     assert (await over(house, created.id)).error.code == "server_restarted"
     with pytest.raises(RequestError, match="retrieve it without 'stream'"):
         await house.follow(TENANT, created.id)
@@ -463,8 +463,8 @@ async def test_what_may_be_begun_again_keeps_its_conversation(house: House) -> N
     with pytest.raises(ConversationLocked):
         await house.create(conversation="conv_a")
     for _ in range(2):
-        await house.watch_leases.once()
-    await house.take_runs.once()
+        await house.watch_leases.run_once()
+    await house.start_background_runs.run_once()
     assert (await over(house, created.id)).status == "completed"
     assert len(await house.store.conversation_items(TENANT, "conv_a")) == 2
 
@@ -477,7 +477,7 @@ async def test_a_store_that_fails_for_a_moment_does_not_fail_what_is_begun_again
     created = await house.create(background=True, previous_response_id=before.id)
     await dies(house)
     house.store.failing = {"context once"}
-    await other.take_runs.once()
+    await other.start_background_runs.run_once()
     assert (await over(other, created.id)).status == "completed"
 
 
@@ -493,7 +493,7 @@ async def test_a_server_that_stops_gives_back_what_showed_nothing(
     assert len(house.runs) == 0
     assert (await house.get(TENANT, heard.id)).status == "failed"
     assert (await house.get(TENANT, silent.id)).status == "in_progress"
-    await other.take_runs.once()
+    await other.start_background_runs.run_once()
     assert (await over(other, silent.id)).status == "completed"
     events = [event async for batch in silent.events for event in batch]
     assert is_whole(events)
@@ -502,9 +502,9 @@ async def test_a_server_that_stops_gives_back_what_showed_nothing(
 async def test_a_server_that_stops_begins_nothing(house: House) -> None:
     house.runs.close()
     for background in (True, False):
-        with pytest.raises(ServerStops):
+        with pytest.raises(ServerShuttingDown):
             await house.create(background=background)
-    assert await house.take_runs.once() == 0
+    assert await house.start_background_runs.run_once() == 0
 
 
 async def test_a_server_that_stops_waits_for_its_runs(house: House) -> None:
@@ -522,7 +522,7 @@ async def test_who_hurries_waits_no_longer(house: House) -> None:
     created = await house.create()
     draining = asyncio.create_task(house.runs.drain(60))
     await asyncio.sleep(0)
-    house.runs.hurry()
+    house.runs.stop_draining()
     async with asyncio.timeout(30):
         await draining
     assert (await house.get(TENANT, created.id)).status == "failed"
@@ -532,4 +532,4 @@ async def test_a_response_in_the_background_is_told_of_once(house: House) -> Non
     created = await house.create(background=True)
     await over(house, created.id)
     await house.whole()
-    assert house.notices == [(TENANT, "completed")]
+    assert house.deliveries == [(TENANT, "completed")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.application.log_cases import (
+from tests.application.event_log_fixtures import (
     ID,
     LEASE,
     TENANT,
@@ -21,13 +21,13 @@ from tests.application.log_cases import (
 )
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
-from antiphon.application.ports import Batches, Chunk, Logged
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.application.ports import EventBatches, EventChunk, LogSlice
 from antiphon.application.responses.follow import FollowResponse
-from antiphon.application.runs.event_chunks import chunk_of
-from antiphon.application.runs.stored_events import BATCH, Following, StoredEvents, log_of
+from antiphon.application.runs.event_chunks import encode_chunk
+from antiphon.application.runs.stored_events import BATCH, FollowedEvents, StoredEvents, log_of
 from antiphon.domain import events as e
-from antiphon.domain.errors import LogDamaged, NotFound, RequestError, StoreError
+from antiphon.domain.errors import CorruptLog, NotFound, RequestError, StoreError
 from antiphon.domain.events import Event
 from antiphon.domain.sequencer import Sequencer
 
@@ -48,17 +48,17 @@ async def first(store: MemoryStore, seq: Sequencer) -> list[Event]:
 
 
 async def wrote(store: MemoryStore, events: Sequence[Event]) -> Sequence[Event]:
-    assert await store.append(LEASE, chunk_of(events))
+    assert await store.append(LEASE, encode_chunk(events))
     return events
 
 
 async def ended(store: MemoryStore, seq: Sequencer) -> list[Event]:
     end = seq.complete()
-    assert await store.finish(LEASE, seq.response, events=chunk_of(end))
+    assert await store.finish(LEASE, seq.response, events=encode_chunk(end))
     return end
 
 
-async def opened(store: MemoryStore, after: int = -1) -> Batches:
+async def opened(store: MemoryStore, after: int = -1) -> EventBatches:
     return await StoredEvents.open(store, TENANT, ID, after=after)
 
 
@@ -138,10 +138,10 @@ class DamagedStore(MemoryStore):
         super().__init__()
         self.damage = damage
 
-    async def append(self, lease: object, events: Chunk) -> bool:
+    async def append(self, lease: object, events: EventChunk) -> bool:
         return await super().append(lease, self.damaged(events))  # type: ignore[arg-type]
 
-    def damaged(self, chunk: Chunk) -> Chunk:
+    def damaged(self, chunk: EventChunk) -> EventChunk:
         match self.damage:
             case "a flipped bit":
                 return replace(chunk, body=chunk.body[:-9] + b"?" + chunk.body[-8:])
@@ -151,7 +151,9 @@ class DamagedStore(MemoryStore):
                 return replace(chunk, body=b"")
             case "another number":
                 return replace(chunk, count=chunk.count + 1)
-        return chunk_of([e.Compacting(sequence_number=chunk.first, item_id="x", output_index=0)])
+        return encode_chunk(
+            [e.Compacting(sequence_number=chunk.first, item_id="x", output_index=0)]
+        )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ async def test_a_damaged_log_breaks_off_with_a_word_and_leaves_no_event_out(
     assert events[:-1] == first
     assert isinstance(events[-1], e.Error)
     assert events[-1].code == "stream_unavailable"
-    with pytest.raises(LogDamaged):
+    with pytest.raises(CorruptLog):
         await log_of(store, TENANT, ID)
 
 
@@ -188,7 +190,7 @@ class AwayStore(MemoryStore):
 
     away = False
 
-    async def events(self, *args: Any, **kwargs: Any) -> Logged:
+    async def events(self, *args: Any, **kwargs: Any) -> LogSlice:
         if self.away:
             raise StoreError("nobody answers")
         return await super().events(*args, **kwargs)
@@ -206,18 +208,20 @@ async def test_who_resumes_after_a_stream_broke_off_misses_nothing(
     assert (type(told), told.sequence_number) == (e.Error, first[-1].sequence_number)
     store.away = False
     end = seq.complete()
-    assert await store.finish(LEASE, seq.response, events=chunk_of(end))
+    assert await store.finish(LEASE, seq.response, events=encode_chunk(end))
     assert await rest(await opened(store, told.sequence_number)) == end
 
 
 # --- from the log of this process, then from the store --------------------------------------------
 
 
-async def followed(store: MemoryStore, events: Sequence[Event]) -> tuple[MemoryEventLog, Batches]:
+async def followed(
+    store: MemoryStore, events: Sequence[Event]
+) -> tuple[MemoryEventLog, EventBatches]:
     log = MemoryEventLog()
     await log.create(ID)
     await log.append(ID, events)
-    return log, Following(await log.open(ID), store, TENANT, ID)
+    return log, FollowedEvents(await log.open(ID), store, TENANT, ID)
 
 
 async def test_a_reader_goes_on_in_the_store_where_the_local_log_breaks_off(
@@ -227,7 +231,7 @@ async def test_a_reader_goes_on_in_the_store_where_the_local_log_breaks_off(
     assert await anext(reader) == first
     waiting = asyncio.ensure_future(rest(reader))
     await several_turns()
-    await log.break_off(ID)
+    await log.abandon(ID)
     said = await wrote(store, words(seq, "a"))
     end = await ended(store, seq)
     assert await waiting == [*said, *end]
@@ -238,9 +242,9 @@ async def test_a_reader_who_waits_for_the_end_alone_gets_it_from_the_store(
 ) -> None:
     log, _ = await followed(store, first)
     local = await log.open(ID, after=1)
-    reader = Following(local, store, TENANT, ID, after=1)
+    reader = FollowedEvents(local, store, TENANT, ID, after=1)
     end = await ended(store, seq)
-    await log.break_off(ID)
+    await log.abandon(ID)
     assert await rest(reader) == end
 
 
@@ -266,7 +270,7 @@ async def test_a_reader_is_told_when_a_lost_run_has_no_log_in_the_store(
 ) -> None:
     first = await begun(store, seq, durable=False)
     log, reader = await followed(store, first)
-    await log.break_off(ID)
+    await log.abandon(ID)
     events = await rest(reader)
     assert events[:-1] == first
     assert events[-1].code == "stream_unavailable"  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from tests.application.tools.test_calls import ANSWER, SERVER, STOP, Written, ca
 
 from antiphon.application.ports import ModelTurn, ToolResult
 from antiphon.application.tools.budgets import Budgets
-from antiphon.application.tools.calls import Caller, CallingTurn, Calls
+from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
 from antiphon.application.tools.work import Given
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
@@ -86,7 +86,7 @@ async def test_the_next_turn_knows_what_the_last_one_read_and_wrote(house: Any) 
 
 @pytest.mark.parametrize("background", [False, True])
 async def test_an_engine_that_hangs_is_cut_in_time(new_house: Any, background: bool) -> None:
-    house = new_house(most_s=0.3)
+    house = new_house(max_run_s=0.3)
     house.model.played = [[d.TextDelta("Hel")], asyncio.Event()]
     response = await house.whole(background=background, stream=True)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_time")
@@ -101,7 +101,7 @@ async def test_an_engine_that_hangs_is_cut_in_time(new_house: Any, background: b
 async def test_a_tool_that_hangs_is_stopped_with_its_response(
     new_house: Any, background: bool
 ) -> None:
-    house = new_house(most_s=0.3)
+    house = new_house(max_run_s=0.3)
     house.model.played = [call("add", "{}"), call("wait", "{}"), call("wait", "{}"), [STOP]]
     response = await house.whole(tools=[SERVER], background=background, stream=True)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_time")
@@ -184,7 +184,7 @@ async def test_a_call_that_cannot_be_stopped_holds_nothing_up(
 
     budgets = Budgets(call_s=0.02, stopping_s=0.02)
     try:
-        ends = await ends_of(Calls({"mcp": Stubborn()}, None, budgets), "one")
+        ends = await ends_of(ToolCalls({"mcp": Stubborn()}, None, budgets), "one")
     finally:
         is_free.set()
     assert [end.status for end in ends] == ["failed"]
@@ -192,15 +192,15 @@ async def test_a_call_that_cannot_be_stopped_holds_nothing_up(
 
 
 async def test_no_more_calls_run_at_once_than_may_and_in_their_order() -> None:
-    class Counted(Named):
+    class TokenCount(Named):
         async def call(self, start: d.CallStart, arguments: str) -> Given:
             self.begun.append(start.name)
             await asyncio.sleep(0)
             self.begun.append(f"end of {start.name}")
             yield [d.ToolEnd()]
 
-    tool = Counted()
-    await ends_of(Calls({"mcp": tool}, None, at_once=1), "one", "two")
+    tool = TokenCount()
+    await ends_of(ToolCalls({"mcp": tool}, None, at_once=1), "one", "two")
     assert tool.begun == ["one", "end of one", "two", "end of two"]
 
 
@@ -258,7 +258,7 @@ async def test_a_tool_with_a_defect_is_not_asked_for_ever(house: Any) -> None:
 # --- what these tests call ------------------------------------------------------------------------
 
 
-class Named(Caller):
+class Named(ToolCaller):
     """A tool that notes what is called."""
 
     step = "calling"
@@ -273,7 +273,7 @@ class Named(Caller):
         return [d.ToolEnd("failed", {"error": why})]
 
 
-async def ends_of(calls: Calls, *names: str) -> list[d.ToolEnd]:
-    turn: ModelTurn = CallingTurn(Written(*map(call, names), [STOP]), calls)
+async def ends_of(calls: ToolCalls, *names: str) -> list[d.ToolEnd]:
+    turn: ModelTurn = ToolCallingTurn(Written(*map(call, names), [STOP]), calls)
     batches: AsyncGenerator[list[d.Delta]] = aiter(turn)
     return [each async for batch in batches for each in batch if isinstance(each, d.ToolEnd)]

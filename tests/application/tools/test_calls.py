@@ -10,8 +10,8 @@ import pytest
 from msgspec import convert
 
 from antiphon.application.ports import ModelTurn
-from antiphon.application.tools.calls import Caller, CallingTurn, Calls
-from antiphon.application.tools.mcp import Sessions
+from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
+from antiphon.application.tools.mcp import McpSessions
 from antiphon.application.tools.work import Given
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
@@ -211,7 +211,7 @@ async def test_no_call_is_made_before_it_is_written_that_it_is_made(house: Any) 
 
 
 async def test_sessions_are_closed_also_for_who_is_cancelled_meanwhile(house: Any) -> None:
-    sessions = Sessions(house.tools, [convert(SERVER, McpTool)])
+    sessions = McpSessions(house.tools, [convert(SERVER, McpTool)])
     assert [batch async for batch in sessions.listing("calc").given]
     closing = asyncio.create_task(sessions.aclose())
     await asyncio.sleep(0)
@@ -220,7 +220,7 @@ async def test_sessions_are_closed_also_for_who_is_cancelled_meanwhile(house: An
     assert house.tools.open == 0
 
 
-class Streaming(Caller):
+class Streaming(ToolCaller):
     """A tool whose calls give an item of their own, piece by piece, after that of the call."""
 
     step = "calling"
@@ -262,7 +262,9 @@ class Written(ModelTurn):
 
 async def test_what_a_call_gives_is_shown_while_it_runs_and_in_the_order_of_the_calls() -> None:
     tool = Streaming()
-    turn = CallingTurn(Written(call("one"), call("two"), [STOP]), Calls({"mcp": tool}, most=None))
+    turn = ToolCallingTurn(
+        Written(call("one"), call("two"), [STOP]), ToolCalls({"mcp": tool}, most=None)
+    )
     batches = aiter(turn)
     texts: list[str] = []
     async for batch in batches:
@@ -281,8 +283,8 @@ async def test_a_call_that_breaks_after_it_gave_something_is_cut_and_the_next_is
             if start.name == "one":
                 raise ToolServerError(start.name)
 
-    turn = CallingTurn(
-        Written(call("one"), call("two"), [STOP]), Calls({"mcp": Broken()}, most=None)
+    turn = ToolCallingTurn(
+        Written(call("one"), call("two"), [STOP]), ToolCalls({"mcp": Broken()}, most=None)
     )
     given = [delta for batch in [batch async for batch in turn] for delta in batch]
     shown = [delta for delta in given if isinstance(delta, d.TextDelta | d.ItemEnd)]

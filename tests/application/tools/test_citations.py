@@ -8,9 +8,9 @@ from contextlib import aclosing
 import pytest
 
 from antiphon.application.ports import Json, ModelTurn
-from antiphon.application.tools.calls import Calls, ItemCaller
+from antiphon.application.tools.calls import SingleItemCaller, ToolCalls
 from antiphon.application.tools.citations import CitingTurn
-from antiphon.application.tools.mcp import Sessions
+from antiphon.application.tools.mcp import McpSessions
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Annotation, FileCitation, UrlCitation
 from antiphon.domain.usage import TurnUsage
@@ -105,7 +105,7 @@ async def test_a_part_goes_on_after_an_annotation_and_a_batch() -> None:
     ]
 
 
-class Citing(ItemCaller):
+class Citing(SingleItemCaller):
     """A caller whose calls may be cited."""
 
     def cite(self, words: str, start: int, end: int) -> Annotation | None:
@@ -114,8 +114,10 @@ class Citing(ItemCaller):
 
 def test_each_caller_is_asked_once_and_only_if_it_cites() -> None:
     citing = Citing()
-    assert Calls({"mcp": Sessions(None, []), "a": citing, "b": citing}, None).cites == [citing.cite]
-    assert Calls({"mcp": Sessions(None, [])}, None).cites == []
+    assert ToolCalls({"mcp": McpSessions(None, []), "a": citing, "b": citing}, None).cites == [
+        citing.cite
+    ]
+    assert ToolCalls({"mcp": McpSessions(None, [])}, None).cites == []
 
 
 async def test_any_pieces_give_the_same_annotations() -> None:

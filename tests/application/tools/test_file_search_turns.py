@@ -12,7 +12,7 @@ from tests.application.tools.test_web_search_turns import FORMATS, RecordedEngin
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.resources.vector_stores import FindVectorStore, SearchVectorStores
-from antiphon.application.tools.file_search import FileSearches
+from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.domain import items as i
 from antiphon.testing.vector_stores import a_store, indexed
 
@@ -38,7 +38,7 @@ async def searching(engine: RecordedEngine, request: pytest.FixtureRequest) -> A
     await model.start()
     stores = SqliteVectorStores(None)
     await stores.start()
-    searches = FileSearches(
+    searches = FileSearchProvider(
         FindVectorStore(stores, now=lambda: 1_790_000_002), SearchVectorStores(stores, None)
     )
     house = House(model=model, hosted=[searches])

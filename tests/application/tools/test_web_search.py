@@ -8,36 +8,43 @@ from typing import Any
 
 import pytest
 from msgspec import convert
-from tests.application.played_web import PlayedWeb
+from tests.application.fake_web import FakeWeb
 
-from antiphon.application.ports import Domains, Json, Page, Web
-from antiphon.application.tools.web_search import AT_ONCE, MOST_OPEN, Browser, Browsers
+from antiphon.application.ports import DomainFilter, Json, Web, WebPage
+from antiphon.application.tools.web_search import (
+    AT_ONCE,
+    MAX_OPEN,
+    WebSearchCaller,
+    WebSearchProvider,
+)
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.content import UrlCitation
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import Definition
+from antiphon.domain.offers import ToolDefinition
 from antiphon.domain.tools import TOOL_TYPES
 
 KINDS = {"search": "web_search", "open": "open_page", "find": "find_in_page"}
 
 
 @pytest.fixture
-def web() -> PlayedWeb:
-    return PlayedWeb()
+def web() -> FakeWeb:
+    return FakeWeb()
 
 
-async def browser(web: Web, *items: i.Item, **fields: Any) -> Browser:
+async def browser(web: Web, *items: i.Item, **fields: Any) -> WebSearchCaller:
     tool = convert({"type": "web_search", **fields}, TOOL_TYPES["web_search"])
-    asked = [Definition(tool=tool, path="tools[0]")]  # type: ignore[arg-type]
-    callers = await Browsers(web).callers(asked, items, tenant="t")
+    asked = [ToolDefinition(tool=tool, path="tools[0]")]  # type: ignore[arg-type]
+    callers = await WebSearchProvider(web).callers(asked, items, tenant="t")
     assert set(callers) == set(KINDS.values())
     [one] = {id(caller): caller for caller in callers.values()}.values()
-    assert isinstance(one, Browser)
+    assert isinstance(one, WebSearchCaller)
     return one
 
 
-async def ask(browser: Browser, what: str, given: Any = None, **arguments: Any) -> d.ToolEnd:
+async def ask(
+    browser: WebSearchCaller, what: str, given: Any = None, **arguments: Any
+) -> d.ToolEnd:
     written = given if isinstance(given, str) else json.dumps(arguments)
     start = d.CallStart(KINDS[what], kind=KINDS[what])
     [[end]] = [batch async for batch in browser.call(start, written)]
@@ -59,10 +66,10 @@ def item(end: d.ToolEnd) -> i.WebSearchCall:
     return i.WebSearchCall(status=end.status, **end.fields)
 
 
-async def test_a_model_searches_opens_finds_and_cites(web: PlayedWeb) -> None:
+async def test_a_model_searches_opens_finds_and_cites(web: FakeWeb) -> None:
     browsing = await browser(web)
     found = await ask(browsing, "search", query="bees", topn=5)
-    assert web.asked == [("bees", 5, Domains(), None)]
+    assert web.asked == [("bees", 5, DomainFilter(), None)]
     assert text(found).startswith(
         "[0] bees\n**viewing lines [0 - 3] of 3**\n\nL0: # Search Results"
     )
@@ -105,7 +112,7 @@ async def test_a_model_searches_opens_finds_and_cites(web: PlayedWeb) -> None:
 @pytest.mark.parametrize(
     "words", ["9†L1", "0†L0", "1†source", "1", "", "†L1", "1†L", "99999999†L1", "x†L1", "1†L1†L2"]
 )
-async def test_what_is_no_line_of_a_page_is_no_citation(web: PlayedWeb, words: str) -> None:
+async def test_what_is_no_line_of_a_page_is_no_citation(web: FakeWeb, words: str) -> None:
     browsing = await browser(web)
     await ask(browsing, "search", query="bees")
     await ask(browsing, "open", id=0)
@@ -142,7 +149,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 
 @pytest.mark.parametrize(("what", "given", "why"), WRONG.values(), ids=WRONG)
 async def test_what_goes_wrong_is_told_to_the_model(
-    web: PlayedWeb, what: str, given: Any, why: str
+    web: FakeWeb, what: str, given: Any, why: str
 ) -> None:
     browsing = await browser(web)
     await ask(browsing, "search", query="bees")
@@ -153,7 +160,7 @@ async def test_what_goes_wrong_is_told_to_the_model(
     assert "[1]" in text(await ask(browsing, "open", id=0))  # a failure has no number
 
 
-async def test_nothing_can_be_opened_before_there_is_a_page(web: PlayedWeb) -> None:
+async def test_nothing_can_be_opened_before_there_is_a_page(web: FakeWeb) -> None:
     browsing = await browser(web)
     assert "No page is open yet" in text(await ask(browsing, "open"))
     assert "No page is open yet" in text(await ask(browsing, "find", pattern="x"))
@@ -169,20 +176,20 @@ async def test_nothing_can_be_opened_before_there_is_a_page(web: PlayedWeb) -> N
         {"id": 0, "cursor": None, "loc": 0, "num_lines": 0},
     ],
 )
-async def test_models_may_write_it_in_many_ways(web: PlayedWeb, given: Json) -> None:
+async def test_models_may_write_it_in_many_ways(web: FakeWeb, given: Json) -> None:
     browsing = await browser(web)
     await ask(browsing, "search", query="bees")
     end = await ask(browsing, "open", **given)
     assert text(end).startswith("[1] A (https://a.example/)\n**viewing lines [0 - 2] of 2**")
 
 
-async def run(browsing: Browser, *calls: tuple[str, Json]) -> list[d.ToolEnd]:
+async def run(browsing: WebSearchCaller, *calls: tuple[str, Json]) -> list[d.ToolEnd]:
     """Begin all calls at once, as those of one turn are."""
     work = [asyncio.create_task(ask(browsing, what, **given)) for what, given in calls]
     return await asyncio.gather(*work)
 
 
-async def test_calls_of_one_turn_are_numbered_in_their_order(web: PlayedWeb) -> None:
+async def test_calls_of_one_turn_are_numbered_in_their_order(web: FakeWeb) -> None:
     browsing = await browser(web)
     web.held = {"slow"}
     calls = [("search", {"query": query}) for query in ("slow", "broken", "quick")]
@@ -198,15 +205,15 @@ async def test_calls_of_one_turn_are_numbered_in_their_order(web: PlayedWeb) -> 
     ]
 
 
-async def test_a_long_page_is_shown_like_a_short_one(web: PlayedWeb) -> None:
+async def test_a_long_page_is_shown_like_a_short_one(web: FakeWeb) -> None:
     url = "https://long.example/"
-    web.pages[url] = Page(url=url, title="L", text="one line\n" * 9000 + "the end")
+    web.pages[url] = WebPage(url=url, title="L", text="one line\n" * 9000 + "the end")
     browsing = await browser(web)
     assert "of 9000**" in text(await ask(browsing, "open", id=url))
     assert "match at L9000" in text(await ask(browsing, "find", pattern="THE END"))
 
 
-async def test_few_things_are_loaded_at_once(web: PlayedWeb) -> None:
+async def test_few_things_are_loaded_at_once(web: FakeWeb) -> None:
     browsing = await browser(web)
     web.held = {"https://a.example/"}
     running = asyncio.create_task(run(browsing, *[("open", {"id": "https://a.example/"})] * 20))
@@ -216,7 +223,7 @@ async def test_few_things_are_loaded_at_once(web: PlayedWeb) -> None:
     assert (web.busiest, len(web.asked)) == (AT_ONCE, 20)
 
 
-async def test_a_call_that_is_given_up_does_not_hold_the_next(web: PlayedWeb) -> None:
+async def test_a_call_that_is_given_up_does_not_hold_the_next(web: FakeWeb) -> None:
     browsing = await browser(web)
     web.held = {"slow"}
     slow = asyncio.create_task(ask(browsing, "search", query="slow"))
@@ -225,7 +232,7 @@ async def test_a_call_that_is_given_up_does_not_hold_the_next(web: PlayedWeb) ->
     assert text(await ask(browsing, "search", query="quick")).startswith("[0] quick")
 
 
-async def test_a_call_that_is_not_run_says_so_with_what_it_asked_for(web: PlayedWeb) -> None:
+async def test_a_call_that_is_not_run_says_so_with_what_it_asked_for(web: FakeWeb) -> None:
     browsing = await browser(web)
     start = d.CallStart("web_search", kind="web_search")
     [end] = browsing.refused(start, '{"query": "bees"}', "No more.")
@@ -236,7 +243,7 @@ async def test_a_call_that_is_not_run_says_so_with_what_it_asked_for(web: Played
 
 @pytest.mark.parametrize(("size", "lines"), [("low", 210), ("medium", 410), ("high", 1191)])
 async def test_the_context_size_says_how_much_of_a_page_is_shown(
-    web: PlayedWeb, size: str, lines: int
+    web: FakeWeb, size: str, lines: int
 ) -> None:
     browsing = await browser(web, search_context_size=size)
     for arguments in ({}, {"num_lines": 4000}):
@@ -244,12 +251,12 @@ async def test_the_context_size_says_how_much_of_a_page_is_shown(
         assert f"**viewing lines [0 - {lines}] of 5000**" in text(end)
 
 
-async def test_filters_hold_for_searches_and_for_pages(web: PlayedWeb) -> None:
+async def test_filters_hold_for_searches_and_for_pages(web: FakeWeb) -> None:
     filters = {"allowed_domains": ["b.example", "moved.example"], "blocked_domains": ["b.example"]}
     location = {"type": "approximate", "city": "Bonn", "timezone": None}
     browsing = await browser(web, filters=filters, user_location=location)
     await ask(browsing, "search", query="q", topn=99)
-    domains = Domains(allowed=("b.example", "moved.example"), blocked=("b.example",))
+    domains = DomainFilter(allowed=("b.example", "moved.example"), blocked=("b.example",))
     assert web.asked == [("q", 20, domains, location)]
     for url in ("https://a.example/", "https://b.example/", "https://moved.example/"):
         end = await ask(browsing, "open", id=url)
@@ -269,13 +276,13 @@ REFUSED: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED.values(), ids=REFUSED)
-async def test_what_no_search_can_have_is_refused(web: PlayedWeb, fields: Json, param: str) -> None:
+async def test_what_no_search_can_have_is_refused(web: FakeWeb, fields: Json, param: str) -> None:
     with pytest.raises(RequestError) as refused:
         await browser(web, **fields)
     assert refused.value.param == f"tools[0].{param}"
 
 
-async def test_a_later_response_knows_the_pages(web: PlayedWeb) -> None:
+async def test_a_later_response_knows_the_pages(web: FakeWeb) -> None:
     first = await browser(web)
     shown = [
         await ask(first, "search", query="bees"),
@@ -305,33 +312,33 @@ async def test_a_later_response_knows_the_pages(web: PlayedWeb) -> None:
         {"url": "https://a.example/"},
     ],
 )
-async def test_results_that_are_none_of_ours_open_nothing(web: PlayedWeb, result: Json) -> None:
+async def test_results_that_are_none_of_ours_open_nothing(web: FakeWeb, result: Json) -> None:
     foreign = i.WebSearchCall(action={"type": "search"}, results=(result,))
     browsing = await browser(web, foreign, i.WebSearchCall(), i.WebSearchCall(results=()))
     assert "No page is open yet" in text(await ask(browsing, "open"))
 
 
-async def test_only_pages_of_the_web_are_cited(web: PlayedWeb) -> None:
+async def test_only_pages_of_the_web_are_cited(web: FakeWeb) -> None:
     result = {"cursor": 0, "url": "javascript:alert(1)", "title": "t"}
     browsing = await browser(web, i.WebSearchCall(action={}, results=(result,)))
     assert browsing.cite("0†L0", 0, 1) is None
 
 
-async def test_only_the_latest_pages_are_kept_whole(web: PlayedWeb) -> None:
+async def test_only_the_latest_pages_are_kept_whole(web: FakeWeb) -> None:
     browsing = await browser(web)
-    for _ in range(MOST_OPEN + 1):
+    for _ in range(MAX_OPEN + 1):
         await ask(browsing, "open", id="https://a.example/")
     web.asked.clear()
-    await ask(browsing, "open", cursor=MOST_OPEN)
+    await ask(browsing, "open", cursor=MAX_OPEN)
     assert web.asked == []
     await ask(browsing, "open", cursor=0)
     assert web.asked == ["https://a.example/"]
 
 
-async def test_who_wants_nothing_asked_for_outside_gets_no_external_web(web: PlayedWeb) -> None:
+async def test_who_wants_nothing_asked_for_outside_gets_no_external_web(web: FakeWeb) -> None:
     def runs(**fields: Any) -> bool:
         tool = convert({"type": "web_search", **fields}, TOOL_TYPES["web_search"])
-        return Browsers(web).runs(tool)  # type: ignore[arg-type]
+        return WebSearchProvider(web).runs(tool)  # type: ignore[arg-type]
 
     assert [runs(), runs(external_web_access=True), runs(external_web_access=False)] == [1, 1, 0]
     web.is_external = False

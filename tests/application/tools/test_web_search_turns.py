@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from tests.application.conftest import House
-from tests.application.played_web import PlayedWeb
+from tests.application.fake_web import FakeWeb
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_chat
 from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import EngineRequest, Step
-from antiphon.application.tools.web_search import Browsers
+from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain import items as i
 
 FORMATS: dict[str, tuple[Callable[[], Any], type[Any]]] = {
@@ -62,7 +62,7 @@ async def searching(engine: RecordedEngine, request: pytest.FixtureRequest) -> H
     made = FORMATS[request.node.callspec.params["engine"]][0]()
     model = TokenModel(lambda: made, engine)
     await model.start()
-    return House(model=model, hosted=[Browsers(PlayedWeb())])
+    return House(model=model, hosted=[WebSearchProvider(FakeWeb())])
 
 
 def asked(*turns: Any) -> str:

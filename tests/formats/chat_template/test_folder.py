@@ -14,7 +14,7 @@ from antiphon.application.ports import Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import SettingsError
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import ToolChoice, ToolSpec
 
 TEMPLATE = """
 {%- for message in messages %}
@@ -112,7 +112,7 @@ def test_a_constraint_knows_whether_the_prompt_opens_the_reasoning(folder: Path)
     model = load(folder)
 
     def reasoning(**turn: Any) -> Any:
-        choice = Choice(mode="required")
+        choice = ToolChoice(mode="required")
         bound = model.constraint(hello(tools=[ToolSpec(name="look")], choice=choice, **turn))
         assert bound
         first = bound.value["format"]
