@@ -61,7 +61,6 @@ class Reader:
         self._folder = folder
         self._ports = {DEFAULT_PORT: str(port)}
         self._servers: dict[str, Server] = {}
-        self._ended: list[Server] = []
         self._interpreter: subprocess.Popen[str] | None = None
         self._answer: Any = None
         self._output = ""
@@ -82,7 +81,7 @@ class Reader:
         if self._interpreter is not None:
             self._interpreter.kill()
             self._interpreter.communicate(timeout=LIMIT_S)
-        for server in (*self._servers.values(), *self._ended):
+        for server in self._servers.values():
             server.close()
 
     def _do(self, block: Block, *, status: int) -> None:
@@ -146,10 +145,14 @@ class Reader:
             pytest.skip("there is no bwrap here: apt-get install bubblewrap")
         named = _PORT.search(rest)
         port = named[1] if named else DEFAULT_PORT
+        real = "0"
         if port in self._servers:  # as a reader would stop it, to start the next one
-            self._ended.append(self._servers.pop(port))
-            self._ended[-1].stop()
-        options = _PORT.sub("--port 0", self._here(rest))
+            self._wait_for_servers()
+            self._servers.pop(port).close()
+            real = self._ports[port]  # clients that the page has made still know it
+        elif port == DEFAULT_PORT:
+            assert self._interpreter is None, "the page must start a server before it makes clients"
+        options = _PORT.sub("", self._here(rest)) + f" --port {real}"
         self._servers[port] = Server(
             f". ./.exports\n{before} exec antiphon serve {options}",
             self._folder,
@@ -164,7 +167,6 @@ class Reader:
             "HOME": str(self._folder),
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             "PYTHONPATH": os.pathsep.join((str(PACKAGES), str(ROOT))),
-            "ANTIPHON_PORT": "0",
         }
 
     def _here(self, text: str) -> str:
@@ -230,11 +232,6 @@ class Server:
                     break
             assert self._port is not None, f"the server did not start: {''.join(said)}"
         return self._port
-
-    def stop(self) -> None:
-        """Tell it to stop; it need not have become ready."""
-        self.port()
-        self._process.terminate()
 
     def close(self) -> None:
         self._process.terminate()
