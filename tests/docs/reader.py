@@ -28,13 +28,11 @@ PACKAGES = Path(__file__).with_name("packages")
 LIMIT_S = 50
 DEFAULT_PORT = "8000"
 
-_SERVE = re.compile(
-    r"^(?P<before>(\w+=\S* )*)(?P<program>make serve|antiphon serve)\b(?P<rest>.*)$", re.S
-)
+_SERVE = re.compile(r"^(?P<before>(\w+=\S* )*)antiphon serve\b(?P<rest>.*)$", re.DOTALL)
+_MAKE = re.compile(r"^make (?P<verb>[\w-]+)( ARGS=\"(?P<arguments>.*)\")?")
 _PORT = re.compile(r"--port (\d+)")
 _READY = re.compile(r"is ready;.* url: http://127\.0\.0\.1:(?P<port>\d+)/v1")
 _NEEDS_SANDBOX = ("--code-interpreter", "--shell")
-_MAKE = re.compile(r"make (?P<verb>[\w-]+)")
 _NEEDS_MARK = re.compile(r"(\S*/)?(apt-get|docker|git|npm|pip|vllm)\b")
 _FAILED = "antiphon: "
 
@@ -112,12 +110,15 @@ class Reader:
     # --- commands ---------------------------------------------------------------------------------
 
     def _run(self, command: Command, *, status: int) -> None:
-        serve = _SERVE.match(command.text)
+        text = command.text
+        if make := _MAKE.match(text):
+            assert f"\n{make['verb']}:" in (ROOT / "Makefile").read_text(), text
+            if make["verb"] != "serve":
+                return  # it has run already, or is what runs this
+            text = f"antiphon serve {make['arguments'] or ''}"
+        serve = _SERVE.match(text)
         if serve is not None and not command.output:
             self._serve(serve["before"], serve["rest"].removesuffix("&"))
-            return
-        if make := _MAKE.match(command.text):
-            assert f"\n{make['verb']}:" in (ROOT / "Makefile").read_text(), command.text
             return
         assert not _NEEDS_MARK.match(command.text), f"`not run` must stand before {command.text}"
         self._wait_for_servers()
