@@ -42,12 +42,12 @@ class BrokenSite(Exception):
 def main() -> None:
     """Build the site, or say what is wrong with it."""
     try:
-        Staging().run()
+        Staging(STAGE).run()
         zensical = Path(sys.executable).with_name("zensical")
         subprocess.run([zensical, "build", "--strict", "--clean"], cwd=ROOT, check=True)
         _add_mermaid()
-        _check_navigation()
-        _check_html()
+        check_navigation()
+        check_html(SITE)
     except BrokenSite as error:
         sys.exit(f"The site is broken:\n{error}")
     except subprocess.CalledProcessError as error:
@@ -59,16 +59,17 @@ def main() -> None:
 
 
 class Staging:
-    """Writes the pages into STAGE, their links changed to what they are called in the site."""
+    """Writes the pages into a folder, their links changed to what they are called in the site."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._waiting = [HOME, *_own_pages()]
         self._staged: set[str] = set()
         self._broken: list[str] = []
 
     def run(self) -> None:
         """Raises: BrokenSite."""
-        shutil.rmtree(STAGE, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
         while self._waiting:
             path = self._waiting.pop()
             if path not in self._staged:
@@ -78,7 +79,7 @@ class Staging:
             raise BrokenSite("\n".join(sorted(self._broken)))
 
     def _stage(self, path: str) -> None:
-        source, staged = ROOT / path, STAGE / _staged_name(path)
+        source, staged = ROOT / path, self._folder / _staged_name(path)
         staged.parent.mkdir(parents=True, exist_ok=True)
         if source.suffix in PICTURES:
             shutil.copy(source, staged)
@@ -120,10 +121,12 @@ class Staging:
         """Return a page for a folder that has none of its own."""
         lines = [f"# {path}/", ""]
         for each in sorted((ROOT / path).iterdir()):
-            if each.is_file() and not each.name.startswith("."):
-                name = each.relative_to(ROOT).as_posix()
+            if not each.name.startswith((".", "__pycache__")):
+                name = _index_of(each.relative_to(ROOT).as_posix())
                 self._waiting.append(name)
-                lines.append(f"- [{each.name}]({_relative(_staged_name(name), _staged_name(path))})")
+                lines.append(
+                    f"- [{each.name}]({_relative(_staged_name(name), _staged_name(path))})"
+                )
         return _UNSEARCHED + "\n".join(lines) + "\n"
 
 
@@ -186,7 +189,7 @@ def _add_mermaid() -> None:
             page.write_text(text.replace("</head>", f"{tag}</head>", 1), encoding="utf-8")
 
 
-def _check_navigation() -> None:
+def check_navigation() -> None:
     """Raises: BrokenSite, for entries without a page, and for pages without an entry."""
     entries = set(_entries(tomllib.loads(CONFIG.read_text(encoding="utf-8"))["project"]["nav"]))
     pages = {_staged_name(path) for path in (HOME, *_own_pages())}
@@ -229,33 +232,33 @@ class Page(HTMLParser):
             (self.links if tag == "a" else self.assets).append(values["href"])
 
 
-def _check_html() -> None:
+def check_html(site: Path) -> None:
     """Raises: BrokenSite, for links and anchors that are not there, and assets of other hosts."""
-    pages = {page: Page(page.read_text(encoding="utf-8")) for page in SITE.rglob("*.html")}
+    pages = {page: Page(page.read_text(encoding="utf-8")) for page in site.rglob("*.html")}
     wrong = []
     for file, page in pages.items():
         wrong += [
-            f"{file.relative_to(SITE)}: {asset} is on another host"
+            f"{file.relative_to(site)}: {asset} is on another host"
             for asset in page.assets
             if urlsplit(asset).netloc
         ]
         wrong += [
-            f"{file.relative_to(SITE)}: {target} is not there"
+            f"{file.relative_to(site)}: {target} is not there"
             for target in (*page.links, *page.assets)
-            if not _leads_somewhere(target, file, pages)
+            if not _leads_somewhere(target, file, site, pages)
         ]
-    for style in SITE.rglob("*.css"):
+    for style in site.rglob("*.css"):
         if re.search(r"(url\(|@import )[\"']?(https?:)?//", style.read_text(encoding="utf-8")):
-            wrong.append(f"{style.relative_to(SITE)}: it loads from another host")
+            wrong.append(f"{style.relative_to(site)}: it loads from another host")
     if wrong:
         raise BrokenSite("\n".join(sorted(wrong)))
 
 
-def _leads_somewhere(target: str, file: Path, pages: dict[Path, Page]) -> bool:
+def _leads_somewhere(target: str, file: Path, site: Path, pages: dict[Path, Page]) -> bool:
     url = urlsplit(target)
     if url.scheme or url.netloc:
         return True
-    path = SITE if url.path.startswith("/") else file.parent
+    path = site if url.path.startswith("/") else file.parent
     found = Path(os.path.normpath(path / unquote(url.path).lstrip("/"))) if url.path else file
     if found.is_dir():
         found /= "index.html"

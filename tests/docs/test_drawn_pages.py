@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
-from types import ModuleType
-
 import pytest
 from tests.docs.reader import ROOT
+from tests.docs.scripts_of_docs import load
 
 from antiphon.entrypoints.settings import SETTINGS
 
 DRAWINGS = ("draw_settings", "draw_decisions")
 
 
-def drawing(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_the_page_is_fresh(name: str) -> None:
-    drawn = drawing(name)
+    drawn = load(name)
     assert drawn.PAGE.read_text(encoding="utf-8") == drawn.page(), "run `make docs`"
 
 
 def test_the_settings_page_has_every_setting() -> None:
-    page = drawing("draw_settings").page()
+    page = load("draw_settings").page()
     assert [name for name in SETTINGS if f"<br>`{name}` |" not in page] == []
 
 
 def test_the_index_of_decisions_has_every_record() -> None:
-    drawn = drawing("draw_decisions")
+    drawn = load("draw_decisions")
     records = {file.name for file in (ROOT / "docs" / "decisions").glob("0*.md")}
     assert {record.file for record in drawn.records().values()} == records
     assert [name for name in records if f"]({name})" not in drawn.page()] == []
@@ -42,13 +31,13 @@ def test_the_index_of_decisions_has_every_record() -> None:
 
 def test_a_decision_that_is_no_longer_in_force_names_its_successor() -> None:
     (line,) = (
-        line for line in drawing("draw_decisions").page().splitlines() if line.startswith("| 8 |")
+        line for line in load("draw_decisions").page().splitlines() if line.startswith("| 8 |")
     )
     assert "superseded by [34](0034-" in line
 
 
-def test_a_record_without_a_theme_stops_the_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = drawing("draw_decisions")
+def test_a_record_without_a_theme_stops_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = load("draw_decisions")
     monkeypatch.setattr(drawn, "THEMES", {**drawn.THEMES, "Architecture": (1, 5, 6, 13)})
     with pytest.raises(ValueError, match=r"see \[27\]"):
         drawn.page()
