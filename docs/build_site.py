@@ -27,7 +27,8 @@ MERMAID = ROOT / ".venv-docs" / "mermaid.min.js"
 MERMAID_IN_SITE = "assets/javascripts/mermaid.min.js"
 
 HOME = "README.md"
-PICTURES = {".svg", ".png"}
+STYLE = "docs/site.css"
+COPIED = {".css", ".png", ".svg"}
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".json": "json"}
 
 _CODE = re.compile(r"^( *)(`{3,}).*?^\1\2 *$|(?<!`)`[^`]+`(?!`)", re.MULTILINE | re.DOTALL)
@@ -63,7 +64,7 @@ class Staging:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._waiting = [HOME, *_own_pages()]
+        self._waiting = [HOME, STYLE, *_own_pages()]
         self._staged: set[str] = set()
         self._broken: list[str] = []
 
@@ -81,7 +82,7 @@ class Staging:
     def _stage(self, path: str) -> None:
         source, staged = ROOT / path, self._folder / _staged_name(path)
         staged.parent.mkdir(parents=True, exist_ok=True)
-        if source.suffix in PICTURES:
+        if source.suffix in COPIED:
             shutil.copy(source, staged)
         elif source.suffix == ".md":
             staged.write_text(self._with_links(path), encoding="utf-8")
@@ -150,7 +151,7 @@ def _staged_name(path: str) -> str:
         return "index.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    if PurePosixPath(path).suffix in {".md", *PICTURES}:
+    if PurePosixPath(path).suffix in {".md", *COPIED}:
         return f"source/{path}"
     return f"source/{path}/index.md" if (ROOT / path).is_dir() else f"source/{path}.md"
 

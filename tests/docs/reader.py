@@ -123,7 +123,11 @@ class Reader:
         assert not _NEEDS_MARK.match(command.text), f"`not run` must stand before {command.text}"
         self._wait_for_servers()
         ran = subprocess.run(
-            ["bash", "-c", f". ./.exports\n{self._here(command.text)}\nexport -p > ./.exports"],
+            [
+                "bash",
+                "-c",
+                f". ./.exports\nset -e\n{self._here(command.text)}\nexport -p > ./.exports",
+            ],
             cwd=self._folder,
             env=self._environment(),
             stdout=subprocess.PIPE,
