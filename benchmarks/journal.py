@@ -71,7 +71,7 @@ async def write(log: MemoryEventLog, journal: Journal, name: str, given: list[li
 
 async def journal_of(store: Store, log: MemoryEventLog, name: str, *, durable: bool) -> Journal:
     run = run_of(name)
-    first = [*run.start(), *run.begin()]
+    first = [*run.open(), *run.start()]
     new = NewRun(owner="srv_1", events=encode_chunk(first) if durable else None)
     await store.create("t", StoredResponse(response=run.response, run=new))
     await log.create(name)

@@ -184,7 +184,7 @@ async def responses(directory: Path) -> None:
 
     number = 200_000
     await repeat("sqlite: get", get, 2_000)
-    await repeat("sqlite: use", lambda: store.use("tenant"), 2_000)
+    await repeat("sqlite: use", lambda: store.usage("tenant"), 2_000)
     await repeat("sqlite: conversation of 30 responses, 60 items", context, 500)
 
     async def stay_busy() -> None:

@@ -91,14 +91,14 @@ class Sequencer:
         """Whether anything was shown of what the model did."""
         return bool(self._output) or self._open is not None
 
-    def start(self) -> list[e.Event]:
+    def open(self) -> list[e.Event]:
         """Return `created`, and `queued` where the response waits for a worker."""
         events: list[e.Event] = [e.Created(response=self.response)]
         if self.response.status == "queued":
             events.append(e.Queued(response=self.response))
         return self._number(events)
 
-    def begin(self) -> list[e.Event]:
+    def start(self) -> list[e.Event]:
         """Return `in_progress`: the first turn is about to run."""
         self.response = replace(self.response, status="in_progress")
         return self._number([e.InProgress(response=self.response)])

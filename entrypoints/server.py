@@ -174,7 +174,7 @@ async def _serve(settings: Settings) -> None:
             models=list(served.models.by_name),
             url=served.url,
             engine=settings.engine,
-            format=", ".join(model.writes for model in served.models.all),
+            format=", ".join(model.format_name for model in served.models.all),
             store=settings.shown_store,
             durability=getattr(container.store(), "durability", None),
             containers=getattr(container.sandboxes(), "limited_by", None),
@@ -190,8 +190,10 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     await store.start()
     stack.push_async_callback(store.aclose)
     await start_sealing(container)  # before anything of the store is touched
-    await stack.enter_async_context(_beside(container.sweep().every(settings.sweep_s)))
-    await stack.enter_async_context(_beside(container.send_deliveries().every(LOOK_FOR_NOTICES_S)))
+    await stack.enter_async_context(_beside(container.sweep().run_every(settings.sweep_s)))
+    await stack.enter_async_context(
+        _beside(container.send_deliveries().run_every(LOOK_FOR_NOTICES_S))
+    )
     await start_keys(container)
     prompts = container.prompts()
     if prompts is not None:
@@ -208,7 +210,7 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
         await embeddings.start()
     await stack.enter_async_context(_beside(container.index_files().run_forever()))
     await stack.enter_async_context(
-        _beside(container.sweep_vector_stores().every(settings.sweep_s))
+        _beside(container.sweep_vector_stores().run_every(settings.sweep_s))
     )
     tool_servers = container.tool_servers()
     if tool_servers is not None:

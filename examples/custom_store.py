@@ -100,9 +100,9 @@ class JournalStore:
         if self._failure is not None:
             raise self._failure
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         # Which runs are free depends on the time: what was taken is written, not what was asked.
-        taken: list[LeasedRun] = await self._read("take")(owner, limit=limit, waiting=waiting)
+        taken: list[LeasedRun] = await self._read("lease_runs")(owner, limit=limit, waiting=waiting)
         for one in taken:
             where = {"tenant": one.lease.tenant, "response_id": one.lease.response_id}
             self._append(CALLS["take_over"](owner=owner, **where))

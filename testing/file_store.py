@@ -31,7 +31,7 @@ class FileStoreContract:
         await files.add(US, a_file(), CONTENT)
         assert await files.get(US, a_file().id) == a_file()
         assert await files.content(US, a_file().id) == CONTENT
-        assert await files.all(US) == [a_file()]
+        assert await files.list_all(US) == [a_file()]
 
     async def test_content_is_read_in_pieces_too(self, files: FileStore) -> None:
         long = CONTENT * 1000
@@ -48,19 +48,23 @@ class FileStoreContract:
     async def test_files_are_listed_oldest_first(self, files: FileStore) -> None:
         for number in (1, 2, 3):
             await files.add(US, a_file(number), CONTENT)
-        assert [file.id for file in await files.all(US)] == ["file-0001", "file-0002", "file-0003"]
+        assert [file.id for file in await files.list_all(US)] == [
+            "file-0001",
+            "file-0002",
+            "file-0003",
+        ]
 
     async def test_a_deleted_file_is_unknown(self, files: FileStore) -> None:
         await files.add(US, a_file(1), CONTENT)
         await files.add(US, a_file(2), CONTENT)
         await files.delete(US, a_file(1).id)
         await self._is_unknown(files, US, a_file(1).id)
-        assert await files.all(US) == [a_file(2)]
+        assert await files.list_all(US) == [a_file(2)]
 
     async def test_another_tenants_file_is_unknown(self, files: FileStore) -> None:
         await files.add(US, a_file(), CONTENT)
         await self._is_unknown(files, THEM, a_file().id)
-        assert await files.all(THEM) == []
+        assert await files.list_all(THEM) == []
         assert await files.content(US, a_file().id) == CONTENT
 
     @pytest.mark.parametrize(
@@ -74,7 +78,7 @@ class FileStoreContract:
     async def test_many_at_once_are_all_there(self, files: FileStore) -> None:
         many = [a_file(number) for number in range(20)]
         await asyncio.gather(*(files.add(US, file, CONTENT) for file in many))
-        assert await files.all(US) == many
+        assert await files.list_all(US) == many
 
     async def _is_unknown(self, files: FileStore, tenant: str, file_id: str) -> None:
         for method in (files.get, files.content, files.delete):

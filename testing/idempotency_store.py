@@ -160,7 +160,7 @@ class IdempotencyStoreContract(StoreFixtures):
         with pytest.raises(IdempotencyKeyInUse):
             await store.create(US, late)
         assert await unknown(store.get(US, "resp_a"))
-        assert (await store.use(US)).responses == 0
+        assert (await store.usage(US)).responses == 0
         await another.create(US, running("b", run=NewRun(owner="srv_b", key="key")))
         assert await holder(store) == "b"
 

@@ -38,7 +38,7 @@ def ids(deliveries: Sequence[WebhookDelivery]) -> list[str]:
 
 
 async def due(store: Store, *, limit: int = 100, claim_s: float = 60) -> list[str]:
-    return ids(await store.due(limit=limit, claim_s=claim_s))
+    return ids(await store.claim_due(limit=limit, claim_s=claim_s))
 
 
 @pytest.mark.asyncio
@@ -52,7 +52,7 @@ class OutboxContract(StoreFixtures):
         self, store: Store, another: Store
     ) -> None:
         await leave_notices(store, "x", "y")
-        found = await another.due(limit=10, claim_s=60)
+        found = await another.claim_due(limit=10, claim_s=60)
         assert sorted(found, key=lambda one: one.id) == [delivery("x"), delivery("y")]
 
     async def test_nobody_else_is_given_a_notice_that_is_held(
@@ -68,7 +68,7 @@ class OutboxContract(StoreFixtures):
         attempts: list[int] = []
 
         async def are_enough() -> bool:
-            found = await store.due(limit=10, claim_s=0.05)
+            found = await store.claim_due(limit=10, claim_s=0.05)
             attempts.extend(one.attempts for one in found)
             return len(attempts) >= 4
 

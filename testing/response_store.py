@@ -257,7 +257,7 @@ async def is_gone(store: Store, name: str, *, tenant: str = US) -> bool:
             await unknown(store.context(tenant, response_id)),
             await unknown(store.delete(tenant, response_id)),
             not await end(store, finished(name), tenant),
-            response_id not in [lease.response_id for lease in await store.held(OWNER)],
+            response_id not in [lease.response_id for lease in await store.held_leases(OWNER)],
         ]
     )
 
@@ -421,7 +421,7 @@ class ResponseStoreContract(StoreFixtures):
         await keep(store, "a", after="a")
         assert await context_of(store, "a") == turns("a")
         await store.delete(US, "resp_a")
-        assert (await store.use(US)) == StorageUsage()
+        assert (await store.usage(US)) == StorageUsage()
 
     async def test_a_parent_that_is_unknown_deleted_or_foreign_is_no_parent(
         self, store: Store
@@ -711,7 +711,7 @@ class ResponseStoreContract(StoreFixtures):
         await store.leave(OWNER)
         assert await is_locked(claim(another, "a", "two", owner="srv_b"))
         assert await is_locked(another.add_items(US, "conv_a", [item("y")]))
-        [taken] = await another.take("srv_b", limit=1)
+        [taken] = await another.lease_runs("srv_b", limit=1)
         assert await another.finish(taken.lease, finished("one", within="a"))
         assert await items_of(store, "a") == ["x", *turns("one")]
         await claim(another, "a", "two", owner="srv_b")
@@ -768,32 +768,32 @@ class ResponseStoreContract(StoreFixtures):
     # --- what a tenant has ------------------------------------------------------------------------
 
     async def test_nothing_is_used_at_first(self, store: Store) -> None:
-        assert await store.use(US) == StorageUsage()
+        assert await store.usage(US) == StorageUsage()
 
     async def test_the_responses_of_a_tenant_are_counted(self, store: Store) -> None:
         await keep(store, "done")
         await store.create(US, running("runs"))
         await store.create(US, running("waits", run=NewRun()))
         await keep(store, "foreign", tenant=THEM)
-        use = await store.use(US)
+        use = await store.usage(US)
         assert (use.responses, use.waiting) == (3, 1)
         await store.delete(US, "resp_waits")
         await store.delete(US, "resp_done")
-        use = await store.use(US)
+        use = await store.usage(US)
         assert (use.responses, use.waiting) == (1, 0)
 
     async def test_a_run_waits_until_it_is_taken_and_when_it_is_given_back(
         self, store: Store
     ) -> None:
         await store.create(US, running("a", run=NewRun()))
-        [taken] = await store.take(OWNER, limit=1)
-        assert (await store.use(US)).waiting == 0
+        [taken] = await store.lease_runs(OWNER, limit=1)
+        assert (await store.usage(US)).waiting == 0
         assert await store.give_back(taken.lease)
-        assert (await store.use(US)).waiting == 1
+        assert (await store.usage(US)).waiting == 1
 
     async def test_the_bytes_of_items_bodies_and_logs_are_counted(self, store: Store) -> None:
         async def used() -> int:
-            return (await store.use(US)).bytes
+            return (await store.usage(US)).bytes
 
         await converse(store, "other")
         at_first, size = await used(), 100_000
@@ -872,7 +872,7 @@ class ResponseStoreContract(StoreFixtures):
             assert await context_of(store, name) == turns("root", name)
 
         await asyncio.gather(*[client(str(n)) for n in range(50)])
-        assert await store.held(OWNER) == []
+        assert await store.held_leases(OWNER) == []
 
     async def test_of_many_that_finish_a_response_one_succeeds(self, store: Store) -> None:
         await store.create(US, running("a"))

@@ -84,7 +84,7 @@ def names(taken: Sequence[LeasedRun]) -> list[str]:
 async def take(store: Store, owner: str = NEXT, *, limit: int = 100) -> list[LeasedRun]:
     """Take as an owner that is alive."""
     await alive(store, owner)
-    return await store.take(owner, limit=limit)
+    return await store.lease_runs(owner, limit=limit)
 
 
 async def take_over(store: Store, name: str, owner: str = NEXT) -> LeasedRun | None:
@@ -202,7 +202,7 @@ class RunStoreContract(StoreFixtures):
             )
         assert await log_of(store, "a") == [chunk(0, 2), chunk(2, 3)]
         assert (await store.get(US, "resp_a")).status == "in_progress"
-        assert await store.due(limit=10, claim_s=60) == []
+        assert await store.claim_due(limit=10, claim_s=60) == []
         assert await store.append(lease("a"), chunk(5))
 
     async def test_a_log_that_was_not_begun_is_not_kept(self, store: Store) -> None:
@@ -315,7 +315,7 @@ class RunStoreContract(StoreFixtures):
         assert not await writes(store, lease("a"))
         assert not await store.append(lease("a"), chunk(0, 2))
         assert await state_of(store) == before
-        assert await store.due(limit=10, claim_s=60) == []
+        assert await store.claim_due(limit=10, claim_s=60) == []
 
     @pytest.mark.parametrize(
         "void",
@@ -329,7 +329,7 @@ class RunStoreContract(StoreFixtures):
         assert not await writes(store, void)
         assert await log_of(store, "a") == [chunk(0, 2)]
         assert (await store.get(US, "resp_a")).status == "in_progress"
-        assert await store.held(OWNER) == [lease("a")]
+        assert await store.held_leases(OWNER) == [lease("a")]
 
     async def test_nobody_has_the_lease_of_a_run_that_waits(self, store: Store) -> None:
         await store.create(US, waiting("a"))
@@ -359,7 +359,7 @@ class RunStoreContract(StoreFixtures):
         )
         assert await another.get(US, "resp_a") == finished("a")
         assert await log_of(another, "a") == [chunk(0, 2), chunk(2, 5)]
-        found = await another.due(limit=10, claim_s=60)
+        found = await another.claim_due(limit=10, claim_s=60)
         assert sorted(one.id for one in found) == ["evt_0", "evt_1", "evt_2"]
 
     async def test_of_many_ends_one_is_written_with_its_events_and_notices(
@@ -377,7 +377,7 @@ class RunStoreContract(StoreFixtures):
         number = won.index(True)
         assert (await store.get(US, "resp_a")).model == f"m{number}"
         assert (await log_of(store, "a"))[-1].body == b"%d" % number
-        assert [one.id for one in await store.due(limit=30, claim_s=60)] == [f"evt_{number}"]
+        assert [one.id for one in await store.claim_due(limit=30, claim_s=60)] == [f"evt_{number}"]
 
     # --- taking -----------------------------------------------------------------------------------
 
@@ -428,16 +428,16 @@ class RunStoreContract(StoreFixtures):
         assert names(taken) == ["never_alive", "left"]
         assert [one.job for one in taken] == [b"job", None]
         assert {one.lease.epoch for one in taken} == {2}
-        assert await another.held(NEXT) == [one.lease for one in taken]
+        assert await another.held_leases(NEXT) == [one.lease for one in taken]
 
     async def test_who_is_dead_itself_does_not_take_again_what_it_has(
         self, store: Store, another: Store
     ) -> None:
         await store.create(US, waiting("a"))
         await store.create(US, running("b"))
-        assert names(await store.take(OWNER, limit=9)) == ["a"]
-        assert await store.take(OWNER, limit=9) == []
-        assert len(await store.held(OWNER)) == 2
+        assert names(await store.lease_runs(OWNER, limit=9)) == ["a"]
+        assert await store.lease_runs(OWNER, limit=9) == []
+        assert len(await store.held_leases(OWNER)) == 2
         assert names(await take(another)) == ["a", "b"]
 
     async def test_who_has_no_room_takes_what_the_dead_have_left_alone(
@@ -447,12 +447,12 @@ class RunStoreContract(StoreFixtures):
             await store.create(US, waiting(name))
         assert names(await take(store, limit=2)) == ["a", "b"]
         await alive(another, "srv_full")
-        assert await another.take("srv_full", limit=9, waiting=False) == []
+        assert await another.lease_runs("srv_full", limit=9, waiting=False) == []
         await store.leave(NEXT)
-        assert names(await another.take("srv_full", limit=1, waiting=False)) == ["a"]
-        assert names(await another.take("srv_full", limit=9, waiting=False)) == ["b"]
-        assert await another.take("srv_full", limit=9, waiting=False) == []
-        assert names(await another.take("srv_full", limit=9)) == ["c"]
+        assert names(await another.lease_runs("srv_full", limit=1, waiting=False)) == ["a"]
+        assert names(await another.lease_runs("srv_full", limit=9, waiting=False)) == ["b"]
+        assert await another.lease_runs("srv_full", limit=9, waiting=False) == []
+        assert names(await another.lease_runs("srv_full", limit=9)) == ["c"]
 
     async def test_no_more_is_taken_than_asked_for(self, store: Store) -> None:
         for number in range(5):
@@ -469,14 +469,14 @@ class RunStoreContract(StoreFixtures):
         takers = [f"srv_{number}" for number in range(20)]
         await alive(store, *takers)
         taken = await asyncio.gather(
-            *[(store, another)[n % 2].take(one, limit=3) for n, one in enumerate(takers)]
+            *[(store, another)[n % 2].lease_runs(one, limit=3) for n, one in enumerate(takers)]
         )
         found = [name for one in taken for name in names(one)]
         assert len(found) == len(set(found))
         rest = names(await take(store))
         assert sorted([*found, *rest]) == sorted(wanted)
         for owner, runs in zip(takers, taken, strict=True):
-            held = await store.held(owner)
+            held = await store.held_leases(owner)
             assert sorted(names(runs)) == sorted(one.response_id[5:] for one in held)
 
     async def test_each_taking_has_a_higher_epoch(self, store: Store) -> None:
@@ -502,8 +502,8 @@ class RunStoreContract(StoreFixtures):
         await store.create(US, logged("a"))
         taken = await take_over(another, "a")
         assert taken == LeasedRun(lease=lease("a", 2), response=logged("a").response, job=b"job")
-        assert await store.held(OWNER) == []
-        assert await store.held(NEXT) == [lease("a", 2)]
+        assert await store.held_leases(OWNER) == []
+        assert await store.held_leases(NEXT) == [lease("a", 2)]
 
     async def test_a_run_that_waits_is_taken_over(self, store: Store) -> None:
         await store.create(US, waiting("a"))
@@ -540,13 +540,13 @@ class RunStoreContract(StoreFixtures):
         await alive(store, OWNER)
         await store.create(US, logged("a"))
         assert await store.give_back(lease("a"))
-        assert await store.held(OWNER) == []
+        assert await store.held_leases(OWNER) == []
         [taken] = await take(store)
         assert taken.lease == lease("a", 2)
         assert await store.append(taken.lease, chunk(2))
 
     async def test_leases_that_an_owner_has_are_listed(self, store: Store, another: Store) -> None:
-        assert await store.held(OWNER) == []
+        assert await store.held_leases(OWNER) == []
         for name in ("kept", "done", "deleted", "lost", "returned"):
             await store.create(US, logged(name))
         await store.create(THEM, logged("foreign"))
@@ -557,7 +557,7 @@ class RunStoreContract(StoreFixtures):
         assert await take_over(another, "lost")
         assert await store.give_back(lease("returned"))
         for one in (store, another):
-            held = await one.held(OWNER)
+            held = await one.held_leases(OWNER)
             assert sorted(found.response_id for found in held) == ["resp_foreign", "resp_kept"]
             assert lease("foreign", tenant=THEM) in held
 
@@ -662,4 +662,4 @@ async def state_of(store: Store) -> object:
         response = await store.get(US, "resp_a")
     except NotFound:
         return None
-    return as_json(response), await log_of(store, "a"), await store.held(NEXT)
+    return as_json(response), await log_of(store, "a"), await store.held_leases(NEXT)

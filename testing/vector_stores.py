@@ -57,7 +57,7 @@ def vectors(*each: Sequence[float], model: str = "small") -> Vectors:
 
 async def job_of(stores: VectorStores, file_id: str) -> IndexJob:
     return next(
-        job for job in await stores.due(limit=100, claim_s=HOLD_S) if job.file_id == file_id
+        job for job in await stores.claim_due(limit=100, claim_s=HOLD_S) if job.file_id == file_id
     )
 
 
@@ -102,18 +102,18 @@ class VectorStoresContract:
         )
         await stores.create(US, store)
         assert await stores.get(US, store.id) == store
-        assert await stores.all(US) == [store]
+        assert await stores.list_all(US) == [store]
 
     async def test_vector_stores_are_listed_oldest_first(self, stores: VectorStores) -> None:
         for number in (2, 1, 3):
             await stores.create(US, a_store(number))
-        assert [store.id for store in await stores.all(US)] == ["vs_2", "vs_1", "vs_3"]
+        assert [store.id for store in await stores.list_all(US)] == ["vs_2", "vs_1", "vs_3"]
 
     async def test_what_is_changed_leaves_the_files(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await indexed(stores, "a", "hello")
         changed = a_store(name="other", metadata={}, last_active_at=1_790_000_500)
-        await stores.change(US, changed)
+        await stores.update(US, changed)
         kept = await stores.get(US, "vs_1")
         assert (kept.name, kept.metadata, kept.last_active_at) == ("other", {}, 1_790_000_500)
         assert kept.file_counts.completed == 1
@@ -147,7 +147,7 @@ class VectorStoresContract:
         await stores.create(THEM, a_store(2))
         await self._is_unknown(stores, THEM)
         assert await found(stores, "hello", tenant=THEM) == []
-        assert [store.id for store in await stores.all(THEM)] == ["vs_2"]
+        assert [store.id for store in await stores.list_all(THEM)] == ["vs_2"]
         await stores.forget_file(THEM, "file-a")
         assert texts(await found(stores, "hello")) == ["hello"]
 
@@ -204,17 +204,17 @@ class VectorStoresContract:
     async def test_one_of_many_gets_a_job(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file(f"{number}") for number in range(10)])
-        asked = await asyncio.gather(*(stores.due(limit=4, claim_s=HOLD_S) for _ in range(5)))
+        asked = await asyncio.gather(*(stores.claim_due(limit=4, claim_s=HOLD_S) for _ in range(5)))
         given = [job.file_id for jobs in asked for job in jobs]
         assert sorted(given) == sorted(f"file-{number}" for number in range(10))
-        assert await stores.due(limit=4, claim_s=HOLD_S) == []
+        assert await stores.claim_due(limit=4, claim_s=HOLD_S) == []
 
     async def test_a_job_that_was_not_held_is_due_again(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file("a"), a_file("b")])
-        first, held = await stores.due(limit=2, claim_s=0)
-        assert await stores.hold(held, HOLD_S)
-        [again] = await stores.due(limit=2, claim_s=HOLD_S)
+        first, held = await stores.claim_due(limit=2, claim_s=0)
+        assert await stores.extend_claim(held, HOLD_S)
+        [again] = await stores.claim_due(limit=2, claim_s=HOLD_S)
         assert (again.file_id, again.attempt) == (first.file_id, 2)
 
     async def test_a_later_attempt_voids_and_replaces_the_one_before(
@@ -222,12 +222,12 @@ class VectorStoresContract:
     ) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file("a")])
-        [first] = await stores.due(limit=1, claim_s=0)
+        [first] = await stores.claim_due(limit=1, claim_s=0)
         await stores.add_chunks(first, [TextChunk(text="hello half")], None, first=True)
-        [second] = await stores.due(limit=1, claim_s=HOLD_S)
+        [second] = await stores.claim_due(limit=1, claim_s=HOLD_S)
         assert not await stores.add_chunks(first, [TextChunk(text="hello")], None, first=False)
         assert not await stores.finish(first)
-        assert not await stores.hold(first, HOLD_S)
+        assert not await stores.extend_claim(first, HOLD_S)
         await stores.add_chunks(second, [TextChunk(text="hello whole")], None, first=True)
         assert await stores.finish(second)
         assert texts(await found(stores, "hello")) == ["hello whole"]
@@ -281,7 +281,7 @@ class VectorStoresContract:
             "file-b",
             "file-c",
         ]
-        jobs = await stores.due(limit=10, claim_s=HOLD_S)
+        jobs = await stores.claim_due(limit=10, claim_s=HOLD_S)
         await stores.finish(jobs[0])
         going_on = await stores.batch(US, "vs_1", "vsfb_1")
         assert going_on.status == "in_progress"
@@ -290,7 +290,7 @@ class VectorStoresContract:
         assert cancelled.status == "cancelled"
         assert cancelled.file_counts == FileCounts(completed=1, cancelled=2, total=3)
         assert not await stores.finish(jobs[1])
-        assert await stores.hold(jobs[3], HOLD_S)
+        assert await stores.extend_claim(jobs[3], HOLD_S)
 
     async def test_better_passages_score_higher(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
@@ -385,7 +385,7 @@ class VectorStoresContract:
     async def _is_unknown(self, stores: VectorStores, tenant: str) -> None:
         asking = (
             stores.get(tenant, "vs_1"),
-            stores.change(tenant, a_store()),
+            stores.update(tenant, a_store()),
             stores.touch(tenant, a_store()),
             stores.delete(tenant, "vs_1"),
             stores.add_files(tenant, "vs_1", [a_file("x")]),

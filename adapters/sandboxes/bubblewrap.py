@@ -176,7 +176,7 @@ class BubblewrapSandboxes(Sandboxes):
         sandbox = self._open.get(sandbox_id)
         return sandbox if sandbox is not None and sandbox.tenant == tenant else None
 
-    def all(self, tenant: str) -> list[Sandbox]:
+    def list_all(self, tenant: str) -> list[Sandbox]:
         return [each for each in self._open.values() if each.tenant == tenant]
 
     async def _start_for(self, sandbox: BubblewrapSandbox) -> Process:
@@ -280,7 +280,7 @@ class BubblewrapSandbox(Sandbox):
     def last_active_at(self) -> int:
         return int(time.time() - (time.monotonic() - self.used_at))
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         async with self._using():
             pass
 

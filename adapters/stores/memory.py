@@ -316,7 +316,7 @@ class MemoryStore(Store):
         self._find(tenant, response_id)
         self._forget(tenant, response_id)
 
-    async def use(self, tenant: str) -> StorageUsage:
+    async def usage(self, tenant: str) -> StorageUsage:
         waiting = [kept for kept in self._unfinished.values() if kept.owner is None]
         return StorageUsage(
             responses=self._responses[tenant],
@@ -398,7 +398,7 @@ class MemoryStore(Store):
     async def leave(self, owner: str) -> None:
         self._alive_until.pop(owner, None)
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         running = self._unfinished.values()
         others = (kept for kept in running if kept.owner != owner)
         asked = (kept for kept in others if waiting or kept.owner is not None)
@@ -416,7 +416,7 @@ class MemoryStore(Store):
         kept.owner = None
         return True
 
-    async def held(self, owner: str) -> list[Lease]:
+    async def held_leases(self, owner: str) -> list[Lease]:
         return [
             Lease(tenant=tenant, response_id=response_id, epoch=kept.epoch)
             for (tenant, response_id), kept in self._unfinished.items()
@@ -494,7 +494,7 @@ class MemoryStore(Store):
 
     # --- notices ----------------------------------------------------------------------------------
 
-    async def due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         now = self._steady()
         found = sorted(
             (due for due in self._outbox.values() if due.at <= now), key=lambda due: due.at

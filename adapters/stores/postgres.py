@@ -201,7 +201,7 @@ class PostgresStore(Store):
         if not await self._server.in_transaction(work):
             raise _no_response(response_id)
 
-    async def use(self, tenant: str) -> StorageUsage:
+    async def usage(self, tenant: str) -> StorageUsage:
         [(responses, size, waiting)] = await self._server.fetch(sql.USAGE, tenant, again=True)
         return StorageUsage(responses=responses, bytes=size, waiting=waiting)
 
@@ -321,7 +321,7 @@ class PostgresStore(Store):
     async def leave(self, owner: str) -> None:
         await self._server.fetch(sql.LEAVE, owner, again=True)
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         rows = await self._server.fetch(sql.TAKE, owner, limit, waiting)
         return [_taken(row) for row in rows]
 
@@ -337,7 +337,7 @@ class PostgresStore(Store):
         which = (lease.tenant, lease.response_id, lease.epoch)
         return bool(await self._server.fetch(sql.GIVE_BACK, *which, again=True))
 
-    async def held(self, owner: str) -> list[Lease]:
+    async def held_leases(self, owner: str) -> list[Lease]:
         return [
             Lease(tenant=tenant, response_id=response_id, epoch=epoch)
             for tenant, response_id, epoch in await self._server.fetch(sql.HELD, owner, again=True)
@@ -407,7 +407,7 @@ class PostgresStore(Store):
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         return [
             WebhookDelivery(id=id_, tenant=tenant, endpoint=endpoint, body=body, attempts=attempts)
             for id_, tenant, endpoint, body, attempts in await self._server.fetch(

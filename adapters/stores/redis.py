@@ -173,7 +173,7 @@ class RedisStore(Store):
         if outcome != b"ok":
             raise _no_response(response_id)
 
-    async def use(self, tenant: str) -> StorageUsage:
+    async def usage(self, tenant: str) -> StorageUsage:
         found = await self._redis.run("use", tenant=quote(tenant, safe=""))
         responses, size, waiting = (int(count or 0) for count in found)
         return StorageUsage(responses=responses, bytes=size, waiting=waiting)
@@ -283,7 +283,7 @@ class RedisStore(Store):
     async def leave(self, owner: str) -> None:
         await self._redis.run("leave", owner=owner)
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         taken = await self._redis.run("take", owner=owner, limit=limit, waiting=waiting)
         return [_taken(*run) for run in taken]
 
@@ -299,7 +299,7 @@ class RedisStore(Store):
         [outcome] = await self._redis.run("give_back", **_lease(lease))
         return _written(outcome, lease)
 
-    async def held(self, owner: str) -> list[Lease]:
+    async def held_leases(self, owner: str) -> list[Lease]:
         return [_leased(*one) for one in await self._redis.run("held", owner=owner)]
 
     async def append(self, lease: Lease, events: EventChunk) -> bool:
@@ -362,7 +362,7 @@ class RedisStore(Store):
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
         await self._redis.run("unreserve", taken=_ref(tenant, key), ref=_ref(tenant, response_id))
 
-    async def due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         found = await self._redis.run("due", limit=limit, hold_s=claim_s)
         return [_notice(*one) for one in found]
 

@@ -34,7 +34,7 @@ async def round_trips(store: Store) -> bool:
             "", StoredResponse(response=proof, expires_at=time.time() + _KEPT_S, run=run)
         )
         proved = [
-            await store.held(name) == [lease],
+            await store.held_leases(name) == [lease],
             await store.append(lease, last),
             (await store.events("", name)).chunks == [first, last],
             await store.finish(lease, done),

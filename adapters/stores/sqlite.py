@@ -199,7 +199,7 @@ class SqliteStore(Store):
             raise runs.no_response(response_id)
         self._news.tell(tenant, response_id)
 
-    async def use(self, tenant: str) -> StorageUsage:
+    async def usage(self, tenant: str) -> StorageUsage:
         [(responses, size, waiting)] = await self._select(USAGE, tenant)
         return StorageUsage(responses=responses, bytes=size, waiting=waiting)
 
@@ -292,7 +292,7 @@ class SqliteStore(Store):
     async def leave(self, owner: str) -> None:
         await self._change(runs.LEAVE, owner)
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         # Most of the time there is nothing: asking keeps no other process from writing.
         if limit < 1 or not await self._select(runs.CAN_TAKE, self._uptime(), waiting):
             return []
@@ -304,7 +304,7 @@ class SqliteStore(Store):
     async def give_back(self, lease: Lease) -> bool:
         return bool(await self._change(runs.GIVE_BACK, *runs.lease_row(lease)))
 
-    async def held(self, owner: str) -> list[Lease]:
+    async def held_leases(self, owner: str) -> list[Lease]:
         return [
             Lease(tenant=tenant, response_id=response_id, epoch=epoch)
             for tenant, response_id, epoch in await self._select(runs.HELD, owner)
@@ -351,7 +351,7 @@ class SqliteStore(Store):
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         if not await self._select(IS_ANY_DUE, self._clock()):
             return []
         rows = await self._file.write(partial(_due, limit, claim_s, self._clock()))

@@ -105,7 +105,7 @@ class SqliteVectorStores(VectorStores):
 
         await self._file.write(work)
 
-    async def all(self, tenant: str) -> list[VectorStore]:
+    async def list_all(self, tenant: str) -> list[VectorStore]:
         return await self._file.read(lambda db: _stores(db, tenant))
 
     async def get(self, tenant: str, store_id: str) -> VectorStore:
@@ -115,7 +115,7 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.read(work)
 
-    async def change(self, tenant: str, store: VectorStore) -> None:
+    async def update(self, tenant: str, store: VectorStore) -> None:
         def work(db: apsw.Connection) -> None:
             db.execute(
                 "UPDATE stores SET last_active_at = ?, expires_at = ?, described = ? WHERE key = ?",
@@ -254,7 +254,7 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.write(work)
 
-    async def due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
         now = self._now()
 
         def work(db: apsw.Connection) -> list[IndexJob]:
@@ -282,7 +282,7 @@ class SqliteVectorStores(VectorStores):
             return []
         return await self._file.write(work)
 
-    async def hold(self, job: IndexJob, seconds: float) -> bool:
+    async def extend_claim(self, job: IndexJob, seconds: float) -> bool:
         until = self._now() + seconds
 
         def work(db: apsw.Connection) -> bool:

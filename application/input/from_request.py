@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -39,15 +38,6 @@ VERBOSITY = {
 
 TIERS = {"auto": "default", "fast": "priority"}
 """How a tier is echoed where not by its own name."""
-
-
-def sealing(
-    request: CreateResponse, seal: Callable[[str, str], str], tenant: str
-) -> Callable[[str], str] | None:
-    """Return what seals the response's reasoning, None where nobody asked for that."""
-    if "reasoning.encrypted_content" not in (request.include or ()):
-        return None
-    return partial(seal, tenant)
 
 
 def response_of(

@@ -18,7 +18,7 @@ class Models:
     def by_name(self) -> Mapping[str, Model]:
         return {name: model for model in self.all for name in model.names}
 
-    def named(self, name: str) -> Model:
+    def get(self, name: str) -> Model:
         """Raises: RequestError, for a request that asks for a model we do not have."""
         for model in self.all:
             if name in model.names:

@@ -51,7 +51,7 @@ class TokenModel(Model):
         return self._engine.models
 
     @property
-    def writes(self) -> str:
+    def format_name(self) -> str:
         return self._format.name
 
     @property
@@ -87,7 +87,7 @@ class TokenModel(Model):
             prompt = await self._rendered(turn)
         return len(prompt.token_ids)
 
-    async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
+    async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
         turn, prompt = await self._fitting(turn)
         request = EngineRequest(
             request_id=request_id,
@@ -100,7 +100,7 @@ class TokenModel(Model):
             trace_headers=turn.trace_headers,
             turn=turn,
         )
-        parser = self._format.parser(turn, prompt)
+        parser = self._format.make_parser(turn, prompt)
         steps = await self._engine.generate(request)
         return TokenTurn(self._format, parser, turn, prompt, steps, self._stopping(turn))
 

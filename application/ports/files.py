@@ -32,7 +32,7 @@ class FileStore(Protocol):
 
     async def add(self, tenant: str, file: StoredFile, content: bytes) -> None: ...
 
-    async def all(self, tenant: str) -> list[StoredFile]:
+    async def list_all(self, tenant: str) -> list[StoredFile]:
         """Return all files, oldest first."""
 
     async def get(self, tenant: str, file_id: str) -> StoredFile:

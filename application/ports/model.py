@@ -117,7 +117,7 @@ class Format(Protocol):
     async def render(self, turn: Turn) -> Prompt:
         """Return the prompt. Raises: RequestError for what this model cannot be given."""
 
-    def parser(self, turn: Turn, prompt: Prompt) -> Parser: ...
+    def make_parser(self, turn: Turn, prompt: Prompt) -> Parser: ...
 
     def remember(
         self,
@@ -246,7 +246,7 @@ class Model(Protocol):
         """The names that clients may ask for."""
 
     @property
-    def writes(self) -> str:
+    def format_name(self) -> str:
         """The name of its format, for people."""
 
     @property
@@ -273,5 +273,5 @@ class Model(Protocol):
     async def count(self, turn: Turn) -> int:
         """Return the turn's input tokens, also when they are too many. Raises: RequestError."""
 
-    async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
+    async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
         """Render and admit a turn. Raises: RequestError, TooManyRequests, EngineDead."""

@@ -63,7 +63,7 @@ class Sandbox(Protocol):
     @property
     def last_active_at(self) -> int: ...
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Take now what it needs of this machine. Raises: SandboxesBusy."""
 
     async def run(self, code: str) -> CodeResult:
@@ -112,5 +112,5 @@ class Sandboxes(Protocol):
     def find(self, tenant: str, sandbox_id: str) -> Sandbox | None:
         """Return the sandbox of this id, None if this tenant has none."""
 
-    def all(self, tenant: str) -> list[Sandbox]:
+    def list_all(self, tenant: str) -> list[Sandbox]:
         """Return a tenant's sandboxes, oldest first."""

@@ -151,7 +151,7 @@ class ResponseStore(Protocol):
         NotFound.
         """
 
-    async def use(self, tenant: str) -> StorageUsage:
+    async def usage(self, tenant: str) -> StorageUsage:
         """Return what the tenant has here."""
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
@@ -250,7 +250,7 @@ class RunStore(Protocol):
     async def leave(self, owner: str) -> None:
         """Be dead from now on: what the owner still has may be taken at once."""
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         """Take runs that wait or whose owner is dead, oldest first, each under a higher epoch.
 
         Without `waiting`, those whose owner is dead alone.
@@ -265,7 +265,7 @@ class RunStore(Protocol):
     async def give_back(self, lease: Lease) -> bool:
         """Let the run wait for another owner: False if the lease is void."""
 
-    async def held(self, owner: str) -> list[Lease]:
+    async def held_leases(self, owner: str) -> list[Lease]:
         """Return the leases that the owner has; of those it had, the others are void."""
 
     async def append(self, lease: Lease, events: EventChunk) -> bool:
@@ -334,7 +334,7 @@ class IdempotencyStore(Protocol):
 class Outbox(Protocol):
     """Notices that `finish` left, until they are delivered or given up. Raises: StoreError."""
 
-    async def due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         """Return notices whose time has come, longest due first; a new one's has come at once.
 
         Of several that ask, one gets a notice. Nobody is given it again for `claim_s`; then it is

@@ -66,12 +66,12 @@ class VectorStores(Protocol):
     async def create(self, tenant: str, store: VectorStore) -> None:
         """Keep a new vector store; its counts are those of its files, whatever it says."""
 
-    async def all(self, tenant: str) -> list[VectorStore]:
+    async def list_all(self, tenant: str) -> list[VectorStore]:
         """Return all vector stores, oldest first."""
 
     async def get(self, tenant: str, store_id: str) -> VectorStore: ...
 
-    async def change(self, tenant: str, store: VectorStore) -> None:
+    async def update(self, tenant: str, store: VectorStore) -> None:
         """Let the vector store of this id be as described, its files apart."""
 
     async def touch(self, tenant: str, store: VectorStore) -> None:
@@ -116,14 +116,14 @@ class VectorStores(Protocol):
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         """Cancel those of its files that are still to be indexed."""
 
-    async def due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
         """Return jobs whose time has come, longest due first; that of a new file has come at once.
 
         Of several that ask, one gets a job. Nobody is given it again for `claim_s`; then it is due
         once more.
         """
 
-    async def hold(self, job: IndexJob, seconds: float) -> bool:
+    async def extend_claim(self, job: IndexJob, seconds: float) -> bool:
         """Let nobody else have the job for so long from now: False if it is void."""
 
     async def add_chunks(
@@ -166,5 +166,5 @@ class Embeddings(Protocol):
 
     async def aclose(self) -> None: ...
 
-    async def of(self, texts: Sequence[str]) -> Vectors:
+    async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a vector for each of the texts."""

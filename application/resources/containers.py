@@ -156,8 +156,8 @@ class FindContainer:
             )
         return found
 
-    def all(self, tenant: str) -> list[Sandbox]:
-        return self._sandboxes.all(tenant) if self._sandboxes else []
+    def list_all(self, tenant: str) -> list[Sandbox]:
+        return self._sandboxes.list_all(tenant) if self._sandboxes else []
 
 
 class CreateContainer:
@@ -172,7 +172,7 @@ class CreateContainer:
         asked = await self._check(_options(request), "", tenant=tenant, name=request.name)
         sandbox = self._sandboxes.open(tenant, asked.kind)
         try:
-            await _told(sandbox.begin())
+            await _told(sandbox.start())
             for name, content in asked.files:
                 await _told(sandbox.put(name, await content()), path="file_ids")
         except BaseException:
@@ -196,7 +196,7 @@ class ListContainers:
         self, tenant: str, *, after: str | None, limit: int, order: Order, name: str | None
     ) -> ContainerList[Json]:
         """Raises: RequestError."""
-        listed = [shown(each) for each in self._find.all(tenant) if name in (None, each.name)]
+        listed = [shown(each) for each in self._find.list_all(tenant) if name in (None, each.name)]
         return _cut(listed, after=after, limit=limit, order=order)
 
 

@@ -21,7 +21,7 @@ class ClaimConversation:
     def __init__(self, store: ResponseStore, *, owner: str) -> None:
         self._store = store
         self._owner = owner
-        self._amends = Compensation()
+        self._compensation = Compensation()
 
     @asynccontextmanager
     async def __call__(
@@ -42,7 +42,7 @@ class ClaimConversation:
             # Also where the claim itself was cancelled: the store may have made it all the same.
             undo = partial(self._undo, tenant, conversation_id, response_id)
             log_message = f"conversation {conversation_id} stays locked by {response_id}"
-            await run_to_completion(self._amends.make(undo, log_message=log_message))
+            await run_to_completion(self._compensation.run(undo, log_message=log_message))
             raise
 
     async def _claim(self, tenant: str, conversation_id: str, response_id: str) -> None:

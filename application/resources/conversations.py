@@ -106,9 +106,11 @@ class ListItems:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
-    async def __call__(self, tenant: str, conversation_id: str, cut: PageQuery) -> Page[StoredItem]:
+    async def __call__(
+        self, tenant: str, conversation_id: str, page_query: PageQuery
+    ) -> Page[StoredItem]:
         """Raises: NotFound; RequestError."""
-        return cut.of(await self._store.conversation_items(tenant, conversation_id))
+        return page_query.apply(await self._store.conversation_items(tenant, conversation_id))
 
 
 class GetItem:

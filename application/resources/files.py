@@ -54,7 +54,7 @@ class CreateFile:
             created_at=int(self._now()),
         )
         async with self._adding:  # two uploads must not both find the last room
-            files = await self._files.all(tenant)
+            files = await self._files.list_all(tenant)
             if len(files) >= self._limits.max_files:
                 raise RequestError(
                     f"There are {len(files)} files, which is all that are kept. Delete files that "
@@ -87,7 +87,7 @@ class ListFiles:
         self, tenant: str, *, after: str | None, limit: int, order: Order, purpose: str | None
     ) -> FilePage:
         """Return up to `limit` files that follow `after`. Raises: RequestError."""
-        found = await self._files.all(tenant)
+        found = await self._files.list_all(tenant)
         if order == "desc":
             found = found[::-1]
         chosen = [file for file in found if purpose in (None, file.purpose)]

@@ -87,7 +87,7 @@ class IndexFiles:
 
         Raises: StoreError.
         """
-        jobs = await self._stores.due(limit=FILES_AT_ONCE, claim_s=HOLD_S)
+        jobs = await self._stores.claim_due(limit=FILES_AT_ONCE, claim_s=HOLD_S)
         async with asyncio.TaskGroup() as group:
             for job in jobs:
                 group.create_task(self._index(job))
@@ -99,7 +99,7 @@ class IndexFiles:
             error = await self._attempt(job)
         except EmbeddingsError as why:
             if job.attempt < MAX_ATTEMPTS:
-                await self._stores.hold(job, self._again_s)
+                await self._stores.extend_claim(job, self._again_s)
                 return
             error = IndexingError(code="server_error", message=str(why))
         except UnsupportedDocument as why:
@@ -145,8 +145,8 @@ class IndexFiles:
     async def _add(self, job: IndexJob, some: Sequence[TextChunk], *, first: bool) -> bool:
         vectors = None
         if self._embeddings is not None:
-            vectors = await self._embeddings.of([chunk.text for chunk in some])
-        await self._stores.hold(job, HOLD_S)
+            vectors = await self._embeddings.embed([chunk.text for chunk in some])
+        await self._stores.extend_claim(job, HOLD_S)
         return await self._stores.add_chunks(job, some, vectors, first=first)
 
 

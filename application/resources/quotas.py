@@ -69,7 +69,7 @@ class CheckQuota:
 
     async def _look(self, tenant: str) -> _Seen:
         asked_at = self._clock()
-        use = await self._store.use(tenant)
+        use = await self._store.usage(tenant)
         known = self._seen.pop(tenant, None)
         # Of many that ask at the same time, the first to be answered counts for all of them.
         if known is None or known.at < asked_at:

@@ -91,8 +91,8 @@ class FindVectorStore:
             await self._stores.touch(tenant, store)
         return store
 
-    async def all(self, tenant: str) -> list[VectorStore]:
-        return [self._as_of_now(each) for each in await self._stores.all(tenant)]
+    async def list_all(self, tenant: str) -> list[VectorStore]:
+        return [self._as_of_now(each) for each in await self._stores.list_all(tenant)]
 
     def _as_of_now(self, store: VectorStore) -> VectorStore:
         if store.expires_at is None or store.expires_at > self._now():
@@ -203,7 +203,7 @@ class CreateVectorStore:
         files = await self._add_files.look_up(
             tenant, wanted(request.file_ids or (), request.chunking_strategy)
         )
-        if len(await self._stores.all(tenant)) >= self._limits.stores:
+        if len(await self._stores.list_all(tenant)) >= self._limits.stores:
             raise RequestError(
                 f"There are {self._limits.stores} vector stores, which is all that are kept. "
                 "Delete those that are no longer needed.",
@@ -230,9 +230,9 @@ class ListVectorStores:
     def __init__(self, find: FindVectorStore) -> None:
         self._find = find
 
-    async def __call__(self, tenant: str, cut: PageQuery) -> Page[VectorStore]:
+    async def __call__(self, tenant: str, page_query: PageQuery) -> Page[VectorStore]:
         """Raises: RequestError."""
-        return cut.of(await self._find.all(tenant))
+        return page_query.apply(await self._find.list_all(tenant))
 
 
 class UpdateVectorStore:
@@ -253,7 +253,7 @@ class UpdateVectorStore:
             after = changes.expires_after or None
             expires_at = expiry_of(after, store.last_active_at)
             store = replace(store, expires_after=after, expires_at=expires_at)
-        await self._stores.change(tenant, store)
+        await self._stores.update(tenant, store)
         return await self._find(tenant, store_id)
 
 
@@ -287,7 +287,7 @@ class SearchVectorStores:
         weights = weights_of(options, has_embeddings=self._embeddings is not None)
         vectors = None
         if self._embeddings is not None and weights.embedding_weight:
-            vectors = await self._embeddings.of(queries)
+            vectors = await self._embeddings.embed(queries)
         found = [
             await self._stores.search(
                 tenant,
@@ -372,14 +372,14 @@ class ListStoreFiles:
         self,
         tenant: str,
         store_id: str,
-        cut: PageQuery,
+        page_query: PageQuery,
         *,
         status: Status | None = None,
         batch_id: str | None = None,
     ) -> Page[StoreFile]:
         """Raises: NotFound; RequestError."""
         files = await self._stores.files(tenant, store_id, batch_id=batch_id)
-        return cut.of([each for each in files if status in (None, each.status)])
+        return page_query.apply([each for each in files if status in (None, each.status)])
 
 
 class SweepVectorStores:
@@ -394,6 +394,6 @@ class SweepVectorStores:
         while await self._stores.sweep(self._now(), limit=SWEPT_AT_ONCE):
             pass
 
-    async def every(self, seconds: float) -> None:
+    async def run_every(self, seconds: float) -> None:
         """Sweep about every so many seconds, until cancelled."""
         await run_periodically("what was removed stays in vector stores", self, every_s=seconds)

@@ -164,14 +164,14 @@ class SendDeliveries:
         self._jitter = jitter
         self._failures = _Failures(clock)
 
-    async def every(self, seconds: float) -> None:
+    async def run_every(self, seconds: float) -> None:
         """Look for notices about every so many seconds, until cancelled."""
         if self._endpoints:
             await run_periodically("webhooks are not delivered", self._all_due, every_s=seconds)
 
     async def __call__(self) -> int:
         """Try notices that are due, once each. Return how many those were. Raises: StoreError."""
-        deliveries = await self._outbox.due(limit=AT_ONCE, claim_s=self._hold_s)
+        deliveries = await self._outbox.claim_due(limit=AT_ONCE, claim_s=self._hold_s)
         done = await asyncio.gather(*map(self._deliver, deliveries), return_exceptions=True)
         # All of them were tried before the first failure of the store is told.
         for failure in done:

@@ -20,7 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.ports import Clock, IdempotencyStore, NewId
-from antiphon.application.responses.create import AcceptedResponse, CreateResponseService
+from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.decoding import decode_any
@@ -86,7 +87,7 @@ class IdempotencyKeys:
         self._now = now
         self._clock = clock
         self._wait_s = wait_s
-        self._amends = Compensation()
+        self._compensation = Compensation()
 
     async def reserve(
         self, tenant: str, repeat: IdempotencyKey, response_id: str
@@ -118,7 +119,7 @@ class IdempotencyKeys:
 
     async def unreserve(self, tenant: str, repeat: IdempotencyKey, response_id: str) -> None:
         """Free the key if this response has it, now or as soon as the store can; never raises."""
-        await self._amends.make(
+        await self._compensation.run(
             partial(self._store.unreserve, tenant, repeat.key, response_id),
             log_message=f"an Idempotency-Key stays with {response_id}, which came to nothing",
         )

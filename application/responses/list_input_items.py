@@ -10,6 +10,8 @@ class ListInputItems:
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
-    async def __call__(self, tenant: str, response_id: str, cut: PageQuery) -> Page[StoredItem]:
+    async def __call__(
+        self, tenant: str, response_id: str, page_query: PageQuery
+    ) -> Page[StoredItem]:
         """Raises: NotFound; RequestError."""
-        return cut.of(await self._store.input_items(tenant, response_id))
+        return page_query.apply(await self._store.input_items(tenant, response_id))

@@ -31,7 +31,7 @@ class Sweep:
             logger.info("swept: %d responses, logs and keys were past their time", swept)
         return swept
 
-    async def every(self, seconds: float) -> None:
+    async def run_every(self, seconds: float) -> None:
         """Sweep about every so many seconds, until cancelled."""
         await run_periodically("what is past its time stays in the store", self, every_s=seconds)
 

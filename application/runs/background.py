@@ -80,14 +80,14 @@ class StartBackgroundRuns:
         except EngineDead:
             await self._end_abandoned()
             raise
-        taken = await self._store.take(self._owner, limit=free_slots)
+        taken = await self._store.lease_runs(self._owner, limit=free_slots)
         runs.may_have_waiting_runs = len(taken) == free_slots
         for each in taken:
             await self._begin(each, self._go_on, in_slot=True)
         return len(taken)
 
     async def _end_abandoned(self) -> None:
-        abandoned = await self._store.take(self._owner, limit=ENDED_AT_ONCE, waiting=False)
+        abandoned = await self._store.lease_runs(self._owner, limit=ENDED_AT_ONCE, waiting=False)
         for taken in abandoned:
             await self._begin(taken, self._end, in_slot=False)
 

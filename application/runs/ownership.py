@@ -41,7 +41,7 @@ class WatchLeases:
     async def run_once(self) -> None:
         """Compare once. Raises: StoreError."""
         running = self._runs.leases  # first: what begins meanwhile may be missing in the answer
-        held = set(await self._store.held(self._owner))
+        held = set(await self._store.held_leases(self._owner))
         for lease in running:
             if lease not in held:
                 self._runs.stop_unleased(lease)

@@ -29,7 +29,7 @@ from antiphon.domain.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutio
 from antiphon.domain.tools import McpTool
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
+class PreparedTurn(Struct, frozen=True, kw_only=True):
     """A turn that may be begun.
 
     `added` are the items that the request itself brought, `history` those that it continues;
@@ -80,10 +80,10 @@ class PrepareTurn:
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
-    ) -> Prepared:
+    ) -> PreparedTurn:
         """Return the turn. Raises: RequestError, StoreError."""
         remembered = remembered or {}
-        model = self._models.named(request.model) if request.model else self._models.all[0]
+        model = self._models.get(request.model) if request.model else self._models.all[0]
         added = await self._read_items(request.input, tenant=tenant, remembered=remembered)
         history = await self._load_history(request, tenant=tenant, remembered=remembered)
         new = [entry.item for entry in added]
@@ -113,7 +113,7 @@ class PrepareTurn:
             cache_salt=self._salt(tenant, request.cache_salt),
             trace_headers=trace_headers or {},
         )
-        return Prepared(
+        return PreparedTurn(
             model=model,
             offered=offered,
             history=history,

@@ -68,7 +68,7 @@ MakeDeliveries = Callable[[str, Response], Sequence[WebhookDelivery]]
 class RunTurns(Protocol):
     """The turns of one response, read once. What can still be wrong is raised meanwhile."""
 
-    def each(
+    def iterate(
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage], /
     ) -> AsyncGenerator[ModelTurn]: ...
 
@@ -135,7 +135,7 @@ class RunResponse:
     ) -> None:
         self._log = log
         self._store = store
-        self._amends = Compensation()
+        self._compensation = Compensation()
         self._notices = deliveries
         self._log_outputs = log_outputs
         self._most_s = max_run_s
@@ -180,7 +180,7 @@ class RunResponse:
         sequencer, limit = run.sequencer, asyncio.timeout(self._most_s)
         try:
             if sequencer.response.status == "queued":
-                await run.journal.append(sequencer.begin())
+                await run.journal.append(sequencer.start())
             async with limit:  # whatever takes the time: the engine, a tool, who reads too slowly
                 reason = await self._each(run)
         except asyncio.CancelledError as exc:
@@ -206,7 +206,7 @@ class RunResponse:
     async def _each(self, run: Run) -> str:
         """Write the events of all turns. Returns why the last one ended."""
         sequencer, reason = run.sequencer, "stop"
-        async with aclosing(run.turns.each(sequencer.output, sequencer.turns)) as turns:
+        async with aclosing(run.turns.iterate(sequencer.output, sequencer.turns)) as turns:
             async for turn in turns:
                 told, before = len(sequencer.turns), len(sequencer.output)
                 try:
@@ -258,7 +258,7 @@ class RunResponse:
         if run.conversation_id is not None and not run.can_restart:
             release = partial(self._store.release, run.tenant, run.conversation_id, run.id)
             log_message = f"conversation {run.conversation_id} stays locked by {run.id}"
-            await self._amends.make(release, log_message=log_message)
+            await self._compensation.run(release, log_message=log_message)
         await run.journal.give_up(end)
 
     async def _lose(self, run: Run, end: Sequence[Event]) -> None:

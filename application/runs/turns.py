@@ -1,7 +1,7 @@
 """The loop over turns: which turns of the model make a response, one after another.
 
 A turn is anything that yields deltas (ports.ModelTurn): an answer, a compaction before it. The run
-reads them alike. So what needs the model once more is one more turn in `Turns.each`, and neither
+reads them alike. So what needs the model once more is one more turn in `Turns.iterate`, and neither
 the run nor the sequencer knows of it.
 """
 
@@ -89,7 +89,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Turns:
-    """The turns of one response. `begin` admits the first; only then may `each` be read, once."""
+    """The turns of one response. `start` admits the first; then `iterate` can be read, once."""
 
     _first: ModelTurn
 
@@ -117,16 +117,16 @@ class Turns:
         self._response_id = response_id
         self._admitted = 0
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Admit the first turn. Raises: RequestError, TooManyRequests, EngineDead."""
         turn = self._plan.turn
         self._first = await (self._compact(turn) if self._plan.compacts else self._begun(turn))
 
     async def aclose(self) -> None:
-        """Abort the first turn, where `each` is not going to be read."""
+        """Abort the first turn, where `iterate` is not going to be read."""
         await self._first.aclose()
 
-    async def each(
+    async def iterate(
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage]
     ) -> AsyncGenerator[ModelTurn]:
         """Yield the turns; `output` and `usages`, of those that are over, grow meanwhile."""
@@ -232,7 +232,7 @@ class Turns:
     async def _admit(self, turn: Turn) -> ModelTurn:
         request_id = f"{self._response_id}_{self._admitted}"
         self._admitted += 1
-        return await self._plan.model.begin(turn, request_id=request_id)
+        return await self._plan.model.start_turn(turn, request_id=request_id)
 
 
 class OutOfBudgetTurn(ModelTurn):

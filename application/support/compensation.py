@@ -33,7 +33,7 @@ class Compensation:
         self._owed: deque[Undo] = deque(maxlen=MAX_PENDING)
         self._paying: asyncio.Task[None] | None = None
 
-    async def make(self, undo: Undo, *, log_message: str) -> None:
+    async def run(self, undo: Undo, *, log_message: str) -> None:
         """Undo it now or later; never raises. `log_message` says, in the log, how things stand."""
         try:
             await undo()

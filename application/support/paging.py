@@ -40,7 +40,7 @@ class PageQuery(Struct, frozen=True, kw_only=True):
     limit: int = 20
     order: Order = "desc"
 
-    def of(self, items: Sequence[L]) -> Page[L]:
+    def apply(self, items: Sequence[L]) -> Page[L]:
         """Return that part of `items`, which are oldest first. Raises: RequestError."""
         if self.order == "desc":
             items = items[::-1]

@@ -40,7 +40,7 @@ class ToolCaller(Protocol):
     step: str
     """What the item of a call is doing while it runs (ToolProgress)."""
 
-    def opening(self, start: d.CallStart) -> d.Delta:
+    def open_item(self, start: d.CallStart) -> d.Delta:
         """Return the delta that opens the item of a call; a CallStart is the start from then on."""
 
     def call(self, start: d.CallStart, arguments: str) -> Given:
@@ -102,11 +102,11 @@ class ToolCalls:
         self._places = asyncio.Semaphore(at_once)
         self._found_nobody: Counter[tuple[str, str | None]] = Counter()
 
-    def opening(self, delta: d.Delta) -> tuple[d.CallStart, d.Delta] | None:
+    def open_item(self, delta: d.Delta) -> tuple[d.CallStart, d.Delta] | None:
         """Return the start of a call that is run here, and what opens its item."""
         if not isinstance(delta, d.CallStart) or delta.kind not in self._callers:
             return None
-        opens = self._callers[delta.kind].opening(delta)
+        opens = self._callers[delta.kind].open_item(delta)
         return (opens if isinstance(opens, d.CallStart) else delta), opens
 
     def step(self, start: d.CallStart) -> d.ToolProgress:
@@ -171,7 +171,7 @@ class ToolCallingTurn(TurnWrapper):
                     elif open_call is not None:
                         open_call.ends_at = len(held)
                         open_call = None
-                    if (opening := self._calls.opening(delta)) is not None:
+                    if (opening := self._calls.open_item(delta)) is not None:
                         start, delta = opening
                         open_call = _Call(start)
                         calls.append(open_call)

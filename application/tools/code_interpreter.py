@@ -25,7 +25,7 @@ class CodeInterpreterCaller(SingleItemCaller, CitationSource):
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
         return self._workplace.cite(words, start, end)
 
-    def opening(self, start: d.CallStart) -> d.Delta:  # noqa: ARG002
+    def open_item(self, start: d.CallStart) -> d.Delta:  # noqa: ARG002
         return d.ToolStart("code_interpreter_call", {"container_id": self._workplace.id})
 
     def is_unreachable(self, end: d.ToolEnd) -> bool:

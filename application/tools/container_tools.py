@@ -34,7 +34,7 @@ class ContainerToolProvider(ToolProvider):
         self._allowed = allowed
         self._new_id = new_id
 
-    def runs(self, tool: RequestTool) -> bool:
+    def handles(self, tool: RequestTool) -> bool:
         if isinstance(tool, Shell):
             return self._allowed.shell and not tool.is_local
         return self._allowed.code_interpreter and isinstance(tool, CodeInterpreter)

@@ -47,7 +47,7 @@ class FileSearchProvider(ToolProvider):
         self._find = find
         self._search = search
 
-    def runs(self, tool: RequestTool) -> bool:
+    def handles(self, tool: RequestTool) -> bool:
         return isinstance(tool, FileSearch)
 
     async def callers(
@@ -121,7 +121,7 @@ class FileSearchCaller(SingleItemCaller, CitationSource):
         self._results = [*results]
         self._opened: list[d.CallStart] = []
 
-    def opening(self, start: d.CallStart) -> d.Delta:
+    def open_item(self, start: d.CallStart) -> d.Delta:
         self._opened.append(start)
         self._results.append(())
         return d.ToolStart("file_search_call", {"queries": ()})

@@ -15,7 +15,7 @@ from antiphon.domain.offers import RequestTool, ToolDefinition
 class ToolProvider(Protocol):
     """What provides tools of some types, for every response."""
 
-    def runs(self, tool: RequestTool) -> bool:
+    def handles(self, tool: RequestTool) -> bool:
         """Whether calls of `tool` are run here; if not, it is as if there was no such provider."""
 
     async def callers(
@@ -31,7 +31,7 @@ class ToolProvider(Protocol):
 
 def mark_hosted(definition: ToolDefinition, providers: Sequence[ToolProvider]) -> ToolDefinition:
     """Return the definition, marked if one of the providers runs its tool."""
-    if any(provider.runs(definition.tool) for provider in providers):
+    if any(provider.handles(definition.tool) for provider in providers):
         return replace(definition, is_server_run=True)
     return definition
 
@@ -46,6 +46,6 @@ async def find_callers(
     """Return what runs the calls of all these tools. Raises: RequestError."""
     found: dict[str, ToolCaller] = {}
     for provider in providers:
-        if asked := [each for each in definitions if provider.runs(each.tool)]:
+        if asked := [each for each in definitions if provider.handles(each.tool)]:
             found |= await provider.callers(asked, conversation, tenant=tenant)
     return found

@@ -60,7 +60,7 @@ class McpSessions(SingleItemCaller):
         found = await asyncio.gather(*map(_or_failure, tools))
         return dict(zip(known, found, strict=True))
 
-    def opening(self, start: d.CallStart) -> d.Delta:
+    def open_item(self, start: d.CallStart) -> d.Delta:
         return start
 
     def is_unreachable(self, end: d.ToolEnd) -> bool:

@@ -38,7 +38,7 @@ class ShellCaller(ToolCaller, CitationSource):
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
         return self._workplace.cite(words, start, end)
 
-    def opening(self, start: d.CallStart) -> d.Delta:
+    def open_item(self, start: d.CallStart) -> d.Delta:
         environment = {"type": REFERENCE, "container_id": self._workplace.id}
         call_id = start.call_id or self._new_id("call")
         return d.HostedCallStart(

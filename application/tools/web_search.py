@@ -70,7 +70,7 @@ class WebSearchProvider(ToolProvider):
     def __init__(self, web: Web) -> None:
         self._web = web
 
-    def runs(self, tool: RequestTool) -> bool:
+    def handles(self, tool: RequestTool) -> bool:
         # Who wants nothing to be asked for outside is not given what does.
         is_kept_inside = isinstance(tool, AnyWebSearch) and tool.external_web_access is False
         return isinstance(tool, AnyWebSearch) and not (is_kept_inside and self._web.is_external)
@@ -176,7 +176,7 @@ class WebSearchCaller(SingleItemCaller, CitationSource):
         self._latest = asyncio.Event()
         self._latest.set()
 
-    def opening(self, start: d.CallStart) -> d.Delta:
+    def open_item(self, start: d.CallStart) -> d.Delta:
         return d.ToolStart("web_search_call", {"action": ACTIONS[start.kind]})
 
     def refused(self, start: d.CallStart, arguments: str, why: str) -> Sequence[d.Delta]:

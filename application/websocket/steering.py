@@ -59,10 +59,10 @@ class Steering:
         self._running: dict[str, Lane] = {}
         self._over: dict[str, Lane] = {}
 
-    def begin(self, response_id: str, lane: Lane) -> None:
+    def track(self, response_id: str, lane: Lane) -> None:
         self._running[response_id] = lane
 
-    def end(self, response_id: str) -> None:
+    def untrack(self, response_id: str) -> None:
         """The response is over; to say so twice changes nothing."""
         if response_id not in self._running:
             return

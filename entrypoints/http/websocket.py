@@ -20,7 +20,7 @@ from litestar.exceptions import WebSocketDisconnect
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.responses.create import AcceptedResponse
+from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.continuations import Continuations
 from antiphon.application.websocket.lanes import Lane, Lanes, lane_of
@@ -190,7 +190,7 @@ class Conversing:
             trace_headers=self._traced,
             remembered=self._continuations.remembered,
         )
-        self._steering.begin(created.id, lane)
+        self._steering.track(created.id, lane)
         encoder = ClientEncoder.of(request, self._dialect)
         try:
             async for events in created.events:
@@ -199,7 +199,7 @@ class Conversing:
                 for event in encoder.visible(events):
                     await self._send(event_frame(event, lane, encoder))
         finally:
-            self._steering.end(created.id)
+            self._steering.untrack(created.id)
             await created.leave()
 
     def _over(
@@ -209,7 +209,7 @@ class Conversing:
         created: AcceptedResponse,
         end: e.Completed | e.Incomplete | e.Failed,
     ) -> None:
-        self._steering.end(created.id)
+        self._steering.untrack(created.id)
         if isinstance(end, e.Failed):
             self._continuations.evict(lane, request.previous_response_id)
         elif created.stored:

@@ -43,7 +43,7 @@ def numbers(events: Sequence[Event]) -> list[int]:
 
 async def begun(store: MemoryStore, seq: Sequencer, *, durable: bool = True) -> list[Event]:
     """Create the response, with the first events of its log where the store keeps that."""
-    first = [*seq.start(), *seq.begin()]
+    first = [*seq.open(), *seq.start()]
     run = NewRun(owner=OWNER, events=encode_chunk(first) if durable else None)
     await store.create(TENANT, StoredResponse(response=seq.response, run=run))
     return first

@@ -46,7 +46,7 @@ async def test_files_outlive_the_server(folder: FolderFileStore, tmp_path: Path)
     await folder.add(US, a_file(), CONTENT)
     again = FolderFileStore(tmp_path / "files")
     await again.start()
-    assert await again.all(US) == [a_file()]
+    assert await again.list_all(US) == [a_file()]
     assert await again.content(US, a_file().id) == CONTENT
 
 

@@ -206,8 +206,8 @@ async def test_what_is_deleted_for_room_leaves_nothing_behind() -> None:
         await store.create(US, running(name, run=run))
         assert await end(store, finished(name))
     assert await is_gone(store, "b")
-    assert (await store.use(US)).responses == 1
-    assert (await store.use(US)).bytes < 3_000
+    assert (await store.usage(US)).responses == 1
+    assert (await store.usage(US)).bytes < 3_000
     assert list(store._reserved) == [(US, "c")]
 
 
@@ -217,7 +217,7 @@ async def test_time_is_told_by_the_clocks_it_is_given() -> None:
     await store.create(US, running("a", expires_at=day.now + 100))
     store.beat("srv_a", 15)
     steady.now += 15
-    [taken] = await store.take("srv_b", limit=1)
+    [taken] = await store.lease_runs("srv_b", limit=1)
     assert await store.finish(taken.lease, finished("a"))
     day.now += 99
     assert await store.sweep(keep_events_s=0) == 0

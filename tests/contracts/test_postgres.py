@@ -181,7 +181,7 @@ async def test_a_request_waits_for_a_connection_only_so_long(
         await keep(store, "a")
         async with admin.transaction():
             await admin.execute("LOCK TABLE runs")
-            stuck = [asyncio.create_task(store.held(OWNER)) for _ in range(2)]
+            stuck = [asyncio.create_task(store.held_leases(OWNER)) for _ in range(2)]
             await until(
                 lambda: admin.fetchval("SELECT count(*) >= 2 FROM pg_locks WHERE NOT granted")
             )
@@ -383,7 +383,7 @@ async def test_what_is_deleted_is_nowhere_in_the_tables(store: PostgresStore, ad
     assert occurrences(await everything(admin)) == 6
     await store.delete(US, "resp_a")
     assert occurrences(await everything(admin)) == 0
-    use = await store.use(US)
+    use = await store.usage(US)
     assert (use.responses, use.bytes) == (0, 0)
 
 
@@ -419,7 +419,7 @@ async def test_a_conversation_and_its_responses_deleted_at_once_leave_nothing(
             *[store.delete(US, f"resp_{name}") for name in names],
         )
         assert await admin.fetchval("SELECT count(*) FROM items") == 0
-    assert (await store.use(US)).bytes == 0
+    assert (await store.usage(US)).bytes == 0
 
 
 async def test_what_clients_send_may_hold_what_postgres_text_cannot(store: PostgresStore) -> None:
@@ -427,7 +427,9 @@ async def test_what_clients_send_may_hold_what_postgres_text_cannot(store: Postg
         await store.create(US, running(name, item(name)))
         assert [one.id for one in await store.input_items(US, f"resp_{name}")] == [f"msg_{name}"]
         assert (await store.item(US, f"msg_{name}")).id == f"msg_{name}"
-        [held] = [one for one in await store.held(OWNER) if one.response_id == f"resp_{name}"]
+        [held] = [
+            one for one in await store.held_leases(OWNER) if one.response_id == f"resp_{name}"
+        ]
         assert await store.finish(held, finished(name))
 
 

@@ -320,9 +320,9 @@ async def test_when_all_is_gone_only_counters_are_left(store: RedisStore, prefix
         await store.delete(US, f"resp_{name}")
     await store.delete_conversation(US, "conv_a")
     await store.remove("evt_a")
-    await store.take(OWNER, limit=1)
+    await store.lease_runs(OWNER, limit=1)
     await store.leave(OWNER)
-    assert await store.use(US) == StorageUsage()
+    assert await store.usage(US) == StorageUsage()
     async with aio.Redis.from_url(REDIS) as client:
         left = {key.decode()[len(prefix) :] async for key in client.scan_iter(f"{prefix}*")}
     assert left == {"items", "responses", "use:", f"use:{US}"}
@@ -332,7 +332,7 @@ async def test_many_expired_responses_are_swept_in_several_steps(store: RedisSto
     for number in range(230):
         await store.create(US, running(str(number), expires_at=1.0, status="completed"))
     assert await store.sweep(keep_events_s=0, limit=150) == 150
-    assert (await store.use(US)).responses == 80
+    assert (await store.usage(US)).responses == 80
     assert await store.sweep(keep_events_s=0) == 80
     assert await store.sweep(keep_events_s=0) == 0
 
@@ -437,7 +437,7 @@ async def test_what_was_confirmed_survives_the_death_of_redis(
     await ours.check()
     assert await context_of(ours, "a") == turns("a")
     assert await log_of(ours, "b") == [chunk(0, 2), chunk(2)]
-    assert [one.lease for one in await ours.take("srv_b", limit=5)] == [lease("b", 2)]
+    assert [one.lease for one in await ours.lease_runs("srv_b", limit=5)] == [lease("b", 2)]
 
 
 async def test_a_redis_that_stops_answering_fails_in_time(own: OwnRedis, ours: RedisStore) -> None:
@@ -467,7 +467,7 @@ async def test_a_full_memory_refuses_changes_as_a_whole_and_lets_go(
     await keep(ours, "old")
     large = item("large", raw=b'"%b"' % (b"x" * 100_000))
     await ours.create(US, running("b", large, after="old"))
-    before = await ours.use(US)
+    before = await ours.usage(US)
     own.tell("CONFIG", "SET", "maxmemory", "1mb")
     for change in (
         ours.create(US, running("new", large)),
@@ -478,7 +478,7 @@ async def test_a_full_memory_refuses_changes_as_a_whole_and_lets_go(
     ):
         with pytest.raises(StoreError, match="its memory is full"):
             await change
-    assert await ours.use(US) == before
+    assert await ours.usage(US) == before
     assert await log_of(ours, "a") == [chunk(0, 2)]
     assert await input_of(ours, "b") == [*turns("old"), "large"]
     ours.beat(OWNER, 15)
@@ -501,7 +501,7 @@ async def test_stores_of_other_prefixes_share_nothing(store: RedisStore, prefix:
     await other.delete(US, "resp_a")
     assert await context_of(store, "a") == turns("a")
     assert await items_of(store, "a") == ["x"]
-    assert await other.take("srv_b", limit=5) == []
+    assert await other.lease_runs("srv_b", limit=5) == []
     await other.aclose()
 
 
@@ -512,11 +512,11 @@ async def test_tenants_of_similar_names_share_nothing(
     await store.create(us, logged("a"))
     await store.create(them, logged("a"))
     await store.create(them, StoredResponse(response=running("b").response))
-    leases = [one.lease for one in await store.take("srv_b", limit=5)]
+    leases = [one.lease for one in await store.lease_runs("srv_b", limit=5)]
     assert [one.tenant for one in leases] == [us, them, them]
     await store.delete(them, "resp_a")
     assert (await store.get(us, "resp_a")).id == "resp_a"
-    assert (await store.use(us)).responses == 1
+    assert (await store.usage(us)).responses == 1
 
 
 # --- closing --------------------------------------------------------------------------------------
@@ -533,9 +533,9 @@ async def test_a_closed_store_says_so(store: RedisStore) -> None:
         store.finish(lease("a"), finished("a")),
         store.get(US, "resp_a"),
         store.events(US, "resp_a"),
-        store.take(OWNER, limit=1),
+        store.lease_runs(OWNER, limit=1),
         store.wait_for_events(US, "resp_a", after=1, limit_s=5),
-        store.due(limit=1, claim_s=1),
+        store.claim_due(limit=1, claim_s=1),
         store.keys(),
         store.conversation(US, "conv_a"),
     ):

@@ -154,7 +154,7 @@ async def test_a_server_that_is_not_alone_waits_until_the_killed_one_is_dead(pat
             assert await take(store) == []
             passed_s = 100.0
             assert len(await take(store)) == 1
-            assert await store.held(NEXT) == [lease("a", epoch=2)]
+            assert await store.held_leases(NEXT) == [lease("a", epoch=2)]
 
 
 async def test_a_server_that_starts_takes_nothing_from_one_that_runs(path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_a_clock_that_starts_anew_revives_nobody(path: Path) -> None:
         await store.create(US, logged("a"))
         await alive(store, OWNER, ttl_s=15)
         async with opened(path, uptime=lambda: 30.0) as restarted:
-            assert names(await restarted.take(NEXT, limit=1)) == ["a"]
+            assert names(await restarted.lease_runs(NEXT, limit=1)) == ["a"]
 
 
 async def test_the_oldest_are_taken_first_whoever_had_them(store: SqliteStore) -> None:
@@ -262,7 +262,7 @@ async def test_closing_wakes_those_who_wait_for_news(path: Path) -> None:
     async with opened(path) as store:
         await store.create(US, logged("a"))
         waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
-        await store.held(OWNER)
+        await store.held_leases(OWNER)
     async with asyncio.timeout(10):
         await waiting
 
@@ -305,14 +305,14 @@ async def reads_well(path: Path) -> bool:
         assert left.lease == lease("b", epoch=1)
         assert left.job is None
         assert not await is_locked(claim(store, "c", "new"))
-        ours = await store.use(US)
+        ours = await store.usage(US)
         await keep(store, "new")
-        more = await store.use(US)
+        more = await store.usage(US)
         assert (more.responses, more.bytes > ours.bytes) == (3, True)
         for name in ("new", "a", "b"):
             await store.delete(US, f"resp_{name}")
-        assert await store.use(US) == StorageUsage()
-        assert (await store.use(THEM)).responses == 1
+        assert await store.usage(US) == StorageUsage()
+        assert (await store.usage(THEM)).responses == 1
     return True
 
 
@@ -435,7 +435,7 @@ async def test_use_is_what_there_is(store: SqliteStore, path: Path) -> None:
         " SELECT body FROM items UNION ALL SELECT body FROM events)"
     ).fetchall()[0][0]
     elsewhere.close()
-    assert await store.use(US) == StorageUsage(responses=4, bytes=size)
+    assert await store.usage(US) == StorageUsage(responses=4, bytes=size)
 
 
 # --- all at once ----------------------------------------------------------------------------------
@@ -469,8 +469,8 @@ async def state_of(store: SqliteStore) -> object:
         await store.get(US, "resp_a"),
         await store.events(US, "resp_a"),
         await store.conversation_items(US, "conv_c"),
-        await store.held(OWNER),
-        await store.use(US),
+        await store.held_leases(OWNER),
+        await store.usage(US),
         await is_locked(claim(store, "c", "other")),
     )
 
@@ -497,11 +497,11 @@ async def test_an_end_that_fails_at_any_statement_is_not_written_at_all(
                 assert "the disk is full" in str(error)
             failures += 1
             assert await state_of(store) == before
-            assert await store.due(limit=1, claim_s=0) == []
+            assert await store.claim_due(limit=1, claim_s=0) == []
         disk.at = 0
         assert failures > 10
         assert (await store.events(US, "resp_a")).ends
-        assert await store.due(limit=1, claim_s=0) == [delivery]
+        assert await store.claim_due(limit=1, claim_s=0) == [delivery]
         assert [one.id for one in await store.conversation_items(US, "conv_c")] == [
             "msg_x",
             "msg_a_in",

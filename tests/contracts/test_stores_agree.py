@@ -69,7 +69,7 @@ class Asks:
     async def lease(self) -> Any:
         """The newest lease of some response, or the one before."""
         tenant, name = self.tenant(), self.name()
-        held = [one for owner in OWNERS for one in await self._known.held(owner)]
+        held = [one for owner in OWNERS for one in await self._known.held_leases(owner)]
         found = {(one.tenant, one.response_id): one.epoch for one in held}
         epoch = found.get((tenant, f"resp_{name}"), 1)
         return name, lease(name, epoch - self.one(0, 0, 0, 0, 1), tenant)
@@ -161,7 +161,7 @@ class Asks:
 
     async def a_take(self) -> Ask:
         owner, limit, waiting = self.one(*OWNERS), self.one(0, 1, 2), self.one(True, True, False)
-        return lambda store: store.take(owner, limit=limit, waiting=waiting)
+        return lambda store: store.lease_runs(owner, limit=limit, waiting=waiting)
 
     async def a_take_over(self) -> Ask:
         owner, tenant, name = self.one(*OWNERS), self.tenant(), self.name()
@@ -236,7 +236,7 @@ class Asks:
 
     async def a_delivery(self) -> Ask:
         limit, claim_s = self.one(1, 2), self.one(-1.0, 600.0)
-        return lambda store: store.due(limit=limit, claim_s=claim_s)
+        return lambda store: store.claim_due(limit=limit, claim_s=claim_s)
 
     async def a_delay(self) -> Ask:
         delivery, seconds = f"evt_{self._random.randint(1, self._count + 1)}", self.one(-1.0, 600.0)
@@ -272,7 +272,7 @@ async def seen(store: Store) -> dict[str, Any]:
     """All that can be asked of a store without changing it."""
     found: dict[str, Any] = {"keys": await outcome(store.keys())}
     for tenant in TENANTS:
-        use = await store.use(tenant)
+        use = await store.usage(tenant)
         found[tenant, "use"] = (use.responses, use.waiting)
         for name in NAMES:
             response_id = f"resp_{name}"
@@ -293,7 +293,7 @@ async def seen(store: Store) -> dict[str, Any]:
                 await outcome(store.conversation_items(tenant, f"conv_{talk}")),
             ]
     for owner in OWNERS:
-        held = await store.held(owner)
+        held = await store.held_leases(owner)
         found[owner] = sorted((one.tenant, one.response_id, one.epoch) for one in held)
     return found
 
@@ -335,4 +335,4 @@ async def test_any_store_answers_as_the_memory_store_does(store: Store, seed: in
     await compare_and_set(store, memory, told)
     await forget_all(store, [f"more_{n}" for n in range(STEPS)])
     for tenant in TENANTS:
-        assert await store.use(tenant) == StorageUsage(), "\n".join(told)
+        assert await store.usage(tenant) == StorageUsage(), "\n".join(told)

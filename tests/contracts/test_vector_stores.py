@@ -46,12 +46,12 @@ async def test_they_outlive_the_server_and_so_does_what_it_had_in_hand(tmp_path:
     await stores.create(US, a_store())
     await indexed(stores, "a", "hello", meaning=vectors([1, 0]))
     await stores.add_files(US, "vs_1", [a_file("b")])
-    [job] = await stores.due(limit=5, claim_s=HOLD_S)
+    [job] = await stores.claim_due(limit=5, claim_s=HOLD_S)
     await stores.aclose()
     again = SqliteVectorStores(tmp_path / "vectors.db")
     await again.start()
     assert texts(await found(again, "hello")) == ["hello"]
-    [same] = await again.due(limit=5, claim_s=HOLD_S)
+    [same] = await again.claim_due(limit=5, claim_s=HOLD_S)
     assert (same.file_id, same.attempt) == (job.file_id, 2)
     await again.aclose()
 
@@ -65,7 +65,7 @@ async def test_servers_that_share_the_folder_share_them(tmp_path: Path) -> None:
     assert texts(await found(theirs, "hello")) == ["hello"]
     await ours.add_files(US, "vs_1", [a_file(f"{number}") for number in range(8)])
     asked = await asyncio.gather(
-        *(stores.due(limit=3, claim_s=HOLD_S) for stores in (ours, theirs) for _ in range(3))
+        *(stores.claim_due(limit=3, claim_s=HOLD_S) for stores in (ours, theirs) for _ in range(3))
     )
     assert len({job.file_id for jobs in asked for job in jobs}) == sum(map(len, asked)) == 8
     await theirs.aclose()

@@ -31,8 +31,8 @@ def sequencer(**changes: Any) -> Sequencer:
 
 def running() -> Sequencer:
     seq = sequencer()
+    seq.open()
     seq.start()
-    seq.begin()
     return seq
 
 

@@ -61,7 +61,7 @@ def resumed(events: Sequence[e.Event]) -> Sequencer:
 def fed(deltas: Sequence[d.Delta]) -> tuple[Sequencer, list[e.Event]]:
     seq = sequencer()
     seq._seal = sealed
-    events = [*seq.start(), *seq.begin()]
+    events = [*seq.open(), *seq.start()]
     for delta in deltas:
         events += seq.feed(delta)
     return seq, events
@@ -169,15 +169,15 @@ def test_the_tokens_of_earlier_turns_are_unknown() -> None:
 @pytest.mark.parametrize("logged", [0, 1, 2, 3])
 def test_a_run_that_has_shown_nothing_goes_on_as_if_it_had_not_stopped(logged: int) -> None:
     seq = sequencer(status="queued")
-    whole = [*seq.start(), *seq.begin(), *seq.feed(d.TextDelta("Hi")), *seq.complete()]
+    whole = [*seq.open(), *seq.start(), *seq.feed(d.TextDelta("Hi")), *seq.complete()]
     again = Sequencer.resumed(
         Response(id="resp_1", created_at=100, model="m", status="queued"),
         whole[:logged],
         new_id=lambda prefix: f"{prefix}_1",
         now=lambda: 101.5,
     )
-    went_on = [] if logged else again.start()
-    went_on += [] if logged == 3 else again.begin()
+    went_on = [] if logged else again.open()
+    went_on += [] if logged == 3 else again.start()
     went_on += [*again.feed(d.TextDelta("Hi")), *again.complete()]
     skipped = 1 if logged == 1 else 0  # `queued`, which need not be told later
     assert types(went_on) == types(whole[logged + skipped :])

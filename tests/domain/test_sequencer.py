@@ -35,12 +35,12 @@ from .delta_strategies import (
 
 def test_a_response_is_created_and_in_progress_before_its_first_item() -> None:
     seq = sequencer()
-    assert types([*seq.start(), *seq.begin()]) == [e.Created, e.InProgress]
+    assert types([*seq.open(), *seq.start()]) == [e.Created, e.InProgress]
 
 
 def test_a_queued_response_says_so_before_it_is_in_progress() -> None:
     seq = sequencer(status="queued")
-    first = [*seq.start(), *seq.begin()]
+    first = [*seq.open(), *seq.start()]
     assert types(first) == [e.Created, e.Queued, e.InProgress]
     assert [event.response.status for event in first] == ["queued", "queued", "in_progress"]  # type: ignore[attr-defined]
 
@@ -255,7 +255,7 @@ def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
     deltas: list[d.Delta], how: str
 ) -> None:
     seq = sequencer()
-    events = [*seq.start(), *seq.begin()]
+    events = [*seq.open(), *seq.start()]
     for delta in deltas:
         events += seq.feed(delta)
     events += end(seq, how)
@@ -278,7 +278,7 @@ def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
 @given(st.lists(DELTAS, max_size=12), ENDS)
 def test_every_event_survives_the_wire(deltas: list[d.Delta], how: str) -> None:
     seq = sequencer()
-    events = [*seq.start(), *seq.begin()]
+    events = [*seq.open(), *seq.start()]
     for delta in deltas:
         events += seq.feed(delta)
     events += end(seq, how)

@@ -81,7 +81,7 @@ class Invariants:
                 await asyncio.sleep(0.1)
 
     async def _is_settled(self) -> bool:
-        held = [await self._kept.held(server.owner) for server in self._servers]
+        held = [await self._kept.held_leases(server.owner) for server in self._servers]
         found = [await self._get(response_id) for response_id in self._ids()]
         return not any(held) and all(one is None or one.status in TERMINAL for one in found)
 

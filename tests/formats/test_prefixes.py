@@ -222,7 +222,7 @@ class Talk:
 
     def write_text(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], list[int]]:
         prompt, output = self._render(), retokenised(self.speaker.encode(text), self.speaker, cuts)
-        parser = self.speaker.format.parser(self.turn, prompt)
+        parser = self.speaker.format.make_parser(self.turn, prompt)
         deltas = [*parser.feed(Step(text=text, token_ids=output)), *parser.end()]
         items, answers = self._items(deltas)
         self.speaker.format.remember(

@@ -25,7 +25,7 @@ def events() -> list[e.Event]:
         new_id=lambda prefix: f"{prefix}_{next(numbers)}",
         now=lambda: 1_790_000_001.0,
     )
-    told = [*seq.start(), *seq.begin()]
+    told = [*seq.open(), *seq.start()]
     for delta in (
         d.ReasoningDelta("Which tools are there? "),
         d.ReasoningDelta("Ask."),

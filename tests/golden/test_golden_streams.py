@@ -38,7 +38,7 @@ def stream(case: Case) -> bytes:
         new_id=lambda prefix: f"{prefix}_{next(numbers)}",
         now=lambda: 1_790_000_001.0,
     )
-    events = [*seq.start(), *seq.begin()]
+    events = [*seq.open(), *seq.start()]
     for written in case.deltas:
         events += seq.feed(delta(written))
     match case.end:

@@ -180,7 +180,7 @@ async def test_as_many_may_start_at_a_time_as_there_may_be() -> None:
 async def test_containers_that_are_opened_and_never_used_do_not_pile_up() -> None:
     sandboxes = sandboxes_of(pool_limits=PoolLimits(all=3))
     made = [sandboxes.open("a") for _ in range(9)]
-    assert sandboxes.all("a") == made[-3:]
+    assert sandboxes.list_all("a") == made[-3:]
 
 
 async def test_a_container_may_be_closed_sooner_and_have_less_memory_never_more() -> None:

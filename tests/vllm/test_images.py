@@ -81,7 +81,7 @@ def turn(*items: i.AnyItem, sampling: Sampling = GREEDY, **fields: Any) -> Turn:
 
 async def run(model: TokenModel, turn: Turn) -> tuple[str, TurnUsage]:
     """Return what the model wrote, and the usage."""
-    begun = await model.begin(turn, request_id=f"run_{next(_numbers)}")
+    begun = await model.start_turn(turn, request_id=f"run_{next(_numbers)}")
     deltas = [delta async for batch in begun for delta in batch]
     assert isinstance(deltas[-1], TurnEnd)
     return "".join(getattr(delta, "text", "") for delta in deltas), deltas[-1].usage
@@ -99,7 +99,7 @@ async def test_the_count_is_what_the_engine_runs(model: TokenModel) -> None:
     asking = turn(asked("Look: ", picture("red"), " and ", picture("blue", (120, 90))))
     text_alone = await model.count(turn(asked("Look: ", " and ")))
     count = await model.count(asking)
-    begun = await model.begin(asking, request_id=f"run_{next(_numbers)}")
+    begun = await model.start_turn(asking, request_id=f"run_{next(_numbers)}")
     outputs = [delta async for batch in begun for delta in batch]
     assert outputs[-1].usage.input == count > text_alone + 8  # type: ignore[union-attr]
     # vLLM's own word for it, not ours.
@@ -195,7 +195,7 @@ async def test_images_that_do_not_fit_the_context_are_refused(model: TokenModel)
     asking = turn(asked(*large, "word " * 900))
     assert await model.count(asking) > 2048
     with pytest.raises(RequestError) as raised:
-        await model.begin(asking, request_id="run_long")
+        await model.start_turn(asking, request_id="run_long")
     assert raised.value.code == "context_length_exceeded"
 
 
@@ -215,7 +215,7 @@ async def test_strange_shapes_run_or_are_refused(model: TokenModel, size: tuple[
 async def test_what_cannot_be_shown_is_refused(model: TokenModel) -> None:
     rubbish = asked(c.InputImage(image_url=url(b"\x89PNG\r\n\x1a\nrubbish")))
     with pytest.raises(RequestError) as raised:
-        await model.begin(turn(rubbish), request_id="run_bad")
+        await model.start_turn(turn(rubbish), request_id="run_bad")
     assert raised.value.code == "image_parse_error"
     assert "object at 0x" not in raised.value.message
 

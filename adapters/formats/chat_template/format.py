@@ -61,7 +61,7 @@ class ChatTemplateFormat(Format):
     async def render(self, turn: Turn) -> Prompt:
         return await self._renderer.render(turn)
 
-    def parser(self, turn: Turn, prompt: Prompt) -> Parser:
+    def make_parser(self, turn: Turn, prompt: Prompt) -> Parser:
         return ChatTemplateParser(
             self._family, self._tokenizer, turn=turn, reasons_first=self._is_open(prompt)
         )

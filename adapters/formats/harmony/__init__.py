@@ -52,7 +52,7 @@ class HarmonyFormat(Format):
             )
         return await self._renderer.render(turn)
 
-    def parser(self, turn: Turn, prompt: Prompt) -> HarmonyParser:  # noqa: ARG002
+    def make_parser(self, turn: Turn, prompt: Prompt) -> HarmonyParser:  # noqa: ARG002
         return HarmonyParser(h.load_encoding(), turn)
 
     def remember(

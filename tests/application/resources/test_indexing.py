@@ -28,7 +28,7 @@ class PlayedEmbeddings(Embeddings):
 
     async def aclose(self) -> None: ...
 
-    async def of(self, texts: Sequence[str]) -> Vectors:
+    async def embed(self, texts: Sequence[str]) -> Vectors:
         self.asked.append(texts)
         if self.failures:
             self.failures -= 1
@@ -135,7 +135,7 @@ async def test_a_file_that_ends_servers_is_given_up(
 ) -> None:
     await add(stores, files, "a", "hello")
     for _ in range(MAX_ATTEMPTS):  # as servers do that end before they are done
-        assert await stores.due(limit=1, claim_s=0)
+        assert await stores.claim_due(limit=1, claim_s=0)
     file = await indexed(stores, files)
     assert file.last_error is not None
     assert (file.status, file.last_error.code) == ("failed", "server_error")
@@ -175,10 +175,10 @@ async def test_new_files_need_not_wait(files: MemoryFileStore) -> None:
 class PoorEmbeddings(PlayedEmbeddings):
     """Has an error that nobody has thought of, with some texts."""
 
-    async def of(self, texts: Sequence[str]) -> Vectors:
+    async def embed(self, texts: Sequence[str]) -> Vectors:
         if "poison" in texts[0]:
             raise ZeroDivisionError
-        return await super().of(texts)
+        return await super().embed(texts)
 
 
 async def test_a_file_that_breaks_what_reads_it_costs_no_other_file(

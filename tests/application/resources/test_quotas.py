@@ -19,10 +19,10 @@ class CountedStore(MemoryStore):
 
     asked = 0
 
-    async def use(self, tenant: str) -> StorageUsage:
+    async def usage(self, tenant: str) -> StorageUsage:
         self.asked += 1
         await asyncio.sleep(0)  # as a store that is not in memory
-        return await super().use(tenant)
+        return await super().usage(tenant)
 
 
 class Clock:

@@ -160,7 +160,7 @@ async def test_the_official_sdk_unwraps_what_is_sent(
     assert abs(event.created_at - time.time()) < 5
     with pytest.raises(openai.InvalidWebhookSignatureError):
         client.webhooks.unwrap(body, headers, secret=whsec(NEW))
-    assert await store.due(limit=10, claim_s=0) == []
+    assert await store.claim_due(limit=10, claim_s=0) == []
 
 
 async def test_the_body_names_the_response_and_holds_nothing_of_it() -> None:
@@ -196,7 +196,7 @@ async def test_what_fails_is_sent_again_under_the_same_id_until_it_is_received(
     client = openai.OpenAI(api_key="none", webhook_secret=whsec(OLD))
     for headers, body in receiver.received:
         client.webhooks.unwrap(body, headers)
-    assert await store.due(limit=10, claim_s=0) == []
+    assert await store.claim_due(limit=10, claim_s=0) == []
 
 
 async def test_a_redirect_is_not_followed(store: MemoryStore, receiver: Receiver) -> None:
@@ -224,7 +224,7 @@ async def test_what_was_received_is_not_sent_again_whatever_follows_the_status(
     await leave(store, *written([told], status="completed"))
     await deliverer(store, told, delays_s=(0,))()
     assert len(receiver.received) == 1
-    assert await store.due(limit=10, claim_s=0) == []
+    assert await store.claim_due(limit=10, claim_s=0) == []
 
 
 async def test_an_endpoint_that_is_gone_is_not_asked_again(
@@ -234,7 +234,7 @@ async def test_an_endpoint_that_is_gone_is_not_asked_again(
     receiver.answers = ["410 Gone"]
     await leave(store, *written([told], status="completed"))
     await deliverer(store, told)()
-    assert await store.due(limit=10, claim_s=0) == []
+    assert await store.claim_due(limit=10, claim_s=0) == []
 
 
 async def test_a_deliverer_that_dies_between_sending_and_removing_sends_twice_and_loses_nothing(
@@ -252,7 +252,7 @@ async def test_a_deliverer_that_dies_between_sending_and_removing_sends_twice_an
     receiver.hangs = False
     await deliver_until_received(deliverer(store, told), receiver, times=2)
     assert len(set(receiver.ids)) == 1
-    assert await store.due(limit=10, claim_s=0) == []
+    assert await store.claim_due(limit=10, claim_s=0) == []
 
 
 async def _is(holds: bool) -> bool:
@@ -296,7 +296,7 @@ async def test_after_72_hours_a_notice_is_given_up_with_a_line_in_the_log(
     await leave(store, delivery)
     later = time.time() + 72 * 3600 + 1
     await deliverer(store, told, now=lambda: later)()
-    assert await store.due(limit=10, claim_s=0) == []
+    assert await store.claim_due(limit=10, claim_s=0) == []
     assert f"webhook {delivery.id} to hook is given up: status 500" in caplog.text
     assert receiver.url not in caplog.text
     assert sum(DELAYS_S) < 72 * 3600 < sum(DELAYS_S) + 10 * DELAYS_S[-1]

@@ -324,4 +324,4 @@ async def test_a_client_that_leaves_while_a_response_is_saved_leaves_none_unfini
     with pytest.raises(asyncio.CancelledError):
         await creating
     assert house.model.begun[0].closed
-    assert await house.store.held(house.owner) == []
+    assert await house.store.held_leases(house.owner) == []

@@ -35,7 +35,7 @@ async def test_all_that_is_past_its_time_is_forgotten_however_much_it_is() -> No
     sweep = Sweep(store, keep_events_s=600)
     assert await sweep() == 2 * AT_ONCE + 1
     assert await sweep() == 0
-    assert (await store.use("t")).responses == 2
+    assert (await store.usage("t")).responses == 2
 
 
 async def test_work_that_fails_is_told_of_once_and_so_is_that_it_goes_on(

@@ -154,4 +154,4 @@ async def test_every_run_has_one_log_and_one_end(seed: int) -> None:
             while len(server.runs):
                 await server.watch_leases.run_once()
                 await asyncio.sleep(0.001)
-            assert await town.store.held(server.owner) == []
+            assert await town.store.held_leases(server.owner) == []

@@ -18,13 +18,13 @@ import pytest
 from tests.application.conftest import STOP, TENANT, FailingStore, House
 
 from antiphon.application.ports import Store
-from antiphon.application.responses.create import AcceptedResponse
 from antiphon.application.responses.idempotency import (
     CreateOnce,
     ExistingResponse,
     IdempotencyKey,
     IdempotencyKeys,
 )
+from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
@@ -294,8 +294,8 @@ class City:
                 await asyncio.sleep(0.001)
 
     async def goes_on(self) -> bool:
-        held = [await self.store.held(server.house.owner) for server in self.all]
-        return any(held) or (await self.store.use(TENANT)).waiting > 0
+        held = [await self.store.held_leases(server.house.owner) for server in self.all]
+        return any(held) or (await self.store.usage(TENANT)).waiting > 0
 
     @property
     def all(self) -> list[Server]:
@@ -313,7 +313,7 @@ class City:
         await self.check_logs()
         await self.check_conversations()
         for server in self.all:
-            assert await self.store.held(server.house.owner) == []
+            assert await self.store.held_leases(server.house.owner) == []
             assert all(turn.closed for turn in server.house.model.begun), "a turn goes on"
             assert len(server.house.runs) == 0
             assert server.house.runs.free_slots == 2

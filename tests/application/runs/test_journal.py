@@ -145,7 +145,7 @@ async def test_the_end_is_shown_once_it_is_kept(run: Served) -> None:
 async def test_the_end_brings_its_notices(run: Served) -> None:
     delivery = WebhookDelivery(id="evt_1", tenant=TENANT, endpoint="hook", body=b"{}")
     await run.durable().finish(run.seq.response, run.seq.complete(), [delivery])
-    assert [kept.id for kept in await run.store.due(limit=9, claim_s=9)] == ["evt_1"]
+    assert [kept.id for kept in await run.store.claim_due(limit=9, claim_s=9)] == ["evt_1"]
 
 
 @pytest.mark.parametrize("heard", [False, True])
@@ -345,7 +345,7 @@ async def test_in_the_foreground_an_end_is_not_shown_if_the_response_has_another
 async def test_what_is_not_stored_is_only_shown(served: Served) -> None:
     await served.log.create(ID)
     journal = ForegroundJournal(served.log, LEASE)
-    events = [*served.seq.start(), *served.seq.begin()]
+    events = [*served.seq.open(), *served.seq.start()]
     await journal.append(events)
     end = served.seq.complete()
     assert await journal.finish(served.seq.response, end)

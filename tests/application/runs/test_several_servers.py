@@ -269,7 +269,7 @@ async def test_to_end_what_a_dead_server_has_shown_takes_neither_room_nor_engine
     assert (ended.status, ended.error.code) == ("failed", "server_restarted")
 
     async def waits() -> bool:
-        return (await other.store.use(TENANT)).waiting == 1
+        return (await other.store.usage(TENANT)).waiting == 1
 
     await until(waits)
     assert (await house.store.get(TENANT, silent.id)).status in ("queued", "in_progress")
@@ -330,8 +330,8 @@ async def test_only_so_many_may_wait(house: House) -> None:
         await house.create(background=True)
     with pytest.raises(QueueFull):
         await house.create(background=True)
-    assert (await house.store.use(TENANT)) == StorageUsage(
-        responses=3, bytes=(await house.store.use(TENANT)).bytes, waiting=3
+    assert (await house.store.usage(TENANT)) == StorageUsage(
+        responses=3, bytes=(await house.store.usage(TENANT)).bytes, waiting=3
     )
     await house.whole()
 

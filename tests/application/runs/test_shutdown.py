@@ -15,7 +15,7 @@ from antiphon.domain import deltas as d
 async def test_what_is_there_is_read_to_its_end_and_nothing_is_waited_for() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
     await log.create(ID)
-    await log.append(ID, [*seq.start(), *seq.begin(), *words(seq, *["word "] * 2 * BATCH)])
+    await log.append(ID, [*seq.open(), *seq.start(), *words(seq, *["word "] * 2 * BATCH)])
     whole = UntilShutdown(await log.open(ID), shutdown_signal)
     waits = UntilShutdown(await log.open(ID), shutdown_signal)
     first = [await anext(waits) for _ in range(3)]
@@ -32,7 +32,7 @@ async def test_a_log_that_has_its_end_is_read_to_it_after_the_moment() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
     shutdown_signal.trigger()
     await log.create(ID)
-    await log.append(ID, [*seq.start(), *seq.begin(), *words(seq, *["word "] * 2 * BATCH)])
+    await log.append(ID, [*seq.open(), *seq.start(), *words(seq, *["word "] * 2 * BATCH)])
     await log.append(ID, [*seq.feed(d.TurnEnd("stop", d.TurnUsage())), *seq.complete()])
     read = [
         event
@@ -52,7 +52,7 @@ async def test_a_wait_that_is_cancelled_loses_nothing() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    first = seq.start()
+    first = seq.open()
     await log.append(ID, first)
     assert await anext(reader) == first
 
@@ -63,7 +63,7 @@ async def test_a_batch_that_comes_at_the_same_moment_is_read() -> None:
     reader = UntilShutdown(await log.open(ID), shutdown_signal)
     waiting = asyncio.ensure_future(anext(reader))
     await asyncio.sleep(0)
-    first = seq.start()
+    first = seq.open()
     await log.append(ID, first)
     shutdown_signal.trigger()
     assert await waiting == first

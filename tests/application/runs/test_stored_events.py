@@ -249,7 +249,7 @@ async def test_a_reader_who_waits_for_the_end_alone_gets_it_from_the_store(
 
 
 async def test_a_reader_of_a_whole_local_log_does_not_ask_the_store(seq: Sequencer) -> None:
-    events = [*seq.start(), *seq.begin(), *seq.complete()]
+    events = [*seq.open(), *seq.start(), *seq.complete()]
     _, reader = await followed(MemoryStore(), events)
     assert await rest(reader) == events
 

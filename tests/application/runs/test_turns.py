@@ -57,13 +57,13 @@ async def test_the_turns_have_ids_of_their_own_in_the_engine(
     house: Any, compacting: dict[str, Any]
 ) -> None:
     asked: list[str] = []
-    begin = house.model.begin
+    begin = house.model.start_turn
 
     async def noting(turn: Any, *, request_id: str) -> Any:
         asked.append(request_id)
         return await begin(turn, request_id=request_id)
 
-    house.model.begin = noting
+    house.model.start_turn = noting
     await house.whole(**compacting)
     assert len(set(asked)) == len(asked) == 2
 

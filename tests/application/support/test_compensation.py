@@ -33,9 +33,9 @@ async def until_undone(undone: Undone, count: int) -> None:
 
 
 async def test_what_fails_is_undone_as_soon_as_the_store_takes_it() -> None:
-    undone, amends = Undone(), Compensation()
+    undone, compensation = Undone(), Compensation()
     for name in "abc":
-        await amends.make(undone.of(name), log_message="it is there")
+        await compensation.run(undone.of(name), log_message="it is there")
     assert undone.names == []
     undone.is_out = False
     await until_undone(undone, 3)
@@ -43,9 +43,9 @@ async def test_what_fails_is_undone_as_soon_as_the_store_takes_it() -> None:
 
 
 async def test_only_one_thing_is_tried_at_a_time() -> None:
-    undone, amends = Undone(), Compensation()
+    undone, compensation = Undone(), Compensation()
     for _ in range(100):
-        await amends.make(undone.of("it"), log_message="it is there")
+        await compensation.run(undone.of("it"), log_message="it is there")
     before = undone.tries
     async with asyncio.timeout(30):
         while undone.tries < before + 2:  # noqa: ASYNC110 - nothing tells of it
@@ -56,14 +56,14 @@ async def test_only_one_thing_is_tried_at_a_time() -> None:
 
 
 async def test_what_fails_of_a_defect_is_logged_and_the_rest_is_undone() -> None:
-    undone, amends = Undone(), Compensation()
+    undone, compensation = Undone(), Compensation()
     is_broken = False
 
     async def breaks() -> None:
         raise ValueError("a defect") if is_broken else StoreError("the disk is full")
 
-    await amends.make(breaks, log_message="it is there")
-    await amends.make(undone.of("it"), log_message="it is there")
+    await compensation.run(breaks, log_message="it is there")
+    await compensation.run(undone.of("it"), log_message="it is there")
     is_broken, undone.is_out = True, False
     await until_undone(undone, 1)
-    await amends.make(breaks, log_message="it stays there")
+    await compensation.run(breaks, log_message="it stays there")

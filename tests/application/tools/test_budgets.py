@@ -266,7 +266,7 @@ class Named(ToolCaller):
     def __init__(self) -> None:
         self.begun: list[str] = []
 
-    def opening(self, start: d.CallStart) -> d.Delta:
+    def open_item(self, start: d.CallStart) -> d.Delta:
         return start
 
     def refused(self, start: d.CallStart, arguments: str, why: str) -> list[d.Delta]:

@@ -229,7 +229,7 @@ class Streaming(ToolCaller):
         self.goes_on = asyncio.Event()
         self.begun: list[str] = []
 
-    def opening(self, start: d.CallStart) -> d.Delta:
+    def open_item(self, start: d.CallStart) -> d.Delta:
         return start
 
     async def call(self, start: d.CallStart, arguments: str) -> Given:

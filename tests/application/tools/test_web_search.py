@@ -338,7 +338,7 @@ async def test_only_the_latest_pages_are_kept_whole(web: FakeWeb) -> None:
 async def test_who_wants_nothing_asked_for_outside_gets_no_external_web(web: FakeWeb) -> None:
     def runs(**fields: Any) -> bool:
         tool = convert({"type": "web_search", **fields}, TOOL_TYPES["web_search"])
-        return WebSearchProvider(web).runs(tool)  # type: ignore[arg-type]
+        return WebSearchProvider(web).handles(tool)  # type: ignore[arg-type]
 
     assert [runs(), runs(external_web_access=True), runs(external_web_access=False)] == [1, 1, 0]
     web.is_external = False

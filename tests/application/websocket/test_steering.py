@@ -17,9 +17,9 @@ RUNNING, OVER = "resp_running", "resp_over"
 @pytest.fixture
 def steering() -> Steering:
     known = Steering()
-    known.begin(OVER, None)
-    known.end(OVER)
-    known.begin(RUNNING, "main")
+    known.track(OVER, None)
+    known.untrack(OVER)
+    known.track(RUNNING, "main")
     return known
 
 
@@ -78,7 +78,7 @@ def test_a_steer_without_target_or_input_is_refused(steering: Steering, message:
 
 def test_long_ago_is_as_never(steering: Steering) -> None:
     for number in range(REMEMBERED):
-        steering.begin(f"resp_{number}", None)
-        steering.end(f"resp_{number}")
+        steering.track(f"resp_{number}", None)
+        steering.untrack(f"resp_{number}")
     assert answer(steering, OVER, "x")["error"]["code"] == "response_not_found"
     assert answer(steering, "resp_0", "x")["error"]["code"] == "response_already_completed"

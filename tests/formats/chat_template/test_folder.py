@@ -78,7 +78,7 @@ def test_its_ends_of_turn_stop_the_engine(folder: Path) -> None:
 async def test_its_parser_is_of_the_family_that_the_template_shows(folder: Path) -> None:
     model = load(folder)
     turn = hello(tools=[ToolSpec(name="look")])
-    parser = model.parser(turn, await model.render(turn))
+    parser = model.make_parser(turn, await model.render(turn))
     text = '<think>\nHm.\n</think>\n\n<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
     ids = byte_tokenizer().encode(text).ids
     assert [*parser.feed(Step(text=text, token_ids=ids)), *parser.end()] == [
@@ -105,7 +105,7 @@ async def test_a_prompt_may_have_opened_the_reasoning(
 ) -> None:
     model = load(folder)
     asked = hello(**turn)
-    assert model.parser(asked, await model.render(asked)).feed(Step(text="Hm.")) == [first]
+    assert model.make_parser(asked, await model.render(asked)).feed(Step(text="Hm.")) == [first]
 
 
 def test_a_constraint_knows_whether_the_prompt_opens_the_reasoning(folder: Path) -> None:

@@ -200,7 +200,7 @@ def test_a_turn_is_repeated_though_its_result_spells_every_marker(kind: str) -> 
     }[kind]
     prompt = asyncio.run(model.format.render(turn))
     output = model.encode(markup)
-    parser = model.format.parser(turn, prompt)
+    parser = model.format.make_parser(turn, prompt)
     parser.feed(Step(text=markup, token_ids=output))
     parser.end()
     call = i.FunctionCall(call_id="abcdefghi", name="look", arguments="{ }")

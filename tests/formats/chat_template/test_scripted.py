@@ -185,7 +185,7 @@ def text(parts: Parts, **options: Any) -> str:
 
 
 def deltas(parts: Parts) -> list[d.Delta]:
-    parser = FORMAT.parser(Turn(model="m", items=(), tools=TOOLS), prompt_of(()))
+    parser = FORMAT.make_parser(Turn(model="m", items=(), tools=TOOLS), prompt_of(()))
     written = [token for part in tokens(parts) for token in part]
     found = [delta for n, text in written for delta in parser.feed(Step(text=text, token_ids=(n,)))]
     return [*found, *parser.end()]

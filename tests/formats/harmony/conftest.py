@@ -94,7 +94,7 @@ def parsed(
     *record_items: Item,
 ) -> list[d.Delta]:
     """Parse what a turn has generated, and keep it as what it `record_items`."""
-    parser = harmony.parser(turn, render(turn))
+    parser = harmony.make_parser(turn, render(turn))
     deltas = joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
     harmony.remember(turn, render(turn), token_ids=ids, parser=parser, items=record_items)
     return deltas

@@ -43,7 +43,7 @@ def parsed(harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int]) -
 def read(
     harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int]
 ) -> tuple[list[d.Delta], Parser]:
-    parser = harmony.parser(turn, render(turn))
+    parser = harmony.make_parser(turn, render(turn))
     return [*parser.feed(Step(token_ids=ids)), *parser.end()], parser
 
 

@@ -65,7 +65,7 @@ def answers_to(items: list[i.Item]) -> list[i.Item]:
 def play(harmony: HarmonyFormat, render: Render, turn: Turn, generated: list[int]) -> Turn:
     """Parse what was generated for the turn and return the turn after it."""
     prompt = render(turn)
-    parser = harmony.parser(turn, prompt)
+    parser = harmony.make_parser(turn, prompt)
     items = items_of(parser.feed(Step(token_ids=generated)) + parser.end())
     harmony.remember(turn, prompt, token_ids=generated, parser=parser, items=items)
     return a_turn(items=(*turn.items, *items, *answers_to(items)), cache_salt=turn.cache_salt)
@@ -127,7 +127,7 @@ def test_a_call_of_a_fixed_shape_is_continued_as_the_model_wrote_it(
     turn = a_turn(items=(HELLO,), tools=(tool,))
     markup = f"<|channel|>commentary to=functions.{tool.name} json<|message|>{TYPED[kind]}<|call|>"
     before, generated = list(render(turn).token_ids), encoding.encode_markup(markup)
-    parser = harmony.parser(turn, render(turn))
+    parser = harmony.make_parser(turn, render(turn))
     deltas = parser.feed(Step(token_ids=generated)) + parser.end()
     assert deltas[0] == d.CallStart(tool.name, kind=kind)
     fields = item_fields_of(kind, TYPED[kind])
@@ -147,7 +147,7 @@ def test_a_call_of_a_server_is_continued_as_the_model_wrote_it(
     arguments = '{ "q":"\\u0041" }'
     markup = f"<|channel|>commentary to=functions.{tool.name} json<|message|>{arguments}<|call|>"
     before, generated = list(render(turn).token_ids), encoding.encode_markup(markup)
-    parser = harmony.parser(turn, render(turn))
+    parser = harmony.make_parser(turn, render(turn))
     deltas = parser.feed(Step(token_ids=generated)) + parser.end()
     assert deltas[0] == d.CallStart("read", namespace="my docs", kind=kind)
     call = i.McpCall(server_label="my docs", name="read", arguments=arguments, output="A")
