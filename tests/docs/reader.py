@@ -28,7 +28,9 @@ PACKAGES = Path(__file__).with_name("packages")
 LIMIT_S = 50
 DEFAULT_PORT = "8000"
 
-_SERVE = re.compile(r"^(?P<before>(\w+=\S* )*)antiphon serve\b(?P<rest>.*)$", re.DOTALL)
+_SERVE = re.compile(
+    r"^(?P<before>(\w+=\S* )*)(\.venv/bin/)?antiphon serve\b(?P<rest>.*)$", re.DOTALL
+)
 _MAKE = re.compile(r"^make (?P<verb>[\w-]+)( ARGS=\"(?P<arguments>.*)\")?")
 _PORT = re.compile(r"--port (\d+)")
 _READY = re.compile(r"is ready;.* url: http://127\.0\.0\.1:(?P<port>\d+)/v1")
@@ -63,6 +65,7 @@ class Reader:
         self._answer: Any = None
         self._output = ""
         (folder / "examples").symlink_to(ROOT / "examples")
+        (folder / ".venv").symlink_to(Path(sys.executable).parents[1])
         (folder / ".curlrc").write_text("silent\nshow-error\nfail-with-body\n")
         (folder / ".exports").write_text("")
 

@@ -30,6 +30,7 @@ def reader(server: Any, tmp_path: Path) -> Iterator[Reader]:
     reader.close()
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "page", [page for page, blocks in PAGES.items() if any(map(is_run, blocks))]
 )
