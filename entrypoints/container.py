@@ -19,6 +19,7 @@ from typing import Any
 
 from dependency_injector import containers, providers
 
+from antiphon.adapters.extras import install_command
 from antiphon.adapters.fetching import Checked, Guard, HttpFetcher, NoFetcher
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.keys.file import KeysFile
@@ -310,7 +311,9 @@ def _of_table(settings: Settings, table: McpServer) -> Own:
     from antiphon.adapters.tool_servers.process import ProcessServer
 
     if importlib.util.find_spec("mcp") is None:
-        raise SettingsError("MCP servers need a package: pip install 'antiphon[mcp]'.")
+        raise SettingsError(
+            f"MCP servers need a package. Install it with: {install_command('mcp')}"
+        )
     timeout_s = table.timeout_s or settings.tools.timeout_s
     max_bytes = settings.tools.max_bytes
     server: ToolServer

@@ -10,11 +10,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx
 import pytest
+
+from antiphon.adapters.extras import install_command
 
 SERVE = (sys.executable, "-m", "antiphon.entrypoints.cli", "serve")
 
@@ -106,6 +109,16 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     assert process.returncode == 2
     assert said.startswith(f"antiphon: Cannot listen on 127.0.0.1 port {port}")
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_without_vllm_a_model_is_answered_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    process = started(tmp_path, "some/model", "--port", "0")
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert said.splitlines()[-1] == (
+        f"antiphon: vLLM is not installed. Install it with: {install_command('vllm')}"
+    )
 
 
 def test_a_settings_file_in_the_working_folder_is_read_and_named(tmp_path: Path) -> None:
