@@ -7,7 +7,6 @@ nowhere else. Tests build a container of their own and override providers.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import importlib.util
 import ipaddress
 import shutil
@@ -144,6 +143,7 @@ from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
+from antiphon.entrypoints.own_classes import instance_of
 from antiphon.entrypoints.settings import SCRIPTED_MODELS, McpServer, Settings
 from antiphon.entrypoints.web_search import web
 from antiphon.entrypoints.webhook_endpoints import endpoints_of, operators_guard
@@ -176,11 +176,7 @@ def redis_store(settings: Settings) -> Store:
 
 def named_store(settings: Settings) -> Store:
     """Return an instance of the class that `package.module:Class` names."""
-    module_name, _, class_name = settings.store.partition(":")
-    try:
-        store: Store = getattr(importlib.import_module(module_name), class_name)()
-    except (ImportError, AttributeError) as exc:
-        raise SettingsError(f"The store {settings.store!r} cannot be loaded: {exc}.") from None
+    store: Store = instance_of(settings.store, what="The store")
     return store
 
 
@@ -294,12 +290,12 @@ def _of_class(settings: Settings, named: str) -> Own:
     from antiphon.adapters.tool_servers.limited import LimitedServer
 
     label, _, path = named.rpartition("=")
-    module_name, _, class_name = path.partition(":")
-    try:
-        server: ToolServer = getattr(importlib.import_module(module_name), class_name)()
-        label = label or server.label
-    except (ImportError, AttributeError, TypeError) as exc:
-        raise SettingsError(f"The tools {named!r} cannot be loaded: {exc}.") from None
+    server: ToolServer = instance_of(path, what="The tool server")
+    if not (label := label or getattr(server, "label", "")):
+        raise SettingsError(
+            f"The tool server {path!r} has no label: give the class one, "
+            f"or say --tool LABEL={path}."
+        )
     limited = LimitedServer(
         server, label, timeout_s=settings.tools.timeout_s, max_bytes=settings.tools.max_bytes
     )
