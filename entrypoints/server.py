@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import signal
@@ -283,10 +284,23 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as exc:
         listening.close()
         raise SettingsError(
-            f"Cannot listen on {settings.host} port {settings.port}: {exc.strerror}. "
-            "Choose another with --port."
+            f"Cannot listen on {settings.host} port {settings.port}: {_why_not(exc)}"
         ) from None
     return listening
+
+
+def _why_not(exc: OSError) -> str:
+    """Say why an address cannot be listened on, and what to change."""
+    if exc.errno == errno.EADDRNOTAVAIL:
+        return (
+            "this machine does not have that address. Choose another with --host: 127.0.0.1 for "
+            "this machine alone, 0.0.0.0 for the network."
+        )
+    if isinstance(exc, socket.gaierror):
+        return f"{exc.strerror}. Choose another with --host."
+    if exc.errno == errno.EACCES:
+        return "only root may listen there. Choose a port above 1023 with --port."
+    return f"{exc.strerror}. Choose another with --port."
 
 
 def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:

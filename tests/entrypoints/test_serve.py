@@ -108,6 +108,24 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=30)
     assert process.returncode == 2
     assert said.startswith(f"antiphon: Cannot listen on 127.0.0.1 port {port}")
+    assert said.endswith("Choose another with --port.\n")
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("192.0.2.1", "this machine does not have that address. Choose another with --host: "),
+        ("no-such-host.invalid", "Choose another with --host."),
+    ],
+)
+def test_an_address_that_is_not_ours_is_told_as_such(tmp_path: Path, host: str, why: str) -> None:
+    process = started(tmp_path, "--host", host, "--auth", "off", "--port", "0")
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert said.startswith(f"antiphon: Cannot listen on {host} port 0: ")
+    assert why in said
+    assert "--port" not in said
     assert len(said.splitlines()) == 1
 
 
