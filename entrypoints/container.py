@@ -143,6 +143,7 @@ from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.heartbeat import Heartbeat
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
+from antiphon.entrypoints.model_names import names_of
 from antiphon.entrypoints.own_classes import instance_of
 from antiphon.entrypoints.settings import SCRIPTED_MODELS, McpServer, Settings
 from antiphon.entrypoints.web_search import web
@@ -464,7 +465,7 @@ def vllm_models(settings: Settings) -> Sequence[Model]:
     assert settings.model is not None
     engine = VllmEngine(
         settings.model,
-        served_names=settings.served_model_name or (settings.model,),
+        served_names=settings.served_model_name or names_of(settings.model),
         engine_args=settings.engine_options,
     )
     return [TokenModel(_format_of(settings, lambda: engine.tokenizer), engine)]

@@ -383,7 +383,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         _about(
             SERVED,
             "The name that clients ask for. Repeat it for more names.",
-            shown_default="the model as it was given",
+            shown_default="the name of the model's folder, and the model as it was given",
         ),
     ] = ()
     engine_options: Annotated[
