@@ -62,9 +62,13 @@ def ready(
     store: str,
     durability: str | None = None,
     containers: str | None = None,
+    first_key_command: str | None = None,
     console: Console | None = None,
 ) -> None:
-    """Say what is served and how to reach it; `url` is where this machine finds the server."""
+    """Say what is served and how to reach it; `url` is where this machine finds the server.
+
+    `first_key_command` makes the key without which nobody is let in yet.
+    """
     console = console or Console(stderr=True)
     where = (
         store if settings.sqlite_file is None else f"{store} ({settings.sqlite_file.absolute()})"
@@ -77,7 +81,7 @@ def ready(
         "format": format,
         "store": where,
         **({"containers": f"limits by {containers}"} if containers else {}),
-        "api keys": "needed" if settings.needs_keys else "not asked for",
+        "api keys": _keys(settings, first_key_command),
         "url": f"{url}/v1",
         "openapi": url + openapi.PATH,
     }
@@ -91,11 +95,18 @@ def ready(
     )
 
 
+def _keys(settings: Settings, first_key_command: str | None) -> str:
+    if first_key_command is not None:
+        return f"NONE YET, so every request is refused; make one with `{first_key_command}`"
+    return "needed" if settings.needs_keys else "not asked for"
+
+
 def _for_people(console: Console, facts: dict[str, str], curl: str, python: Sequence[str]) -> None:
     console.print(f"\n [bold green]●[/] [bold]antiphon[/] {_version()} is ready\n", highlight=False)
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         style = "bold cyan" if name in ("url", "openapi") else "bold"
+        style = "bold yellow" if value.startswith("NONE") else style
         table.add_row(f"   [dim]{name}[/]", f"[{style}]{escape(value)}[/]")
     console.print(table)
     # No frame and no wrapping around what is to be copied.

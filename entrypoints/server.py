@@ -27,7 +27,7 @@ from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import Authentication
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol, WebSocketProtocol
-from antiphon.entrypoints.keys import start_keys
+from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.log_lines import LogLines
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
@@ -177,6 +177,7 @@ async def _serve(settings: Settings) -> None:
             store=settings.shown_store,
             durability=getattr(container.store(), "durability", None),
             containers=getattr(container.sandboxes(), "limited_by", None),
+            first_key_command=await first_key_command(container),
         )
         await served.serving
 

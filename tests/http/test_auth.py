@@ -434,6 +434,16 @@ def test_a_server_that_others_reach_does_not_start_without_a_key(
         pass
 
 
+def test_a_server_that_can_be_given_no_key_does_not_start_without_one(
+    serve: Callable[..., Any],
+) -> None:
+    said = (
+        r"`antiphon keys create --name me --file keys\.toml` and serve with --keys-file keys\.toml"
+    )
+    with pytest.raises(SettingsError, match=said), serve(auth="on", store="memory"):
+        pass
+
+
 def test_a_keys_file_that_cannot_be_used_stops_the_start(
     serve: Callable[..., Any], tmp_path: Path
 ) -> None:
