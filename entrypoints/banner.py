@@ -95,6 +95,39 @@ def ready(
     )
 
 
+def stopping(
+    *, running: int, answering: int, limit_s: float, drain_delay_s: float, is_repeated: bool
+) -> str | None:
+    """Return what a server says that is told to stop; None where it waits for nothing.
+
+    >>> stopping(running=1, answering=1, limit_s=25, drain_delay_s=0, is_repeated=False)
+    'Stopping: waiting up to 25 s for 1 running response. Press Ctrl-C again to end it now.'
+    """
+    if running:
+        waits_for, it = _counted(running, "running response"), "it" if running == 1 else "them"
+    elif answering:
+        waits_for, it = _counted(answering, "open request"), "it" if answering == 1 else "them"
+    elif drain_delay_s and not is_repeated:
+        return f"Stopping in {drain_delay_s:g} s. Press Ctrl-C again to stop now."
+    else:
+        return None
+    if is_repeated:
+        return f"Stopping now: ending {waits_for}."
+    return (
+        f"Stopping: waiting up to {max(limit_s, drain_delay_s):g} s for {waits_for}. "
+        f"Press Ctrl-C again to end {it} now."
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def say(sentence: str) -> None:
+    """Print one line where the banner stands."""
+    _verbatim(Console(stderr=True), sentence)
+
+
 def _keys(settings: Settings, first_key_command: str | None) -> str:
     if first_key_command is not None:
         return f"NONE YET, so every request is refused; make one with `{first_key_command}`"

@@ -80,9 +80,23 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self.ready.set()
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    @property
+    def running(self) -> int:
+        """How many responses run here."""
+        return len(self._runs)
+
+    @property
+    def answering(self) -> int:
+        """How many requests are being answered."""
+        return len(self.server_state.tasks)
+
     def stop(self) -> None:
         """Begin nothing more, and give the runs their time; called again, give them none."""
-        if self._stopping.is_set():
+        if self.is_stopping:
             self._runs.hurry()
             self.should_exit = self.force_exit = True
             return
@@ -167,7 +181,7 @@ async def _serve(settings: Settings) -> None:
     assert starting is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, starting.cancel)
     async with serving(container) as served:
-        _on_signals(served.server)  # before the banner: who reads it may send one
+        _on_signals(served.server, settings)  # before the banner: who reads it may send one
         banner.ready(
             settings,
             models=list(served.models.by_name),
@@ -325,10 +339,22 @@ def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
     )
 
 
-def _on_signals(server: _Server) -> None:
+def _on_signals(server: _Server, settings: Settings) -> None:
+    def stop() -> None:
+        sentence = banner.stopping(
+            running=server.running,
+            answering=server.answering,
+            limit_s=settings.graceful_shutdown_s,
+            drain_delay_s=settings.drain_delay_s,
+            is_repeated=server.is_stopping,
+        )
+        if sentence is not None:
+            banner.say(sentence)
+        server.stop()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.stop)
+        loop.add_signal_handler(number, stop)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

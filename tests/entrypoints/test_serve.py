@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,6 +78,29 @@ def test_a_signal_ends_the_server_without_a_traceback(
     lines_until(server, "or in Python: ")
     server.send_signal(number)
     _, rest = server.communicate(timeout=30)
+    assert server.returncode == 0
+    assert "Traceback" not in rest
+
+
+def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_it(
+    server: subprocess.Popen[str],
+) -> None:
+    url = shlex.split(lines_until(server, "try: curl "))[2]
+    body = {"model": "scripted", "stream": True, "input": '@@script [{"hang": 3600}]'}
+    with httpx.stream("POST", url, json=body, timeout=30) as stream:
+        frames = stream.iter_lines()
+        assert next(frames) == "event: response.created"
+        server.send_signal(signal.SIGINT)
+        assert lines_until(server, "Stopping: ") == (
+            "Stopping: waiting up to 25 s for 1 running response. "
+            "Press Ctrl-C again to end it now.\n"
+        )
+        told = time.monotonic()
+        server.send_signal(signal.SIGINT)
+        assert lines_until(server, "Stopping now") == "Stopping now: ending 1 running response.\n"
+        _, rest = server.communicate(timeout=30)
+        assert time.monotonic() - told < 20  # not the 25 s of the first
+        assert "event: response.failed" in list(frames)
     assert server.returncode == 0
     assert "Traceback" not in rest
 
