@@ -62,6 +62,28 @@ def scripted_name(tools: Iterable[ToolSpec], name: str) -> str:
     return name if name in known else next(of_kind, name)
 
 
+def offers_tool_of(part: Mapping[str, Any], tools: Sequence[ToolSpec]) -> bool:
+    """Say whether the tool that a script's part calls is offered; True for a part without a call.
+
+    >>> offers_tool_of({"call": "add"}, [ToolSpec(name="add")])
+    True
+    """
+    names = {tool.name for tool in tools}
+    match part:
+        case {"call": name}:
+            return scripted_name(tools, name) in names
+        case {"custom": name}:
+            return name in names
+        case {"mcp": name}:
+            label = part.get("server")
+            return mcp_name(tools, name, label) is not None or (
+                written_name(tools, name, label) in names
+            )
+        case {"python": _}:
+            return any(tool.kind == PYTHON for tool in tools)
+    return True
+
+
 def offered(turn: Turn) -> Sequence[ToolSpec]:
     """Return the tools that the prompt names. Those that `choice` excludes stay in it, so that
     another choice leaves the prompt's beginning, and its cache, as it was.

@@ -16,6 +16,7 @@ from antiphon.adapters.formats.harmony.tools import FUNCTIONS, is_hosted, name_o
 from antiphon.adapters.formats.tools import (
     CODE,
     mcp_name,
+    offers_tool_of,
     scripted_name,
     sole_name,
     wrapped,
@@ -74,6 +75,9 @@ class HarmonyMarkup:
         if end == [h.END] or not begun:
             end = [h.RETURN]
         return self._with_texts([*written, end])
+
+    def offers(self, part: Part, *, tools: Sequence[ToolSpec]) -> bool:
+        return offers_tool_of(part, tools)
 
     def text(self, token_ids: Sequence[int]) -> str:
         return self._encoding.text(token_ids)
