@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from antiphon.application.expand_prompt import ExpandPrompt
 from antiphon.application.prepare_turn import PrepareTurn
-from antiphon.application.requested import without_effect
 from antiphon.domain.checks import check_conversation
 from antiphon.domain.request import CreateResponse
 
@@ -27,12 +26,17 @@ class CountTokens:
         self._expand_prompt = expand_prompt
         self._prepare_turn = prepare_turn
 
-    async def __call__(self, request: CreateResponse, *, tenant: str) -> Counted:
-        """Count; without a model, the first one does. Raises: RequestError."""
+    async def __call__(
+        self, request: CreateResponse, *, tenant: str, strict: bool = False
+    ) -> Counted:
+        """Count; without a model, the first one does.
+
+        Raises: RequestError, if `strict` also for what would have no effect.
+        """
         request = await self._expand_prompt(request)
         check_conversation(request)
-        prepared = await self._prepare_turn(request, tenant=tenant)
+        prepared = await self._prepare_turn(request, tenant=tenant, strict=strict)
         return Counted(
             tokens=await prepared.model.count(prepared.turn),
-            ignored=(*prepared.offered.ignored, *without_effect(request)),
+            ignored=prepared.ignored,
         )

@@ -38,7 +38,7 @@ from antiphon.application.ports import (
 from antiphon.application.prepare_turn import Prepared, PrepareTurn
 from antiphon.application.quotas import CheckQuota
 from antiphon.application.read_items import as_it_is, to_store
-from antiphon.application.requested import response_of, sealing, without_effect
+from antiphon.application.requested import response_of, sealing
 from antiphon.application.run_response import Run, RunResponse
 from antiphon.application.runs import Runs, stop, to_the_end
 from antiphon.application.stored_events import Following, StoredEvents
@@ -144,7 +144,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
         run: Run | None = None,
         task: asyncio.Task[None] | None = None,
     ) -> Created:
-        ignored = (*self.prepared.offered.ignored, *without_effect(self.request))
+        ignored = self.prepared.ignored
         if ignored:  # told in a header too, where there is one
             logger.info("response %s: without effect: %s", self.id, ", ".join(ignored))
         return Created(
@@ -208,14 +208,15 @@ class CreateResponseService:
         remembered: Remembered | None = None,
         response_id: str | None = None,
         key: str | None = None,
+        strict: bool = False,
     ) -> Created:
         """Start a run, or let it wait. `body` is the request as it came: without it, only this
         server can begin it. `remembered` is what the caller keeps of unstored responses, if any.
 
         It gets a fresh id where none is given. `key` is the Idempotency-Key that this id was given,
         of a response that is stored: others will ask for it, so it goes on when its client leaves,
-        as those in the background do. Raises: RequestError,
-        TooManyRequests, QueueFull, QuotaExceeded, ServerStops, EngineDead, StoreError.
+        as those in the background do. Raises: RequestError, if `strict` also for what would have no
+        effect; TooManyRequests, QueueFull, QuotaExceeded, ServerStops, EngineDead, StoreError.
         """
         self._runs.check_open()
         request = await self._expand_prompt(request)
@@ -232,6 +233,7 @@ class CreateResponseService:
                 trace_headers=trace_headers,
                 remembered=remembered,
                 key=key,
+                strict=strict,
             )
             return await (self._queue(asked) if self._must_wait(asked) else self._begin(asked))
 
@@ -245,9 +247,14 @@ class CreateResponseService:
         trace_headers: Mapping[str, str] | None,
         remembered: Remembered | None,
         key: str | None,
+        strict: bool,
     ) -> _Asked:
         prepared = await self._prepare_turn(
-            request, tenant=tenant, trace_headers=trace_headers, remembered=remembered
+            request,
+            tenant=tenant,
+            trace_headers=trace_headers,
+            remembered=remembered,
+            strict=strict,
         )
         response = response_of(
             request,

@@ -28,6 +28,7 @@ from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
 from antiphon.domain.stand_ins import NO_STAND_INS, StandIns
 from antiphon.domain.tools import McpTool
+from antiphon.domain.without_effect import paths_without_effect, refuse_without_effect
 
 Salt = Callable[[str, str | None], str]
 """What the prompts of a tenant share in the engine's prefix cache, and no other tenant's do; apart
@@ -40,7 +41,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     `added` are the items that the request itself brought, `history` those that it continues;
     `removed` those that the model is not shown because nobody can read them; `conversation` is all
     of them, `approved` the calls in it that this request approves of. `hosted` run the calls of
-    tools that this server has, by their kind.
+    tools that this server has, by their kind. `ignored` are the paths of what has no effect.
     """
 
     model: Model
@@ -52,6 +53,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     conversation: Sequence[AnyItem] = ()
     approved: Sequence[mcp.Approved] = ()
     hosted: Mapping[str, Caller] = {}
+    ignored: Sequence[str] = ()
 
 
 class PrepareTurn:
@@ -85,8 +87,11 @@ class PrepareTurn:
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
+        strict: bool = False,
     ) -> Prepared:
-        """Return the turn. Raises: RequestError, StoreError."""
+        """Return the turn. Raises: RequestError, if `strict` also for what would have no effect;
+        StoreError.
+        """
         remembered = remembered or {}
         model = self._models.named(request.model) if request.model else self._models.all[0]
         added = await self._read_items(request.input, tenant=tenant, remembered=remembered)
@@ -102,6 +107,9 @@ class PrepareTurn:
             ]
         definitions = [run_here(each, self._hosted) for each in definitions]
         offered = offer(definitions, self._stand_ins.choice(request.tool_choice))
+        ignored = paths_without_effect(request, offered)
+        if strict:
+            refuse_without_effect(ignored, offered)
         c.check_ids((entry.item.id for entry in history), new)
         c.check_pairs(conversation)
         approved = mcp.approved(conversation)
@@ -128,6 +136,7 @@ class PrepareTurn:
             conversation=conversation,
             approved=approved if self._tool_servers is not None else (),
             hosted=await callers_of(definitions, self._hosted, conversation, tenant=tenant),
+            ignored=ignored,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,7 +15,6 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.items import Item
 from antiphon.domain.offers import Offer
 from antiphon.domain.request import (
-    WITHOUT_EFFECT,
     AnyFormat,
     CreateResponse,
     PlainFormat,
@@ -132,22 +130,6 @@ def turn_of(
         cache_salt=cache_salt,
         trace_headers=trace_headers,
     )
-
-
-def without_effect(request: CreateResponse) -> list[str]:
-    """Return the paths of the fields that were given and do nothing here."""
-    return [
-        path
-        for path, harmless in WITHOUT_EFFECT.items()
-        if _given(request, path) not in (None, *harmless)
-    ]
-
-
-def _given(request: CreateResponse, path: str) -> Any:
-    found: Any = request
-    for name in path.split("."):
-        found = None if found is None else getattr(found, name)
-    return found
 
 
 def _instructions(request: CreateResponse) -> str | None:

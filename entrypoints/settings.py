@@ -605,6 +605,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_file_bytes: Annotated[
         int, _about(REQUESTS, "The largest file that can be uploaded.", ge=1)
     ] = 64 * 1024 * 1024
+    strict: Annotated[
+        bool,
+        _about(
+            REQUESTS,
+            "Refuse a request of which something would have no effect: a mistyped tool or label, a "
+            "tool that this server does not run, a field that it does not know or does nothing "
+            "with. Else the header x-antiphon-ignored names it.",
+        ),
+    ] = False
     strict_unknown_fields: Annotated[
         bool,
         _about(REQUESTS, "Refuse a request that has a field which the server does not know."),
@@ -797,6 +806,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def needs_keys(self) -> bool:
         """Whether a request without an API key is refused."""
         return self.auth == "on" or (self.auth == "auto" and not _is_loopback(self.host))
+
+    @property
+    def refuses_unknown_fields(self) -> bool:
+        return self.strict or self.strict_unknown_fields
 
     @property
     def files_folder(self) -> Path:

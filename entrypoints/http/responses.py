@@ -37,6 +37,7 @@ from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import TERMINAL
 from antiphon.domain.visible import Visible
+from antiphon.domain.without_effect import refuse_without_effect
 from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer, ended
 from antiphon.entrypoints.http.bodies import BodyLimits, as_logged, decode_body, read_body
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
@@ -71,6 +72,7 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
 
     limits: BodyLimits = BodyLimits()
     dialect: Dialect = OPENAI
+    strict: bool = False
     strict_unknown_fields: bool = False
     log_requests: bool = False
     error_stacks: bool = False
@@ -115,12 +117,15 @@ class Responses(Controller):
             logger.info("request %s: %s", request_id(request), as_logged(body))
         telling = Telling.of(decoded.request, dialect)
         repeat, without_effect = await repeat_of(request, decoded.request, body)
+        if services.options.strict:
+            refuse_without_effect(without_effect)
         created = await services.create_once(
             decoded.request,
             repeat,
             tenant=tenant_of(request),
             body=body,
             trace_headers=trace_headers(request),
+            strict=services.options.strict,
         )
         if isinstance(created, Taken):
             headers = {**answer_headers(request, decoded.unknown), REPLAYED_HEADER: "true"}
@@ -150,7 +155,9 @@ class Responses(Controller):
     async def count(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Render what `create` would render, and count it."""
         _, decoded = await self._read(request, services)
-        counted = await services.count(decoded.request, tenant=tenant_of(request))
+        counted = await services.count(
+            decoded.request, tenant=tenant_of(request), strict=services.options.strict
+        )
         answer = {"object": "response.input_tokens", "input_tokens": counted.tokens}
         headers = answer_headers(request, (*counted.ignored, *decoded.unknown))
         return JsonAnswer(answer, headers)
@@ -166,7 +173,10 @@ class Responses(Controller):
         telling = Telling(dialect_of(request, services.options.dialect))
         _, decoded = await self._read(request, services)
         compacting = await services.compact(
-            decoded.request, tenant=tenant_of(request), trace_headers=trace_headers(request)
+            decoded.request,
+            tenant=tenant_of(request),
+            trace_headers=trace_headers(request),
+            strict=services.options.strict,
         )
         created = compacting.created
         headers = answer_headers(request, (*created.ignored, *decoded.unknown))

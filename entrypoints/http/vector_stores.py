@@ -28,6 +28,7 @@ from antiphon.application.vector_stores import (
 from antiphon.domain.filters import filter_of
 from antiphon.domain.ranking import Ranked, check_weights
 from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorStoreChanges
+from antiphon.domain.without_effect import refuse_without_effect
 from antiphon.entrypoints.http.answers import JsonAnswer
 from antiphon.entrypoints.http.json_bodies import decoded_body
 from antiphon.entrypoints.http.lists import After, Before, InOrder, Limit, as_objects
@@ -126,6 +127,9 @@ class VectorStores(Controller):
     ) -> ASGIApp:
         decoded = await decoded_body(request, SearchRequest, vector_stores.options)
         asked, tenant = decoded.request, tenant_of(request)
+        without_effect = ("rewrite_query",) if asked.rewrite_query else ()
+        if vector_stores.options.strict:
+            refuse_without_effect(without_effect)
         fits = filter_of(asked.filters, "filters")
         check_weights(asked.ranking_options, "ranking_options")
         await vector_stores.find.usable(tenant, vector_store_id, "vector_store_id")
@@ -138,7 +142,7 @@ class VectorStores(Controller):
             options=asked.ranking_options,
             most=asked.max_num_results or RESULTS,
         )
-        ignored = [*decoded.unknown, *(["rewrite_query"] if asked.rewrite_query else [])]
+        ignored = [*decoded.unknown, *without_effect]
         return JsonAnswer(_found(queries, found), answer_headers(request, ignored))
 
 

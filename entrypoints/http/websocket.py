@@ -186,6 +186,7 @@ class Conversing:
             tenant=self._tenant,
             trace_headers=self._traced,
             remembered=self._continuations.remembered,
+            strict=self._options.strict,
         )
         self._steering.begin(created.id, lane)
         telling = Telling.of(request, self._dialect)
