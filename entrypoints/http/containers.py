@@ -32,7 +32,7 @@ from antiphon.entrypoints.http.bodies import read_body, refuse_unknown
 from antiphon.entrypoints.http.files import attachment, plain_name
 from antiphon.entrypoints.http.forms import check_parts, read_form
 from antiphon.entrypoints.http.lists import After, InOrder, Limit
-from antiphon.entrypoints.http.openapi import MakeContainerOperation
+from antiphon.entrypoints.http.openapi import A_FILE, BYTES, form_of, json_of, operation
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 
@@ -64,14 +64,21 @@ class Containers(Controller):
     path = "/v1/containers"
     tags = ("Containers",)
 
-    @post(summary="Make a container", operation_class=MakeContainerOperation, status_code=200)
+    @post(
+        summary="Make a container",
+        operation_class=operation("The container.", takes="NewContainer", gives="Container"),
+        status_code=200,
+    )
     async def create(self, request: HttpRequest, containers: Services) -> ASGIApp:
         """It begins with copies of the files that are named, and ends when it was not used."""
         decoded = await _decoded(request, NewContainer, containers.options)
         made = await containers.make(tenant_of(request), decoded.request)
         return JsonAnswer(made, answer_headers(request, decoded.unknown))
 
-    @get(summary="List containers")
+    @get(
+        summary="List containers",
+        operation_class=operation("A page of containers.", gives="ContainerList"),
+    )
     async def index(
         self,
         request: HttpRequest,
@@ -84,14 +91,23 @@ class Containers(Controller):
         part = containers.list(tenant_of(request), after=after, limit=limit, order=order, name=name)
         return JsonAnswer(_as_list(part), answer_headers(request))
 
-    @get("/{container_id:str}", summary="Retrieve a container")
+    @get(
+        "/{container_id:str}",
+        summary="Retrieve a container",
+        operation_class=operation("The container.", gives="Container"),
+    )
     async def one(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
         found = containers.find(tenant_of(request), container_id)
         return JsonAnswer(shown(found), answer_headers(request))
 
-    @delete("/{container_id:str}", summary="End a container", status_code=200)
+    @delete(
+        "/{container_id:str}",
+        summary="End a container",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
+    )
     async def remove(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
@@ -100,7 +116,16 @@ class Containers(Controller):
         answer = {"id": container_id, "object": "container.deleted", "deleted": True}
         return JsonAnswer(answer, answer_headers(request))
 
-    @post("/{container_id:str}/files", summary="Put a file into a container", status_code=200)
+    @post(
+        "/{container_id:str}/files",
+        summary="Put a file into a container",
+        operation_class=operation(
+            "The file.",
+            takes={**form_of(file=A_FILE), **json_of("NewContainerFile")},
+            gives="ContainerFile",
+        ),
+        status_code=200,
+    )
     async def add_file(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
@@ -111,7 +136,11 @@ class Containers(Controller):
         )
         return JsonAnswer(added, answer_headers(request))
 
-    @get("/{container_id:str}/files", summary="List a container's files")
+    @get(
+        "/{container_id:str}/files",
+        summary="List a container's files",
+        operation_class=operation("A page of files.", gives="ContainerFileList"),
+    )
     async def list_files(
         self,
         request: HttpRequest,
@@ -127,7 +156,11 @@ class Containers(Controller):
         )
         return JsonAnswer(_as_list(part), answer_headers(request))
 
-    @get("/{container_id:str}/files/{file_id:str}", summary="Retrieve a file's description")
+    @get(
+        "/{container_id:str}/files/{file_id:str}",
+        summary="Retrieve a file's description",
+        operation_class=operation("The file.", gives="ContainerFile"),
+    )
     async def one_file(
         self,
         request: HttpRequest,
@@ -138,7 +171,11 @@ class Containers(Controller):
         found = await containers.get_file(tenant_of(request), container_id, file_id)
         return JsonAnswer(found, answer_headers(request))
 
-    @get("/{container_id:str}/files/{file_id:str}/content", summary="Retrieve a file's content")
+    @get(
+        "/{container_id:str}/files/{file_id:str}/content",
+        summary="Retrieve a file's content",
+        operation_class=operation("The content.", gives=BYTES),
+    )
     async def content(
         self,
         request: HttpRequest,
@@ -149,7 +186,12 @@ class Containers(Controller):
         name, pieces = await containers.read_file(tenant_of(request), container_id, file_id)
         return PiecesAnswer(pieces, {**attachment(name), **answer_headers(request)})
 
-    @delete("/{container_id:str}/files/{file_id:str}", summary="Delete a file", status_code=200)
+    @delete(
+        "/{container_id:str}/files/{file_id:str}",
+        summary="Delete a file",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
+    )
     async def remove_file(
         self,
         request: HttpRequest,

@@ -17,6 +17,7 @@ from antiphon.application.ports import StoredFile
 from antiphon.domain.errors import missing_parameter
 from antiphon.entrypoints.http.answers import JsonAnswer, PiecesAnswer
 from antiphon.entrypoints.http.forms import check_parts, read_form
+from antiphon.entrypoints.http.openapi import A_FILE, A_STRING, BYTES, form_of, operation
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
 
 KNOWN = frozenset({"file", "purpose"})
@@ -38,7 +39,13 @@ class Files(Controller):
     path = "/v1/files"
     tags = ("Files",)
 
-    @post(summary="Upload a file", status_code=200)
+    @post(
+        summary="Upload a file",
+        operation_class=operation(
+            "The file.", takes=form_of(file=A_FILE, purpose=A_STRING), gives="File"
+        ),
+        status_code=200,
+    )
     async def upload(
         self, request: HttpRequest, file_services: NamedDependency[FileServices]
     ) -> ASGIApp:
@@ -56,7 +63,7 @@ class Files(Controller):
             await form.close()
         return JsonAnswer(_shown(added), answer_headers(request))
 
-    @get(summary="List files")
+    @get(summary="List files", operation_class=operation("A page of files.", gives="FileList"))
     async def index(
         self,
         request: HttpRequest,
@@ -80,7 +87,11 @@ class Files(Controller):
             answer_headers(request),
         )
 
-    @get("/{file_id:str}", summary="Retrieve a file's description")
+    @get(
+        "/{file_id:str}",
+        summary="Retrieve a file's description",
+        operation_class=operation("The file.", gives="File"),
+    )
     async def one(
         self,
         request: HttpRequest,
@@ -91,7 +102,11 @@ class Files(Controller):
             _shown(await file_services.get(tenant_of(request), file_id)), answer_headers(request)
         )
 
-    @get("/{file_id:str}/content", summary="Retrieve a file's content")
+    @get(
+        "/{file_id:str}/content",
+        summary="Retrieve a file's content",
+        operation_class=operation("The content.", gives=BYTES),
+    )
     async def content(
         self,
         request: HttpRequest,
@@ -102,7 +117,12 @@ class Files(Controller):
         headers = {**attachment(file.filename), "content-length": str(file.bytes)}
         return PiecesAnswer(pieces, {**headers, **answer_headers(request)})
 
-    @delete("/{file_id:str}", summary="Delete a file", status_code=200)
+    @delete(
+        "/{file_id:str}",
+        summary="Delete a file",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
+    )
     async def delete(
         self,
         request: HttpRequest,

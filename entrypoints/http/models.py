@@ -9,6 +9,7 @@ from litestar.types import ASGIApp
 
 from antiphon.application.models import Models
 from antiphon.entrypoints.http.answers import JsonAnswer
+from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers
 
 
@@ -16,7 +17,7 @@ class ModelList(Controller):
     path = "/v1/models"
     tags = ("Models",)
 
-    @get(summary="List the models")
+    @get(summary="List the models", operation_class=operation("All models.", gives="ModelList"))
     async def index(
         self,
         request: HttpRequest,
@@ -26,7 +27,11 @@ class ModelList(Controller):
         entries = [_entry(name, started_at) for name in models.by_name]
         return JsonAnswer({"object": "list", "data": entries}, answer_headers(request))
 
-    @get("/{name:path}", summary="Retrieve one model")
+    @get(
+        "/{name:path}",
+        summary="Retrieve one model",
+        operation_class=operation("The model.", gives="Model"),
+    )
     async def one(
         self,
         request: HttpRequest,

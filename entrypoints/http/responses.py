@@ -51,7 +51,7 @@ from antiphon.entrypoints.http.lists import (
     as_list,
     view_of,
 )
-from antiphon.entrypoints.http.openapi import CompactOperation, CountOperation, CreateOperation
+from antiphon.entrypoints.http.openapi import EVENTS, IDEMPOTENCY_KEY, json_of, operation
 from antiphon.entrypoints.http.repeats import no_longer_streamed, repeat_of
 from antiphon.entrypoints.http.requests import (
     REPLAYED_HEADER,
@@ -108,7 +108,16 @@ class Responses(Controller):
     path = "/v1/responses"
     tags = ("Responses",)
 
-    @post(summary="Create a response", operation_class=CreateOperation, status_code=200)
+    @post(
+        summary="Create a response",
+        operation_class=operation(
+            "The response, or its events if `stream` is true.",
+            takes="CreateResponse",
+            gives={**json_of("Response"), **EVENTS},
+            headers=[IDEMPOTENCY_KEY],
+        ),
+        status_code=200,
+    )
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Answer with the whole response, or stream its events where `stream` is true."""
         dialect = dialect_of(request, services.options.dialect)
@@ -149,7 +158,9 @@ class Responses(Controller):
     @post(
         "/input_tokens",
         summary="Count input tokens",
-        operation_class=CountOperation,
+        operation_class=operation(
+            "The count of input tokens.", takes="CreateResponse", gives="InputTokens"
+        ),
         status_code=200,
     )
     async def count(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
@@ -165,7 +176,9 @@ class Responses(Controller):
     @post(
         "/compact",
         summary="Compact a conversation",
-        operation_class=CompactOperation,
+        operation_class=operation(
+            "The items to go on from.", takes="CreateResponse", gives="CompactedWindow"
+        ),
         status_code=200,
     )
     async def compact(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
@@ -188,7 +201,14 @@ class Responses(Controller):
             shape=compacting.window,
         )
 
-    @get("/{response_id:str}", summary="Retrieve a response, or stream its events")
+    @get(
+        "/{response_id:str}",
+        summary="Retrieve a response, or stream its events",
+        operation_class=operation(
+            "The response, or its events if `stream` is true.",
+            gives={**json_of("Response"), **EVENTS},
+        ),
+    )
     async def retrieve(
         self,
         request: HttpRequest,
@@ -217,7 +237,12 @@ class Responses(Controller):
             telling.whole(await services.get(tenant_of(request), response_id)), headers
         )
 
-    @delete("/{response_id:str}", summary="Delete a response", status_code=200)
+    @delete(
+        "/{response_id:str}",
+        summary="Delete a response",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
+    )
     async def delete(
         self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
     ) -> ASGIApp:
@@ -225,7 +250,12 @@ class Responses(Controller):
         answer = {"id": response_id, "object": "response", "deleted": True}
         return JsonAnswer(answer, answer_headers(request))
 
-    @post("/{response_id:str}/cancel", summary="Cancel a background response", status_code=200)
+    @post(
+        "/{response_id:str}/cancel",
+        summary="Cancel a background response",
+        operation_class=operation("The response, cancelled or ended before.", gives="Response"),
+        status_code=200,
+    )
     async def cancel(
         self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
     ) -> ASGIApp:
@@ -233,7 +263,11 @@ class Responses(Controller):
         cancelled = await services.cancel(tenant_of(request), response_id)
         return JsonAnswer(telling.whole(cancelled), answer_headers(request))
 
-    @get("/{response_id:str}/input_items", summary="List what the model was given")
+    @get(
+        "/{response_id:str}/input_items",
+        summary="List what the model was given",
+        operation_class=operation("A page of its input items.", gives="ItemList"),
+    )
     async def input_items(
         self,
         request: HttpRequest,

@@ -19,7 +19,7 @@ from antiphon.domain.vector_stores import (
 from antiphon.entrypoints.http.answers import JsonAnswer
 from antiphon.entrypoints.http.json_bodies import decoded_body
 from antiphon.entrypoints.http.lists import After, Before, InOrder, Limit, as_objects
-from antiphon.entrypoints.http.openapi import taking
+from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
 from antiphon.entrypoints.http.vector_stores import Services
 
@@ -37,7 +37,9 @@ class VectorStoreFiles(Controller):
 
     @post(
         summary="Add a file to a vector store",
-        operation_class=taking("NewStoreFile"),
+        operation_class=operation(
+            "The file, soon to be indexed.", takes="NewStoreFile", gives="StoreFile"
+        ),
         status_code=200,
     )
     async def add(
@@ -47,7 +49,10 @@ class VectorStoreFiles(Controller):
         file = await vector_stores.add_file(tenant_of(request), vector_store_id, decoded.request)
         return _shown(file, answer_headers(request, decoded.unknown))
 
-    @get(summary="List the files of a vector store")
+    @get(
+        summary="List the files of a vector store",
+        operation_class=operation("A page of files.", gives="StoreFileList"),
+    )
     async def index(
         self,
         request: HttpRequest,
@@ -65,7 +70,11 @@ class VectorStoreFiles(Controller):
         )
         return JsonAnswer(as_objects(page), answer_headers(request))
 
-    @get("/{file_id:str}", summary="Retrieve a file of a vector store")
+    @get(
+        "/{file_id:str}",
+        summary="Retrieve a file of a vector store",
+        operation_class=operation("The file.", gives="StoreFile"),
+    )
     async def one(
         self,
         request: HttpRequest,
@@ -79,7 +88,7 @@ class VectorStoreFiles(Controller):
     @post(
         "/{file_id:str}",
         summary="Replace the attributes of a file of a vector store",
-        operation_class=taking("NewAttributes"),
+        operation_class=operation("The file.", takes="NewAttributes", gives="StoreFile"),
         status_code=200,
     )
     async def update(
@@ -96,7 +105,12 @@ class VectorStoreFiles(Controller):
         )
         return _shown(file, answer_headers(request, decoded.unknown))
 
-    @delete("/{file_id:str}", summary="Take a file out of a vector store", status_code=200)
+    @delete(
+        "/{file_id:str}",
+        summary="Take a file out of a vector store",
+        operation_class=operation("It is taken out.", gives="Deleted"),
+        status_code=200,
+    )
     async def remove(
         self,
         request: HttpRequest,
@@ -109,7 +123,11 @@ class VectorStoreFiles(Controller):
         answer = {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
         return JsonAnswer(answer, answer_headers(request))
 
-    @get("/{file_id:str}/content", summary="Retrieve the text of a file of a vector store")
+    @get(
+        "/{file_id:str}/content",
+        summary="Retrieve the text of a file of a vector store",
+        operation_class=operation("Its text.", gives="FileText"),
+    )
     async def content(
         self,
         request: HttpRequest,
@@ -135,7 +153,9 @@ class FileBatches(Controller):
 
     @post(
         summary="Add files to a vector store",
-        operation_class=taking("NewFileBatch"),
+        operation_class=operation(
+            "The batch, soon to be indexed.", takes="NewFileBatch", gives="FileBatch"
+        ),
         status_code=200,
     )
     async def create(
@@ -145,7 +165,11 @@ class FileBatches(Controller):
         batch = await vector_stores.add_batch(tenant_of(request), vector_store_id, decoded.request)
         return _shown(batch, answer_headers(request, decoded.unknown))
 
-    @get("/{batch_id:str}", summary="Retrieve a batch of files")
+    @get(
+        "/{batch_id:str}",
+        summary="Retrieve a batch of files",
+        operation_class=operation("The batch.", gives="FileBatch"),
+    )
     async def one(
         self,
         request: HttpRequest,
@@ -156,7 +180,12 @@ class FileBatches(Controller):
         batch = await vector_stores.stores.batch(tenant_of(request), vector_store_id, batch_id)
         return _shown(batch, answer_headers(request))
 
-    @post("/{batch_id:str}/cancel", summary="Cancel a batch of files", status_code=200)
+    @post(
+        "/{batch_id:str}/cancel",
+        summary="Cancel a batch of files",
+        operation_class=operation("The batch.", gives="FileBatch"),
+        status_code=200,
+    )
     async def cancel(
         self,
         request: HttpRequest,
@@ -170,7 +199,11 @@ class FileBatches(Controller):
         )
         return _shown(batch, answer_headers(request))
 
-    @get("/{batch_id:str}/files", summary="List the files of a batch")
+    @get(
+        "/{batch_id:str}/files",
+        summary="List the files of a batch",
+        operation_class=operation("A page of files.", gives="StoreFileList"),
+    )
     async def files(
         self,
         request: HttpRequest,

@@ -32,7 +32,7 @@ from antiphon.domain.without_effect import refuse_without_effect
 from antiphon.entrypoints.http.answers import JsonAnswer
 from antiphon.entrypoints.http.json_bodies import decoded_body
 from antiphon.entrypoints.http.lists import After, Before, InOrder, Limit, as_objects
-from antiphon.entrypoints.http.openapi import taking
+from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 
@@ -64,7 +64,9 @@ class VectorStores(Controller):
 
     @post(
         summary="Create a vector store",
-        operation_class=taking("NewVectorStore", required=False),
+        operation_class=operation(
+            "The vector store.", takes="NewVectorStore", takes_always=False, gives="VectorStore"
+        ),
         status_code=200,
     )
     async def create(self, request: HttpRequest, vector_stores: Services) -> ASGIApp:
@@ -73,7 +75,10 @@ class VectorStores(Controller):
         created = await vector_stores.create(tenant_of(request), decoded.request)
         return JsonAnswer(created, answer_headers(request, decoded.unknown))
 
-    @get(summary="List vector stores")
+    @get(
+        summary="List vector stores",
+        operation_class=operation("A page of vector stores.", gives="VectorStoreList"),
+    )
     async def index(
         self,
         request: HttpRequest,
@@ -87,7 +92,11 @@ class VectorStores(Controller):
         page = await vector_stores.list(tenant_of(request), cut)
         return JsonAnswer(as_objects(page), answer_headers(request))
 
-    @get("/{vector_store_id:str}", summary="Retrieve a vector store")
+    @get(
+        "/{vector_store_id:str}",
+        summary="Retrieve a vector store",
+        operation_class=operation("The vector store.", gives="VectorStore"),
+    )
     async def one(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
@@ -97,7 +106,9 @@ class VectorStores(Controller):
     @post(
         "/{vector_store_id:str}",
         summary="Modify a vector store",
-        operation_class=taking("VectorStoreChanges"),
+        operation_class=operation(
+            "The vector store.", takes="VectorStoreChanges", gives="VectorStore"
+        ),
         status_code=200,
     )
     async def update(
@@ -107,7 +118,12 @@ class VectorStores(Controller):
         changed = await vector_stores.update(tenant_of(request), vector_store_id, decoded.request)
         return JsonAnswer(changed, answer_headers(request, decoded.unknown))
 
-    @delete("/{vector_store_id:str}", summary="Delete a vector store", status_code=200)
+    @delete(
+        "/{vector_store_id:str}",
+        summary="Delete a vector store",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
+    )
     async def remove(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
@@ -119,7 +135,7 @@ class VectorStores(Controller):
     @post(
         "/{vector_store_id:str}/search",
         summary="Search a vector store",
-        operation_class=taking("SearchRequest"),
+        operation_class=operation("What was found.", takes="SearchRequest", gives="SearchResults"),
         status_code=200,
     )
     async def search(
