@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+from antiphon.entrypoints.first_request import curl_line, python_lines
 from antiphon.entrypoints.http import openapi
 from antiphon.entrypoints.settings import Settings
 
@@ -31,25 +30,6 @@ def url_of(host: str, port: int) -> str:
     """
     host = "127.0.0.1" if host in _WILDCARDS else host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def curl_line(url: str, model: str, *, keyed: bool = False) -> str:
-    """Return a first request, to be pasted into a shell; `keyed` where it needs an API key."""
-    body = json.dumps({"model": model, "input": "Say hello."})
-    key = ' -H "authorization: Bearer $OPENAI_API_KEY"' if keyed else ""
-    return (
-        f"curl {url}/v1/responses -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
-    )
-
-
-def python_lines(url: str, model: str, *, keyed: bool = False) -> Sequence[str]:
-    key = "" if keyed else ', api_key="none"'  # the client takes OPENAI_API_KEY by itself
-    return (
-        "from openai import OpenAI",
-        f'client = OpenAI(base_url="{url}/v1"{key})',
-        f'response = client.responses.create(model={json.dumps(model)}, input="Say hello.")',
-        "print(response.output_text)",
-    )
 
 
 def ready(

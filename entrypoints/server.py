@@ -151,6 +151,7 @@ async def serving(container: Container) -> AsyncIterator[Served]:
             container.ready(),
             started_at=int(time.time()),
             max_file_bytes=settings.max_file_bytes,
+            needs_keys=settings.needs_keys,
             error_stacks=settings.error_stacks,
         )
         guarded = Authentication(app, container.find_tenant(), dialect=DIALECTS[settings.dialect])

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from antiphon.entrypoints import banner
+from antiphon.entrypoints.first_request import python_lines
 from antiphon.entrypoints.settings import Settings
 
 URL = "http://127.0.0.1:8000"
@@ -61,7 +62,7 @@ def test_the_curl_line_can_be_copied_whole(console: Console) -> None:
 
 
 def test_the_python_lines_are_python_for_the_first_model() -> None:
-    code = "\n".join(banner.python_lines(URL, 'a"b'))
+    code = "\n".join(python_lines(URL, 'a"b'))
     compile(code, "banner", "exec")
     assert f'base_url="{URL}/v1"' in code
     assert r'model="a\"b"' in code
