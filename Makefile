@@ -55,6 +55,7 @@ test-vllm: $(VENV_VLLM)/ready
 
 docs: $(VENV)/ready
 	$(VENV)/bin/python docs/draw_lifecycle.py
+	$(VENV)/bin/python docs/draw_reference.py
 
 bench: $(VENV)/ready
 	$(VENV)/bin/python -m benchmarks.run $(ARGS)

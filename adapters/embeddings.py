@@ -67,7 +67,7 @@ class HttpEmbeddings(Embeddings):
                 f"Embeddings need a package. Install it with: {install_command('embeddings')}"
             )
         try:
-            await self.of(["?"])
+            await self.embed(["?"])
         except EmbeddingsError as error:
             why = error.__cause__ or error
             raise SettingsError(
@@ -78,7 +78,7 @@ class HttpEmbeddings(Embeddings):
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def of(self, texts: Sequence[str]) -> Vectors:
+    async def embed(self, texts: Sequence[str]) -> Vectors:
         try:
             each = [_normed(vector) for vector in await self._asked(texts)]
         # Whatever it answers, the client is told the same: the rest is for the operator.

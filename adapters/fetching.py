@@ -36,7 +36,7 @@ import httpcore
 import httpx
 from msgspec import Struct
 
-from antiphon.application.ports import Fetched, Fetcher
+from antiphon.application.ports import Fetcher, FetchResult
 from antiphon.domain.errors import FetchFailed, FetchRefused, FetchTooLarge
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -47,7 +47,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 DEFAULT_PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 PORTS = range(1, 65_536)
 REDIRECTS = (301, 302, 303, 307, 308)
-AT_ONCE = 16
+MAX_CONCURRENT = 16
 """Fetches that run at the same time; further ones wait, within their own deadline."""
 
 V6_UNICAST = ipaddress.IPv6Network("2000::/3")
@@ -85,7 +85,7 @@ _CANNOT = "The URL could not be fetched."
 
 
 # Threads of its own: a name server that does not answer must not hold those that others work in.
-_resolving = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="resolving")
+_resolving = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="resolving")
 
 
 async def _resolve(host: str, port: int) -> Sequence[str]:
@@ -111,7 +111,7 @@ def read_url(url: str) -> httpx.URL:
     return read
 
 
-class Guard(Struct, frozen=True, kw_only=True):
+class UrlPolicy(Struct, frozen=True, kw_only=True):
     """What may be reached. `hosts`: `name`, `*.name` or either with `:port`; none is any host.
 
     `:*` is any port. `private` are networks that may be reached although they are not public.
@@ -170,7 +170,7 @@ class _Dialer(httpcore.AsyncNetworkBackend):
     `aclose` closes what was opened, whatever became of it.
     """
 
-    def __init__(self, guard: Guard, resolve: Resolve) -> None:
+    def __init__(self, guard: UrlPolicy, resolve: Resolve) -> None:
         self._guard = guard
         self._resolve = resolve
         self._backend = httpcore.AnyIOBackend()
@@ -216,12 +216,12 @@ class _Dialer(httpcore.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
 
-class Checked:
+class GuardedPools:
     """Pools of connections to what the guard allows; no proxy, no credentials of this machine's."""
 
     def __init__(
         self,
-        guard: Guard,
+        guard: UrlPolicy,
         *,
         resolve: Resolve = _resolve,
         ssl_context: ssl.SSLContext | None = None,
@@ -256,7 +256,7 @@ class HttpFetcher(Fetcher):
 
     def __init__(
         self,
-        guard: Guard,
+        guard: UrlPolicy,
         *,
         max_bytes: int,
         timeout_s: float,
@@ -270,8 +270,8 @@ class HttpFetcher(Fetcher):
         self._timeout_s = timeout_s
         self._max_redirects = max_redirects
         self._reads = reads
-        self._checked = Checked(guard, resolve=resolve, ssl_context=ssl_context)
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._checked = GuardedPools(guard, resolve=resolve, ssl_context=ssl_context)
+        self._places = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def fetch(
         self,
@@ -280,7 +280,7 @@ class HttpFetcher(Fetcher):
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
-    ) -> Fetched:
+    ) -> FetchResult:
         read = self._guard.check_url(url)
         try:
             async with asyncio.timeout(self._timeout_s), self._places:
@@ -293,7 +293,7 @@ class HttpFetcher(Fetcher):
 
     async def _exchange(
         self, url: httpx.URL, method: str, headers: dict[str, str], content: bytes
-    ) -> Fetched:
+    ) -> FetchResult:
         redirects = self._max_redirects if method == "GET" else 0
         for _ in range(redirects + 1):
             fetched = await self._once(url, method, headers, content)
@@ -321,7 +321,7 @@ class HttpFetcher(Fetcher):
 
     async def _once(
         self, url: httpx.URL, method: str, headers: Mapping[str, str], content: bytes
-    ) -> Fetched:
+    ) -> FetchResult:
         port = f":{url.port}" if url.port else ""
         host = f"[{url.host}]" if ":" in url.host else url.host
         sent = {
@@ -348,7 +348,7 @@ class HttpFetcher(Fetcher):
             given = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in answer.headers}
             body = await self._body(answer, given) if method in self._reads else b""
         kind = given.get("content-type", "").partition(";")[0].strip().lower()
-        return Fetched(
+        return FetchResult(
             status=answer.status, url=str(url), headers=given, content_type=kind, content=body
         )
 
@@ -378,7 +378,7 @@ class HttpFetcher(Fetcher):
 class NoFetcher(Fetcher):
     """What a server has that may not fetch: the default."""
 
-    async def fetch(self, url: str, **_: Any) -> Fetched:  # noqa: ARG002
+    async def fetch(self, url: str, **_: Any) -> FetchResult:  # noqa: ARG002
         raise FetchRefused(
             "This server fetches no URLs (its operator can allow it with --fetch-urls)."
         )

@@ -17,16 +17,16 @@ from antiphon.domain.errors import DocumentError
 
 MEMORY_BYTES = 1 << 30
 MAX_TEXT_BYTES = 32 * 1024 * 1024
-AT_ONCE = 2
+MAX_CONCURRENT = 2
 UNREADABLE = "The PDF cannot be read: it is damaged, encrypted or too complex."
 
 
 class PdfReader:
-    """Reads PDFs, `AT_ONCE` at the most, each for `timeout_s` at the most."""
+    """Reads PDFs, `MAX_CONCURRENT` at the most, each for `timeout_s` at the most."""
 
     def __init__(self, *, timeout_s: float = 20.0) -> None:
         self._timeout_s = timeout_s
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def __call__(self, content: bytes) -> str:
         """Return the text of all pages. Raises: DocumentError."""

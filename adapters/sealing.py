@@ -1,4 +1,5 @@
-"""What the server's key is for: sealing with AES-GCM, bound to the tenant (api_surface 7.11), and
+"""What the server's key is for: sealing with AES-GCM, bound to the tenant
+(docs/reference/api.md#reasoning), and
 salts; and what it is known by.
 """
 

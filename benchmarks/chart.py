@@ -10,7 +10,9 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 56, 56
 COLORS = ("#2f6fdb", "#b9c3d3")
 
 
-def bars(title: str, unit: str, rounds: Sequence[Sequence[float]], *, names: Sequence[str]) -> str:
+def bar_chart(
+    title: str, unit: str, rounds: Sequence[Sequence[float]], *, names: Sequence[str]
+) -> str:
     """Return a chart with one group of bars a round, a bar for each of `names`."""
     top_value = max(value for each in rounds for value in each) * 1.15
     plot_height = HEIGHT - TOP - BOTTOM

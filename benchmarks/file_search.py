@@ -17,8 +17,8 @@ from pathlib import Path
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
-from antiphon.application.indexing import IndexFiles
-from antiphon.application.ports import AddedFile, StoredFile
+from antiphon.application.ports import FileToAdd, StoredFile
+from antiphon.application.resources.indexing import IndexFiles
 from antiphon.domain.vector_stores import ChunkSizes, VectorStore
 
 TENANT = "bench"
@@ -82,7 +82,7 @@ async def main(count: int) -> None:
             )
             await files.add(TENANT, file, content)
             added.append(
-                AddedFile(
+                FileToAdd(
                     id=file.id,
                     filename=file.filename,
                     created_at=0,
@@ -93,7 +93,7 @@ async def main(count: int) -> None:
         await stores.add_files(TENANT, "vs_1", added)
         index = IndexFiles(stores, files, PdfReader())
         async with watched(f"index {count} files, {WORDS_A_FILE} words each"):
-            while await index.once():
+            while await index.run_once():
                 pass
         words = some[0].split()
         rare = " ".join(sorted(set(words), key=words.count)[:3])

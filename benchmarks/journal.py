@@ -18,12 +18,12 @@ from statistics import median
 import uvloop
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.application.event_chunks import chunk_of, events_of
-from antiphon.application.journal import DurableJournal, ForegroundJournal, Journal
 from antiphon.application.ports import Lease, NewRun, Store, StoredResponse
-from antiphon.application.stored_events import StoredEvents
+from antiphon.application.runs.event_chunks import decode_chunk, encode_chunk
+from antiphon.application.runs.journal import DurableJournal, ForegroundJournal, Journal
+from antiphon.application.runs.stored_events import StoredEvents
 from antiphon.domain import events as e
 from antiphon.domain.events import Event
 from antiphon.domain.response import Response
@@ -71,8 +71,8 @@ async def write(log: MemoryEventLog, journal: Journal, name: str, given: list[li
 
 async def journal_of(store: Store, log: MemoryEventLog, name: str, *, durable: bool) -> Journal:
     run = run_of(name)
-    first = [*run.start(), *run.begin()]
-    new = NewRun(owner="srv_1", events=chunk_of(first) if durable else None)
+    first = [*run.open(), *run.start()]
+    new = NewRun(owner="srv_1", events=encode_chunk(first) if durable else None)
     await store.create("t", StoredResponse(response=run.response, run=new))
     await log.create(name)
     await log.append(name, first)
@@ -107,10 +107,10 @@ def encoding() -> tuple[float, float]:
     """Return the CPU microseconds of writing an event down, and of reading it."""
     given = steps()
     start = time.process_time()
-    chunks = [chunk_of(step) for step in given]
+    chunks = [encode_chunk(step) for step in given]
     middle = time.process_time()
     for chunk in chunks:
-        events_of(chunk)
+        decode_chunk(chunk)
     end = time.process_time()
     return (middle - start) / EVENTS * 1e6, (end - middle) / EVENTS * 1e6
 

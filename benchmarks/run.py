@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import chart, load
-from benchmarks.processes import Server, StartFailed, free_port, serving
+from benchmarks.server_process import Server, StartFailed, free_port, run_server
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -37,8 +37,8 @@ CONCURRENCY = 64
 TOKENS = 256
 SCRIPT = '@@script [{"say":"word ","repeat":400}]'
 WARM_UP_REQUESTS = 64
-TURNS_A_ROUND = 4
-LEAST_DELTAS = 0.95  # a token; a format needs some tokens for marks that no client sees
+TURNS_PER_ROUND = 4
+MIN_DELTA_SHARE = 0.95  # a token; a format needs some tokens for marks that no client sees
 IDLE_REQUESTS = 40
 # A request without a stream costs about as much as 60 streamed tokens: more of them are needed for
 # the same number of clock ticks.
@@ -73,7 +73,7 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
+class Threshold:
     """What `--gate` asks for."""
 
     name: str
@@ -94,28 +94,28 @@ COMPARISONS = {"<": operator.lt, "<=": operator.le}
 
 
 BARS = (
-    Bar(
+    Threshold(
         name="CPU a streamed token, times the limit's",
         unit="x",
         sign="<=",
         limit=2.5,
         measured=lambda result: statistics.median(result.ratios),
     ),
-    Bar(
+    Threshold(
         name=f"CPU a request of {TOKENS} tokens without a stream",
         unit="ms",
         sign="<=",
         limit=0.4,
         measured=lambda result: statistics.median(r.plain_request_ms for r in result.server),
     ),
-    Bar(
+    Threshold(
         name="peak memory, chat model",
         unit="MB",
         sign="<",
         limit=130.0,
         measured=lambda result: result.chat_rss_mb,
     ),
-    Bar(
+    Threshold(
         name="peak memory, Harmony model",
         unit="MB",
         sign="<",
@@ -190,7 +190,7 @@ def _antiphon(model: str, folder: Path) -> Iterator[Server]:
         *("--store", "memory", "--data-dir", str(folder / model)),
         *("--port", str(port), "--log-level", "warning"),
     )
-    with serving(command, port=port, folder=folder / model, variables=_environment()) as server:
+    with run_server(command, port=port, folder=folder / model, variables=_environment()) as server:
         yield server
 
 
@@ -198,12 +198,12 @@ def _antiphon(model: str, folder: Path) -> Iterator[Server]:
 def _limit(frames: Path, folder: Path) -> Iterator[Server]:
     port = free_port()
     command = (
-        *(sys.executable, "-m", "uvicorn", "benchmarks.replay:app", "--app-dir", str(ROOT)),
+        *(sys.executable, "-m", "uvicorn", "benchmarks.baseline:app", "--app-dir", str(ROOT)),
         *("--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning"),
         *("--port", str(port)),
     )
     variables = {**_environment(), "REPLAY_BODY": str(frames)}
-    with serving(command, port=port, folder=folder / "limit", variables=variables) as server:
+    with run_server(command, port=port, folder=folder / "limit", variables=variables) as server:
         yield server
 
 
@@ -235,8 +235,8 @@ def _warm_up(server: Server, model: str) -> None:
 def _round(servers: Sequence[Server], requests: int) -> list[Round]:
     """Measure the servers in turn, several times: what disturbs the machine disturbs them all."""
     seen: dict[Server, list[tuple[float, float, load.Outcome]]] = {each: [] for each in servers}
-    part = max(1, requests // TURNS_A_ROUND)
-    for _ in range(TURNS_A_ROUND):
+    part = max(1, requests // TURNS_PER_ROUND)
+    for _ in range(TURNS_PER_ROUND):
         for server in servers:
             token_us, outcome = _streamed(server, "scripted-chat", part)
             seen[server].append((token_us, _plain(server, "scripted-chat", part), outcome))
@@ -259,7 +259,7 @@ def _streamed(server: Server, model: str, requests: int) -> tuple[float, load.Ou
     request = _request(server, model)
     outcome = load.run(server.port, request, requests=requests, concurrency=CONCURRENCY)
     tokens = requests * TOKENS
-    if outcome.deltas < tokens * LEAST_DELTAS:
+    if outcome.deltas < tokens * MIN_DELTA_SHARE:
         # A server that joins deltas does less work, and a comparison by token would flatter it.
         raise load.LoadFailed(f"{outcome.deltas} delta events for {tokens} tokens")
     return (server.cpu_s() - before) / tokens * 1e6, outcome
@@ -323,7 +323,7 @@ def _write(result: Result, folder: Path, **settings: int) -> None:
         **asdict(result),
     }
     (folder / "latest.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    drawn = chart.bars(
+    drawn = chart.bar_chart(
         f"CPU a streamed token: {statistics.median(result.ratios):.2f} times the limit",
         "microseconds",
         [(a.token_us, b.token_us) for a, b in zip(result.server, result.limit, strict=True)],

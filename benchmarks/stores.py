@@ -17,9 +17,9 @@ from pathlib import Path
 import uvloop
 from msgspec import Raw
 
-from antiphon.adapters.stores.memory_log import MemoryEventLog
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.application.ports import Chunk, Lease, NewRun, StoredItem, StoredResponse
+from antiphon.application.ports import EventChunk, Lease, NewRun, StoredItem, StoredResponse
 from antiphon.domain import events as e
 from antiphon.domain.items import Message
 from antiphon.domain.response import Response
@@ -105,7 +105,7 @@ def stored(number: int, *, previous: str | None = None) -> StoredResponse:
             id=f"resp_{number}", created_at=0, model="m", previous_response_id=previous
         ),
         input=[StoredItem(id=f"msg_{number}", raw=Raw(raw))],
-        run=NewRun(owner="srv_1", events=Chunk(first=0, count=1, body=b"{}")),
+        run=NewRun(owner="srv_1", events=EventChunk(first=0, count=1, body=b"{}")),
     )
 
 
@@ -145,7 +145,7 @@ async def write_logs(store: SqliteStore, first: int, *, runs: int) -> None:
     async def stream(number: int) -> None:
         await store.create("tenant", stored(number))
         for chunk in range(chunks):
-            events = Chunk(first=1 + chunk * EVENTS_AT_ONCE, count=EVENTS_AT_ONCE, body=body)
+            events = EventChunk(first=1 + chunk * EVENTS_AT_ONCE, count=EVENTS_AT_ONCE, body=body)
             await store.append(lease(number), events)
 
     with measured(f"sqlite: append, {runs} run(s), an event", chunks * runs * EVENTS_AT_ONCE):
@@ -184,7 +184,7 @@ async def responses(directory: Path) -> None:
 
     number = 200_000
     await repeat("sqlite: get", get, 2_000)
-    await repeat("sqlite: use", lambda: store.use("tenant"), 2_000)
+    await repeat("sqlite: use", lambda: store.usage("tenant"), 2_000)
     await repeat("sqlite: conversation of 30 responses, 60 items", context, 500)
 
     async def stay_busy() -> None:

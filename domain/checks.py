@@ -1,4 +1,5 @@
-"""What is wrong with a request although each of its fields is well formed (api_surface 1.1)."""
+"""What is wrong with a request although each of its fields is well formed
+(docs/reference/api.md#rules-between-fields)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The tools of a fixed shape that a client runs: what a model is told of each, and how its call
-becomes an item and back (api_surface 3.1, 4.1).
+becomes an item and back (docs/reference/api.md#tools-with-items-of-their-own).
 
 Models know functions only, so each is offered as one. A call's arguments are read by a Struct, of
 which the function's schema is made: what the schema asks for is what fits. Arguments that do not
@@ -18,8 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.domain import items as i
-
-Json = dict[str, Any]
+from antiphon.domain.json import Json
 
 
 class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -305,12 +304,12 @@ KINDS_OF: Mapping[type[i.Item], tuple[str, ...]] = {
 """Which kinds of tools a call may belong to, by its item; the first where none is offered."""
 
 
-def fields_of(kind: str, arguments: str) -> Json | None:
+def item_fields_of(kind: str, arguments: str) -> Json | None:
     """Return the fields of the item that a call with these arguments is, None if they do not fit.
 
-    >>> fields_of("apply_patch", '{"operation": {"type": "delete_file", "path": "a.txt"}}')
+    >>> item_fields_of("apply_patch", '{"operation": {"type": "delete_file", "path": "a.txt"}}')
     {'operation': {'type': 'delete_file', 'path': 'a.txt'}}
-    >>> fields_of("apply_patch", '{"operation": {"type": "delete_f')
+    >>> item_fields_of("apply_patch", '{"operation": {"type": "delete_f')
     """
     tool = CLIENT_TOOLS[kind]
     try:
@@ -319,17 +318,17 @@ def fields_of(kind: str, arguments: str) -> Json | None:
         return None
 
 
-def normal(kind: str, arguments: str) -> str | None:
-    """Return arguments in the one way in which `asked_of` writes them, None if they do not fit.
+def normalize_arguments(kind: str, arguments: str) -> str | None:
+    """Return arguments as `call_arguments_of` writes them, None if they do not fit.
 
-    >>> normal("shell", '{"timeout_ms":null,"commands":["ls"]}')
+    >>> normalize_arguments("shell", '{"timeout_ms":null,"commands":["ls"]}')
     '{"commands": ["ls"]}'
     """
-    fields = fields_of(kind, arguments)
+    fields = item_fields_of(kind, arguments)
     return None if fields is None else _written(CLIENT_TOOLS[kind], fields)
 
 
-def asked_of(kind: str, item: i.Item) -> str:
+def call_arguments_of(kind: str, item: i.Item) -> str:
     """Return what a call asks for, as arguments of its tool."""
     return _written(CLIENT_TOOLS[kind], msgspec.to_builtins(item))
 

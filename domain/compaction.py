@@ -1,4 +1,5 @@
-"""Compaction: a conversation becomes a summary, sealed for the client to keep (api_surface 7.17).
+"""Compaction: a conversation becomes a summary, sealed for the client to keep
+(docs/reference/api.md#compaction).
 
 What is sealed is more than the summary: the items that must survive as they are go with it. So a
 compaction item alone is enough to go on from, and whatever stands before it may be dropped.
@@ -54,13 +55,13 @@ def kept(conversation: Sequence[i.Item]) -> list[i.Item]:
     return [conversation[n] for n in sorted(stays)]
 
 
-def sealed_text(summary: str, conversation: Sequence[i.Item]) -> str:
+def text_to_seal(summary: str, conversation: Sequence[i.Item]) -> str:
     """Return the text to seal, of a summary of this conversation."""
     items = tuple(Raw(msgspec.json.encode(item)) for item in kept(conversation))
     return msgspec.json.encode(Sealed(summary=summary, kept=items)).decode()
 
 
-def opened(text: str) -> list[i.AnyItem]:
+def expand_compaction(text: str) -> list[i.AnyItem]:
     """Return what a model is shown in place of a compaction whose opened text this is.
 
     The summary is the user's to tell: it holds what users and tools said, which must not get the
@@ -70,7 +71,7 @@ def opened(text: str) -> list[i.AnyItem]:
     try:
         sealed = msgspec.json.decode(text, type=Sealed)
     except msgspec.DecodeError:
-        raise unreadable() from None
+        raise unreadable_compaction() from None
     items = [decode_item(raw, "input") for raw in sealed.kept]
     summary = InputText(text=f"{INTRODUCTION}\n\n{sealed.summary}")
     instructing = [item for item in items if _is_by(item, *INSTRUCTORS)]
@@ -83,7 +84,7 @@ def opened(text: str) -> list[i.AnyItem]:
     return [*instructing, i.Message(role="user", content=(summary,)), *rest]
 
 
-def unreadable() -> RequestError:
+def unreadable_compaction() -> RequestError:
     """Return the error of a compaction that was not sealed by this server for this tenant."""
     return RequestError(
         "The compaction item cannot be read: its 'encrypted_content' was not made by this server "
@@ -99,7 +100,7 @@ def _answered_last(conversation: Sequence[i.Item]) -> set[int]:
     while first and i.answers(conversation[first - 1]) is not None:
         first -= 1
     ids = {i.answers(item) for item in conversation[first:]}
-    calls = {n for n, item in enumerate(conversation[:first]) if i.asks(item) in ids and ids}
+    calls = {n for n, item in enumerate(conversation[:first]) if i.call_id_of(item) in ids and ids}
     return calls | set(range(first, len(conversation)))
 
 

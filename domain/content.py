@@ -1,4 +1,4 @@
-"""Content parts, annotations and logprobs (api_surface 2.1)."""
+"""Content parts, annotations and logprobs (docs/reference/api.md#content-parts)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The conversation: what a request adds, what carries over, what a model is shown of it
-(api_surface 2, 7.2).
+(docs/reference/api.md#what-the-model-is-shown).
 
 Every item is kept twice: read, for our rules, and raw, so that whatever a client sent comes back
 whole.
@@ -30,7 +30,7 @@ UNFINISHED = ("incomplete", "in_progress")
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
-    """A conversation as an object of its own (api_surface 1); its items are listed apart."""
+    """A conversation as an object of its own; its items are listed apart."""
 
     id: str
     object: str = "conversation"
@@ -100,7 +100,7 @@ def check_ids(
         seen.add(item.id)
 
 
-def brought_tools(conversation: Sequence[Entry]) -> Iterator[tuple[int, int, Raw]]:
+def tools_in_items(conversation: Sequence[Entry]) -> Iterator[tuple[int, int, Raw]]:
     """Return the tools that items bring, as (item's position, tool's position, JSON)."""
     for position, each in enumerate(conversation):
         if isinstance(each.item, i.AdditionalTools | i.ToolSearchOutput):
@@ -108,10 +108,10 @@ def brought_tools(conversation: Sequence[Entry]) -> Iterator[tuple[int, int, Raw
                 yield position, number, Raw(msgspec.json.encode(tool))
 
 
-def check_pairs(conversation: Iterable[i.Item]) -> None:
+def check_call_output_pairs(conversation: Iterable[i.Item]) -> None:
     """Every output answers a call, every complete call has its output. Raises: RequestError.
 
-    The order does not matter (api_surface 2, pairing rules).
+    The order does not matter (docs/reference/api.md#calls-and-their-outputs).
     """
     items = list(conversation)
     answered = {call_id for item in items if (call_id := i.answers(item)) is not None}
@@ -127,7 +127,7 @@ def check_pairs(conversation: Iterable[i.Item]) -> None:
         )
 
 
-def answered_calls(conversation: Iterable[i.Item]) -> Mapping[int, i.Item]:
+def calls_by_output(conversation: Iterable[i.Item]) -> Mapping[int, i.Item]:
     """Return the call that each output answers, by the `id()` of the output."""
     items = list(conversation)
     calls = {name: item for item in items for name in _names(item)}
@@ -141,7 +141,7 @@ def answered_calls(conversation: Iterable[i.Item]) -> Mapping[int, i.Item]:
 
 def _names(item: i.Item) -> tuple[str, ...]:
     """Return by what an output may name this call; nothing if it is no call of the client's."""
-    call_id = i.asks(item)
+    call_id = i.call_id_of(item)
     if call_id is None:
         return ()
     if isinstance(item, i.LocalShellCall) and item.id:
@@ -149,7 +149,9 @@ def _names(item: i.Item) -> tuple[str, ...]:
     return (call_id,)
 
 
-def shown(conversation: Sequence[i.AnyItem], *, all_reasoning: bool = False) -> list[i.AnyItem]:
+def items_for_model(
+    conversation: Sequence[i.AnyItem], *, all_reasoning: bool = False
+) -> list[i.AnyItem]:
     """Return what a model is shown: nothing before the last compaction, no call that was cut, and
     no reasoning of turns that are finished (unless `all_reasoning`).
 
@@ -163,19 +165,19 @@ def shown(conversation: Sequence[i.AnyItem], *, all_reasoning: bool = False) -> 
         item
         for position, item in enumerate(kept)
         if not (isinstance(item, i.Reasoning) and position < current)
-        and not (_may_be_left_out(item) and i.asks(item) not in answered)
+        and not (_may_be_left_out(item) and i.call_id_of(item) not in answered)
         and not isinstance(item, i.CompactionTrigger)
     ]
 
 
-class InForce(Struct, frozen=True, kw_only=True):
-    """What `configuration_update` items set; None where none did (api_surface 2)."""
+class ActiveConfiguration(Struct, frozen=True, kw_only=True):
+    """What `configuration_update` items set; None where none did."""
 
     effort: Effort | None = None
     format: AnyFormat | None = None
 
 
-def in_force(conversation: Iterable[i.Item]) -> InForce:
+def active_configuration(conversation: Iterable[i.Item]) -> ActiveConfiguration:
     """Return what the newest updates say, each field by itself."""
     effort: Effort | None = None
     form: AnyFormat | None = None
@@ -183,10 +185,10 @@ def in_force(conversation: Iterable[i.Item]) -> InForce:
         if isinstance(item, i.ConfigurationUpdate):
             effort = (item.reasoning.effort if item.reasoning else None) or effort
             form = (item.text.format if item.text else None) or form
-    return InForce(effort=effort, format=form)
+    return ActiveConfiguration(effort=effort, format=form)
 
 
-def droppable(conversation: Sequence[i.Item]) -> list[frozenset[int]]:
+def droppable_groups(conversation: Sequence[i.Item]) -> list[frozenset[int]]:
     """Return what may be dropped to make room, oldest first, as groups of positions.
 
     A call is one group with its outputs; instructions and the newest item are in no group.
@@ -195,12 +197,12 @@ def droppable(conversation: Sequence[i.Item]) -> list[frozenset[int]]:
     taken: set[int] = set()
     by_call: dict[str, set[int]] = {}
     for position, item in enumerate(conversation):
-        call_id = i.asks(item) or i.answers(item)
+        call_id = i.call_id_of(item) or i.answers(item)
         if call_id:
             by_call.setdefault(call_id, set()).add(position)
     newest = len(conversation) - 1
     for position, item in enumerate(conversation):
-        call_id = i.asks(item) or i.answers(item)
+        call_id = i.call_id_of(item) or i.answers(item)
         group = frozenset(by_call[call_id]) if call_id else frozenset({position})
         if position in taken or newest in group or _instructs(item):
             continue
@@ -221,8 +223,9 @@ def leading_instructions(
     return leading, conversation[len(leading) :]
 
 
-def resource(given: Entry, new_id: NewId) -> tuple[str, Raw]:
-    """Return the item's id and its JSON as lists show it (api_surface 1.4).
+def to_resource(given: Entry, new_id: NewId) -> tuple[str, Raw]:
+    """Return the item's id and its JSON as lists show it
+    (docs/reference/api.md#items-in-lists).
 
     Every field that came is kept; what a list promises is added: type, id, status, content as
     parts.
@@ -239,7 +242,7 @@ def resource(given: Entry, new_id: NewId) -> tuple[str, Raw]:
     if isinstance(item, i.Message):
         full["content"] = _parts(item, fields["content"])
     if isinstance(item, i.AdditionalTools | i.ToolSearchOutput):
-        full["tools"] = [mcp.redacted(tool) for tool in item.tools]
+        full["tools"] = [mcp.redact_secrets(tool) for tool in item.tools]
     return item_id, Raw(_encode(full))
 
 
@@ -276,7 +279,7 @@ def _may_stay_open(call: i.Item) -> bool:
 
 
 def _may_be_left_out(call: i.Item) -> bool:
-    return _was_cut(call) or i.is_run_here(call)
+    return _was_cut(call) or i.is_server_run_call(call)
 
 
 def _was_cut(item: i.Item) -> bool:

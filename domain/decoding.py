@@ -1,5 +1,5 @@
-"""From JSON to requests, items and tools, with errors that name the field (api_surface 2, 8.2 and
-13).
+"""From JSON to requests, items and tools, with errors that name the field
+(docs/reference/api.md#items, docs/reference/errors.md#codes-of-wrong-requests).
 
 A tagged union cannot read `input`: an easy message and an item_reference may lack their type. So
 each item is read in two steps: its head (type, role, id) picks the Struct, which then reads the
@@ -59,7 +59,7 @@ class Head(Struct, frozen=True):
 B = TypeVar("B", bound=Struct)
 
 
-class Decoded(Struct, Generic[B], frozen=True, kw_only=True):
+class DecodedRequest(Struct, Generic[B], frozen=True, kw_only=True):
     """`unknown` are the top-level fields that the API does not have."""
 
     request: B
@@ -80,12 +80,14 @@ decode_any = msgspec.json.Decoder(float_hook=float).decode
 """Read whatever JSON says, also in fields that nobody knows: 1e999, which is sound, is infinite."""
 
 
-def decode_request(body: bytes) -> Decoded[CreateResponse]:
+def decode_request(body: bytes) -> DecodedRequest[CreateResponse]:
     """Read the body of `POST /v1/responses`. Raises: RequestError."""
-    return decode_as(body, CreateResponse, elsewhere=CHAT_COMPLETIONS_FIELDS)
+    return decode_request_body(body, CreateResponse, elsewhere=CHAT_COMPLETIONS_FIELDS)
 
 
-def decode_as(body: bytes, kind: type[B], *, elsewhere: Mapping[str, str] = {}) -> Decoded[B]:
+def decode_request_body(
+    body: bytes, kind: type[B], *, elsewhere: Mapping[str, str] = {}
+) -> DecodedRequest[B]:
     """Read a request's body. `elsewhere` are fields of another API, and what they are called here.
 
     Raises: RequestError.
@@ -101,7 +103,7 @@ def decode_as(body: bytes, kind: type[B], *, elsewhere: Mapping[str, str] = {}) 
                 code="unsupported_parameter",
             )
     request: B = read(_decoder(kind), body, "")
-    return Decoded(request=request, unknown=unknown)
+    return DecodedRequest(request=request, unknown=unknown)
 
 
 @cache

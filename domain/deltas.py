@@ -105,9 +105,9 @@ class ItemEnd(Delta, frozen=True, gc=False):
 class TurnEnd(Delta, frozen=True, gc=False):
     """The turn is over: `reason` is `stop`, or the budget that it was cut by: `length`, `turns`.
 
-    `besides` are the tokens of further runs that this turn needed.
+    `other_usages` are the tokens of further runs that this turn needed.
     """
 
     reason: str
     usage: TurnUsage
-    besides: tuple[TurnUsage, ...] = ()
+    other_usages: tuple[TurnUsage, ...] = ()

@@ -10,14 +10,14 @@ AntiphonError
 │   ├── QueueFull             the client has too many requests waiting        429
 │   ├── QuotaExceeded         the tenant keeps as much as it may              429
 │   ├── EmbeddingsError       what a query means cannot be found out now       503
-│   ├── RepeatPending         the first request of its key is still beginning 503
+│   ├── IdempotencyKeyInUse         the first request of its key is still beginning 503
 │   ├── TooManyRequests       the engine takes no more work now               503
-│   └── ServerStops           this server begins nothing more                 503
+│   └── ServerShuttingDown           this server begins nothing more                 503
 ├── EngineError               the engine failed in this run                   500
 │   └── EngineDead            the engine failed for every run                 503
 ├── StoreError                the store failed                                500
-│   ├── LogDamaged            what it kept of a run is not what was written   an `error` event
-│   └── KeysUnreadable        nobody's API key can be looked up now           503
+│   ├── CorruptLog            what it kept of a run is not what was written   an `error` event
+│   └── KeysUnavailable        nobody's API key can be looked up now           503
 ├── LeaseLost                 a run is another server's now, or is gone       never told
 ├── FetchError                what a URL names could not be had               told as a 400
 │   ├── FetchRefused          it may not be asked for at all
@@ -29,9 +29,9 @@ AntiphonError
 ├── DocumentError             a document could not be read as text            told as a 400
 │   └── UnsupportedDocument   nothing here reads documents of its kind
 ├── SettingsError             the server cannot start as it was told to       exit 2
-├── UnreadableGrammar         a custom tool's definition, on the way to a RequestError that names it
-├── UnenforceableGrammar      one that is only told to the model; listed as without effect
-└── OutOfOrder                an event that the lifecycle forbids: a bug of ours
+├── InvalidGrammar         a custom tool's definition, on the way to a RequestError that names it
+├── UnsupportedGrammar      one that is only told to the model; listed as without effect
+└── EventOutOfOrder                an event that the lifecycle forbids: a bug of ours
 
 The HTTP status of each is looked up in entrypoints/http/errors.py.
 """
@@ -44,7 +44,7 @@ class AntiphonError(Exception):
 
 
 class RequestError(AntiphonError):
-    """A request that cannot be honoured (api_surface 8.2).
+    """A request that cannot be honoured (docs/reference/errors.md#codes-of-wrong-requests).
 
     `param` is the path of the field at fault (`input[2].content[0]`), `code` the machine-readable
     reason.
@@ -87,7 +87,8 @@ def conversation_not_found(conversation_id: str) -> NotFound:
 
 
 class ConversationLocked(RequestError):
-    """Another response runs on the conversation: nothing was changed (api_surface 1.1)."""
+    """Another response runs on the conversation: nothing was changed
+    (docs/reference/api.md#conversations)."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -114,7 +115,7 @@ class QuotaExceeded(RequestError):
     """The tenant has all that it may keep: a retry helps only after something was deleted."""
 
 
-class RepeatPending(RequestError):
+class IdempotencyKeyInUse(RequestError):
     """Another request with the same Idempotency-Key has not come to a response yet.
 
     Or it has, while this one, which had the key first, was taken for dead.
@@ -139,7 +140,7 @@ class TooManyRequests(RequestError):
     """The engine's queue is full; nothing was started."""
 
 
-class ServerStops(RequestError):
+class ServerShuttingDown(RequestError):
     """This server begins nothing more; another one may."""
 
     def __init__(self) -> None:
@@ -158,11 +159,11 @@ class StoreError(AntiphonError):
     """The store could not keep or find what it must."""
 
 
-class LogDamaged(StoreError):
+class CorruptLog(StoreError):
     """A run's log has a gap, or bytes that were not written like this."""
 
 
-class KeysUnreadable(StoreError):
+class KeysUnavailable(StoreError):
     """Whether an API key is known cannot be found out now."""
 
 
@@ -215,7 +216,7 @@ class SettingsError(AntiphonError):
     """The server cannot start with these settings; the message says what to change."""
 
 
-class UnreadableGrammar(AntiphonError):
+class InvalidGrammar(AntiphonError):
     """A definition is no grammar; `at` is the index of the character at fault."""
 
     def __init__(self, message: str, at: int) -> None:
@@ -226,16 +227,16 @@ class UnreadableGrammar(AntiphonError):
     def place(self, definition: str) -> str:
         """Return where in the definition the fault is, as people count.
 
-        >>> UnreadableGrammar("unexpected ')'", 4).place("ab\\nc)")
+        >>> InvalidGrammar("unexpected ')'", 4).place("ab\\nc)")
         'line 2, column 2'
         """
         before = definition[: self.at]
         return f"line {before.count(chr(10)) + 1}, column {self.at - before.rfind(chr(10))}"
 
 
-class UnenforceableGrammar(AntiphonError):
+class UnsupportedGrammar(AntiphonError):
     """A grammar that uses what no constraint of ours can express."""
 
 
-class OutOfOrder(AntiphonError):
+class EventOutOfOrder(AntiphonError):
     """An event that may not follow the one before it: a defect of the server."""

@@ -1,4 +1,4 @@
-"""Every event that a client can see (api_surface 5.2), under the spec's names.
+"""Every event that a client can see (docs/reference/events.md), under the spec's names.
 
 Events are the wire format: encoding one with msgspec gives the JSON of an SSE `data:` line. Their
 number is set by the sequencer alone (sequencer.py); -1 means that it has none yet.
@@ -7,7 +7,6 @@ number is set by the sequencer alone (sequencer.py); -1 means that it has none y
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -20,9 +19,8 @@ from antiphon.domain.content import (
     SummaryText,
 )
 from antiphon.domain.items import AnyItem
+from antiphon.domain.json import Json
 from antiphon.domain.response import Response
-
-Json = dict[str, Any]
 
 
 class Event(Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):
@@ -61,7 +59,8 @@ class Failed(Event, frozen=True, kw_only=True, gc=False, tag="response.failed"):
 
 
 class Error(Event, frozen=True, kw_only=True, gc=False, tag="error"):
-    """Why `response.failed` follows, in the flat form (api_surface 5.7)."""
+    """Why `response.failed` follows, in the flat form
+    (docs/reference/events.md#the-error-event)."""
 
     code: str | None
     message: str
@@ -385,7 +384,7 @@ class Compacting(
 TERMINAL: tuple[type[Event], ...] = (Completed, Incomplete, Failed)
 """The last event of a stream is one of these, and nothing follows it."""
 
-OF_RESPONSE = (Created, Queued, InProgress, Completed, Incomplete, Failed)
+RESPONSE_EVENTS = (Created, Queued, InProgress, Completed, Incomplete, Failed)
 """Events that show the response as it stands."""
 
 

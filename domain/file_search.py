@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from antiphon.domain.content import FileCitation
 from antiphon.domain.items import FileSearchCall, Item
-from antiphon.domain.tools import json_object
-
-Json = dict[str, Any]
+from antiphon.domain.json import Json
+from antiphon.domain.tools import parse_arguments
 
 NOTHING_FOUND = "Nothing was found."
 NOT_RUN = "This search was not run."
@@ -30,7 +28,7 @@ _FAKE = re.compile(r"【(?=\d{1,6}:\d{1,6}†)")
 _BRACKETS = str.maketrans("【】†\n", "[]| ")
 
 
-def results_shown(items: Sequence[Item]) -> Mapping[int, str]:
+def render_results(items: Sequence[Item]) -> Mapping[int, str]:
     """Return what the model is shown of the results of each file search, by `id()` of its item."""
     calls = [item for item in items if isinstance(item, FileSearchCall)]
     return {id(call): _shown(call, number) for number, call in enumerate(calls)}
@@ -41,7 +39,9 @@ def results_of(items: Sequence[Item]) -> list[Sequence[Json]]:
     return [item.results or () for item in items if isinstance(item, FileSearchCall)]
 
 
-def cited(results: Sequence[Sequence[Json]], marker: str, start: int) -> FileCitation | None:
+def resolve_citation(
+    results: Sequence[Sequence[Json]], marker: str, start: int
+) -> FileCitation | None:
     """Return what a marker cites, of the results of each search; `start` is its place.
 
     What was compacted is no longer counted in what the model is shown: where the numbers name
@@ -69,7 +69,7 @@ def queries_of(arguments: str) -> tuple[str, ...] | None:
     >>> queries_of('{"queries": ["a", "b"]}')
     ('a', 'b')
     """
-    queries = (json_object(arguments) or {}).get("queries")
+    queries = (parse_arguments(arguments) or {}).get("queries")
     if isinstance(queries, list) and all(isinstance(each, str) for each in queries):
         return tuple(queries)
     return None

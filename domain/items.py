@@ -1,4 +1,4 @@
-"""Items: what goes into a response and what comes out of it (api_surface 2 and 3.1).
+"""Items: what goes into a response and what comes out of it (docs/reference/api.md#items).
 
 One Struct a type, for both directions: a client replays what it was given. On input nearly every
 field may be missing or null; the builders fill in what the spec requires on output. A key that the
@@ -19,11 +19,11 @@ from antiphon.domain.content import (
     ReasoningText,
     SummaryText,
 )
+from antiphon.domain.json import Json
 from antiphon.domain.request import AnyFormat, Effort
 
 CallId = Annotated[str, Meta(min_length=1, max_length=64)]
 OptionalId = str | None | UnsetType
-Json = dict[str, Any]
 Output = str | tuple[OutputPart, ...]
 
 
@@ -360,7 +360,7 @@ ID_PREFIXES: Mapping[type[Item], str] = {
     Program: "prg",
     ProgramOutput: "prgo",
 }
-"""The prefix of each item type's ids (api_surface 3.1)."""
+"""The prefix of each item type's ids."""
 
 
 def answers(item: Item) -> str | None:
@@ -372,12 +372,12 @@ def answers(item: Item) -> str | None:
     return None
 
 
-def asks(item: Item) -> str | None:
+def call_id_of(item: Item) -> str | None:
     """Return the call_id of `item`, if it is a call that another item answers."""
     return getattr(item, "call_id") if type(item) in ANSWERED_BY else None  # noqa: B009
 
 
-def is_run_here(item: Item) -> bool:
+def is_server_run_call(item: Item) -> bool:
     """Whether a call that another item answers was for the server to run, so that no client owes
     its output: there is none where the response ended before."""
     return isinstance(item, ShellCall) and (item.environment or {}).get("type") == REFERENCE

@@ -1,5 +1,5 @@
-"""Which event may follow which (api_surface 5.3 and 5.4). Order is a table: docs/lifecycle.md is
-drawn from it.
+"""Which event may follow which (docs/reference/events.md#order). Order is a table:
+docs/lifecycle.md is drawn from it.
 
 Three rules, and nothing else:
 1. `START` is where every stream begins; nothing follows `OVER`.
@@ -15,7 +15,7 @@ from enum import IntEnum, auto
 
 from antiphon.domain import events as e
 from antiphon.domain import items as i
-from antiphon.domain.errors import OutOfOrder
+from antiphon.domain.errors import EventOutOfOrder
 
 
 class State(IntEnum):
@@ -186,7 +186,7 @@ OPENS: Mapping[type[i.Item], State] = {
 
 
 def advance(state: State, event: e.Event) -> State:
-    """Return the state after `event`. Raises: OutOfOrder."""
+    """Return the state after `event`. Raises: EventOutOfOrder."""
     kind = type(event)
     try:
         return TRANSITIONS[state][kind]
@@ -194,4 +194,4 @@ def advance(state: State, event: e.Event) -> State:
         pass
     if state is State.RUNNING and isinstance(event, e.ItemAdded) and type(event.item) in OPENS:
         return OPENS[type(event.item)]
-    raise OutOfOrder(f"{kind.__name__} cannot follow {state.name}")
+    raise EventOutOfOrder(f"{kind.__name__} cannot follow {state.name}")

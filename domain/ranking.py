@@ -7,29 +7,27 @@ means the same in every search, however much was found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 from antiphon.domain.vector_stores import HybridSearch, RankingOptions
-
-Json = dict[str, Any]
 
 
 class Passage(Struct, frozen=True, kw_only=True):
-    """A chunk that was found; `by_words` and `by_meaning` say how well it fits."""
+    """A chunk that was found; `text_score` and `embedding_score` say how well it fits."""
 
     id: int
     file_id: str
     filename: str
     attributes: Json
     text: str
-    by_words: float = 0.0
-    by_meaning: float = 0.0
+    text_score: float = 0.0
+    embedding_score: float = 0.0
 
 
-class Ranked(Struct, frozen=True, kw_only=True):
+class RankedPassage(Struct, frozen=True, kw_only=True):
     """A passage with its score, from 0 to 1."""
 
     score: float
@@ -47,30 +45,33 @@ def check_weights(options: RankingOptions | None, path: str) -> None:
         )
 
 
-def weights_of(options: RankingOptions | None, *, has_meaning: bool) -> HybridSearch:
+def weights_of(options: RankingOptions | None, *, has_embeddings: bool) -> HybridSearch:
     """Return the weights that are in force; where nothing knows meanings, words are all."""
-    if not has_meaning:
+    if not has_embeddings:
         return HybridSearch(embedding_weight=0.0, text_weight=1.0)
     asked = options.hybrid_search if options is not None else None
     return asked or HybridSearch()
 
 
-def ranked(
+def rank_passages(
     found: Iterable[Sequence[Passage]],
     weights: HybridSearch,
     *,
     most: int,
     threshold: float = 0.0,
-) -> list[Ranked]:
+) -> list[RankedPassage]:
     """Return the best `most` of what several searches found, best first; each passage once."""
     total = weights.embedding_weight + weights.text_weight
-    best: dict[int, Ranked] = {}
+    best: dict[int, RankedPassage] = {}
     for passages in found:
         for each in passages:
-            score = weights.text_weight * each.by_words + weights.embedding_weight * each.by_meaning
+            score = (
+                weights.text_weight * each.text_score
+                + weights.embedding_weight * each.embedding_score
+            )
             score = round(score / total, 6)
             known = best.get(each.id)
             if score >= threshold and (known is None or known.score < score):
-                best[each.id] = Ranked(score=score, passage=each)
+                best[each.id] = RankedPassage(score=score, passage=each)
     in_order = sorted(best.values(), key=lambda each: (-each.score, each.passage.id))
     return in_order[:most]

@@ -1,4 +1,5 @@
-"""A request to create a response: its fields, with their types and limits (api_surface 1.1 and 11).
+"""A request to create a response: its fields, with their types and limits
+(docs/reference/api.md#create-a-response).
 
 A field that may be null is null when it was omitted: the API treats both alike. Items and tools
 stay raw here; decoding.py reads them one by one, so that nothing a client sent is lost.
@@ -11,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
-Json = dict[str, Any]
+from antiphon.domain.json import Json
+
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Key = Annotated[str, Meta(max_length=64)]
 MetadataValue = Annotated[str, Meta(max_length=512)]
@@ -31,7 +33,7 @@ INCLUDABLE = Literal[
 
 
 class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What the final message must look like (api_surface 7.12)."""
+    """What the final message must look like (docs/reference/api.md#text-formats)."""
 
 
 class PlainFormat(TextFormat, frozen=True, kw_only=True, tag="text"):
@@ -100,7 +102,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
 
 class PromptParam(Struct, frozen=True, kw_only=True):
-    """A template, and what stands for its placeholders: texts, or parts (domain/prompts.py)."""
+    """A template, and the values of its placeholders (domain/prompt_templates.py)."""
 
     id: str
     version: str | None = None
@@ -185,8 +187,8 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     moderation: Json | None = None
     access_programs: Json | None = None
     image: Json | None = None
-    generate: bool | None = None  # of WebSocket mode (api_surface 9)
-    # vLLM's extensions (api_surface 11)
+    generate: bool | None = None  # see docs/reference/api.md#warm-up
+    # vLLM's extensions (docs/reference/api.md#sampling-and-engine-fields)
     request_id: str | None = None
     session_id: str | None = None
     priority: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
@@ -218,8 +220,9 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     watermarking: bool | None = None
 
     @property
-    def only_warms_up(self) -> bool:
-        """Whether the prompt is only to be cached, and nothing to be generated (api_surface 9)."""
+    def is_prewarm(self) -> bool:
+        """Whether the prompt is only to be cached, and nothing to be generated
+        (docs/reference/api.md#warm-up)."""
         options = self.prompt_cache_options
         return self.generate is False or (options is not None and options.prewarm is True)
 
@@ -242,7 +245,7 @@ CHAT_COMPLETIONS_FIELDS = {
 }
 """Fields of another API, and what they are called in this one: refused, lest they go unnoticed."""
 
-WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
+IGNORED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "access_programs": (),
     "image": (),
     "media_io_kwargs": (),

@@ -1,23 +1,23 @@
-"""The Response object (api_surface 1.2): every key of its first table is always on the wire."""
+"""The Response object: every key that is not UNSET is always on the wire
+(docs/reference/api.md#the-response-object)."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 from antiphon.domain.items import AnyItem
+from antiphon.domain.json import Json
 from antiphon.domain.request import PromptParam
 from antiphon.domain.usage import TurnTokens, Usage
-
-Json = dict[str, Any]
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """Statuses that never change again."""
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """Why a response failed; `code` is one of api_surface 8.3."""
+    """Why a response failed; `code` is one of docs/reference/errors.md#failed-responses."""
 
     code: str
     message: str
@@ -32,7 +32,8 @@ class ConversationRef(Struct, frozen=True, kw_only=True):
 
 
 class InputTransformation(Struct, frozen=True, kw_only=True):
-    """An item of the input that the model is not shown, and why (api_surface 1.2)."""
+    """An item of the input that the model is not shown, and why
+    (docs/reference/api.md#reasoning)."""
 
     type: str = "reasoning"
     id: str | None = None
@@ -41,7 +42,8 @@ class InputTransformation(Struct, frozen=True, kw_only=True):
 
 
 class TextConfig(Struct, frozen=True, kw_only=True):
-    """`format` is `{"type": "text" | "json_object"}` or a `json_schema` (api_surface 7.12)."""
+    """`format` is `{"type": "text" | "json_object"}` or a `json_schema`
+    (docs/reference/api.md#text-formats)."""
 
     format: Json = field(default_factory=lambda: {"type": "text"})
     verbosity: str | None = "medium"
@@ -110,7 +112,7 @@ class Response(Struct, frozen=True, kw_only=True):
     output_messages: tuple[Json, ...] | UnsetType = UNSET
 
     @property
-    def leaves_items(self) -> bool:
+    def keeps_items(self) -> bool:
         """Whether its items go on in its conversation: one that failed changes nothing there."""
         return self.status != "failed"
 

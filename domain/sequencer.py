@@ -14,11 +14,12 @@ from msgspec.structs import force_setattr, replace
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
-from antiphon.domain.builders import BUILDERS, Builder, RestoredItem, Seed
-from antiphon.domain.errors import OutOfOrder
+from antiphon.domain.builders import BUILDERS, Builder, BuilderContext, RestoredItem
+from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.items import AnyItem
+from antiphon.domain.json import Json
 from antiphon.domain.lifecycle import State, advance
-from antiphon.domain.response import Failure, IncompleteDetails, Json, Response
+from antiphon.domain.response import Failure, IncompleteDetails, Response
 from antiphon.domain.usage import TurnUsage, per_turn, total
 
 
@@ -58,7 +59,7 @@ class Sequencer:
         It ends the run with the events that close what is open, under the next numbers; where
         nothing is open it goes on. `response` is as it was created. What tokens earlier turns took
         is not in a log: the usage of a run that is ended like this is null.
-        Raises: OutOfOrder where these are not the first events of a run.
+        Raises: EventOutOfOrder where these are not the first events of a run.
         """
         resumed = cls(response, new_id=new_id, now=now, seal=seal)
         opened: int | None = None
@@ -69,7 +70,7 @@ class Sequencer:
             elif isinstance(event, e.ItemDone):
                 opened = None
                 resumed._output.append(event.item)
-            elif isinstance(event, e.OF_RESPONSE):
+            elif isinstance(event, e.RESPONSE_EVENTS):
                 resumed.response = event.response
         if opened is not None:
             resumed._open = RestoredItem(events[opened:], seal)
@@ -86,18 +87,18 @@ class Sequencer:
         return self._turns
 
     @property
-    def has_begun(self) -> bool:
+    def has_output(self) -> bool:
         """Whether anything was shown of what the model did."""
         return bool(self._output) or self._open is not None
 
-    def start(self) -> list[e.Event]:
+    def open(self) -> list[e.Event]:
         """Return `created`, and `queued` where the response waits for a worker."""
         events: list[e.Event] = [e.Created(response=self.response)]
         if self.response.status == "queued":
             events.append(e.Queued(response=self.response))
         return self._number(events)
 
-    def begin(self) -> list[e.Event]:
+    def start(self) -> list[e.Event]:
         """Return `in_progress`: the first turn is about to run."""
         self.response = replace(self.response, status="in_progress")
         return self._number([e.InProgress(response=self.response)])
@@ -109,14 +110,14 @@ class Sequencer:
         if isinstance(delta, d.ItemEnd):
             return self._number(self._close("completed"))
         if isinstance(delta, d.TurnEnd):
-            self._turns += (delta.usage, *delta.besides)
+            self._turns += (delta.usage, *delta.other_usages)
             return self._number(
                 self._close("completed" if delta.reason == "stop" else "incomplete")
             )
         if type(delta) not in BUILDERS:
             return []  # progress or end of a tool item that is over already
         closing = self._close("completed")
-        seed = Seed(len(self._output), self._new_id, self._seal)
+        seed = BuilderContext(len(self._output), self._new_id, self._seal)
         self._open = BUILDERS[type(delta)](delta, seed)
         return self._number([*closing, *self._open.open(), *self._open.add(delta)])
 
@@ -130,7 +131,8 @@ class Sequencer:
         return self._number([*events, e.Completed(response=done)])
 
     def cut(self, reason: str) -> list[e.Event]:
-        """End as incomplete; `reason` is one of api_surface 1.2 (`max_output_tokens`…)."""
+        """End as incomplete; `reason` is one of
+        docs/reference/errors.md#incomplete-responses (`max_output_tokens`…)."""
         events = self._close("incomplete")
         done = self._end("incomplete", incomplete_details=IncompleteDetails(reason=reason))
         return self._number([*events, e.Incomplete(response=done)])
@@ -140,7 +142,7 @@ class Sequencer:
         whole = len(self._output)
         try:
             closing = self._number(self._close("incomplete"))
-        except OutOfOrder:
+        except EventOutOfOrder:
             del self._output[whole:]
             closing, self._state = [], State.RUNNING
         return [*closing, *self._fail(failure)]
@@ -167,7 +169,8 @@ class Sequencer:
         )
 
     def cancel(self) -> list[e.Event]:
-        """End as cancelled; the spec has no event for that but `incomplete` (api_surface 5.8 j)."""
+        """End as cancelled; the spec has no event for that but `incomplete`
+        (docs/reference/events.md#order)."""
         events = self._close("incomplete")
         return self._number([*events, e.Incomplete(response=self._end("cancelled"))])
 

@@ -1,4 +1,5 @@
-"""Find deferred tools by words: what a search that the server runs loads (api_surface 4.2).
+"""Find deferred tools by words: what a search that the server runs loads
+(docs/reference/api.md#tool-search).
 
 A tool ranks by the words of the query that its name and its description have, names counting more;
 a tool of a namespace has the namespace's words too. Nothing in common: not found.
@@ -20,7 +21,7 @@ SHORTEST_STEM = 4
 LONGEST_LISTED = 300
 """Characters of a description that the list of what can be found repeats."""
 
-Known = t.AnyTool | t.UnknownTool
+RequestTool = t.AnyTool | t.UnknownTool
 Named = t.FunctionTool | t.CustomTool
 Identity = tuple[str | None, str]
 """Namespace and name."""
@@ -28,7 +29,9 @@ Identity = tuple[str | None, str]
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+|[^\W\d_]+")
 
 
-def search(arguments: Any, tools: Sequence[Known], *, most: int = MOST_FOUND) -> list[t.AnyTool]:
+def search(
+    arguments: Any, tools: Sequence[RequestTool], *, most: int = MOST_FOUND
+) -> list[t.AnyTool]:
     """Return the deferred tools that answer best, as definitions: namespaces with those found.
 
     >>> pay = t.FunctionTool(name="pay_invoice", description="Pays a bill.", defer_loading=True)
@@ -46,7 +49,7 @@ def search(arguments: Any, tools: Sequence[Known], *, most: int = MOST_FOUND) ->
     return _gathered([(space, tool) for _, _, space, tool in ranked[:most]])
 
 
-def listed(tools: Sequence[Known], hidden: Collection[Identity]) -> Iterator[str]:
+def listed(tools: Sequence[RequestTool], hidden: Collection[Identity]) -> Iterator[str]:
     """Return a line for each namespace or tool of which something is hidden."""
     seen: set[str] = set()
     for space, tool in _deferred(tools):
@@ -57,7 +60,7 @@ def listed(tools: Sequence[Known], hidden: Collection[Identity]) -> Iterator[str
             yield f"- {what.name}: {description}" if description else f"- {what.name}"
 
 
-def _deferred(tools: Sequence[Known]) -> Iterator[tuple[t.NamespaceTool | None, Named]]:
+def _deferred(tools: Sequence[RequestTool]) -> Iterator[tuple[t.NamespaceTool | None, Named]]:
     for tool in tools:
         space = tool if isinstance(tool, t.NamespaceTool) else None
         inner = space.tools if space else (tool,)

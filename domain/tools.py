@@ -1,16 +1,18 @@
-"""Tools that a request offers, and which of them the model must or may call (api_surface 4)."""
+"""Tools that a request offers, and which of them the model must or may call
+(docs/reference/api.md#tools)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antiphon.domain.json import Json
+
 ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[a-zA-Z0-9_.-]+$")]
-Json = dict[str, Any]
 
 
 class Tool(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -166,7 +168,8 @@ class ImageGeneration(Tool, frozen=True, kw_only=True, tag="image_generation"):
 
 
 class UnknownTool(Struct, frozen=True, kw_only=True):
-    """A tool type that we do not know: echoed as it came, offered to no model (decision 9)."""
+    """A tool type that we do not know: echoed as it came,
+    offered to no model (docs/decisions/0018)."""
 
     raw: Json
 
@@ -198,6 +201,11 @@ TOOL_TYPES: Mapping[str, type[Tool]] = {
 }
 """Every tool type by its name on the wire."""
 
+WEB_SEARCHES: Mapping[str, type[Tool]] = {
+    name: kind for name, kind in TOOL_TYPES.items() if issubclass(kind, AnyWebSearch)
+}
+"""The tool types that search the web."""
+
 ToolKind = Literal[
     "function",
     "custom",
@@ -222,14 +230,14 @@ ToolKind = Literal[
 NAMED_KINDS = ("function", "custom")
 """Kinds of tools that a client names; of the others there is one each."""
 
-MCP = ("mcp", "mcp_approval")
+MCP_KINDS = ("mcp", "mcp_approval")
 """Kinds of tools of MCP servers: run at once, and run when the client approves of the call. The
 namespace of such a tool is the server's label."""
 
 PYTHON: Literal["python"] = "python"
 """The kind of the code interpreter, and the name that models know it by."""
 
-WEB: tuple[ToolKind, ...] = ("web_search", "open_page", "find_in_page")
+WEB_KINDS: tuple[ToolKind, ...] = ("web_search", "open_page", "find_in_page")
 """Kinds of what a web search tool is to a model: it can open what it has found."""
 
 CONTAINER: Literal["container"] = "container"
@@ -261,11 +269,11 @@ def flat_name(namespace: str | None, name: str) -> str:
     return f"{flat[: LONGEST_FLAT_NAME - len(mark) - 1]}_{mark}"
 
 
-def json_object(arguments: str) -> Json | None:
+def parse_arguments(arguments: str) -> Json | None:
     """Return the arguments of a call as a model wrote them, None if they are no JSON object.
 
-    >>> json_object('{"a": 1}'), json_object(""), json_object("[1]"), json_object('{"a')
-    ({'a': 1}, {}, None, None)
+    >>> [parse_arguments(text) for text in ('{"a": 1}', "", "[1]", '{"a')]
+    [{'a': 1}, {}, None, None]
     """
     try:
         value = msgspec.json.decode(arguments or "{}")
@@ -297,7 +305,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
         return self.local or self.name
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class ToolChoice(Struct, frozen=True, kw_only=True):
     """tool_choice, normalised: `names` are the only tools that may be called, or None for all."""
 
     mode: Literal["none", "auto", "required"] = "auto"

@@ -1,4 +1,5 @@
-"""Token counts: of one turn, and of a response as the sum of its turns (api_surface 7.10)."""
+"""Token counts: of one turn, and of a response as the sum of its turns
+(docs/reference/api.md#usage)."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class TurnTokens(Struct, frozen=True, kw_only=True):
 class Usage(Struct, frozen=True, kw_only=True):
     """What the client sees of all turns.
 
-    The per-turn lists are vLLM's extension (api_surface 11), for those who ask: strict clients
+    The per-turn lists are vLLM's extension, for those who ask: strict clients
     accept nothing but numbers among the details (docs/decisions/0022).
     """
 

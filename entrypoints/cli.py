@@ -271,9 +271,9 @@ def create_key(
 @_settings_options("store", "data_dir", "keys_file")
 def list_keys(config: Path | None, **options: str | None) -> None:
     """List the keys, but not what they are: their ids, tenants, names, ages and places."""
-    from antiphon.entrypoints.keys import listed
+    from antiphon.entrypoints.keys import collect_keys
 
-    for key, where in listed(_settings_from(config, **options)):
+    for key, where in collect_keys(_settings_from(config, **options)):
         made = datetime.fromtimestamp(key.created_at, UTC).strftime("%Y-%m-%d")
         click.echo(f"{key.id}\t{key.tenant}\t{key.name}\t{made}\t{where}")
 

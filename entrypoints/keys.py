@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.keys.file import append
-from antiphon.application.keys import make_key
 from antiphon.application.ports import ApiKey
+from antiphon.application.resources.keys import create_key
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.settings import Settings
@@ -32,7 +32,7 @@ FORGETFUL = (
 
 def create(settings: Settings, name: str, tenant: str, file: Path | None) -> tuple[str, ApiKey]:
     """Make a key in this keys file, else in the store. Raises: SettingsError, StoreError."""
-    key, kept = make_key(name, tenant, new_id=new_id, now=time.time)
+    key, kept = create_key(name, tenant, new_id=new_id, now=time.time)
     if file is not None:
         append(file, kept)
     elif settings.store == "memory":
@@ -42,7 +42,7 @@ def create(settings: Settings, name: str, tenant: str, file: Path | None) -> tup
     return key, kept
 
 
-def listed(settings: Settings) -> list[tuple[ApiKey, str]]:
+def collect_keys(settings: Settings) -> list[tuple[ApiKey, str]]:
     """Return all keys, each with where it is kept. Raises: SettingsError, StoreError."""
     found: list[tuple[ApiKey, str]] = []
     file = Container(settings=settings).keys_file()
@@ -58,7 +58,7 @@ def revoke(settings: Settings, key_id: str) -> None:
     """Forget a key of the store. Raises: SettingsError, where there is none; StoreError."""
     if settings.store != "memory" and _run(settings, lambda store: store.revoke_key(key_id)):
         return
-    where = next((where for key, where in listed(settings) if key.id == key_id), None)
+    where = next((where for key, where in collect_keys(settings) if key.id == key_id), None)
     if where is not None:
         raise SettingsError(f"The key {key_id!r} is in {where}: take its table out of that file.")
     raise SettingsError(f"There is no key {key_id!r}; `antiphon keys list` shows them all.")

@@ -17,7 +17,7 @@ async def start_sealing(container: Container) -> None:
     sealer = container.sealer()
     sealer.start()
     ours = sealer.fingerprint()
-    if await container.store().agree(AGREED, ours) != ours:
+    if await container.store().compare_and_set(AGREED, ours) != ours:
         settings: Settings = container.settings()
         raise SettingsError(
             f"The servers of the store {settings.shown_store} have another seal key than "
@@ -38,8 +38,8 @@ async def _change(container: Container) -> None:
     ours: bytes = sealer.fingerprint()
     await store.start()
     try:
-        kept = await store.agree(AGREED, ours)
+        kept = await store.compare_and_set(AGREED, ours)
         while kept != ours:
-            kept = await store.agree(AGREED, ours, instead_of=kept)
+            kept = await store.compare_and_set(AGREED, ours, expected=kept)
     finally:
         await store.aclose()

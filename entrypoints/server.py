@@ -18,8 +18,8 @@ from typing import Any
 import uvicorn
 from msgspec import Struct
 
-from antiphon.application.models import Models
-from antiphon.application.runs import Runs
+from antiphon.application.model.models import Models
+from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
@@ -28,7 +28,7 @@ from antiphon.entrypoints.http.auth import Authentication
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol, WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
-from antiphon.entrypoints.log_lines import LogLines
+from antiphon.entrypoints.log_format import LogLines
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
 
@@ -43,7 +43,7 @@ LEAVING_S = 0.5
 """For the store to be told that this server is gone; it finds out by itself later."""
 
 
-class Served(Struct, frozen=True, kw_only=True):
+class RunningServer(Struct, frozen=True, kw_only=True):
     """A server that answers; `url` is where this machine reaches it."""
 
     url: str
@@ -64,7 +64,7 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         *,
         stopping: asyncio.Event,
-        runs: Runs,
+        runs: ActiveRuns,
         drain: Callable[[], Awaitable[None]],
         drain_delay_s: float,
     ) -> None:
@@ -97,7 +97,7 @@ class _Server(uvicorn.Server):
     def stop(self) -> None:
         """Begin nothing more, and give the runs their time; called again, give them none."""
         if self.is_stopping:
-            self._runs.hurry()
+            self._runs.stop_draining()
             self.should_exit = self.force_exit = True
             return
         self._stopping.set()
@@ -134,7 +134,7 @@ def run(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def serving(container: Container) -> AsyncIterator[Served]:
+async def serving(container: Container) -> AsyncIterator[RunningServer]:
     """Start everything, yield while it is served, stop everything. Raises: SettingsError."""
     settings: Settings = container.settings()
     listening = _listen(settings)
@@ -169,7 +169,9 @@ async def serving(container: Container) -> AsyncIterator[Served]:
         started.cancel()
         host, port = listening.getsockname()[:2]
         try:
-            yield Served(url=banner.url_of(host, port), models=models, server=server, serving=task)
+            yield RunningServer(
+                url=banner.url_of(host, port), models=models, server=server, serving=task
+            )
         finally:
             if not task.done():
                 server.stop()
@@ -188,7 +190,7 @@ async def _serve(settings: Settings) -> None:
             models=list(served.models.by_name),
             url=served.url,
             engine=settings.engine,
-            format=", ".join(model.writes for model in served.models.all),
+            format=", ".join(model.format_name for model in served.models.all),
             store=settings.shown_store,
             durability=getattr(container.store(), "durability", None),
             containers=getattr(container.sandboxes(), "limited_by", None),
@@ -205,8 +207,10 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     await store.start()
     stack.push_async_callback(store.aclose)
     await start_sealing(container)  # before anything of the store is touched
-    await stack.enter_async_context(_beside(container.sweep().every(settings.sweep_s)))
-    await stack.enter_async_context(_beside(container.deliver_notices().every(LOOK_FOR_NOTICES_S)))
+    await stack.enter_async_context(_beside(container.sweep().run_every(settings.sweep_s)))
+    await stack.enter_async_context(
+        _beside(container.send_deliveries().run_every(LOOK_FOR_NOTICES_S))
+    )
     await start_keys(container)
     prompts = container.prompts()
     if prompts is not None:
@@ -221,9 +225,9 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     if embeddings is not None:
         stack.push_async_callback(embeddings.aclose)
         await embeddings.start()
-    await stack.enter_async_context(_beside(container.index_files().forever()))
+    await stack.enter_async_context(_beside(container.index_files().run_forever()))
     await stack.enter_async_context(
-        _beside(container.sweep_vector_stores().every(settings.sweep_s))
+        _beside(container.sweep_vector_stores().run_every(settings.sweep_s))
     )
     tool_servers = container.tool_servers()
     if tool_servers is not None:
@@ -258,17 +262,17 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 def _own(container: Container, stack: AsyncExitStack) -> None:
     """Be alive in the store, and look after runs, until all else has stopped."""
-    pulse = container.pulse()
-    pulse.start()
+    heartbeat = container.heartbeat()
+    heartbeat.start()
     stack.push_async_callback(_leave, container)
-    for looking in (container.watch_leases(), container.take_runs()):
-        task = asyncio.create_task(looking.forever())
+    for looking in (container.watch_leases(), container.start_background_runs()):
+        task = asyncio.create_task(looking.run_forever())
         stack.callback(task.cancel)
 
 
 async def _leave(container: Container) -> None:
     """Be dead for the others at once: what is left here is theirs."""
-    await asyncio.to_thread(container.pulse().stop)
+    await asyncio.to_thread(container.heartbeat().stop)
     try:
         async with asyncio.timeout(LEAVING_S):
             await container.store().leave(container.owner())
@@ -278,7 +282,7 @@ async def _leave(container: Container) -> None:
 
 async def _drain(container: Container) -> None:
     await container.runs().drain(container.settings().graceful_shutdown_s)
-    container.drained().come()
+    container.drained().trigger()
 
 
 def _calm_collector() -> None:

@@ -25,7 +25,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.ports import Repeat, Store, TakenRun
+from antiphon.application.ports import IdempotencyRecord, LeasedRun, Store
 from antiphon.domain.errors import SettingsError, StoreError
 
 LENGTH_BYTES = 4
@@ -51,7 +51,7 @@ WRITES = (
     "remove",
     "add_key",
     "revoke_key",
-    "agree",
+    "compare_and_set",
 )
 """What changes something that outlives a server. Who is alive does not: nobody is at a start."""
 
@@ -100,16 +100,16 @@ class JournalStore:
         if self._failure is not None:
             raise self._failure
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         # Which runs are free depends on the time: what was taken is written, not what was asked.
-        taken: list[TakenRun] = await self._read("take")(owner, limit=limit, waiting=waiting)
+        taken: list[LeasedRun] = await self._read("lease_runs")(owner, limit=limit, waiting=waiting)
         for one in taken:
             where = {"tenant": one.lease.tenant, "response_id": one.lease.response_id}
             self._append(CALLS["take_over"](owner=owner, **where))
         return taken
 
-    async def reserve(self, tenant: str, key: str, **asked: Any) -> Repeat:
-        repeat: Repeat = await self._read("reserve")(tenant, key, **asked)
+    async def reserve(self, tenant: str, key: str, **asked: Any) -> IdempotencyRecord:
+        repeat: IdempotencyRecord = await self._read("reserve")(tenant, key, **asked)
         if repeat.response_id == asked["response_id"]:
             self._append(CALLS["reserve"](tenant=tenant, key=key, **asked))
         return repeat

@@ -1,7 +1,7 @@
 """URLs that mean something inside, to one parser or another: no way out of this server may connect.
 
 Each place that takes a URL from somebody is tested with all of them. `{port}` is the port of a
-`Sink`, which counts who came: a URL that gets through is seen there.
+`LoopbackServer`, which counts who came: a URL that gets through is seen there.
 """
 
 # ruff: noqa: RUF001 - letters that look like others are the point
@@ -292,7 +292,7 @@ def allowed_hosts(of: Sequence[str]) -> list[str]:
     return [f"{host}:*" for host in sorted(found - {""})]
 
 
-class Sink:
+class LoopbackServer:
     """Listens on loopback, IPv4 and IPv6 at one port, and counts who came."""
 
     def __init__(self) -> None:
@@ -326,8 +326,8 @@ class Sink:
 
 
 @contextmanager
-def sink() -> Iterator[Sink]:
-    listening = Sink()
+def sink() -> Iterator[LoopbackServer]:
+    listening = LoopbackServer()
     try:
         yield listening
     finally:

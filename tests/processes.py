@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def is_there(process: int) -> bool:
+def is_process_alive(process: int) -> bool:
     """Say whether a process lives; one that nobody has waited for does not."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text()

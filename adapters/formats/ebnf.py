@@ -60,7 +60,7 @@ SPELLINGS: Mapping[str, Spelling] = {
 """By how a family writes arguments (`CallForm.arguments`); Harmony writes JSON."""
 
 
-def binds(tool: ToolSpec) -> bool:
+def constrains_arguments(tool: ToolSpec) -> bool:
     """Say whether what the tool is called with is bound also where the model is free to call."""
     return tool.strict or input_grammar(tool) is not None
 

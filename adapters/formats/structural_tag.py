@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.application.sampling import Constraint
+from antiphon.application.ports import Constraint
 
 Tag = dict[str, Any]
 
@@ -18,10 +18,10 @@ def one_of(elements: Sequence[Tag]) -> Tag:
     return elements[0] if len(elements) == 1 else {"type": "or", "elements": list(elements)}
 
 
-def matching(ebnf: str) -> Tag:
+def grammar_tag(ebnf: str) -> Tag:
     return {"type": "grammar", "grammar": ebnf}
 
 
-def constraint_to(tag: Tag) -> Constraint:
+def structural_tag_constraint(tag: Tag) -> Constraint:
     """Return the constraint by which the whole output matches `tag`."""
     return Constraint(kind="structural_tag", value={"type": "structural_tag", "format": tag})

@@ -11,19 +11,18 @@ from typing import Any
 
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
-from antiphon.domain.client_tools import CLIENT_TOOLS, KINDS_OF, asked_of
+from antiphon.domain.client_tools import CLIENT_TOOLS, KINDS_OF, call_arguments_of
 from antiphon.domain.items import (
     Item,
     McpApprovalRequest,
     McpCall,
     ToolSearchOutput,
     WebSearchCall,
-    is_run_here,
+    is_server_run_call,
 )
-from antiphon.domain.mcp import is_mcp, model_name
+from antiphon.domain.json import Json
+from antiphon.domain.mcp import is_mcp_tool, model_name
 from antiphon.domain.tools import CONTAINER, NAMED_KINDS, PYTHON, ToolKind, ToolSpec, flat_name
-
-Json = dict[str, Any]
 
 INPUT = "input"
 """The one property of a custom tool's arguments."""
@@ -44,12 +43,12 @@ TEXTS: Mapping[str, str] = {"custom": INPUT, PYTHON: CODE}
 this property."""
 
 
-def text_key(tool: ToolSpec) -> str | None:
+def text_property(tool: ToolSpec) -> str | None:
     """Return the property that wraps what the tool is given, None where it is given arguments."""
     return TEXTS.get(tool.kind)
 
 
-def sole_name(kind: ToolKind, tools: Iterable[ToolSpec]) -> str:
+def name_of_kind(kind: ToolKind, tools: Iterable[ToolSpec]) -> str:
     """Return the name that the model writes for the one tool of this kind, also if it is not
     offered."""
     return next((tool.name for tool in tools if tool.kind == kind), kind)
@@ -76,15 +75,15 @@ def offers_tool_of(part: Mapping[str, Any], tools: Sequence[ToolSpec]) -> bool:
             return name in names
         case {"mcp": name}:
             label = part.get("server")
-            return mcp_name(tools, name, label) is not None or (
-                written_name(tools, name, label) in names
+            return mcp_model_name(tools, name, label) is not None or (
+                model_tool_name(tools, name, label) in names
             )
         case {"python": _}:
             return any(tool.kind == PYTHON for tool in tools)
     return True
 
 
-def offered(turn: Turn) -> Sequence[ToolSpec]:
+def prompt_tools(turn: Turn) -> Sequence[ToolSpec]:
     """Return the tools that the prompt names. Those that `choice` excludes stay in it, so that
     another choice leaves the prompt's beginning, and its cache, as it was.
     """
@@ -101,10 +100,10 @@ def call_start(tool: ToolSpec, call_id: str | None = None) -> d.CallStart:
     return d.CallStart(tool.client_name, call_id, tool.namespace, tool.kind)
 
 
-def written_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) -> str:
+def model_tool_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) -> str:
     """Return the name that the model writes for the tool that the client knows as `name`.
 
-    >>> written_name([], "find", "crm")
+    >>> model_tool_name([], "find", "crm")
     'crm__find'
     """
     known = (tool for tool in tools if tool.kind in NAMED_KINDS and tool.namespace == namespace)
@@ -112,41 +111,41 @@ def written_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) ->
     return next(found, flat_name(namespace, name))
 
 
-def mcp_name(tools: Iterable[ToolSpec], name: str, label: str | None) -> str | None:
+def mcp_model_name(tools: Iterable[ToolSpec], name: str, label: str | None) -> str | None:
     """Return the name that the model writes for an MCP server's tool, None if it is not offered.
 
     Without a label, the first server that has such a tool is meant.
     """
-    known = (tool for tool in tools if is_mcp(tool) and label in (None, tool.namespace))
+    known = (tool for tool in tools if is_mcp_tool(tool) and label in (None, tool.namespace))
     return next((tool.name for tool in known if name in (tool.name, tool.client_name)), None)
 
 
-def mcp_called(item: McpCall | McpApprovalRequest, tools: Iterable[ToolSpec]) -> str:
+def called_mcp_name(item: McpCall | McpApprovalRequest, tools: Iterable[ToolSpec]) -> str:
     """Return the name that the model wrote in a call of an MCP server's tool."""
-    found = mcp_name(tools, item.name, item.server_label)
+    found = mcp_model_name(tools, item.name, item.server_label)
     return found or model_name(item.server_label, item.name)
 
 
 def typed_call(item: Item, tools: Iterable[ToolSpec]) -> tuple[str, str]:
     """Return name and arguments of a call of a tool of a fixed shape, as the model writes them."""
     name, kind = typed_name(item, tools)
-    return name, asked_of(kind, item)
+    return name, call_arguments_of(kind, item)
 
 
 def typed_name(call: Item, tools: Iterable[ToolSpec]) -> tuple[str, str]:
     """Return the name and the kind of the tool that was called."""
-    here = is_run_here(call)
+    here = is_server_run_call(call)
     kinds = [kind for kind in KINDS_OF[type(call)] if (kind == CONTAINER) == here]
-    offered = ((tool.name, str(tool.kind)) for tool in tools if tool.kind in kinds)
-    return next(offered, (CLIENT_TOOLS[kinds[0]].name, kinds[0]))
+    prompt_tools = ((tool.name, str(tool.kind)) for tool in tools if tool.kind in kinds)
+    return next(prompt_tools, (CLIENT_TOOLS[kinds[0]].name, kinds[0]))
 
 
-def found_names(output: ToolSearchOutput) -> list[str]:
+def found_tool_names(output: ToolSearchOutput) -> list[str]:
     """Return what the model is told of tools that were found: their definitions are offered."""
     return [str(tool.get("name", tool.get("type"))) for tool in output.tools]
 
 
-def browsed(call: WebSearchCall) -> tuple[str, str, str | None]:
+def browser_call_of(call: WebSearchCall) -> tuple[str, str, str | None]:
     """Return the kind of tool that a model called, the arguments it wrote, what it was shown.
 
     Items of other servers, and those whose results were lost, do not tell: the arguments are then
@@ -192,10 +191,10 @@ def input_parameters() -> Json:
     }
 
 
-def wrapped(text: str, key: str = INPUT) -> str:
+def wrap_text(text: str, key: str = INPUT) -> str:
     """Return the arguments of a call whose free text is `text`, under `key`.
 
-    >>> wrapped('say "hi"')
+    >>> wrap_text('say "hi"')
     '{"input": "say \\\\"hi\\\\""}'
     """
     return json.dumps({key: text}, ensure_ascii=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from antiphon.application.ports import PromptTemplates
 from antiphon.domain.errors import RequestError, SettingsError
-from antiphon.domain.prompts import Template, template_of
+from antiphon.domain.prompt_templates import PromptTemplate, template_of
 
 _NUMBER = re.compile(r"(\d+)")
 
@@ -22,23 +22,23 @@ class FolderPromptTemplates(PromptTemplates):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._versions: Mapping[str, list[Template]] = {}
+        self._versions: Mapping[str, list[PromptTemplate]] = {}
 
     async def start(self) -> None:
         self._versions = await asyncio.to_thread(_read, self._folder)
 
-    async def get(self, prompt_id: str, version: str | None) -> Template | None:
+    async def get(self, prompt_id: str, version: str | None) -> PromptTemplate | None:
         versions = self._versions.get(prompt_id, [])
         if version is None:
             return versions[-1] if versions else None
         return next((each for each in versions if each.version == version), None)
 
 
-def _read(folder: Path) -> dict[str, list[Template]]:
+def _read(folder: Path) -> dict[str, list[PromptTemplate]]:
     """Return the templates of each prompt, oldest first."""
     if not folder.is_dir():
         raise SettingsError(f"The folder of prompt templates {str(folder)!r} does not exist.")
-    found: dict[str, list[Template]] = {}
+    found: dict[str, list[PromptTemplate]] = {}
     for file in folder.glob("*/*.toml"):
         found.setdefault(file.parent.name, []).append(_template(file))
     for versions in found.values():
@@ -46,7 +46,7 @@ def _read(folder: Path) -> dict[str, list[Template]]:
     return found
 
 
-def _template(file: Path) -> Template:
+def _template(file: Path) -> PromptTemplate:
     try:
         return template_of(tomllib.loads(file.read_text(encoding="utf-8")), file.stem)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -21,32 +21,32 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.sandboxes import seccomp, self_test
-from antiphon.adapters.sandboxes.cgroups import Cgroups, Group, NoCgroup, find
-from antiphon.adapters.sandboxes.process import Process
-from antiphon.adapters.sandboxes.recipe import (
-    MOST_PROCESSES,
+from antiphon.adapters.sandboxes.bwrap_command import (
+    MAX_PROCESSES,
     SCRATCH_BYTES,
     Interpreter,
     Limits,
-    interpreter,
+    find_interpreter,
     programs,
     shown,
 )
+from antiphon.adapters.sandboxes.cgroups import Cgroups, Group, NoCgroup, find
+from antiphon.adapters.sandboxes.process import Process
 from antiphon.application.ports import (
-    Exited,
-    Printed,
-    Ran,
+    CodeResult,
+    CommandExit,
+    CommandOutput,
     Sandbox,
     Sandboxes,
     SandboxFile,
-    SandboxKind,
+    SandboxSpec,
 )
 from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 
 logger = logging.getLogger("antiphon.sandboxes")
 
 T = TypeVar("T")
-Use = Literal["auto", "required", "off"]
+StorageUsage = Literal["auto", "required", "off"]
 """Of a cgroup: where there is one, always, never."""
 
 INTERRUPT_S = 1.0
@@ -56,18 +56,18 @@ OVERHEAD_BYTES = 64 * 1024 * 1024
 OVERHEAD_PROCESSES = 16
 """Of a cgroup, beyond what limits of processes allow: bubblewrap, and the kernel's own needs."""
 
-PIECE_BYTES = 2 * 1024 * 1024
-MOST_FILES = 1000
-KILLED = 137
+CHUNK_BYTES = 2 * 1024 * 1024
+MAX_FILES = 1000
+KILLED_EXIT_CODE = 137
 """The exit code of a command that took its sandbox along, as shells have it."""
 
 LOST = "Its container was started anew: its variables and files are gone."
 
 
-class Places(Struct, frozen=True, kw_only=True):
+class PoolLimits(Struct, frozen=True, kw_only=True):
     """How many sandboxes there may be; one that was not used for `idle_s` is closed."""
 
-    each_tenant: int = 8
+    per_tenant: int = 8
     all: int = 32
     idle_s: float = 20 * 60
 
@@ -81,10 +81,10 @@ class BubblewrapSandboxes(Sandboxes):
         python: str,
         new_id: Callable[[str], str],
         limits: Limits = Limits(),  # noqa: B008
-        places: Places = Places(),  # noqa: B008
+        pool_limits: PoolLimits = PoolLimits(),  # noqa: B008
         timeout_s: float = 120.0,
         interrupt_s: float = INTERRUPT_S,
-        cgroup: Use = "auto",
+        cgroup: StorageUsage = "auto",
         find_groups: Callable[[], Cgroups] = find,
     ) -> None:
         self._cgroup = cgroup
@@ -95,7 +95,7 @@ class BubblewrapSandboxes(Sandboxes):
         self._python = python
         self._new_id = new_id
         self._limits = limits
-        self._places = places
+        self._pool_limits = pool_limits
         self._timeout_s = timeout_s
         self._interrupt_s = interrupt_s
         self._interpreter: Interpreter | None = None
@@ -105,11 +105,11 @@ class BubblewrapSandboxes(Sandboxes):
         self._closing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        if not seccomp.is_known():
+        if not seccomp.is_supported():
             raise SettingsError("The code interpreter runs on x86_64 and aarch64 only.")
         self._programs = programs()
         self._groups = self._found_groups()
-        self._interpreter = await asyncio.to_thread(interpreter, self._python)
+        self._interpreter = await asyncio.to_thread(find_interpreter, self._python)
         limits = replace(self_test.LIMITS, commands=self._limits.commands)
         try:
             breaches = await self_test.run(self._starter(limits), shown(self._interpreter, limits))
@@ -145,14 +145,14 @@ class BubblewrapSandboxes(Sandboxes):
         for sandbox in list(self._open.values()):
             await sandbox.aclose()
 
-    def open(self, tenant: str, kind: SandboxKind = SandboxKind()) -> Sandbox:  # noqa: B008
+    def open(self, tenant: str, kind: SandboxSpec = SandboxSpec()) -> Sandbox:  # noqa: B008
         memory = min(kind.memory_bytes or self._limits.memory_bytes, self._limits.memory_bytes)
         sandbox = BubblewrapSandbox(
             self._new_id("cntr"),
             tenant,
             kind.name,
             limits=replace(self._limits, memory_bytes=memory),
-            idle_s=min(kind.idle_s or self._places.idle_s, self._places.idle_s),
+            idle_s=min(kind.idle_s or self._pool_limits.idle_s, self._pool_limits.idle_s),
             start=self._start_for,
             gone=self._forget,
             timeout_s=self._timeout_s,
@@ -169,14 +169,14 @@ class BubblewrapSandboxes(Sandboxes):
             for each in self._open.values()
             if each.tenant == tenant and not each.has_place and not each.is_busy
         ]
-        for each in unused[: -self._places.all]:
+        for each in unused[: -self._pool_limits.all]:
             del self._open[each.id]
 
     def find(self, tenant: str, sandbox_id: str) -> Sandbox | None:
         sandbox = self._open.get(sandbox_id)
         return sandbox if sandbox is not None and sandbox.tenant == tenant else None
 
-    def all(self, tenant: str) -> list[Sandbox]:
+    def list_all(self, tenant: str) -> list[Sandbox]:
         return [each for each in self._open.values() if each.tenant == tenant]
 
     async def _start_for(self, sandbox: BubblewrapSandbox) -> Process:
@@ -202,14 +202,14 @@ class BubblewrapSandboxes(Sandboxes):
         try:
             return self._groups.make(
                 memory_bytes=limits.memory_bytes + files + OVERHEAD_BYTES,
-                processes=MOST_PROCESSES + OVERHEAD_PROCESSES,
+                processes=MAX_PROCESSES + OVERHEAD_PROCESSES,
             )
         except OSError as error:
             raise SandboxError(f"The container has no cgroup: {error.strerror}.") from None
 
     async def _make_room(self, tenant: str) -> None:
         """Close what was idle longest, where a limit is reached. Raises: SandboxesBusy."""
-        for most, among in ((self._places.each_tenant, tenant), (self._places.all, None)):
+        for most, among in ((self._pool_limits.per_tenant, tenant), (self._pool_limits.all, None)):
             running = [
                 each
                 for each in self._open.values()
@@ -225,7 +225,7 @@ class BubblewrapSandboxes(Sandboxes):
     async def _close_idle(self) -> None:
         while True:
             soonest = min(
-                (each.idle_s for each in self._open.values()), default=self._places.idle_s
+                (each.idle_s for each in self._open.values()), default=self._pool_limits.idle_s
             )
             await asyncio.sleep(min(10.0, soonest))
             now = time.monotonic()
@@ -280,17 +280,17 @@ class BubblewrapSandbox(Sandbox):
     def last_active_at(self) -> int:
         return int(time.time() - (time.monotonic() - self.used_at))
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         async with self._using():
             pass
 
-    async def run(self, code: str) -> Ran:
+    async def run(self, code: str) -> CodeResult:
         async with self._using() as process:
             return await self._run(process, code)
 
     async def command(
         self, command: str, *, timeout_s: float | None = None
-    ) -> AsyncGenerator[Printed | Exited]:
+    ) -> AsyncGenerator[CommandOutput | CommandExit]:
         most = min(timeout_s or self._timeout_s, self._timeout_s)
         async with self._using() as process:
             running = self._command(process, command.encode("utf-8", "replace").decode(), most)
@@ -300,26 +300,26 @@ class BubblewrapSandbox(Sandbox):
 
     async def put(self, name: str, content: bytes) -> None:
         name = checked_name(name)
-        for offset in range(0, max(1, len(content)), PIECE_BYTES):
-            piece = base64.b64encode(content[offset : offset + PIECE_BYTES]).decode("ascii")
+        for offset in range(0, max(1, len(content)), CHUNK_BYTES):
+            piece = base64.b64encode(content[offset : offset + CHUNK_BYTES]).decode("ascii")
             await self._ask({"do": "put", "name": name, "offset": offset, "content": piece}, dict)
         self._given.add(name)
 
     async def files(self) -> list[SandboxFile]:
         if self._process is None:
             return []
-        found = await self._ask({"do": "files", "most": MOST_FILES}, _files)
-        return [replace(each, is_given=each.path in self._given) for each in found]
+        found = await self._ask({"do": "files", "most": MAX_FILES}, _files)
+        return [replace(each, is_uploaded=each.path in self._given) for each in found]
 
     async def pieces(self, path: str) -> AsyncGenerator[bytes]:
         path = checked_path(path)
         offset = 0
         while True:
-            request = {"do": "read", "name": path, "offset": offset, "size": PIECE_BYTES}
+            request = {"do": "read", "name": path, "offset": offset, "size": CHUNK_BYTES}
             piece = await self._ask(request, _content)
             if piece or not offset:
                 yield piece
-            if len(piece) < PIECE_BYTES:
+            if len(piece) < CHUNK_BYTES:
                 return
             offset += len(piece)
 
@@ -354,7 +354,7 @@ class BubblewrapSandbox(Sandbox):
             if self._closed:
                 raise SandboxError("The container is closed.")
             process = self._process = self._process or await self._started()
-            process.go_on()
+            process.resume()
             try:
                 yield process
             except BaseException:
@@ -366,7 +366,7 @@ class BubblewrapSandbox(Sandbox):
                 if self._process is process:
                     process.pause()
 
-    async def _run(self, process: Process, code: str) -> Ran:
+    async def _run(self, process: Process, code: str) -> CodeResult:
         code = code.encode("utf-8", "replace").decode()
         note = ""
         answer: dict[str, Any] = {"is_error": True}
@@ -389,11 +389,13 @@ class BubblewrapSandbox(Sandbox):
         finally:
             asking.cancel()
         told = "\n".join(part for part in (logs.rstrip("\n") if note else logs, note) if part)
-        return Ran(logs=told, images=_images(answer), is_error=bool(answer.get("is_error", True)))
+        return CodeResult(
+            logs=told, images=_images(answer), is_error=bool(answer.get("is_error", True))
+        )
 
     async def _command(
         self, process: Process, command: str, timeout_s: float
-    ) -> AsyncGenerator[Printed | Exited]:
+    ) -> AsyncGenerator[CommandOutput | CommandExit]:
         if process.commands is None:
             raise SandboxError("There is no shell in containers here.")
         running = process.commands.run(
@@ -402,22 +404,22 @@ class BubblewrapSandbox(Sandbox):
             limit_s=timeout_s + self._interrupt_s,
             watch=process.check,
         )
-        ended = Exited(code=KILLED)
+        ended = CommandExit(code=KILLED_EXIT_CODE)
         try:
             async with aclosing(running):
                 async for each in running:
-                    if isinstance(each, Exited):
+                    if isinstance(each, CommandExit):
                         ended = each
                     else:
                         yield each
             await process.settle()
         except (TimeoutError, SandboxError) as error:
             if isinstance(error, TimeoutError):
-                ended = Exited(code=None)
+                ended = CommandExit(code=None)
             if rest := process.commands.rest():
                 yield rest
             await self._lose()
-            yield Printed(stderr=f"{error or 'The command did not end.'} {LOST}\n")
+            yield CommandOutput(stderr=f"{error or 'The command did not end.'} {LOST}\n")
         yield ended
 
     async def _started(self) -> Process:
@@ -456,12 +458,12 @@ def checked_path(path: str) -> str:
 def _files(answer: dict[str, Any]) -> list[SandboxFile]:
     return [
         SandboxFile(path=checked_path(str(path)), bytes=int(size), changed_at=int(changed))
-        for path, size, changed in answer["files"][:MOST_FILES]
+        for path, size, changed in answer["files"][:MAX_FILES]
     ]
 
 
 def _content(answer: dict[str, Any]) -> bytes:
-    return base64.b64decode(answer["content"])[:PIECE_BYTES]
+    return base64.b64decode(answer["content"])[:CHUNK_BYTES]
 
 
 def _images(answer: dict[str, Any]) -> tuple[bytes, ...]:

@@ -37,7 +37,7 @@ class Group:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def entered_by(self, command: Sequence[str]) -> list[str]:
+    def wrap_command(self, command: Sequence[str]) -> list[str]:
         """Return the command, run in this group."""
         return ["/bin/sh", "-c", _ENTER, str(self.folder / "cgroup.procs"), *command]
 

@@ -14,19 +14,24 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import msgspec
 
 from antiphon.adapters.sandboxes import seccomp
+from antiphon.adapters.sandboxes.bwrap_command import (
+    FOLDER,
+    KERNEL,
+    Descriptors,
+    Interpreter,
+    Limits,
+    command,
+)
 from antiphon.adapters.sandboxes.cgroups import Group
-from antiphon.adapters.sandboxes.output import Output
-from antiphon.adapters.sandboxes.processes import below, memory_of_all
-from antiphon.adapters.sandboxes.recipe import FOLDER, KERNEL, Ends, Interpreter, Limits, command
-from antiphon.application.ports import Exited, Printed
+from antiphon.adapters.sandboxes.output_reader import OutputReader
+from antiphon.adapters.sandboxes.process_tree import descendants, total_memory
+from antiphon.application.ports import CommandExit, CommandOutput
 from antiphon.domain.errors import SandboxError
-
-Json = dict[str, Any]
+from antiphon.domain.json import Json
 
 START_S = 10.0
 WATCH_S = 0.2
@@ -40,7 +45,7 @@ MOST_ANSWER = 100 * 1024 * 1024
 ENDED = "The code ended its process, or used up what it may use."
 
 
-class Line:
+class RequestChannel:
     """Requests and answers of one process, each four bytes of length and JSON."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,7 +53,7 @@ class Line:
         self._writer = writer
 
     @classmethod
-    async def on(cls, end: socket.socket) -> Line:
+    async def on(cls, end: socket.socket) -> RequestChannel:
         """Return a line on a copy of `end`."""
         end.setblocking(False)
         return cls(*await asyncio.open_connection(sock=end.dup()))
@@ -76,14 +81,14 @@ class Line:
         self._writer.close()
 
 
-class Commands:
+class CommandChannel:
     """The process that runs commands, and what these print."""
 
-    def __init__(self, line: Line, stdout: int, stderr: int, most: int) -> None:
+    def __init__(self, line: RequestChannel, stdout: int, stderr: int, most: int) -> None:
         self._news = asyncio.Event()
         self._line = line
-        self._stdout = Output(stdout, most, self._news.set)
-        self._stderr = Output(stderr, most, self._news.set)
+        self._stdout = OutputReader(stdout, most, self._news.set)
+        self._stderr = OutputReader(stderr, most, self._news.set)
         self.pid = 0
 
     async def run(
@@ -93,7 +98,7 @@ class Commands:
         timeout_s: float,
         limit_s: float,
         watch: Callable[[], Awaitable[None]],
-    ) -> AsyncGenerator[Printed | Exited]:
+    ) -> AsyncGenerator[CommandOutput | CommandExit]:
         """Give what a command prints, then how it ended. `watch` is called meanwhile.
 
         Raises: SandboxError; TimeoutError, after `limit_s`.
@@ -123,17 +128,17 @@ class Commands:
         if rest := self.rest():
             yield rest
         if "error" in answer:
-            yield Printed(stderr=f"{answer['error']}\n")
-            yield Exited(code=126)
+            yield CommandOutput(stderr=f"{answer['error']}\n")
+            yield CommandExit(code=126)
             return
         code = answer.get("exit_code")
-        yield Exited(code=code if isinstance(code, int) else None)
+        yield CommandExit(code=code if isinstance(code, int) else None)
 
-    def rest(self) -> Printed | None:
+    def rest(self) -> CommandOutput | None:
         """Return what is left of the output of a command."""
         return _printed(self._stdout.take(), self._stderr.take())
 
-    def _piece(self) -> Printed | None:
+    def _piece(self) -> CommandOutput | None:
         return _printed(self._stdout.piece(), self._stderr.piece())
 
     async def end_all(self) -> None:
@@ -146,8 +151,8 @@ class Commands:
         self._stderr.close()
 
 
-def _printed(stdout: str, stderr: str) -> Printed | None:
-    return Printed(stdout=stdout, stderr=stderr) if stdout or stderr else None
+def _printed(stdout: str, stderr: str) -> CommandOutput | None:
+    return CommandOutput(stdout=stdout, stderr=stderr) if stdout or stderr else None
 
 
 class Process:
@@ -156,9 +161,9 @@ class Process:
     def __init__(
         self,
         process: asyncio.subprocess.Process,
-        line: Line,
-        output: Output,
-        commands: Commands | None,
+        line: RequestChannel,
+        output: OutputReader,
+        commands: CommandChannel | None,
         limits: Limits,
         group: Group | None,
     ) -> None:
@@ -183,17 +188,17 @@ class Process:
     ) -> Process:
         """Begin it, in this group. Raises: SandboxError."""
         if group is not None:
-            start = group.entered_by(start)
+            start = group.wrap_command(start)
         with ExitStack() as opened:
             lines = [_socket_pair(opened) for _ in range(2 if limits.commands else 1)]
-            told, tell, output, print_to = _pipes(opened, 2)
+            info, tell, output, print_to = _pipes(opened, 2)
             streams = _pipes(opened, 2) if limits.commands else []
-            os.set_blocking(told, False)
-            ends = Ends(
+            os.set_blocking(info, False)
+            ends = Descriptors(
                 kernel=_closed_by(opened, _filled(KERNEL.read_bytes())),
                 line=lines[0][1].fileno(),
                 seccomp=_closed_by(opened, _filled(seccomp.program(processes=limits.commands))),
-                told=tell,
+                info=tell,
                 commands=(lines[1][1].fileno(), *streams[1::2]) if limits.commands else (),
             )
             try:
@@ -212,21 +217,21 @@ class Process:
             commands = None
             if limits.commands:
                 stdout, stderr = (os.dup(each) for each in streams[::2])
-                line = await Line.on(lines[1][0])
-                commands = Commands(line, stdout, stderr, limits.output_bytes)
-            printed = Output(os.dup(output), limits.output_bytes)
-            line = await Line.on(lines[0][0])
+                line = await RequestChannel.on(lines[1][0])
+                commands = CommandChannel(line, stdout, stderr, limits.output_bytes)
+            printed = OutputReader(os.dup(output), limits.output_bytes)
+            line = await RequestChannel.on(lines[0][0])
             made = cls(process, line, printed, commands, limits, group)
             for _, theirs in lines:
                 theirs.close()
             try:
-                await made._wait_until_ready(told)
+                await made._wait_until_ready(info)
             except BaseException:
                 await made.kill()
                 raise
         return made
 
-    async def _wait_until_ready(self, told: int) -> None:
+    async def _wait_until_ready(self, info: int) -> None:
         try:
             async with asyncio.timeout(START_S):
                 answer = await self._line.answer()
@@ -235,13 +240,13 @@ class Process:
             raise SandboxError(f"The container cannot be started: {why}") from None
         if answer != {"ready": True}:
             raise SandboxError("The container cannot be started.")
-        self._pid = int(json.loads(os.read(told, 4096))["child-pid"])
+        self._pid = int(json.loads(os.read(info, 4096))["child-pid"])
         self._pidfds = [os.pidfd_open(self._pid)]
         if self._group is not None and not self._group.has(self._pid):
             raise SandboxError("The container is not in its cgroup.")
         if self.commands is not None:
             # Nothing else was begun yet.
-            [self.commands.pid] = below(self._pid)
+            [self.commands.pid] = descendants(self._pid)
             self._pidfds.append(os.pidfd_open(self.commands.pid))
 
     async def ask(self, request: Json, *, timeout_s: float) -> Json:
@@ -275,7 +280,7 @@ class Process:
         if self.commands is not None:
             # The limits of a process are its own; what all have together is for the server to see.
             # In a thread: the kernel counts pages, of which there may be many.
-            taken = await asyncio.to_thread(memory_of_all, self._pid)
+            taken = await asyncio.to_thread(total_memory, self._pid)
             if taken > self._limits.memory_bytes:
                 most = self._limits.memory_bytes // 1024**2
                 raise SandboxError(f"The code used more than {most} MB of memory.")
@@ -286,7 +291,7 @@ class Process:
             return
         try:
             async with asyncio.timeout(SETTLE_S):
-                while (left := set(below(self._pid))) != {self.commands.pid}:
+                while (left := set(descendants(self._pid))) != {self.commands.pid}:
                     if self.commands.pid not in left:
                         raise SandboxError(ENDED)
                     await self.commands.end_all()
@@ -298,7 +303,7 @@ class Process:
         """Return what was printed since it was last asked for."""
         return self._output.take()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         for each in self._pidfds:
             _signal(each, signal.SIGCONT)
 

@@ -147,7 +147,7 @@ _LOAD, _EQUALS, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 
 
-def is_known(machine: str = platform.machine()) -> bool:
+def is_supported(machine: str = platform.machine()) -> bool:
     """Whether there is a filter for this kind of processor."""
     return machine in MACHINES
 

@@ -11,9 +11,9 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
+from antiphon.adapters.sandboxes.bwrap_command import ENVIRONMENT, Limits
 from antiphon.adapters.sandboxes.process import Process
-from antiphon.adapters.sandboxes.recipe import ENVIRONMENT, Limits
-from antiphon.application.ports import Exited
+from antiphon.application.ports import CommandExit
 from antiphon.domain.errors import SandboxError
 
 LIMITS = Limits(memory_bytes=512 * 1024**2, disk_bytes=8 * 1024**2)
@@ -204,12 +204,12 @@ async def _leaves_processes(process: Process) -> bool:
         LEFT_BEHIND, timeout_s=ANSWER_S, limit_s=ANSWER_S, watch=process.check
     )
     async with aclosing(running):
-        ended = [each async for each in running if isinstance(each, Exited)]
+        ended = [each async for each in running if isinstance(each, CommandExit)]
     try:
         await process.settle()
     except SandboxError:
         return True
-    return ended != [Exited(code=0)]
+    return ended != [CommandExit(code=0)]
 
 
 async def _is_stopped(process: Process) -> bool:

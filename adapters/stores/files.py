@@ -49,7 +49,7 @@ class FolderFileStore(FileStore):
     async def add(self, tenant: str, file: StoredFile, content: bytes) -> None:
         await self._do(self._add, self._place(tenant, file.id), file, content)
 
-    async def all(self, tenant: str) -> list[StoredFile]:
+    async def list_all(self, tenant: str) -> list[StoredFile]:
         found = await self._do(self._listed, self._of(tenant))
         return sorted(found, key=lambda file: (file.created_at, file.id))
 
@@ -153,7 +153,7 @@ class MemoryFileStore(FileStore):
     async def add(self, tenant: str, file: StoredFile, content: bytes) -> None:
         self._files[tenant, file.id] = (file, content)
 
-    async def all(self, tenant: str) -> list[StoredFile]:
+    async def list_all(self, tenant: str) -> list[StoredFile]:
         return [file for (owner, _), (file, _) in self._files.items() if owner == tenant]
 
     async def get(self, tenant: str, file_id: str) -> StoredFile:

@@ -16,22 +16,22 @@ from msgspec.structs import replace
 
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
-    PIECE_BYTES,
+    LOG_READ_BYTES,
     ApiKey,
-    Chunk,
     Clock,
+    EventChunk,
+    IdempotencyRecord,
     Lease,
-    Logged,
-    Notice,
-    Repeat,
+    LeasedRun,
+    LogSlice,
+    StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
-    TakenRun,
-    Use,
+    WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
-from antiphon.domain.errors import ConversationLocked, NotFound, RepeatPending, StoreError
+from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, NotFound, StoreError
 from antiphon.domain.response import TERMINAL, Response
 
 Key = tuple[str, str]
@@ -67,12 +67,12 @@ class _Log:
 
     __slots__ = ("_firsts", "chunks", "size")
 
-    def __init__(self, first: Chunk) -> None:
+    def __init__(self, first: EventChunk) -> None:
         self.chunks = [first]
         self._firsts = [first.first]
         self.size = len(first.body)
 
-    def has(self, chunk: Chunk) -> bool:
+    def has(self, chunk: EventChunk) -> bool:
         """Whether it is there already. Raises: StoreError if it does not follow the last."""
         last = self.chunks[-1]
         if chunk.first == last.first + last.count:
@@ -83,14 +83,14 @@ class _Log:
             f"Events from number {chunk.first} on do not follow {last.count} from {last.first} on."
         )
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: EventChunk) -> None:
         self.chunks.append(chunk)
         self._firsts.append(chunk.first)
         self.size += len(chunk.body)
 
-    def read(self, after: int, limit_bytes: int) -> list[Chunk]:
+    def read(self, after: int, limit_bytes: int) -> list[EventChunk]:
         """Return chunks from the one that has `after + 1` in it on, a piece of them."""
-        found: list[Chunk] = []
+        found: list[EventChunk] = []
         if after >= self.last:
             return found
         size = 0
@@ -193,7 +193,7 @@ class _Reserved(Struct, frozen=True, kw_only=True):
 class _Due(Struct):
     """A notice with when it is due, by the clock that nobody sets."""
 
-    notice: Notice
+    delivery: WebhookDelivery
     at: float
 
 
@@ -247,7 +247,7 @@ class MemoryStore(Store):
         response = stored.response
         key = (tenant, response.id)
         if stored.run.key is not None and self._holder(tenant, stored.run.key) != response.id:
-            raise RepeatPending
+            raise IdempotencyKeyInUse
         if key in self._kept:
             raise StoreError(f"There is a response {response.id!r} already.")
         parent = self._kept.get((tenant, response.previous_response_id or ""))
@@ -268,8 +268,8 @@ class MemoryStore(Store):
         lease: Lease,
         response: Response,
         *,
-        events: Chunk | None = None,
-        notices: Sequence[Notice] = (),
+        events: EventChunk | None = None,
+        deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
         kept = self._leased(lease)
         if kept is None:
@@ -285,10 +285,10 @@ class MemoryStore(Store):
         self._bytes[tenant] += len(kept.body)
         self._list(tenant, kept.output)
         if response.conversation is not None:
-            left = [*kept.input, *kept.output] if response.leaves_items else []
+            left = [*kept.input, *kept.output] if response.keeps_items else []
             self._release(tenant, response.conversation.id, response.id, left)
-        for notice in notices:
-            self._outbox[notice.id] = _Due(notice, self._steady())
+        for delivery in deliveries:
+            self._outbox[delivery.id] = _Due(delivery, self._steady())
         kept.wake()
         return True
 
@@ -316,9 +316,9 @@ class MemoryStore(Store):
         self._find(tenant, response_id)
         self._forget(tenant, response_id)
 
-    async def use(self, tenant: str) -> Use:
+    async def usage(self, tenant: str) -> StorageUsage:
         waiting = [kept for kept in self._unfinished.values() if kept.owner is None]
-        return Use(
+        return StorageUsage(
             responses=self._responses[tenant],
             bytes=self._bytes[tenant],
             waiting=sum(kept.tenant == tenant for kept in waiting),
@@ -398,14 +398,14 @@ class MemoryStore(Store):
     async def leave(self, owner: str) -> None:
         self._alive_until.pop(owner, None)
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         running = self._unfinished.values()
         others = (kept for kept in running if kept.owner != owner)
         asked = (kept for kept in others if waiting or kept.owner is not None)
         free = (kept for kept in asked if not self._is_alive(kept.owner))
         return [_taken(kept, owner) for kept in list(islice(free, limit))]
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
+    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         kept = self._find(tenant, response_id)
         return _taken(kept, owner) if (tenant, response_id) in self._unfinished else None
 
@@ -416,14 +416,14 @@ class MemoryStore(Store):
         kept.owner = None
         return True
 
-    async def held(self, owner: str) -> list[Lease]:
+    async def held_leases(self, owner: str) -> list[Lease]:
         return [
             Lease(tenant=tenant, response_id=response_id, epoch=kept.epoch)
             for (tenant, response_id), kept in self._unfinished.items()
             if kept.owner == owner
         ]
 
-    async def append(self, lease: Lease, events: Chunk) -> bool:
+    async def append(self, lease: Lease, events: EventChunk) -> bool:
         kept = self._leased(lease)
         if kept is None:
             return False
@@ -432,18 +432,20 @@ class MemoryStore(Store):
         return True
 
     async def events(
-        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = PIECE_BYTES
-    ) -> Logged:
+        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
+    ) -> LogSlice:
         kept = self._find(tenant, response_id)
         if kept.log is None:
             raise NotFound(f"There are no events of response {response_id!r}.")
         chunks = kept.log.read(after, limit_bytes)
         over = (tenant, response_id) not in self._unfinished
-        return Logged(
+        return LogSlice(
             chunks=chunks, ends=over and (not chunks or chunks[-1] is kept.log.chunks[-1])
         )
 
-    async def news(self, tenant: str, response_id: str, *, after: int = -1, limit_s: float) -> None:
+    async def wait_for_events(
+        self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
+    ) -> None:
         kept = self._unfinished.get((tenant, response_id))
         if kept is None or kept.log is None or kept.log.last > after:
             return
@@ -466,7 +468,7 @@ class MemoryStore(Store):
         fingerprint: bytes,
         owner: str,
         expires_at: float,
-    ) -> Repeat:
+    ) -> IdempotencyRecord:
         reserved = self._reserved.get((tenant, key))
         if reserved is None or self._is_free(tenant, reserved):
             if reserved is not None:
@@ -479,7 +481,7 @@ class MemoryStore(Store):
             )
             self._reserved[tenant, key] = reserved
             self._reserved_by[tenant, response_id] = key
-        return Repeat(
+        return IdempotencyRecord(
             response_id=reserved.response_id,
             fingerprint=reserved.fingerprint,
             exists=(tenant, reserved.response_id) in self._kept,
@@ -492,23 +494,23 @@ class MemoryStore(Store):
 
     # --- notices ----------------------------------------------------------------------------------
 
-    async def due(self, *, limit: int, hold_s: float) -> list[Notice]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         now = self._steady()
         found = sorted(
             (due for due in self._outbox.values() if due.at <= now), key=lambda due: due.at
         )[:limit]
-        notices = [due.notice for due in found]
+        deliveries = [due.delivery for due in found]
         for due in found:
-            due.notice = replace(due.notice, attempts=due.notice.attempts + 1)
-            due.at = now + hold_s
-        return notices
+            due.delivery = replace(due.delivery, attempts=due.delivery.attempts + 1)
+            due.at = now + claim_s
+        return deliveries
 
-    async def delay(self, notice_id: str, seconds: float) -> None:
-        if notice_id in self._outbox:
-            self._outbox[notice_id].at = self._steady() + seconds
+    async def delay(self, delivery_id: str, seconds: float) -> None:
+        if delivery_id in self._outbox:
+            self._outbox[delivery_id].at = self._steady() + seconds
 
-    async def remove(self, notice_id: str) -> None:
-        self._outbox.pop(notice_id, None)
+    async def remove(self, delivery_id: str) -> None:
+        self._outbox.pop(delivery_id, None)
 
     # --- API keys ---------------------------------------------------------------------------------
 
@@ -528,8 +530,10 @@ class MemoryStore(Store):
 
     # --- agreements -------------------------------------------------------------------------------
 
-    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
-        if self._agreed.get(name) in (None, instead_of):
+    async def compare_and_set(
+        self, name: str, value: bytes, *, expected: bytes | None = None
+    ) -> bytes:
+        if self._agreed.get(name) in (None, expected):
             self._agreed[name] = value
         return self._agreed[name]
 
@@ -545,7 +549,7 @@ class MemoryStore(Store):
             return None
         return kept
 
-    def _add(self, kept: _Kept, events: Chunk) -> None:
+    def _add(self, kept: _Kept, events: EventChunk) -> None:
         if kept.log is None:
             raise StoreError("No log is kept of this response.")
         if not kept.log.has(events):
@@ -676,12 +680,12 @@ class MemoryStore(Store):
                 self._items.pop((tenant, item.id), None)
 
 
-def _taken(kept: _Kept, owner: str) -> TakenRun:
+def _taken(kept: _Kept, owner: str) -> LeasedRun:
     kept.owner = owner
     kept.epoch += 1
     response = kept.response()
     lease = Lease(tenant=kept.tenant, response_id=response.id, epoch=kept.epoch)
-    return TakenRun(lease=lease, response=response, job=kept.job)
+    return LeasedRun(lease=lease, response=response, job=kept.job)
 
 
 def _is_past(at: float | None, now: float) -> bool:

@@ -9,31 +9,31 @@ import msgspec
 from msgspec import Raw
 
 from antiphon.adapters.stores import postgres_statements as sql
-from antiphon.adapters.stores.postgres_appends import PostgresAppends, not_next
-from antiphon.adapters.stores.postgres_heart import PostgresHeart
-from antiphon.adapters.stores.postgres_news import PostgresNews
+from antiphon.adapters.stores.postgres_appends import PostgresAppends, out_of_order_error
+from antiphon.adapters.stores.postgres_heartbeat import PostgresHeartbeat
+from antiphon.adapters.stores.postgres_notifications import PostgresNotifications
 from antiphon.adapters.stores.postgres_server import Connection, PostgresServer, Row, columns
-from antiphon.adapters.stores.self_test import returns_what_it_is_given
+from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
-    PIECE_BYTES,
+    LOG_READ_BYTES,
     ApiKey,
-    Chunk,
+    EventChunk,
+    IdempotencyRecord,
     Lease,
-    Logged,
-    Notice,
-    Repeat,
+    LeasedRun,
+    LogSlice,
+    StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
-    TakenRun,
-    Use,
+    WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import (
     ConversationLocked,
+    IdempotencyKeyInUse,
     NotFound,
-    RepeatPending,
     RequestError,
     SettingsError,
     StoreError,
@@ -70,8 +70,8 @@ class PostgresStore(Store):
         )
         self._channel = f"{schema}_news"
         self._appends = PostgresAppends(self._server, self._channel)
-        self._news = PostgresNews(self._server, self._channel)
-        self._heart = PostgresHeart(self._server)
+        self._news = PostgresNotifications(self._server, self._channel)
+        self._heart = PostgresHeartbeat(self._server)
 
     async def start(self) -> None:
         await self._server.start()
@@ -93,7 +93,7 @@ class PostgresStore(Store):
         await self._server.fetch(sql.LEAVE, "", limits=self._server.first, again=True)
 
     async def _prove(self) -> None:
-        if not await returns_what_it_is_given(self):
+        if not await round_trips(self):
             raise StoreError("The store PostgreSQL does not return what was written.")
 
     # --- responses --------------------------------------------------------------------------------
@@ -122,25 +122,25 @@ class PostgresStore(Store):
             limits=self._server.first,
         )
         if not created:
-            raise RepeatPending
+            raise IdempotencyKeyInUse
 
     async def finish(
         self,
         lease: Lease,
         response: Response,
         *,
-        events: Chunk | None = None,
-        notices: Sequence[Notice] = (),
+        events: EventChunk | None = None,
+        deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
-        work = partial(self._finish, lease, response, events, notices)
-        return await self._server.together(work, limits=self._server.middle)
+        work = partial(self._finish, lease, response, events, deliveries)
+        return await self._server.in_transaction(work, limits=self._server.middle)
 
     async def _finish(
         self,
         lease: Lease,
         response: Response,
-        events: Chunk | None,
-        notices: Sequence[Notice],
+        events: EventChunk | None,
+        deliveries: Sequence[WebhookDelivery],
         db: Connection,
     ) -> bool:
         tenant, response_id = lease.tenant, lease.response_id
@@ -156,7 +156,7 @@ class PostgresStore(Store):
             return False
         number, following = finished
         last = await _last_of_log(db, number, following, events)
-        rows = [(one.id, one.tenant, one.endpoint, one.body, one.attempts) for one in notices]
+        rows = [(one.id, one.tenant, one.endpoint, one.body, one.attempts) for one in deliveries]
         await db.execute(
             sql.ADD_OUTPUT,
             tenant,
@@ -198,18 +198,18 @@ class PostgresStore(Store):
 
     async def delete(self, tenant: str, response_id: str) -> None:
         work = partial(_delete, tenant, response_id, self._channel)
-        if not await self._server.together(work):
+        if not await self._server.in_transaction(work):
             raise _no_response(response_id)
 
-    async def use(self, tenant: str) -> Use:
-        [(responses, size, waiting)] = await self._server.fetch(sql.USE, tenant, again=True)
-        return Use(responses=responses, bytes=size, waiting=waiting)
+    async def usage(self, tenant: str) -> StorageUsage:
+        [(responses, size, waiting)] = await self._server.fetch(sql.USAGE, tenant, again=True)
+        return StorageUsage(responses=responses, bytes=size, waiting=waiting)
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         swept = 0
         for tenant, response_id in await self._server.fetch(sql.EXPIRED, limit):
             work = partial(_sweep, tenant, response_id, self._channel)
-            swept += await self._server.together(work)
+            swept += await self._server.in_transaction(work)
         for query, *values in ((sql.SWEEP_LOGS, float(keep_events_s)), (sql.SWEEP_REPEATS,)):
             if swept < limit:
                 swept += len(await self._server.fetch(query, *values, limit - swept))
@@ -233,7 +233,7 @@ class PostgresStore(Store):
             number = await db.fetchval(sql.CREATE_CONVERSATION, *row)
             await _add(db, tenant, number, 0, items)
 
-        await self._server.together(work, limits=self._server.first)
+        await self._server.in_transaction(work, limits=self._server.first)
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         rows = await self._server.fetch(sql.GET_CONVERSATION, tenant, conversation_id, again=True)
@@ -261,7 +261,7 @@ class PostgresStore(Store):
                 raise _no_conversation(conversation_id)
             await db.fetch(sql.REMOVE_FROM_CONVERSATION, number, None)
 
-        await self._server.together(work)
+        await self._server.in_transaction(work)
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
         rows = await self._server.fetch(sql.CONVERSATION_ITEMS, tenant, conversation_id, again=True)
@@ -278,7 +278,7 @@ class PostgresStore(Store):
                 raise await _not_free(db, tenant, conversation_id)
             await _add(db, tenant, room[0], room[1], items)
 
-        await self._server.together(work, limits=self._server.first)
+        await self._server.in_transaction(work, limits=self._server.first)
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
         async def work(db: Connection) -> None:
@@ -288,7 +288,7 @@ class PostgresStore(Store):
             if not await db.fetch(sql.REMOVE_FROM_CONVERSATION, number, item_id):
                 raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
 
-        await self._server.together(work)
+        await self._server.in_transaction(work)
 
     async def claim(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
@@ -297,7 +297,7 @@ class PostgresStore(Store):
             if not await db.fetch(sql.CLAIM, tenant, conversation_id, response_id, owner):
                 raise await _not_free(db, tenant, conversation_id)
 
-        await self._server.together(work, limits=self._server.first)
+        await self._server.in_transaction(work, limits=self._server.first)
 
     async def release(
         self,
@@ -311,7 +311,7 @@ class PostgresStore(Store):
             if room is not None:
                 await _add(db, tenant, room[0], room[1], items)
 
-        await self._server.together(work, limits=self._server.middle)
+        await self._server.in_transaction(work, limits=self._server.middle)
 
     # --- runs -------------------------------------------------------------------------------------
 
@@ -321,11 +321,11 @@ class PostgresStore(Store):
     async def leave(self, owner: str) -> None:
         await self._server.fetch(sql.LEAVE, owner, again=True)
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         rows = await self._server.fetch(sql.TAKE, owner, limit, waiting)
         return [_taken(row) for row in rows]
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
+    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         rows = await self._server.fetch(sql.TAKE_OVER, owner, tenant, response_id)
         if rows:
             return _taken(rows[0])
@@ -337,18 +337,18 @@ class PostgresStore(Store):
         which = (lease.tenant, lease.response_id, lease.epoch)
         return bool(await self._server.fetch(sql.GIVE_BACK, *which, again=True))
 
-    async def held(self, owner: str) -> list[Lease]:
+    async def held_leases(self, owner: str) -> list[Lease]:
         return [
             Lease(tenant=tenant, response_id=response_id, epoch=epoch)
             for tenant, response_id, epoch in await self._server.fetch(sql.HELD, owner, again=True)
         ]
 
-    async def append(self, lease: Lease, events: Chunk) -> bool:
+    async def append(self, lease: Lease, events: EventChunk) -> bool:
         return await self._appends.append(lease, events)
 
     async def events(
-        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = PIECE_BYTES
-    ) -> Logged:
+        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
+    ) -> LogSlice:
         following = _number(after) + 1
         which = (tenant, response_id, following)
         rows = await self._server.fetch(sql.EVENTS, *which, CHUNKS_AT_ONCE, limit_bytes, again=True)
@@ -356,7 +356,7 @@ class PostgresStore(Store):
             raise NotFound(f"There are no events of response {response_id!r}.")
         over, count, *_ = rows[0]
         chunks = [
-            Chunk(first=first, count=count, body=body)
+            EventChunk(first=first, count=count, body=body)
             for _, _, first, count, body in rows
             if body is not None
         ]
@@ -366,9 +366,11 @@ class PostgresStore(Store):
             following = chunk.first + chunk.count
         if over and not chunks and following < count:
             raise _gap(response_id, following)
-        return Logged(chunks=chunks, ends=over and following >= count)
+        return LogSlice(chunks=chunks, ends=over and following >= count)
 
-    async def news(self, tenant: str, response_id: str, *, after: int = -1, limit_s: float) -> None:
+    async def wait_for_events(
+        self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
+    ) -> None:
         await self._news.wait(tenant, response_id, after=_number(after), limit_s=limit_s)
 
     # --- Idempotency-Keys -------------------------------------------------------------------------
@@ -382,7 +384,7 @@ class PostgresStore(Store):
         fingerprint: bytes,
         owner: str,
         expires_at: float,
-    ) -> Repeat:
+    ) -> IdempotencyRecord:
         async def work(db: Connection) -> Row:
             while True:
                 row = (tenant, key, response_id, fingerprint, owner, float(expires_at))
@@ -393,8 +395,10 @@ class PostgresStore(Store):
                 if found is not None:  # else it was freed in between
                     return found
 
-        holder, print_of_it, exists = await self._server.together(work, limits=self._server.first)
-        return Repeat(response_id=holder, fingerprint=print_of_it, exists=exists)
+        holder, print_of_it, exists = await self._server.in_transaction(
+            work, limits=self._server.first
+        )
+        return IdempotencyRecord(response_id=holder, fingerprint=print_of_it, exists=exists)
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
         await self._server.fetch(
@@ -403,19 +407,19 @@ class PostgresStore(Store):
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def due(self, *, limit: int, hold_s: float) -> list[Notice]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         return [
-            Notice(id=id_, tenant=tenant, endpoint=endpoint, body=body, attempts=attempts)
+            WebhookDelivery(id=id_, tenant=tenant, endpoint=endpoint, body=body, attempts=attempts)
             for id_, tenant, endpoint, body, attempts in await self._server.fetch(
-                sql.DUE, limit, float(hold_s)
+                sql.DUE, limit, float(claim_s)
             )
         ]
 
-    async def delay(self, notice_id: str, seconds: float) -> None:
-        await self._server.fetch(sql.DELAY, notice_id, float(seconds), again=True)
+    async def delay(self, delivery_id: str, seconds: float) -> None:
+        await self._server.fetch(sql.DELAY, delivery_id, float(seconds), again=True)
 
-    async def remove(self, notice_id: str) -> None:
-        await self._server.fetch(sql.REMOVE_NOTICE, notice_id, again=True)
+    async def remove(self, delivery_id: str) -> None:
+        await self._server.fetch(sql.REMOVE_NOTICE, delivery_id, again=True)
 
     # --- API keys ---------------------------------------------------------------------------------
 
@@ -435,27 +439,29 @@ class PostgresStore(Store):
 
     # --- agreements -------------------------------------------------------------------------------
 
-    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+    async def compare_and_set(
+        self, name: str, value: bytes, *, expected: bytes | None = None
+    ) -> bytes:
         async def work(db: Connection) -> bytes:
-            await db.execute(sql.AGREE, name, value, instead_of)
+            await db.execute(sql.AGREE, name, value, expected)
             # A statement of its own: the first may have waited for another that wrote it.
             kept: bytes = await db.fetchval(sql.AGREED, name)
             return kept
 
-        return await self._server.together(work)
+        return await self._server.in_transaction(work)
 
 
 # --- parts of transactions ------------------------------------------------------------------------
 
 
 async def _last_of_log(
-    db: Connection, number: int, following: int | None, events: Chunk | None
-) -> Chunk | None:
+    db: Connection, number: int, following: int | None, events: EventChunk | None
+) -> EventChunk | None:
     """Return the events if they are not in the log yet. Raises: StoreError if they do not fit."""
     if events is None or events.first == following:
         return events
     if not await db.fetch(sql.HAS_CHUNK, number, events.first, events.count):
-        raise not_next(events, following)
+        raise out_of_order_error(events, following)
     return None
 
 
@@ -464,7 +470,7 @@ async def _hand_over(db: Connection, tenant: str, number: int, response: Respons
     conversation_id = _conversation_of(response)
     if conversation_id is None:
         return
-    count = await db.fetchval(sql.COUNT_BROUGHT, number) if response.leaves_items else 0
+    count = await db.fetchval(sql.COUNT_BROUGHT, number) if response.keeps_items else 0
     room = await db.fetchrow(sql.RELEASE, tenant, conversation_id, response.id, count)
     if room is not None and count:
         await db.execute(sql.SHARE, number, *room)
@@ -516,7 +522,7 @@ def _rows(kind: int, items: Sequence[StoredItem]) -> list[Row]:
     ]
 
 
-def _columns_of(events: Chunk | None) -> tuple[int | None, int | None, bytes | None]:
+def _columns_of(events: EventChunk | None) -> tuple[int | None, int | None, bytes | None]:
     if events is None:
         return None, None, None
     return events.first, events.count, events.body
@@ -539,10 +545,10 @@ def _stored(rows: Sequence[Row]) -> list[StoredItem]:
     return [StoredItem(id=item_id or "", raw=Raw(body)) for item_id, body in rows if body]
 
 
-def _taken(row: Row) -> TakenRun:
+def _taken(row: Row) -> LeasedRun:
     tenant, response_id, epoch, job, body, output = row
     lease = Lease(tenant=tenant, response_id=response_id, epoch=epoch)
-    return TakenRun(lease=lease, response=response_from(body, output), job=job)
+    return LeasedRun(lease=lease, response=response_from(body, output), job=job)
 
 
 def _api_key(row: Row) -> ApiKey:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from antiphon.adapters.stores import postgres_statements as sql
 from antiphon.adapters.stores.postgres_server import PostgresServer, Row, columns
-from antiphon.application.ports import Chunk, Lease
+from antiphon.application.ports import EventChunk, Lease
 from antiphon.domain.errors import StoreError
 
 APPENDS_AT_ONCE = 256
@@ -22,7 +22,7 @@ BYTES_AT_ONCE = 4_000_000
 
 class _Append(NamedTuple):
     lease: Lease
-    events: Chunk
+    events: EventChunk
     done: asyncio.Future[bool]
 
     @property
@@ -44,7 +44,7 @@ class PostgresAppends:
         self._waiting: list[_Append] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def append(self, lease: Lease, events: Chunk) -> bool:
+    async def append(self, lease: Lease, events: EventChunk) -> bool:
         """Return whether the lease holds; then it is committed. Raises: StoreError."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Append(lease, events, done))
@@ -114,11 +114,11 @@ class PostgresAppends:
         events = append.events
         which = (response, events.first, events.count)
         if not await self._server.fetch(sql.HAS_CHUNK, *which, limits=limits, again=True):
-            raise not_next(events, following)
+            raise out_of_order_error(events, following)
         return True
 
 
-def not_next(events: Chunk, following: int | None) -> StoreError:
+def out_of_order_error(events: EventChunk, following: int | None) -> StoreError:
     """Return the error of events that are neither the next of a log, nor in it already."""
     if following is None:
         return StoreError("Events were given for a run whose log is not kept.")

@@ -44,7 +44,7 @@ CLOSE_S = 5
 ESCAPE = "\x1a"
 """What stands in texts before what PostgreSQL cannot write: NUL, and itself."""
 
-LOST = (
+CONNECTION_ERRORS = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # an administrator, or a crash, ended the session
     asyncpg.CannotConnectNowError,
@@ -61,14 +61,14 @@ UNDONE = (
 )
 """The work was taken back, for no fault of its own."""
 
-FAILURES = (asyncpg.PostgresError, *LOST)
+DATABASE_ERRORS = (asyncpg.PostgresError, *CONNECTION_ERRORS)
 
 ADDRESS = (
     "an address is postgresql://user@host:5432/database, and a password in it has %2F for /, "
     "%3F for ?, %23 for #, %40 for @"
 )
 
-REASONS: Sequence[tuple[type[BaseException], str]] = (
+ERROR_MESSAGES: Sequence[tuple[type[BaseException], str]] = (
     (TimeoutError, "it does not answer in time"),
     (asyncpg.ClientConfigurationError, ADDRESS),
     (asyncpg.InvalidCatalogNameError, "there is no such database; create it with createdb"),
@@ -93,11 +93,11 @@ REASONS: Sequence[tuple[type[BaseException], str]] = (
 """The first that fits."""
 
 
-class Limits(NamedTuple):
+class Timeouts(NamedTuple):
     """Seconds: to get a connection, and for all of an operation."""
 
     connection_s: float
-    whole_s: float
+    total_s: float
 
 
 class PostgresServer:
@@ -110,9 +110,9 @@ class PostgresServer:
         self, dsn: str, *, schema: str, pool: int, start_s: float, middle_s: float
     ) -> None:
         self.schema = schema
-        self.first = Limits(start_s, start_s)
-        self.read = Limits(start_s, middle_s)
-        self.middle = Limits(middle_s, middle_s)
+        self.first = Timeouts(start_s, start_s)
+        self.read = Timeouts(start_s, middle_s)
+        self.middle = Timeouts(middle_s, middle_s)
         self._dsn = dsn
         self._size = pool
         self._name = _shown(dsn)
@@ -141,8 +141,8 @@ class PostgresServer:
                 f"The store {self._name} cannot be used: this user may not create what is missing "
                 f"there. As an administrator: CREATE SCHEMA {self.schema} AUTHORIZATION the_user"
             ) from error
-        except (*FAILURES, ValueError) as error:
-            raise SettingsError(self.complaint(error)) from error
+        except (*DATABASE_ERRORS, ValueError) as error:
+            raise SettingsError(self.error_message(error)) from error
 
     async def aclose(self) -> None:
         pool, self._pool = self._pool, None
@@ -151,7 +151,7 @@ class PostgresServer:
         try:
             async with asyncio.timeout(CLOSE_S):
                 await pool.close()
-        except FAILURES:
+        except DATABASE_ERRORS:
             pool.terminate()
 
     async def connect(self, purpose: str) -> Connection:
@@ -170,7 +170,7 @@ class PostgresServer:
         return connection
 
     async def fetch(
-        self, query: str, *values: Any, limits: Limits | None = None, again: bool = False
+        self, query: str, *values: Any, limits: Timeouts | None = None, again: bool = False
     ) -> list[Row]:
         """Return the rows of one statement. `again`: it may be tried twice if its end is unknown.
 
@@ -183,7 +183,7 @@ class PostgresServer:
 
         return await self._do(work, limits or self.read, may_repeat=lambda: again)
 
-    async def together(self, work: Work[T], *, limits: Limits | None = None) -> T:
+    async def in_transaction(self, work: Work[T], *, limits: Timeouts | None = None) -> T:
         """Return what `work` returned, once all that it did is committed.
 
         It is done again where nothing of it was. Raises: StoreError.
@@ -197,7 +197,7 @@ class PostgresServer:
             try:
                 result = await work(connection)
             except Exception:
-                with suppress(*FAILURES):
+                with suppress(*DATABASE_ERRORS):
                     await connection.execute("ROLLBACK")
                 raise
             committing = True
@@ -206,27 +206,27 @@ class PostgresServer:
 
         return await self._do(transaction, limits or self.read, may_repeat=lambda: not committing)
 
-    def complaint(self, error: BaseException) -> str:
+    def error_message(self, error: BaseException) -> str:
         """Return one sentence, fit for people."""
-        fitting = (reason for kind, reason in REASONS if isinstance(error, kind))
+        fitting = (reason for kind, reason in ERROR_MESSAGES if isinstance(error, kind))
         reason = next(fitting, None) or str(error).strip().splitlines()[0].rstrip(".")
         return f"The store {self._name} cannot be used: {reason}."
 
-    async def _do(self, work: Work[T], limits: Limits, *, may_repeat: Callable[[], bool]) -> T:
+    async def _do(self, work: Work[T], limits: Timeouts, *, may_repeat: Callable[[], bool]) -> T:
         try:
-            async with asyncio.timeout(limits.whole_s):
+            async with asyncio.timeout(limits.total_s):
                 try:
                     return await self._once(work, limits)
                 except UNDONE:
                     pass
-                except LOST as error:
+                except CONNECTION_ERRORS as error:
                     if not _is_lost(error) or not may_repeat():
                         raise
                 return await self._once(work, limits)
-        except FAILURES as error:
-            raise StoreError(self.complaint(error)) from error
+        except DATABASE_ERRORS as error:
+            raise StoreError(self.error_message(error)) from error
 
-    async def _once(self, work: Work[T], limits: Limits) -> T:
+    async def _once(self, work: Work[T], limits: Timeouts) -> T:
         if self._pool is None:
             raise StoreError(f"The store {self._name} is not open.")
         connection = await self._pool.acquire(timeout=limits.connection_s)
@@ -235,7 +235,7 @@ class PostgresServer:
         except asyncio.CancelledError:
             _drop(connection)
             raise
-        except LOST as error:
+        except CONNECTION_ERRORS as error:
             if _is_lost(error):
                 _drop(connection)
                 # The others may be lost too, and not know it yet.
@@ -245,7 +245,7 @@ class PostgresServer:
             await self._pool.release(connection)
 
     def _settings(self, purpose: str) -> Mapping[str, str]:
-        patience = str(int(self.middle.whole_s * 1000))
+        patience = str(int(self.middle.total_s * 1000))
         return {
             "application_name": f"antiphon {purpose} {self.schema}",
             "search_path": self.schema,

@@ -189,7 +189,7 @@ RETURNING key
 
 SWEEP_SERVERS = "DELETE FROM servers WHERE alive_until < clock_timestamp() - interval '1 day'"
 
-USE = """
+USAGE = """
 SELECT coalesce(sum(responses), 0)::bigint,
     coalesce(sum(bytes), 0)::bigint
     + (SELECT coalesce(sum(log_bytes), 0)::bigint FROM runs WHERE tenant = $1),

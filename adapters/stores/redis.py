@@ -14,28 +14,28 @@ import msgspec
 from msgspec import Raw
 
 from antiphon.adapters.extras import install_command
-from antiphon.adapters.stores.self_test import returns_what_it_is_given
+from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
-    PIECE_BYTES,
+    LOG_READ_BYTES,
     ApiKey,
-    Chunk,
+    EventChunk,
+    IdempotencyRecord,
     Lease,
-    Logged,
+    LeasedRun,
+    LogSlice,
     NewRun,
-    Notice,
-    Repeat,
+    StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
-    TakenRun,
-    Use,
+    WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import (
     ConversationLocked,
+    IdempotencyKeyInUse,
     NotFound,
-    RepeatPending,
     SettingsError,
     StoreError,
 )
@@ -43,7 +43,7 @@ from antiphon.domain.response import Response
 
 try:
     from antiphon.adapters.stores.redis_durability import UNKNOWN, durability_of
-    from antiphon.adapters.stores.redis_news import RedisNews
+    from antiphon.adapters.stores.redis_notifications import RedisNotifications
     from antiphon.adapters.stores.redis_scripts import RedisScripts
 except ModuleNotFoundError as missing:
     raise SettingsError(
@@ -61,7 +61,7 @@ class RedisStore(Store):
     """Several stores may share a Redis, each with a `prefix` of its own.
 
     Owners live by the clock of Redis, which is the same for all servers. `connections`,
-    `patience_s` and `timeout_s`: see RedisScripts.
+    `retry_s` and `timeout_s`: see RedisScripts.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class RedisStore(Store):
         *,
         prefix: str = "antiphon:",
         connections: int = 16,
-        patience_s: float = 2.0,
+        retry_s: float = 2.0,
         timeout_s: float = 10.0,
     ) -> None:
         self._redis = RedisScripts(
             url,
             prefix=prefix,
             connections=connections,
-            patience_s=patience_s,
+            retry_s=retry_s,
             timeout_s=timeout_s,
         )
-        self._news = RedisNews(self._redis.connection)
+        self._news = RedisNotifications(self._redis.connection)
         self._durability = UNKNOWN
 
     @property
@@ -91,7 +91,7 @@ class RedisStore(Store):
     async def start(self) -> None:
         await self._redis.start()
         try:
-            with self._redis.complaining():
+            with self._redis.raising_store_errors():
                 self._durability = await durability_of(self._redis.client, self._redis.address)
             await self._prove()
         except StoreError as error:
@@ -106,7 +106,7 @@ class RedisStore(Store):
         await self._redis.aclose()
 
     async def check(self) -> None:
-        with self._redis.complaining():
+        with self._redis.raising_store_errors():
             await self._redis.client.set(f"{self._redis.prefix}check", 1)
 
     # --- responses --------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class RedisStore(Store):
             **_run(run),
         )
         if outcome == b"no key":
-            raise RepeatPending
+            raise IdempotencyKeyInUse
         if outcome != b"ok":
             raise StoreError(f"There is a response {response.id!r} already.")
 
@@ -136,8 +136,8 @@ class RedisStore(Store):
         lease: Lease,
         response: Response,
         *,
-        events: Chunk | None = None,
-        notices: Sequence[Notice] = (),
+        events: EventChunk | None = None,
+        deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
         [outcome] = await self._redis.run(
             "finish",
@@ -145,9 +145,9 @@ class RedisStore(Store):
             status=response.status,
             body=body_of(response),
             output=_items(output_of(response)),
-            leaves_items=response.leaves_items,
+            keeps_items=response.keeps_items,
             events=_chunk(events),
-            notices=[msgspec.structs.asdict(notice) for notice in notices],
+            notices=[msgspec.structs.asdict(delivery) for delivery in deliveries],
         )
         return _written(outcome, lease)
 
@@ -174,10 +174,10 @@ class RedisStore(Store):
         if outcome != b"ok":
             raise _no_response(response_id)
 
-    async def use(self, tenant: str) -> Use:
+    async def usage(self, tenant: str) -> StorageUsage:
         found = await self._redis.run("use", tenant=quote(tenant, safe=""))
         responses, size, waiting = (int(count or 0) for count in found)
-        return Use(responses=responses, bytes=size, waiting=waiting)
+        return StorageUsage(responses=responses, bytes=size, waiting=waiting)
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         gone = 0
@@ -197,7 +197,7 @@ class RedisStore(Store):
         return _stored(found[0])
 
     async def _prove(self) -> None:
-        if not await returns_what_it_is_given(self):
+        if not await round_trips(self):
             raise StoreError(
                 f"The store at {self._redis.address} does not return what it was given."
             )
@@ -279,16 +279,16 @@ class RedisStore(Store):
     # --- runs -------------------------------------------------------------------------------------
 
     def beat(self, owner: str, ttl_s: float) -> None:
-        self._redis.run_blocking("beat", owner=owner, ttl_s=ttl_s)
+        self._redis.run_sync("beat", owner=owner, ttl_s=ttl_s)
 
     async def leave(self, owner: str) -> None:
         await self._redis.run("leave", owner=owner)
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         taken = await self._redis.run("take", owner=owner, limit=limit, waiting=waiting)
         return [_taken(*run) for run in taken]
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
+    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         outcome, *found = await self._redis.run(
             "take_over", owner=owner, ref=_ref(tenant, response_id)
         )
@@ -300,30 +300,32 @@ class RedisStore(Store):
         [outcome] = await self._redis.run("give_back", **_lease(lease))
         return _written(outcome, lease)
 
-    async def held(self, owner: str) -> list[Lease]:
+    async def held_leases(self, owner: str) -> list[Lease]:
         return [_leased(*one) for one in await self._redis.run("held", owner=owner)]
 
-    async def append(self, lease: Lease, events: Chunk) -> bool:
+    async def append(self, lease: Lease, events: EventChunk) -> bool:
         [outcome] = await self._redis.run("append", **_lease(lease), events=_chunk(events))
         return _written(outcome, lease)
 
     async def events(
-        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = PIECE_BYTES
-    ) -> Logged:
+        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
+    ) -> LogSlice:
         outcome, *found = await self._redis.run(
             "events", ref=_ref(tenant, response_id), after=max(after, -1), bytes=limit_bytes
         )
         if outcome != b"ok":
             raise NotFound(f"There are no events of response {response_id!r}.")
         chunks, ends = found
-        return Logged(
+        return LogSlice(
             chunks=[
-                Chunk(first=first, count=end - first, body=body) for first, end, body in chunks
+                EventChunk(first=first, count=end - first, body=body) for first, end, body in chunks
             ],
             ends=bool(ends),
         )
 
-    async def news(self, tenant: str, response_id: str, *, after: int = -1, limit_s: float) -> None:
+    async def wait_for_events(
+        self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
+    ) -> None:
         ref = _ref(tenant, response_id)
 
         async def is_due() -> bool:
@@ -331,7 +333,7 @@ class RedisStore(Store):
             return bool(due)
 
         channel = f"{self._redis.prefix}news:{ref}".encode()
-        with self._redis.complaining():
+        with self._redis.raising_store_errors():
             await self._news.wait(channel, is_due, limit_s=limit_s)
 
     # --- Idempotency-Keys, notices, API keys, agreements ------------------------------------------
@@ -345,7 +347,7 @@ class RedisStore(Store):
         fingerprint: bytes,
         owner: str,
         expires_at: float,
-    ) -> Repeat:
+    ) -> IdempotencyRecord:
         ref, first_fingerprint, exists = await self._redis.run(
             "reserve",
             taken=_ref(tenant, key),
@@ -354,22 +356,22 @@ class RedisStore(Store):
             owner=owner,
             expires_at=expires_at,
         )
-        return Repeat(
+        return IdempotencyRecord(
             response_id=_unref(ref)[1], fingerprint=first_fingerprint, exists=bool(exists)
         )
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
         await self._redis.run("unreserve", taken=_ref(tenant, key), ref=_ref(tenant, response_id))
 
-    async def due(self, *, limit: int, hold_s: float) -> list[Notice]:
-        found = await self._redis.run("due", limit=limit, hold_s=hold_s)
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
+        found = await self._redis.run("due", limit=limit, hold_s=claim_s)
         return [_notice(*one) for one in found]
 
-    async def delay(self, notice_id: str, seconds: float) -> None:
-        await self._redis.run("delay", id=notice_id, seconds=seconds)
+    async def delay(self, delivery_id: str, seconds: float) -> None:
+        await self._redis.run("delay", id=delivery_id, seconds=seconds)
 
-    async def remove(self, notice_id: str) -> None:
-        await self._redis.run("remove", id=notice_id)
+    async def remove(self, delivery_id: str) -> None:
+        await self._redis.run("remove", id=delivery_id)
 
     async def add_key(self, key: ApiKey) -> None:
         [outcome] = await self._redis.run(
@@ -390,9 +392,11 @@ class RedisStore(Store):
         [revoked] = await self._redis.run("revoke_key", id=key_id)
         return bool(revoked)
 
-    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+    async def compare_and_set(
+        self, name: str, value: bytes, *, expected: bytes | None = None
+    ) -> bytes:
         kept: bytes
-        [kept] = await self._redis.run("agree", name=name, value=value, instead_of=instead_of)
+        [kept] = await self._redis.run("agree", name=name, value=value, instead_of=expected)
         return kept
 
 
@@ -420,7 +424,7 @@ def _items(items: Sequence[StoredItem]) -> list[dict[str, Any]]:
     return [{"id": item.id or "", "body": bytes(item.raw)} for item in items]
 
 
-def _chunk(chunk: Chunk | None) -> dict[str, Any] | None:
+def _chunk(chunk: EventChunk | None) -> dict[str, Any] | None:
     return None if chunk is None else msgspec.structs.asdict(chunk)
 
 
@@ -472,13 +476,15 @@ def _leased(ref: bytes, epoch: int) -> Lease:
 
 def _taken(
     ref: bytes, epoch: int, body: bytes, output: Sequence[bytes], job: bytes | None
-) -> TakenRun:
-    return TakenRun(lease=_leased(ref, epoch), response=_response(body, output), job=job)
+) -> LeasedRun:
+    return LeasedRun(lease=_leased(ref, epoch), response=_response(body, output), job=job)
 
 
-def _notice(notice_id: bytes, tenant: bytes, endpoint: bytes, body: bytes, attempts: int) -> Notice:
-    return Notice(
-        id=notice_id.decode(),
+def _notice(
+    delivery_id: bytes, tenant: bytes, endpoint: bytes, body: bytes, attempts: int
+) -> WebhookDelivery:
+    return WebhookDelivery(
+        id=delivery_id.decode(),
         tenant=tenant.decode(),
         endpoint=endpoint.decode(),
         body=body,

@@ -101,7 +101,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class RedisScripts:
-    """`connections` at most are open, besides one that listens; who needs one waits `patience_s`.
+    """`connections` at most are open, besides one that listens; who needs one waits `retry_s`.
 
     No answer takes longer than `timeout_s`. A URL may bring a user and a password; they are told
     to nobody.
@@ -113,19 +113,19 @@ class RedisScripts:
         *,
         prefix: str,
         connections: int = 16,
-        patience_s: float = 2.0,
+        retry_s: float = 2.0,
         timeout_s: float = 10.0,
     ) -> None:
         self.prefix = prefix
         self.address = _address(url)
         self._url = url
         self._connections = connections
-        self._patience_s = patience_s
+        self._patience_s = retry_s
         # Nothing is tried again behind our back: what was written twice is not what was asked for.
         self._options: dict[str, Any] = {
             "protocol": 2,
             "socket_timeout": timeout_s,
-            "socket_connect_timeout": min(patience_s, timeout_s),
+            "socket_connect_timeout": min(retry_s, timeout_s),
             "socket_keepalive": True,
         }
         self._client: aio.Redis | None = None
@@ -159,7 +159,7 @@ class RedisScripts:
     async def run(self, operation: str, **given: Any) -> list[Any]:
         """Return what the operation returned. Raises: StoreError."""
         packed = _packed(given)
-        with self.complaining():
+        with self.raising_store_errors():
             try:
                 return await whole(self._run(operation, packed))
             except exceptions.ConnectionError:
@@ -173,7 +173,7 @@ class RedisScripts:
         found: list[Any] = await self._scripts[operation]([self.prefix], args, client)
         return found
 
-    def run_blocking(self, operation: str, **given: Any) -> None:
+    def run_sync(self, operation: str, **given: Any) -> None:
         """As `run`, from a thread other than the event loop's, over a connection of its own."""
         if self._client is None:
             raise self._not_open()
@@ -184,7 +184,7 @@ class RedisScripts:
                 self._url, retry=BlockingRetry(NoBackoff(), 1), **options
             )
         text = str(self._scripts[operation].script)
-        with self.complaining():
+        with self.raising_store_errors():
             self._blocking.eval(text, 1, self.prefix, operation, _packed(given))
 
     @property
@@ -201,7 +201,7 @@ class RedisScripts:
         return made
 
     @contextmanager
-    def complaining(self) -> Iterator[None]:
+    def raising_store_errors(self) -> Iterator[None]:
         """Turn what Redis and its client raise into StoreError, in one sentence."""
         try:
             yield

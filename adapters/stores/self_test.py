@@ -8,7 +8,7 @@ import time
 
 from msgspec.structs import replace
 
-from antiphon.application.ports import Chunk, Lease, NewRun, Store, StoredResponse
+from antiphon.application.ports import EventChunk, Lease, NewRun, Store, StoredResponse
 from antiphon.domain.errors import NotFound
 from antiphon.domain.response import Response
 
@@ -16,7 +16,7 @@ from antiphon.domain.response import Response
 _KEPT_S = 3600
 
 
-async def returns_what_it_is_given(store: Store) -> bool:
+async def round_trips(store: Store) -> bool:
     """Run, read and delete a response, just as clients' are. Raises: StoreError.
 
     It is a live owner's, so no other server takes it for a run; if this process dies now, it is
@@ -24,7 +24,7 @@ async def returns_what_it_is_given(store: Store) -> bool:
     """
     name = f"proof_{secrets.token_hex(8)}"
     proof = Response(id=name, created_at=0, model="")
-    first, last = (Chunk(first=n, count=1, body=b"proof") for n in range(2))
+    first, last = (EventChunk(first=n, count=1, body=b"proof") for n in range(2))
     lease = Lease(tenant="", response_id=name)
     run = NewRun(owner=name, job=b"proof", events=first)
     done = replace(proof, status="completed")
@@ -34,7 +34,7 @@ async def returns_what_it_is_given(store: Store) -> bool:
             "", StoredResponse(response=proof, expires_at=time.time() + _KEPT_S, run=run)
         )
         proved = [
-            await store.held(name) == [lease],
+            await store.held_leases(name) == [lease],
             await store.append(lease, last),
             (await store.events("", name)).chunks == [first, last],
             await store.finish(lease, done),

@@ -18,23 +18,23 @@ from msgspec import Raw
 
 from antiphon.adapters.stores import sqlite_responses as of
 from antiphon.adapters.stores import sqlite_runs as runs
-from antiphon.adapters.stores.self_test import returns_what_it_is_given
+from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
-    PIECE_BYTES,
+    LOG_READ_BYTES,
     ApiKey,
-    Chunk,
     Clock,
+    EventChunk,
+    IdempotencyRecord,
     Lease,
-    Logged,
-    Notice,
-    Repeat,
+    LeasedRun,
+    LogSlice,
+    StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
-    TakenRun,
-    Use,
+    WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import NotFound, SettingsError, StoreError
@@ -49,7 +49,7 @@ INSERT INTO servers (owner, beat_at, ttl_s) VALUES ('', ?1, 0)
 ON CONFLICT (owner) DO UPDATE SET beat_at = ?1
 """
 
-USE = """
+USAGE = """
 SELECT coalesce(sum(responses), 0), coalesce(sum(bytes), 0), (
     SELECT count(*) FROM responses INDEXED BY responses_running
     WHERE tenant = ?1 AND owner IS NULL AND status IN ('queued', 'in_progress')
@@ -167,11 +167,11 @@ class SqliteStore(Store):
         lease: Lease,
         response: Response,
         *,
-        events: Chunk | None = None,
-        notices: Sequence[Notice] = (),
+        events: EventChunk | None = None,
+        deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
         output = of.item_rows(lease.tenant, response.id, of.OUTPUT, output_of(response))
-        ending = of.Ending(lease, response, body_of(response), output, events, notices)
+        ending = of.Ending(lease, response, body_of(response), output, events, deliveries)
         finished = await self._file.write(partial(of.finish, ending, self._clock()))
         self._news.tell(lease.tenant, lease.response_id)
         return finished
@@ -199,9 +199,9 @@ class SqliteStore(Store):
             raise runs.no_response(response_id)
         self._news.tell(tenant, response_id)
 
-    async def use(self, tenant: str) -> Use:
-        [(responses, size, waiting)] = await self._select(USE, tenant)
-        return Use(responses=responses, bytes=size, waiting=waiting)
+    async def usage(self, tenant: str) -> StorageUsage:
+        [(responses, size, waiting)] = await self._select(USAGE, tenant)
+        return StorageUsage(responses=responses, bytes=size, waiting=waiting)
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         now = self._clock()
@@ -292,35 +292,37 @@ class SqliteStore(Store):
     async def leave(self, owner: str) -> None:
         await self._change(runs.LEAVE, owner)
 
-    async def take(self, owner: str, *, limit: int, waiting: bool = True) -> list[TakenRun]:
+    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
         # Most of the time there is nothing: asking keeps no other process from writing.
         if limit < 1 or not await self._select(runs.CAN_TAKE, self._uptime(), waiting):
             return []
         return await self._file.write(partial(runs.take, owner, limit, waiting, self._uptime))
 
-    async def take_over(self, owner: str, tenant: str, response_id: str) -> TakenRun | None:
+    async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         return await self._file.write(partial(runs.take_over, owner, tenant, response_id))
 
     async def give_back(self, lease: Lease) -> bool:
         return bool(await self._change(runs.GIVE_BACK, *runs.lease_row(lease)))
 
-    async def held(self, owner: str) -> list[Lease]:
+    async def held_leases(self, owner: str) -> list[Lease]:
         return [
             Lease(tenant=tenant, response_id=response_id, epoch=epoch)
             for tenant, response_id, epoch in await self._select(runs.HELD, owner)
         ]
 
-    async def append(self, lease: Lease, events: Chunk) -> bool:
+    async def append(self, lease: Lease, events: EventChunk) -> bool:
         added = await self._file.write(partial(runs.append, lease, events))
         self._news.tell(lease.tenant, lease.response_id)
         return added
 
     async def events(
-        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = PIECE_BYTES
-    ) -> Logged:
+        self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
+    ) -> LogSlice:
         return await self._file.read(partial(runs.events, tenant, response_id, after, limit_bytes))
 
-    async def news(self, tenant: str, response_id: str, *, after: int = -1, limit_s: float) -> None:
+    async def wait_for_events(
+        self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
+    ) -> None:
         await self._news.wait(tenant, response_id, after, limit_s)
 
     # --- Idempotency-Keys -------------------------------------------------------------------------
@@ -334,7 +336,7 @@ class SqliteStore(Store):
         fingerprint: bytes,
         owner: str,
         expires_at: float,
-    ) -> Repeat:
+    ) -> IdempotencyRecord:
         row = (tenant, key, response_id, fingerprint, owner, expires_at)
 
         def work(db: apsw.Connection) -> Row:
@@ -342,27 +344,27 @@ class SqliteStore(Store):
             return rows_of(db, REPEAT, (tenant, key))[0]
 
         has_it, given, exists = await self._file.write(work)
-        return Repeat(response_id=has_it, fingerprint=given, exists=bool(exists))
+        return IdempotencyRecord(response_id=has_it, fingerprint=given, exists=bool(exists))
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
         await self._change(UNRESERVE, tenant, key, response_id)
 
     # --- webhooks ---------------------------------------------------------------------------------
 
-    async def due(self, *, limit: int, hold_s: float) -> list[Notice]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         if not await self._select(IS_ANY_DUE, self._clock()):
             return []
-        rows = await self._file.write(partial(_due, limit, hold_s, self._clock()))
+        rows = await self._file.write(partial(_due, limit, claim_s, self._clock()))
         return [
-            Notice(id=row[0], tenant=row[1], endpoint=row[2], body=row[3], attempts=row[4])
+            WebhookDelivery(id=row[0], tenant=row[1], endpoint=row[2], body=row[3], attempts=row[4])
             for row in rows
         ]
 
-    async def delay(self, notice_id: str, seconds: float) -> None:
-        await self._change(DELAY, self._clock() + seconds, notice_id)
+    async def delay(self, delivery_id: str, seconds: float) -> None:
+        await self._change(DELAY, self._clock() + seconds, delivery_id)
 
-    async def remove(self, notice_id: str) -> None:
-        await self._change(REMOVE_NOTICE, notice_id)
+    async def remove(self, delivery_id: str) -> None:
+        await self._change(REMOVE_NOTICE, delivery_id)
 
     # --- API keys ---------------------------------------------------------------------------------
 
@@ -381,9 +383,11 @@ class SqliteStore(Store):
 
     # --- agreements -------------------------------------------------------------------------------
 
-    async def agree(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+    async def compare_and_set(
+        self, name: str, value: bytes, *, expected: bytes | None = None
+    ) -> bytes:
         def work(db: apsw.Connection) -> bytes:
-            db.execute(AGREE, (name, value, instead_of))
+            db.execute(AGREE, (name, value, expected))
             kept: bytes = rows_of(db, AGREED, (name,))[0][0]
             return kept
 
@@ -398,13 +402,13 @@ class SqliteStore(Store):
         return await self._file.write(lambda db: rows_of(db, query, values))
 
     async def _prove(self) -> None:
-        if not await returns_what_it_is_given(self):
+        if not await round_trips(self):
             raise StoreError(f"The store {str(self._path)!r} does not return what was written.")
 
 
-def _due(limit: int, hold_s: float, now: float, db: apsw.Connection) -> list[Row]:
+def _due(limit: int, claim_s: float, now: float, db: apsw.Connection) -> list[Row]:
     rows = rows_of(db, DUE, (now, limit))
-    db.executemany(HOLD, [(now + hold_s, row[0]) for row in rows])
+    db.executemany(HOLD, [(now + claim_s, row[0]) for row in rows])
     return rows
 
 

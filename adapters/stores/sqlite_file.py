@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
-from antiphon.adapters.stores.sole_use import UseLock
+from antiphon.adapters.stores.file_lock import FileLock
 from antiphon.domain.errors import SettingsError, StoreError
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class SqliteFile:
         self._writer: _Lane | None = None
         self._direct: apsw.Connection | None = None
         self._direct_use = threading.Lock()
-        self._lock = UseLock(path)
+        self._lock = FileLock(path)
 
     async def start(self, *, alone: Work[Any] | None = None) -> None:
         """Open and migrate; where no other process has the file open, do `alone` first.
@@ -110,7 +110,7 @@ class SqliteFile:
             if lane is not None:
                 await lane.aclose()
         await asyncio.to_thread(self._close_direct)
-        self._lock.leave()
+        self._lock.release()
 
     async def read(self, work: Work[T]) -> T:
         """Return what `work` read. Raises: StoreError."""
@@ -213,7 +213,7 @@ def rows_of(db: apsw.Connection, query: str, values: Row) -> list[Row]:
 
 
 def _open(
-    path: Path, migrations: str, busy_ms: int, lock: UseLock, alone: Work[Any] | None
+    path: Path, migrations: str, busy_ms: int, lock: FileLock, alone: Work[Any] | None
 ) -> tuple[apsw.Connection, apsw.Connection]:
     """Return a connection that writes and one that reads."""
     if tuple(map(int, apsw.sqlitelibversion().split("."))) < OLDEST_SQLITE:
@@ -222,9 +222,9 @@ def _open(
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives the WAL the same mode
     with contextlib.ExitStack() as undo:
-        undo.callback(lock.leave)
+        undo.callback(lock.release)
         # First of all: one that shares the file with nobody may be of a version that cannot.
-        is_alone = lock.enter(busy_ms / 1000)
+        is_alone = lock.acquire(busy_ms / 1000)
         writing = _connect(path, busy_ms)
         undo.callback(writing.close)
         _use_wal(writing, busy_ms)
@@ -235,7 +235,7 @@ def _open(
         reading = _connect(path, busy_ms)
         undo.callback(reading.close)
         reading.pragma("query_only", True)
-        lock.share(busy_ms / 1000)
+        lock.acquire_shared(busy_ms / 1000)
         undo.pop_all()
     return writing, reading
 

@@ -10,8 +10,15 @@ from msgspec import Raw, Struct
 
 from antiphon.adapters.stores import sqlite_runs as runs
 from antiphon.adapters.stores.sqlite_file import Row, rows_of
-from antiphon.application.ports import Chunk, Clock, Lease, Notice, StoredItem, StoredResponse
-from antiphon.domain.errors import ConversationLocked, NotFound, RepeatPending, RequestError
+from antiphon.application.ports import (
+    Clock,
+    EventChunk,
+    Lease,
+    StoredItem,
+    StoredResponse,
+    WebhookDelivery,
+)
+from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, NotFound, RequestError
 from antiphon.domain.response import Response
 
 INPUT, OUTPUT = 0, 1  # and 2: items that are the conversation's alone
@@ -220,7 +227,7 @@ def create(
 ) -> None:
     response, run = stored.response, stored.run
     if run.key is not None and not rows_of(db, HAS_KEY, (tenant, run.key, response.id)):
-        raise RepeatPending
+        raise IdempotencyKeyInUse
     row = (
         tenant,
         response.id,
@@ -250,8 +257,8 @@ class Ending(Struct, frozen=True):
     response: Response
     body: bytes
     output: Sequence[Row]
-    events: Chunk | None
-    notices: Sequence[Notice]
+    events: EventChunk | None
+    deliveries: Sequence[WebhookDelivery]
 
 
 def finish(ending: Ending, now: float, db: apsw.Connection) -> bool:
@@ -266,7 +273,7 @@ def finish(ending: Ending, now: float, db: apsw.Connection) -> bool:
     db.execute(runs.REMOVE_JOB, finished[0])
     db.execute(REMOVE_OUTPUT, (lease.tenant, response.id))
     db.executemany(ADD_ITEM, ending.output)
-    runs.add_notices(ending.notices, now, db)
+    runs.add_notices(ending.deliveries, now, db)
     _leave_items(lease.tenant, response, db)
     return True
 
@@ -275,7 +282,7 @@ def _leave_items(tenant: str, response: Response, db: apsw.Connection) -> None:
     conversation_id = conversation_of(response)
     if conversation_id is None:
         return
-    brought = rows_of(db, BROUGHT, (tenant, response.id)) if response.leaves_items else []
+    brought = rows_of(db, BROUGHT, (tenant, response.id)) if response.keeps_items else []
     for first in _released(tenant, conversation_id, response.id, len(brought), db):
         shared = [
             (conversation_id, place, number) for place, (number,) in enumerate(brought, first)

@@ -12,7 +12,14 @@ from msgspec import Struct
 
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
 from antiphon.adapters.stores.stored_json import response_from
-from antiphon.application.ports import Chunk, Clock, Lease, Logged, Notice, TakenRun
+from antiphon.application.ports import (
+    Clock,
+    EventChunk,
+    Lease,
+    LeasedRun,
+    LogSlice,
+    WebhookDelivery,
+)
 from antiphon.domain.errors import NotFound, StoreError
 from antiphon.domain.response import TERMINAL
 
@@ -152,12 +159,12 @@ def all_dead(db: apsw.Connection) -> None:
 
 def take(
     owner: str, limit: int, waiting: bool, uptime: Clock, db: apsw.Connection
-) -> list[TakenRun]:
+) -> list[LeasedRun]:
     rows = rows_of(db, TAKE, (uptime(), owner, limit, waiting))
     return [_taken(row, db) for row in sorted(rows)]
 
 
-def take_over(owner: str, tenant: str, response_id: str, db: apsw.Connection) -> TakenRun | None:
+def take_over(owner: str, tenant: str, response_id: str, db: apsw.Connection) -> LeasedRun | None:
     for row in rows_of(db, TAKE_OVER, (owner, tenant, response_id)):
         return _taken(row, db)
     if not rows_of(db, EXISTS, (tenant, response_id)):
@@ -165,11 +172,11 @@ def take_over(owner: str, tenant: str, response_id: str, db: apsw.Connection) ->
     return None
 
 
-def _taken(row: Row, db: apsw.Connection) -> TakenRun:
+def _taken(row: Row, db: apsw.Connection) -> LeasedRun:
     number, tenant, response_id, epoch, body = row
     jobs = rows_of(db, JOB, (number,))
     output = rows_of(db, OUTPUT_OF, (tenant, response_id))
-    return TakenRun(
+    return LeasedRun(
         lease=Lease(tenant=tenant, response_id=response_id, epoch=epoch),
         response=response_from(body, [item for (item,) in output]),
         job=jobs[0][0] if jobs else None,
@@ -187,7 +194,7 @@ def no_response(response_id: str) -> NotFound:
 # --- logs -----------------------------------------------------------------------------------------
 
 
-def append(lease: Lease, chunk: Chunk, db: apsw.Connection) -> bool:
+def append(lease: Lease, chunk: EventChunk, db: apsw.Connection) -> bool:
     row = (*lease_row(lease), chunk.first, chunk.count, chunk.body)
     if rows_of(db, APPEND, row):
         return True
@@ -203,8 +210,8 @@ def append(lease: Lease, chunk: Chunk, db: apsw.Connection) -> bool:
 
 def events(
     tenant: str, response_id: str, after: int, limit_bytes: int, db: apsw.Connection
-) -> Logged:
-    chunks: list[Chunk] = []
+) -> LogSlice:
+    chunks: list[EventChunk] = []
     size, over = 0, None
     with contextlib.closing(db.execute(EVENTS, (tenant, response_id, after))) as rows:
         for status, first, count, body in rows:
@@ -212,12 +219,12 @@ def events(
             if first is None:
                 continue
             if size >= limit_bytes:
-                return Logged(chunks=chunks, ends=False)
-            chunks.append(Chunk(first=first, count=count, body=body))
+                return LogSlice(chunks=chunks, ends=False)
+            chunks.append(EventChunk(first=first, count=count, body=body))
             size += len(body)
     if over is None:
         raise NotFound(f"There are no events of response {response_id!r}.")
-    return Logged(chunks=chunks, ends=over)
+    return LogSlice(chunks=chunks, ends=over)
 
 
 def forget_run(number: int, db: apsw.Connection) -> None:
@@ -226,8 +233,8 @@ def forget_run(number: int, db: apsw.Connection) -> None:
     db.execute(REMOVE_LOG, (number,))
 
 
-def add_notices(notices: Sequence[Notice], now: float, db: apsw.Connection) -> None:
-    rows = [(one.id, one.tenant, one.endpoint, one.body, one.attempts, now) for one in notices]
+def add_notices(deliveries: Sequence[WebhookDelivery], now: float, db: apsw.Connection) -> None:
+    rows = [(one.id, one.tenant, one.endpoint, one.body, one.attempts, now) for one in deliveries]
     db.executemany(ADD_NOTICE, rows)
 
 

@@ -21,11 +21,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, SqliteMemory, rows_of
-from antiphon.application.ports import AddedFile, IndexJob, Vectors, VectorStores
-from antiphon.domain.chunks import TextChunk, spaced
+from antiphon.application.ports import FileToAdd, IndexJob, Vectors, VectorStores
 from antiphon.domain.errors import NotFound
-from antiphon.domain.filters import Filter
+from antiphon.domain.file_filters import Filter
 from antiphon.domain.ranking import Passage
+from antiphon.domain.text_chunks import TextChunk, add_spaces
 from antiphon.domain.vector_stores import (
     ChunkSizes,
     ExpiresAfter,
@@ -105,7 +105,7 @@ class SqliteVectorStores(VectorStores):
 
         await self._file.write(work)
 
-    async def all(self, tenant: str) -> list[VectorStore]:
+    async def list_all(self, tenant: str) -> list[VectorStore]:
         return await self._file.read(lambda db: _stores(db, tenant))
 
     async def get(self, tenant: str, store_id: str) -> VectorStore:
@@ -115,7 +115,7 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.read(work)
 
-    async def change(self, tenant: str, store: VectorStore) -> None:
+    async def update(self, tenant: str, store: VectorStore) -> None:
         def work(db: apsw.Connection) -> None:
             db.execute(
                 "UPDATE stores SET last_active_at = ?, expires_at = ?, described = ? WHERE key = ?",
@@ -153,7 +153,7 @@ class SqliteVectorStores(VectorStores):
         self,
         tenant: str,
         store_id: str,
-        files: Sequence[AddedFile],
+        files: Sequence[FileToAdd],
         *,
         batch: FileBatch | None = None,
     ) -> None:
@@ -231,7 +231,7 @@ class SqliteVectorStores(VectorStores):
                 " ORDER BY c.key",
                 (store, file_id),
             )
-            return [text[repeats:] for text, repeats in found]
+            return [text[overlap_chars:] for text, overlap_chars in found]
 
         return await self._file.read(work)
 
@@ -254,7 +254,7 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.write(work)
 
-    async def due(self, *, limit: int, hold_s: float) -> list[IndexJob]:
+    async def claim_due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
         now = self._now()
 
         def work(db: apsw.Connection) -> list[IndexJob]:
@@ -269,7 +269,7 @@ class SqliteVectorStores(VectorStores):
             for key, attempt, *_ in found:
                 db.execute(
                     "UPDATE files SET due_at = ?, attempts = ? WHERE key = ?",
-                    (now + hold_s, attempt, key),
+                    (now + claim_s, attempt, key),
                 )
             return [_job(row) for row in found]
 
@@ -282,7 +282,7 @@ class SqliteVectorStores(VectorStores):
             return []
         return await self._file.write(work)
 
-    async def hold(self, job: IndexJob, seconds: float) -> bool:
+    async def extend_claim(self, job: IndexJob, seconds: float) -> bool:
         until = self._now() + seconds
 
         def work(db: apsw.Connection) -> bool:
@@ -416,7 +416,7 @@ def _store(row: Row, counts: dict[str, int], usage_bytes: int) -> VectorStore:
 
 
 def _insert(
-    db: apsw.Connection, store: int, file: AddedFile, batch: FileBatch | None, now: float
+    db: apsw.Connection, store: int, file: FileToAdd, batch: FileBatch | None, now: float
 ) -> None:
     db.execute(
         "INSERT INTO files (store, id, filename, created_at, status, attributes, chunk_size,"
@@ -544,11 +544,11 @@ def _add_chunks(
     for key, chunk in enumerate(chunks, first):
         db.execute(
             "INSERT INTO chunks (key, file, repeats, text) VALUES (?, ?, ?, ?)",
-            (key, file, chunk.repeats, chunk.text),
+            (key, file, chunk.overlap_chars, chunk.text),
         )
         db.execute(
             f"INSERT INTO {index} (rowid, scope, text) VALUES (?, ?, ?)",
-            (key, scope, spaced(chunk.text)),
+            (key, scope, add_spaces(chunk.text)),
         )
         size += len(chunk.text.encode())
     if vectors is not None:
@@ -569,7 +569,7 @@ def _erase_chunks(db: apsw.Connection, file: int, *, limit: int) -> int:
     for key, text in found:
         db.execute(
             f"INSERT INTO {index} ({index}, rowid, scope, text) VALUES ('delete', ?, ?, ?)",
-            (key, scope, spaced(text)),
+            (key, scope, add_spaces(text)),
         )
         db.execute("DELETE FROM chunks WHERE key = ?", (key,))
     db.execute("DELETE FROM vectors WHERE file = ?", (file,))
@@ -643,9 +643,13 @@ def _search(
     asked = _Asked(db, _index(stores[0][1]), [_scope(key) for key, _ in stores], words)
     likest = _Likeness(db, files, vectors)
     keys = {*asked.best(files, most), *likest.best(most)}
-    by_words, by_meaning = asked.scores(keys), likest.scores(keys)
+    text_score, embedding_score = asked.scores(keys), likest.scores(keys)
     return [
-        replace(each, by_words=by_words.get(each.id, 0.0), by_meaning=by_meaning.get(each.id, 0.0))
+        replace(
+            each,
+            text_score=text_score.get(each.id, 0.0),
+            embedding_score=embedding_score.get(each.id, 0.0),
+        )
         for each in _passages(db, keys)
     ]
 
@@ -697,7 +701,7 @@ class _Asked:
     def __init__(self, db: apsw.Connection, index: str, scopes: Sequence[str], words: str) -> None:
         self._db = db
         self._index = index
-        found = dict.fromkeys(word.casefold() for word in _WORD.findall(spaced(words)))
+        found = dict.fromkeys(word.casefold() for word in _WORD.findall(add_spaces(words)))
         # What the index does not hold as a word would be no part of the query, and `share` would
         # count wrong.
         tokens = db.fts5_tokenizer(TOKENIZER[0], [*TOKENIZER[1:]])

@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from antiphon.adapters.fetching import Checked
+from antiphon.adapters.fetching import GuardedPools
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.domain.errors import AntiphonError, FetchRefused, ToolServerError
 from antiphon.domain.mcp import LOST, TIMED_OUT, TOO_LARGE, check_url
@@ -27,30 +27,31 @@ CLEARING_S = 5.0
 LEAVING_S = 0.2
 
 
-class Unreached(AntiphonError):
-    """A use of the server failed; `error` says how, as items show it (api_surface 3.2)."""
+class CallFailed(AntiphonError):
+    """A use of the server failed; `error` says how, as items show it
+    (docs/reference/api.md#mcp-servers)."""
 
     def __init__(self, error: Json) -> None:
         super().__init__(str(error.get("message", error)))
         self.error = error
 
 
-def protocol_error(code: int, message: str) -> Unreached:
-    return Unreached({"type": "mcp_protocol_error", "code": code, "message": message})
+def protocol_error(code: int, message: str) -> CallFailed:
+    return CallFailed({"type": "mcp_protocol_error", "code": code, "message": message})
 
 
-def timed_out(timeout_s: float) -> Unreached:
+def timeout_error(timeout_s: float) -> CallFailed:
     return protocol_error(TIMED_OUT, f"The MCP server gave no answer within {timeout_s:g} seconds.")
 
 
-def too_large(max_bytes: int) -> Unreached:
+def too_large_error(max_bytes: int) -> CallFailed:
     return protocol_error(TOO_LARGE, f"The MCP server's answer has more than {max_bytes} bytes.")
 
 
 class McpServers(ToolServers):
     """`checked` is the way to the servers; None: no server may be reached."""
 
-    def __init__(self, checked: Checked | None, *, timeout_s: float, max_bytes: int) -> None:
+    def __init__(self, checked: GuardedPools | None, *, timeout_s: float, max_bytes: int) -> None:
         self._checked = checked
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
@@ -78,7 +79,7 @@ class UrlServer(ToolServer):
         label: str,
         url: str,
         headers: Mapping[str, str],
-        checked: Checked,
+        checked: GuardedPools,
         *,
         timeout_s: float,
         max_bytes: int,
@@ -100,7 +101,7 @@ class UrlServer(ToolServer):
 
 class McpSession(ToolSession):
     def __init__(
-        self, server: McpTool, checked: Checked | None, *, timeout_s: float, max_bytes: int
+        self, server: McpTool, checked: GuardedPools | None, *, timeout_s: float, max_bytes: int
     ) -> None:
         self._server = server
         self._checked = checked
@@ -108,13 +109,13 @@ class McpSession(ToolSession):
         self._max_bytes = max_bytes
         self._opening = asyncio.Lock()
         self._openings = 0
-        self._failure: Unreached | None = None
+        self._failure: CallFailed | None = None
         self._line: Line | None = None
 
     async def tools(self) -> tuple[Json, ...]:
         try:
             found: tuple[Json, ...] = await self._use(lambda client: client.tools())
-        except (Unreached, FetchRefused) as error:
+        except (CallFailed, FetchRefused) as error:
             label = self._server.server_label
             raise ToolServerError(
                 f"Error retrieving tool list from MCP server: {label!r}. {error}"
@@ -126,7 +127,7 @@ class McpSession(ToolSession):
             result: ToolResult = await self._use(lambda client: client.call(name, arguments))
         except FetchRefused as error:
             return ToolResult(error=protocol_error(LOST, str(error)).error)
-        except Unreached as unreached:
+        except CallFailed as unreached:
             return ToolResult(error=unreached.error)
         return result
 
@@ -140,7 +141,7 @@ class McpSession(ToolSession):
                 line = await self._connected()
                 return await line.use(ask)
         except TimeoutError:
-            raise timed_out(self._timeout_s) from None
+            raise timeout_error(self._timeout_s) from None
 
     async def _connected(self) -> Line:
         async with self._opening:
@@ -153,7 +154,7 @@ class McpSession(ToolSession):
             self._openings += 1
             try:
                 self._line = await self._open()
-            except Unreached as failure:
+            except CallFailed as failure:
                 self._failure = failure  # it is not asked again in this response
                 raise
             return self._line
@@ -210,7 +211,7 @@ class Line:
     async def use(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
         return await self._while_held(ask(self._client))
 
-    def when_over(self, tell: Callable[[], None]) -> None:
+    def on_close(self, tell: Callable[[], None]) -> None:
         """Call `tell` when the connection was lost or closed, soon if it is already."""
         self._holding.add_done_callback(lambda _: tell())
 
@@ -234,9 +235,9 @@ class Line:
             # Not until it has ended: the SDK tells the server of it first, who may not be reading.
             await asyncio.wait({working}, timeout=LEAVING_S)
 
-    def _loss(self) -> Unreached:
+    def _loss(self) -> CallFailed:
         failure = None if self._holding.cancelled() else self._holding.exception()
-        if isinstance(failure, Unreached):
+        if isinstance(failure, CallFailed):
             return failure
         return protocol_error(LOST, "The connection to the MCP server was lost.")
 

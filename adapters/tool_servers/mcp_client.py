@@ -18,8 +18,8 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from antiphon.adapters.fetching import Checked
-from antiphon.adapters.tool_servers.mcp import Unreached, protocol_error, too_large
+from antiphon.adapters.fetching import GuardedPools
+from antiphon.adapters.tool_servers.mcp import CallFailed, protocol_error, too_large_error
 from antiphon.application.ports import Json, ToolResult
 from antiphon.domain.errors import FetchRefused
 from antiphon.domain.mcp import LOST
@@ -34,11 +34,11 @@ NOT_STREAMABLE = (400, 404, 405)
 """How servers that only know SSE answer a POST to their address."""
 
 MOST_PAGES = 32
-LONGEST_MESSAGE = 2000
+MAX_MESSAGE_LENGTH = 2000
 _LOST = "The connection to the MCP server was lost, or was never made."
 
 
-class Asked:
+class McpClient:
     """A connected client, in the words of ports.ToolSession.
 
     `refused` is set when no answer will come any more, where the SDK would wait for one.
@@ -47,7 +47,7 @@ class Asked:
     def __init__(
         self,
         client: Client,
-        fault_of: Callable[[BaseException | None], Unreached],
+        fault_of: Callable[[BaseException | None], CallFailed],
         is_lost: Callable[[], bool] = lambda: False,
         refused: asyncio.Event | None = None,
     ) -> None:
@@ -147,15 +147,15 @@ def _text(block: Any) -> str:
 
 @asynccontextmanager
 async def connected(
-    url: httpx.URL, headers: Mapping[str, str], checked: Checked, *, max_bytes: int
-) -> AsyncGenerator[Asked]:
+    url: httpx.URL, headers: Mapping[str, str], checked: GuardedPools, *, max_bytes: int
+) -> AsyncGenerator[McpClient]:
     """Yield a client of the server. Raises: Unreached."""
     async with checked.pool(url) as pool:
         transport = _Transport(pool, url, checked, max_bytes=max_bytes)
         try:
             async with _streamable(url, headers, transport) as client:
                 transport.answered = True
-                yield Asked(client, transport.fault_of)
+                yield McpClient(client, transport.fault_of)
                 return
         except Exception as error:
             if transport.answered or transport.status not in NOT_STREAMABLE:
@@ -165,7 +165,7 @@ async def connected(
         try:
             async with _sse(url, headers, transport) as client:
                 transport.answered = True
-                yield Asked(client, transport.fault_of, refused=transport.refused)
+                yield McpClient(client, transport.fault_of, refused=transport.refused)
         except Exception as error:
             raise (transport.fault_of(error) if transport.answered else first) from None
 
@@ -218,7 +218,7 @@ class _Transport(httpx2.AsyncBaseTransport):
         self,
         pool: httpcore.AsyncConnectionPool,
         url: httpx.URL,
-        checked: Checked,
+        checked: GuardedPools,
         *,
         max_bytes: int,
     ) -> None:
@@ -232,15 +232,15 @@ class _Transport(httpx2.AsyncBaseTransport):
         self.refused = asyncio.Event()
         self._too_large = False
 
-    def fault_of(self, error: BaseException | None) -> Unreached:
+    def fault_of(self, error: BaseException | None) -> CallFailed:
         """Return what went wrong as a client may see it."""
         if self._too_large:
-            return too_large(self._max_bytes)
+            return too_large_error(self._max_bytes)
         if self.status is not None:
             message = f"The MCP server answered with HTTP status {self.status}."
-            return Unreached({"type": "http_error", "code": self.status, "message": message})
+            return CallFailed({"type": "http_error", "code": self.status, "message": message})
         if isinstance(error, MCPError):
-            return protocol_error(error.code, error.message[:LONGEST_MESSAGE])
+            return protocol_error(error.code, error.message[:MAX_MESSAGE_LENGTH])
         return protocol_error(LOST, _LOST)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

@@ -25,10 +25,10 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 
 from antiphon.adapters.tool_servers import launch
-from antiphon.adapters.tool_servers.lines import Lines, TooLong
-from antiphon.adapters.tool_servers.mcp import Unreached, protocol_error, too_large
-from antiphon.adapters.tool_servers.mcp_client import LONGEST_MESSAGE, Asked
-from antiphon.adapters.tool_servers.own import without
+from antiphon.adapters.tool_servers.configured import redact
+from antiphon.adapters.tool_servers.line_splitter import LineSplitter, TruncatedLine
+from antiphon.adapters.tool_servers.mcp import CallFailed, protocol_error, too_large_error
+from antiphon.adapters.tool_servers.mcp_client import MAX_MESSAGE_LENGTH, McpClient
 from antiphon.domain.mcp import LOST, TOO_LARGE
 
 logger = logging.getLogger("antiphon.tools")
@@ -49,7 +49,7 @@ _ENDED = "The MCP server's process has ended."
 @asynccontextmanager
 async def connected(
     label: str, command: Sequence[str], env: Mapping[str, str], *, max_bytes: int
-) -> AsyncGenerator[Asked]:
+) -> AsyncGenerator[McpClient]:
     """Begin the process and yield a client of it; it has ended when this is left.
 
     Raises: Unreached.
@@ -60,9 +60,9 @@ async def connected(
     try:
         # `initialize` is known to every server there is; what the SDK would ask first is not.
         async with Client(link.opened(), mode="legacy") as client:
-            yield Asked(client, link.fault_of, link.is_lost)
+            yield McpClient(client, link.fault_of, link.is_lost)
     except Exception as error:
-        said = without(tuple(env.values()), stderr.text)
+        said = redact(tuple(env.values()), stderr.text)
         logger.warning("the MCP server %r was lost; it wrote last: %s", label, said)
         raise link.fault_of(error) from None
 
@@ -108,21 +108,21 @@ class _Link:
         self._process = process
         self._stderr = stderr
         self._max_bytes = max_bytes
-        self._fault: Unreached | None = None
+        self._fault: CallFailed | None = None
         self._drained = asyncio.Event()
 
     def is_lost(self) -> bool:
         return self._fault is not None
 
-    def fault_of(self, error: BaseException | None) -> Unreached:
+    def fault_of(self, error: BaseException | None) -> CallFailed:
         """Return what went wrong as a client may see it."""
         if self._fault is not None:
             return self._fault
         if isinstance(error, MCPError):
-            return protocol_error(error.code, error.message[:LONGEST_MESSAGE])
+            return protocol_error(error.code, error.message[:MAX_MESSAGE_LENGTH])
         return protocol_error(LOST, _ENDED)
 
-    def _lose(self, fault: Unreached) -> Unreached:
+    def _lose(self, fault: CallFailed) -> CallFailed:
         self._fault = fault
         return fault
 
@@ -146,7 +146,7 @@ class _Link:
 
     async def _listen(self, heard: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         assert self._process.stdout is not None
-        lines = Lines(max_bytes=self._max_bytes)
+        lines = LineSplitter(max_bytes=self._max_bytes)
         while piece := await self._process.stdout.read(PIECE):
             for line in lines.feed(piece):
                 message = self._read(line)
@@ -157,20 +157,20 @@ class _Link:
             await self._drained.wait()
         raise fault
 
-    def _read(self, line: bytes | TooLong) -> mcp_types.JSONRPCMessage | None:
-        if isinstance(line, TooLong):
+    def _read(self, line: bytes | TruncatedLine) -> mcp_types.JSONRPCMessage | None:
+        if isinstance(line, TruncatedLine):
             return self._too_long(line)
         try:
             return mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
             return None  # many print what they should log
 
-    def _too_long(self, line: TooLong) -> mcp_types.JSONRPCMessage:
-        fault = too_large(self._max_bytes)
-        if line.answers is None:  # whoever waits for it would wait in vain
+    def _too_long(self, line: TruncatedLine) -> mcp_types.JSONRPCMessage:
+        fault = too_large_error(self._max_bytes)
+        if line.request_id is None:  # whoever waits for it would wait in vain
             raise self._lose(fault)
         told = mcp_types.ErrorData(code=TOO_LARGE, message=str(fault))
-        return mcp_types.JSONRPCError(jsonrpc="2.0", id=line.answers, error=told)
+        return mcp_types.JSONRPCError(jsonrpc="2.0", id=line.request_id, error=told)
 
     async def _say(self, said: MemoryObjectReceiveStream[SessionMessage]) -> None:
         assert self._process.stdin is not None

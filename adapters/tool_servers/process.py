@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from antiphon.adapters.tool_servers.mcp import Line, Unreached, protocol_error, timed_out
+from antiphon.adapters.tool_servers.mcp import CallFailed, Line, protocol_error, timeout_error
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.mcp import LOST
@@ -26,8 +26,8 @@ BEGINNING_S = 60.0
 """A process may take longer to begin than a use may wait; the next use then finds it begun."""
 
 YOUNG_S = 10.0
-MOST_YOUNG_DEATHS = 3
-PAUSE_S = 30.0
+MAX_EARLY_EXITS = 3
+RESTART_DELAY_S = 30.0
 """For so long it is not begun again, after that many deaths in its first seconds."""
 
 ANSWER_S = 2.0
@@ -82,7 +82,7 @@ class ProcessServer(ToolServer):
         except TimeoutError:
             if line is not None:
                 self._ask_whether_there(line)
-            raise timed_out(self._timeout_s) from None
+            raise timeout_error(self._timeout_s) from None
 
     async def _connected(self) -> Line:
         if self._line is not None and self._line.is_open:
@@ -98,18 +98,18 @@ class ProcessServer(ToolServer):
         born = self._deaths.now()
         line = Line(await self._process())
         self._lines.add(line)
-        line.when_over(lambda: self._lines.discard(line))
+        line.on_close(lambda: self._lines.discard(line))
         limit_s = max(self._timeout_s, BEGINNING_S)
         try:
             async with asyncio.timeout(limit_s):
                 await line.open()
         except TimeoutError:
             self._deaths.count(born, was_ready=False)
-            raise timed_out(limit_s) from None
-        except Unreached:
+            raise timeout_error(limit_s) from None
+        except CallFailed:
             self._deaths.count(born, was_ready=False)
             raise
-        line.when_over(lambda: self._deaths.count(born, was_ready=True))
+        line.on_close(lambda: self._deaths.count(born, was_ready=True))
         self._line = line
         return line
 
@@ -131,7 +131,7 @@ class ProcessServer(ToolServer):
         try:
             async with asyncio.timeout(ANSWER_S):
                 await line.use(lambda client: client.is_there())
-        except Unreached:
+        except CallFailed:
             pass  # it is gone already
         except TimeoutError:
             logger.warning("the MCP server %r does not answer: it is stopped", self.label)
@@ -145,7 +145,7 @@ class _SharedSession(ToolSession):
     async def tools(self) -> tuple[Json, ...]:
         try:
             found: tuple[Json, ...] = await self._server.use(lambda client: client.tools())
-        except Unreached as unreached:
+        except CallFailed as unreached:
             raise ToolServerError(
                 f"Error retrieving tool list from MCP server: {self._server.label!r}. {unreached}"
             ) from None
@@ -154,7 +154,7 @@ class _SharedSession(ToolSession):
     async def call(self, name: str, arguments: Json) -> ToolResult:
         try:
             result: ToolResult = await self._server.use(lambda client: client.call(name, arguments))
-        except Unreached as unreached:
+        except CallFailed as unreached:
             return ToolResult(error=unreached.error)
         return result
 
@@ -175,8 +175,8 @@ class _Deaths:
             self._young = 0
             return
         self._young += 1
-        if self._young >= MOST_YOUNG_DEATHS:  # from now on, one attempt a pause
-            self._again_at = self.now() + PAUSE_S
+        if self._young >= MAX_EARLY_EXITS:  # from now on, one attempt a pause
+            self._again_at = self.now() + RESTART_DELAY_S
 
     def check(self) -> None:
         """Raises: Unreached while it is to be left alone."""

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote, urldefrag
 
-from antiphon.adapters.web.index import PageIndex
-from antiphon.adapters.web.limited import within
-from antiphon.adapters.web.reading import PageReader
+from antiphon.adapters.web.page_index import PageIndex
+from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.text import one_line, shown
-from antiphon.application.ports import Domains, Found, Json, Page, Web
+from antiphon.adapters.web.time_limit import time_limit
+from antiphon.application.ports import DomainFilter, Json, Web, WebPage, WebResult
 from antiphon.domain.errors import SettingsError, WebError
 
 logger = logging.getLogger("antiphon.web")
@@ -83,15 +83,15 @@ class CorpusWeb(Web):
         query: str,
         *,
         most: int,
-        domains: Domains,
+        domains: DomainFilter,
         location: Json | None = None,  # noqa: ARG002
-    ) -> Sequence[Found]:
+    ) -> Sequence[WebResult]:
         most = min(most, self._most)
-        async with within(self._timeout_s):
+        async with time_limit(self._timeout_s):
             return shown(await self._index.search(query, most), most=most, domains=domains)
 
-    async def read(self, url: str) -> Page:
-        async with within(self._timeout_s):
+    async def read(self, url: str) -> WebPage:
+        async with time_limit(self._timeout_s):
             page = await self._index.page(urldefrag(url).url)
         if page is None:
             raise WebError(
@@ -100,9 +100,9 @@ class CorpusWeb(Web):
             )
         return page
 
-    async def _read(self, name: str, file: Path) -> Page:
+    async def _read(self, name: str, file: Path) -> WebPage:
         content = await asyncio.to_thread(self._content, file)
-        async with within(self._timeout_s):
+        async with time_limit(self._timeout_s):
             return await self._reader.read(
                 content, TYPES[Path(name).suffix.lower()], self._base_url + quote(os.fsencode(name))
             )

@@ -24,9 +24,9 @@ from lxml import etree  # the `web` extra, as trafilatura
 from trafilatura import extract, load_html
 
 from antiphon.adapters.fetching import DEFAULT_PORTS
-from antiphon.adapters.web.reading import LENGTH, Work
-from antiphon.adapters.web.text import Links, clean, cut, one_line
-from antiphon.application.ports import Page
+from antiphon.adapters.web.page_reader import LENGTH, Work
+from antiphon.adapters.web.text import PageLinks, clean, cut, one_line
+from antiphon.application.ports import WebPage
 
 MEMORY_BYTES = 1 << 30
 PAGE_S = 30
@@ -52,11 +52,11 @@ BLOCKS = (
 UNREAD = ("noscript", "script", "style", "svg", "template")
 
 
-def page_of(html: str, url: str) -> Page:
+def page_of(html: str, url: str) -> WebPage:
     """Return the page. Raises: whatever the libraries raise."""
     tree = load_html(html)
     if tree is None:
-        return Page(url=url, title="", text="")
+        return WebPage(url=url, title="", text="")
     etree.strip_elements(tree, *UNREAD, with_tail=False)
     title = one_line(tree.findtext(".//title") or tree.findtext(".//h1") or "")
     marks = _unused(tree)
@@ -64,7 +64,7 @@ def page_of(html: str, url: str) -> Page:
     whole = _whole(tree)
     # Cut before links are numbered: half a link is none.
     text = clean(cut(_main(tree, whole)))
-    links = Links()
+    links = PageLinks()
     opening, middle, closing = marks
     text = re.sub(
         f"{opening}([0-9]+){middle}([^{opening}{middle}{closing}]*){closing}",
@@ -72,7 +72,7 @@ def page_of(html: str, url: str) -> Page:
         text,
     )
     text = re.sub(f"[{opening}{middle}{closing}]", "", text)
-    return Page(url=url, title=title, text=text, links=links.urls)
+    return WebPage(url=url, title=title, text=text, links=links.urls)
 
 
 def _unused(tree: Any) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from antiphon.adapters.fetching import read_url
-from antiphon.application.ports import Domains, Found
+from antiphon.application.ports import DomainFilter, WebResult
 from antiphon.domain.errors import FetchRefused
 
 MAX_TEXT_BYTES = 1024 * 1024
@@ -48,7 +48,7 @@ def cut(text: str) -> str:
     return text.encode("utf-8", "replace")[:MAX_TEXT_BYTES].decode("utf-8", "ignore")
 
 
-class Links:
+class PageLinks:
     """The links of a page, in the order of its text; each address has one number."""
 
     def __init__(self) -> None:
@@ -64,9 +64,9 @@ class Links:
         return f"【{number}†{words}】"
 
 
-def shown(found: Sequence[Found], *, most: int, domains: Domains) -> list[Found]:
+def shown(found: Sequence[WebResult], *, most: int, domains: DomainFilter) -> list[WebResult]:
     """Return the first `most` that may be shown: pages of http(s), of these domains, each once."""
-    kept: dict[str, Found] = {}
+    kept: dict[str, WebResult] = {}
     for each in found:
         if len(kept) == most:
             break
@@ -77,5 +77,5 @@ def shown(found: Sequence[Found], *, most: int, domains: Domains) -> list[Found]
         if domains.allows(each.url):
             title = one_line(each.title) or one_line(each.url)
             text = one_line(each.text, FOUND_LENGTH)
-            kept.setdefault(each.url, Found(url=each.url, title=title, text=text))
+            kept.setdefault(each.url, WebResult(url=each.url, title=title, text=text))
     return list(kept.values())

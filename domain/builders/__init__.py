@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
+from antiphon.domain.builders.builder_context import BuilderContext
 from antiphon.domain.builders.message import MessageBuilder
 from antiphon.domain.builders.reasoning import ReasoningBuilder
 from antiphon.domain.builders.restored import RestoredItem
-from antiphon.domain.builders.seed import Seed
 from antiphon.domain.builders.tool import open_tool
 from antiphon.domain.builders.typed_call import open_call
 
-__all__ = ["BUILDERS", "Builder", "RestoredItem", "Seed"]
+__all__ = ["BUILDERS", "Builder", "BuilderContext", "RestoredItem"]
 
 
 class Builder(Protocol):
@@ -40,7 +40,7 @@ class Builder(Protocol):
 
 
 class Opens(Protocol):
-    def __call__(self, first: d.Delta, seed: Seed, /) -> Builder: ...
+    def __call__(self, first: d.Delta, seed: BuilderContext, /) -> Builder: ...
 
 
 BUILDERS: Mapping[type[d.Delta], Opens] = {

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
-from antiphon.domain.builders.seed import Seed
+from antiphon.domain.builders.builder_context import BuilderContext
 from antiphon.domain.items import CustomToolCall, FunctionCall
 
 Place = dict[str, Any]
@@ -46,7 +46,7 @@ KINDS: Mapping[str, CallKind] = {
 class CallBuilder:
     """A call without arguments closes like any other, with empty text."""
 
-    def __init__(self, delta: d.Delta, seed: Seed) -> None:
+    def __init__(self, delta: d.Delta, seed: BuilderContext) -> None:
         assert isinstance(delta, d.CallStart)
         self._kind = KINDS[delta.kind]
         self._start = delta

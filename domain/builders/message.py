@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
-from antiphon.domain.builders.seed import Seed
+from antiphon.domain.builders.builder_context import BuilderContext
 from antiphon.domain.content import Annotation, Logprob, OutputText, Refusal
 from antiphon.domain.items import Message
 
@@ -18,7 +18,7 @@ from antiphon.domain.items import Message
 class MessageBuilder:
     """Adjacent text is one part; a refusal is a part of its own."""
 
-    def __init__(self, delta: d.Delta, seed: Seed) -> None:
+    def __init__(self, delta: d.Delta, seed: BuilderContext) -> None:
         self._index = seed.output_index
         self._phase = delta.phase if isinstance(delta, d.TextDelta) else None
         phase: Any = self._phase or UNSET  # one of the spec's two; formats are trusted with it

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
-from antiphon.domain.builders.seed import Seed
+from antiphon.domain.builders.builder_context import BuilderContext
 from antiphon.domain.content import ReasoningText, SummaryText
 from antiphon.domain.items import Reasoning
 
@@ -18,7 +18,7 @@ from antiphon.domain.items import Reasoning
 class ReasoningBuilder:
     """Raw text is one part of `content`, a summary one part of `summary`; both may alternate."""
 
-    def __init__(self, _first: d.Delta, seed: Seed) -> None:
+    def __init__(self, _first: d.Delta, seed: BuilderContext) -> None:
         self._index = seed.output_index
         self._seal = seed.seal
         self._content: list[ReasoningText] = []

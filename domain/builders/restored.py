@@ -15,10 +15,10 @@ from msgspec import UNSET
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
+from antiphon.domain.builders.builder_context import BuilderContext
 from antiphon.domain.builders.call import CallBuilder
 from antiphon.domain.builders.message import MessageBuilder
 from antiphon.domain.builders.reasoning import ReasoningBuilder
-from antiphon.domain.builders.seed import Seed
 from antiphon.domain.builders.tool import TOOLS, open_tool
 from antiphon.domain.content import OutputText, ReasoningText, Refusal
 
@@ -26,15 +26,15 @@ AnyBuilder = Any
 """A Builder (its protocol is the package's, which imports this)."""
 
 
-def _call(kind: str) -> Callable[[Any, Seed], AnyBuilder]:
-    def build(item: Any, seed: Seed) -> AnyBuilder:
+def _call(kind: str) -> Callable[[Any, BuilderContext], AnyBuilder]:
+    def build(item: Any, seed: BuilderContext) -> AnyBuilder:
         start = d.CallStart(item.name, item.call_id, item.namespace or None, kind)
         return CallBuilder(start, seed)
 
     return build
 
 
-def _tool(item: Any, seed: Seed) -> AnyBuilder:
+def _tool(item: Any, seed: BuilderContext) -> AnyBuilder:
     kind = item.__struct_config__.tag
     set_by_builder = {"id", "status", TOOLS[kind].text if kind in TOOLS else None}
     fields = {
@@ -45,7 +45,7 @@ def _tool(item: Any, seed: Seed) -> AnyBuilder:
     return open_tool(d.ToolStart(kind, fields), seed)
 
 
-_BUILDERS: Mapping[type[i.Item], Callable[[Any, Seed], AnyBuilder]] = {
+_BUILDERS: Mapping[type[i.Item], Callable[[Any, BuilderContext], AnyBuilder]] = {
     i.Message: lambda item, seed: MessageBuilder(d.TextDelta("", phase=item.phase or None), seed),
     i.Reasoning: lambda _, seed: ReasoningBuilder(d.ReasoningDelta(""), seed),
     i.FunctionCall: _call("function"),
@@ -108,7 +108,7 @@ class RestoredItem:
         added = events[0]
         assert isinstance(added, e.ItemAdded)
         logged_id = str(added.item.id)
-        seed = Seed(added.output_index, lambda _prefix: logged_id, seal)
+        seed = BuilderContext(added.output_index, lambda _prefix: logged_id, seal)
         self._builder = _BUILDERS.get(type(added.item), _tool)(added.item, seed)
         self._logged = len(events)
         self._said = [*self._builder.open()]

@@ -1,4 +1,5 @@
-"""Items of tools that the server runs, and those that open and close at once (api_surface 5.4).
+"""Items of tools that the server runs, and those that open and close at once
+(docs/reference/events.md#events-of-each-item).
 
 Most kinds differ only in the events of their steps: TOOLS is that table. Shell items hold lists of
 commands and outputs and have builders of their own.
@@ -14,12 +15,12 @@ from msgspec import Struct, structs
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
-from antiphon.domain.builders.seed import Seed
+from antiphon.domain.builders.builder_context import BuilderContext
 
 EventType = type[Any]
 
 
-class ToolKind(Struct, frozen=True, kw_only=True):
+class ToolItemKind(Struct, frozen=True, kw_only=True):
     """How items of one type go.
 
     `opening` follow ItemAdded. `text` is the field that ArgumentsDelta fills, `written` its two
@@ -38,14 +39,14 @@ class ToolKind(Struct, frozen=True, kw_only=True):
     has_status: bool = True
 
 
-TOOLS: Mapping[str, ToolKind] = {
-    "mcp_list_tools": ToolKind(
+TOOLS: Mapping[str, ToolItemKind] = {
+    "mcp_list_tools": ToolItemKind(
         item=i.McpListTools,
         opening=(e.McpListToolsInProgress,),
         ends={"completed": e.McpListToolsCompleted, "failed": e.McpListToolsFailed},
         has_status=False,
     ),
-    "mcp_call": ToolKind(
+    "mcp_call": ToolItemKind(
         item=i.McpCall,
         opening=(e.McpCallInProgress,),
         text="arguments",
@@ -53,19 +54,19 @@ TOOLS: Mapping[str, ToolKind] = {
         steps={"calling": None},
         ends={"completed": e.McpCallCompleted, "failed": e.McpCallFailed},
     ),
-    "web_search_call": ToolKind(
+    "web_search_call": ToolItemKind(
         item=i.WebSearchCall,
         opening=(e.WebSearchInProgress,),
         steps={"searching": e.WebSearchSearching},
         ends={"completed": e.WebSearchCompleted},
     ),
-    "file_search_call": ToolKind(
+    "file_search_call": ToolItemKind(
         item=i.FileSearchCall,
         opening=(e.FileSearchInProgress,),
         steps={"searching": e.FileSearchSearching},
         ends={"completed": e.FileSearchCompleted},
     ),
-    "code_interpreter_call": ToolKind(
+    "code_interpreter_call": ToolItemKind(
         item=i.CodeInterpreterCall,
         opening=(e.CodeInProgress,),
         text="code",
@@ -73,31 +74,31 @@ TOOLS: Mapping[str, ToolKind] = {
         steps={"interpreting": e.CodeInterpreting},
         ends={"completed": e.CodeCompleted},
     ),
-    "image_generation_call": ToolKind(
+    "image_generation_call": ToolItemKind(
         item=i.ImageGenerationCall,
         opening=(e.ImageInProgress,),
         steps={"generating": e.ImageGenerating},
         repeated={"partial_image": e.PartialImage},
         ends={"completed": e.ImageCompleted},
     ),
-    "compaction": ToolKind(
+    "compaction": ToolItemKind(
         item=i.Compaction, repeated={"compacting": e.Compacting}, has_status=False
     ),
-    "mcp_approval_request": ToolKind(item=i.McpApprovalRequest, has_status=False),
-    "computer_call": ToolKind(item=i.ComputerCall),
-    "local_shell_call": ToolKind(item=i.LocalShellCall),
-    "apply_patch_call": ToolKind(item=i.ApplyPatchCall),
-    "tool_search_call": ToolKind(item=i.ToolSearchCall),
-    "tool_search_output": ToolKind(item=i.ToolSearchOutput),
-    "program": ToolKind(item=i.Program, has_status=False),
-    "program_output": ToolKind(item=i.ProgramOutput),
+    "mcp_approval_request": ToolItemKind(item=i.McpApprovalRequest, has_status=False),
+    "computer_call": ToolItemKind(item=i.ComputerCall),
+    "local_shell_call": ToolItemKind(item=i.LocalShellCall),
+    "apply_patch_call": ToolItemKind(item=i.ApplyPatchCall),
+    "tool_search_call": ToolItemKind(item=i.ToolSearchCall),
+    "tool_search_output": ToolItemKind(item=i.ToolSearchOutput),
+    "program": ToolItemKind(item=i.Program, has_status=False),
+    "program_output": ToolItemKind(item=i.ProgramOutput),
 }
 
 
 class ToolBuilder:
     """Steps that were left out are made up for, so that every end is a legal one."""
 
-    def __init__(self, delta: d.Delta, seed: Seed) -> None:
+    def __init__(self, delta: d.Delta, seed: BuilderContext) -> None:
         assert isinstance(delta, d.ToolStart)
         self._kind = TOOLS[delta.kind]
         self._index = seed.output_index
@@ -191,7 +192,7 @@ class ShellCallBuilder:
     ToolEnd may bring the rest of the action, and say that not all commands came.
     """
 
-    def __init__(self, delta: d.Delta, seed: Seed) -> None:
+    def __init__(self, delta: d.Delta, seed: BuilderContext) -> None:
         assert isinstance(delta, d.ToolStart)
         self._index = seed.output_index
         self._commands: list[str] = []
@@ -255,7 +256,7 @@ class ShellOutputBuilder:
     `command_index`, `output` `[{stdout, stderr, outcome}]`.
     """
 
-    def __init__(self, delta: d.Delta, seed: Seed) -> None:
+    def __init__(self, delta: d.Delta, seed: BuilderContext) -> None:
         assert isinstance(delta, d.ToolStart)
         self._index = seed.output_index
         self._id = seed.new_id("sho")
@@ -312,7 +313,9 @@ class ShellOutputBuilder:
         return {"item_id": self._id, "output_index": self._index}
 
 
-def open_tool(delta: d.Delta, seed: Seed) -> ToolBuilder | ShellCallBuilder | ShellOutputBuilder:
+def open_tool(
+    delta: d.Delta, seed: BuilderContext
+) -> ToolBuilder | ShellCallBuilder | ShellOutputBuilder:
     """Return the builder of a ToolStart's kind."""
     assert isinstance(delta, d.ToolStart)
     if delta.kind == "shell_call":

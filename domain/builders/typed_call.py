@@ -17,24 +17,24 @@ from msgspec.structs import replace
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
+from antiphon.domain.builders.builder_context import BuilderContext
 from antiphon.domain.builders.call import KINDS, CallBuilder
 from antiphon.domain.builders.commands import CommandReader
-from antiphon.domain.builders.seed import Seed
 from antiphon.domain.builders.tool import ShellCallBuilder, ToolBuilder
-from antiphon.domain.client_tools import CLIENT_TOOLS, fields_of, normal
+from antiphon.domain.client_tools import CLIENT_TOOLS, item_fields_of, normalize_arguments
 from antiphon.domain.tools import CONTAINER
 
 Made = tuple[Sequence[e.Event], Any]
 """All events of an item, and the item."""
 
-Make = Callable[[d.CallStart, str, str, Seed], Made]
+Make = Callable[[d.CallStart, str, str, BuilderContext], Made]
 """(start, arguments, status, seed) -> what became of a call."""
 
 
 class WholeCallBuilder:
     """Shows nothing until its call is over; then `make` says what item that is."""
 
-    def __init__(self, start: d.CallStart, seed: Seed, make: Make) -> None:
+    def __init__(self, start: d.CallStart, seed: BuilderContext, make: Make) -> None:
         self._start = start
         self._seed = seed
         self._make = make
@@ -61,8 +61,8 @@ class WholeCallBuilder:
         return events
 
 
-def _typed_call(start: d.CallStart, arguments: str, status: str, seed: Seed) -> Made:
-    fields = fields_of(start.kind, arguments) if status == "completed" else None
+def _typed_call(start: d.CallStart, arguments: str, status: str, seed: BuilderContext) -> Made:
+    fields = item_fields_of(start.kind, arguments) if status == "completed" else None
     if fields is None:
         return _function_call(start, arguments, status, seed)
     kind = CLIENT_TOOLS[start.kind].item
@@ -78,13 +78,15 @@ def _typed_call(start: d.CallStart, arguments: str, status: str, seed: Seed) -> 
     return events, item
 
 
-def _function_call(start: d.CallStart, arguments: str, status: str, seed: Seed) -> Made:
+def _function_call(start: d.CallStart, arguments: str, status: str, seed: BuilderContext) -> Made:
     plain = CallBuilder(replace(start, kind="function"), seed)
     events = (*plain.open(), *plain.add(d.ArgumentsDelta(arguments)), *plain.close(status))
     return events, plain.item
 
 
-def _approval_request(start: d.CallStart, arguments: str, status: str, seed: Seed) -> Made:
+def _approval_request(
+    start: d.CallStart, arguments: str, status: str, seed: BuilderContext
+) -> Made:
     asked, written = _of_server(start), d.ArgumentsDelta(arguments)
     if status != "completed":  # nobody may approve of half a call
         cut = ToolBuilder(d.ToolStart("mcp_call", asked), seed)
@@ -102,7 +104,7 @@ class ShellArgumentsBuilder:
     with them. It is incomplete unless it was run.
     """
 
-    def __init__(self, delta: d.Delta, seed: Seed) -> None:
+    def __init__(self, delta: d.Delta, seed: BuilderContext) -> None:
         assert isinstance(delta, d.CallStart)
         self._whole = WholeCallBuilder(delta, seed, _typed_call)
         self._is_run_here = isinstance(delta, d.HostedCallStart)
@@ -137,7 +139,9 @@ class ShellArgumentsBuilder:
             status = "incomplete"
         late = None
         if self._call is None and status == "completed":
-            late = normal("shell", self._whole.arguments)  # the commands come first there
+            late = normalize_arguments(
+                "shell", self._whole.arguments
+            )  # the commands come first there
         events: Sequence[e.Event] = ()
         if late is not None:
             self._reader = CommandReader()
@@ -185,7 +189,7 @@ def _of_server(start: d.CallStart) -> dict[str, Any]:
 
 
 def open_call(
-    delta: d.Delta, seed: Seed
+    delta: d.Delta, seed: BuilderContext
 ) -> CallBuilder | WholeCallBuilder | ShellArgumentsBuilder | ToolBuilder:
     """Return the builder of a CallStart's kind."""
     assert isinstance(delta, d.CallStart)

@@ -1,4 +1,5 @@
-"""Grammars of custom tools, read: which texts may a call's input be (api_surface 4.1 `custom`)?
+"""Grammars of custom tools, read: which texts may a call's input be?
+(docs/reference/api.md#custom-tools)
 
 Both syntaxes become the same tree (`nodes.py`), from which a format writes its constraint and the
 scripted engine a sentence. A definition is a client's: what it may cost is bounded here.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from antiphon.domain.errors import UnenforceableGrammar, UnreadableGrammar
+from antiphon.domain.errors import InvalidGrammar, UnsupportedGrammar
 from antiphon.domain.grammars import nodes as n
 from antiphon.domain.grammars.expressions import Allowance, read_expression
 from antiphon.domain.grammars.lark import read_lark
@@ -29,17 +30,17 @@ MOST_POSITIONS = 20_000
 def read(syntax: str, definition: str) -> Grammar | None:
     """Return the grammar without what can never match, or None if no engine of ours can enforce it.
 
-    Clients send the same definition again and again. Raises: UnreadableGrammar.
+    Clients send the same definition again and again. Raises: InvalidGrammar.
     """
     if len(definition) > MOST_CHARACTERS:
-        raise UnreadableGrammar(f"more than {MOST_CHARACTERS} characters", MOST_CHARACTERS)
+        raise InvalidGrammar(f"more than {MOST_CHARACTERS} characters", MOST_CHARACTERS)
     try:
         grammar = _as_written(syntax, definition)
-        live = n.settled(grammar, _lives)
-    except UnenforceableGrammar:
+        live = n.fixed_point(grammar, _lives)
+    except UnsupportedGrammar:
         return None
     if grammar.start not in live:
-        raise UnreadableGrammar("no text matches", 0)
+        raise InvalidGrammar("no text matches", 0)
     rules = {name: _pruned(node, live) for name, node in grammar.rules.items() if name in live}
     return Grammar(grammar.start, rules)
 
@@ -50,7 +51,7 @@ def _as_written(syntax: str, definition: str) -> Grammar:
     else:
         grammar = Grammar("start", {"start": read_expression(definition, Allowance())})
     if sum(map(_positions, grammar.rules.values())) > MOST_POSITIONS:
-        raise UnenforceableGrammar("a grammar of that size")
+        raise UnsupportedGrammar("a grammar of that size")
     return grammar
 
 

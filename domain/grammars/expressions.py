@@ -2,7 +2,7 @@ r"""Reads regular expressions: what Rust's syntax and Python's share, matched as
 
 Laziness does not change which whole texts match, so it is read over. `.` is any character but
 `\n`. What is known but not regular (look-around, references back) or not the same in both
-(brackets in a class) is UnenforceableGrammar; all else is UnreadableGrammar.
+(brackets in a class) is UnsupportedGrammar; all else is InvalidGrammar.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from antiphon.domain.errors import UnenforceableGrammar, UnreadableGrammar
+from antiphon.domain.errors import InvalidGrammar, UnsupportedGrammar
 from antiphon.domain.grammars import characters
 from antiphon.domain.grammars import nodes as n
 
@@ -52,7 +52,7 @@ class Allowance:
         letters = min(width, characters.LETTERS) if is_any_case else 0
         self._left -= len(chars.ranges) + letters
         if self._left < 0:
-            raise UnenforceableGrammar("so many large classes")
+            raise UnsupportedGrammar("so many large classes")
 
 
 def read_expression(
@@ -60,16 +60,16 @@ def read_expression(
 ) -> n.Node:
     """Return what matches; `offset` is where the pattern stands in the text that errors count in.
 
-    Raises: UnreadableGrammar, UnenforceableGrammar.
+    Raises: InvalidGrammar, UnsupportedGrammar.
     """
     return _Reader(pattern, allowance, offset).whole(_checked(frozenset(flags), offset))
 
 
 def _checked(flags: frozenset[str], at: int) -> frozenset[str]:
     if unknown := flags - FLAGS - {"l", "x", "a", "L"}:
-        raise UnreadableGrammar(f"unknown flags {''.join(sorted(unknown))!r}", at)
+        raise InvalidGrammar(f"unknown flags {''.join(sorted(unknown))!r}", at)
     if beyond := flags - FLAGS:
-        raise UnenforceableGrammar(f"the flags {''.join(sorted(beyond))!r}")
+        raise UnsupportedGrammar(f"the flags {''.join(sorted(beyond))!r}")
     return flags
 
 
@@ -102,10 +102,10 @@ class _Reader:
             elif anchor:
                 # Whole texts begin and end here; anywhere else it would look around.
                 if depth or (anchor == "^" and parts):
-                    raise UnenforceableGrammar("an anchor inside the expression")
+                    raise UnsupportedGrammar("an anchor inside the expression")
                 is_over = is_over or anchor == "$"
             elif is_over:
-                raise UnenforceableGrammar("more of the expression after an anchor at its end")
+                raise UnsupportedGrammar("more of the expression after an anchor at its end")
             else:
                 node, flags = self._group(flags, depth) if char == "(" else self._one(char, flags)
                 node = self._quantified(node)
@@ -141,7 +141,7 @@ class _Reader:
             opening = _OPEN.match(self._pattern, self._at)
             if opening is None:
                 if self._pattern[self._at + 1 : self._at + 2] in tuple("=!<>P(#"):
-                    raise UnenforceableGrammar("a group that is not regular")
+                    raise UnsupportedGrammar("a group that is not regular")
                 raise self._unreadable("an unknown kind of group")
             self._at = opening.end()
             set_flags = _checked(frozenset(opening["set"] or ""), self._offset + began)
@@ -151,7 +151,7 @@ class _Reader:
                 return n.EMPTY, inner
         node = self._options(inner, depth + 1)
         if self._at >= len(self._pattern):
-            raise UnreadableGrammar("a '(' that nothing closes", self._offset + began)
+            raise InvalidGrammar("a '(' that nothing closes", self._offset + began)
         self._at += 1
         return node, flags
 
@@ -163,7 +163,7 @@ class _Reader:
         if self._peek() == "?":
             self._at += 1
         elif self._peek() in ("*", "+"):
-            raise UnenforceableGrammar("a repetition of a repetition")
+            raise UnsupportedGrammar("a repetition of a repetition")
         return repeated(node, found[0], self._offset + found.start())
 
     def _escape(self) -> n.Characters:
@@ -171,7 +171,7 @@ class _Reader:
         if letter in CLASSES:
             return characters.named(letter)
         if letter in UNENFORCEABLE_ESCAPES:
-            raise UnenforceableGrammar(rf"the escape \{letter}")
+            raise UnsupportedGrammar(rf"the escape \{letter}")
         if letter in CODES:
             code = CODES[letter].match(self._pattern, self._at)
             char = characters.numbered(code[1] or code[2]) if code else None
@@ -193,7 +193,7 @@ class _Reader:
         members: list[n.Characters] = []
         while self._peek() != "]" or not members:
             if self._at >= len(self._pattern):
-                raise UnreadableGrammar("a '[' that nothing closes", self._offset + began)
+                raise InvalidGrammar("a '[' that nothing closes", self._offset + began)
             members.append(self._in_case(self._member(), flags))
         self._at += 1
         chars = characters.union(members)
@@ -205,7 +205,7 @@ class _Reader:
             return first
         self._at += 1
         if self._peek() == "-":
-            raise UnenforceableGrammar("a difference of classes")
+            raise UnsupportedGrammar("a difference of classes")
         last = self._single()
         (low, low_end), (high, high_end) = first.ranges[0], last.ranges[-1]
         if low != low_end or high != high_end or len(first.ranges) + len(last.ranges) > 2:
@@ -217,7 +217,7 @@ class _Reader:
     def _single(self) -> n.Characters:
         char = self._next("a '[' that nothing closes")
         if char == "[" or (char in "&~" and self._peek() == char):
-            raise UnenforceableGrammar("a class inside a class; write '\\[' for the character")
+            raise UnsupportedGrammar("a class inside a class; write '\\[' for the character")
         return self._escape() if char == "\\" else characters.one(char)
 
     def _peek(self) -> str:
@@ -229,22 +229,22 @@ class _Reader:
         self._at += 1
         return self._pattern[self._at - 1]
 
-    def _unreadable(self, why: str, *, back: int = 0) -> UnreadableGrammar:
-        return UnreadableGrammar(why, self._offset + self._at - back)
+    def _unreadable(self, why: str, *, back: int = 0) -> InvalidGrammar:
+        return InvalidGrammar(why, self._offset + self._at - back)
 
 
 def repeated(node: n.Node, quantifier: str, at: int) -> n.Node:
     """Return the node as often as a quantifier says: `?`, `*`, `+`, `{n}`, `{n,}`, `{n,m}`, `{,m}`.
 
-    Raises: UnreadableGrammar, at `at`.
+    Raises: InvalidGrammar, at `at`.
     """
     if quantifier in _BOUNDS:
         return n.repeat(node, *_BOUNDS[quantifier])
     low, comma, high = quantifier[1:-1].partition(",")
     if len(low) > MOST_DIGITS or len(high) > MOST_DIGITS or not low + high:
-        raise UnreadableGrammar("a repetition without good bounds", at)
+        raise InvalidGrammar("a repetition without good bounds", at)
     least = int(low or 0)
     most = int(high) if high else None if comma else least
     if most is not None and most < least:
-        raise UnreadableGrammar("a repetition with its bounds the wrong way round", at)
+        raise InvalidGrammar("a repetition with its bounds the wrong way round", at)
     return n.repeat(node, least, most)

@@ -2,7 +2,7 @@
 
 A grammar is read without a lexer: a text matches if the rules give it in any way at all (Lark's
 `earley` with `dynamic_complete`). So priorities mean nothing, and `%ignore` stands before every
-terminal in a rule and at the end. What only one of the dialects knows is UnenforceableGrammar.
+terminal in a rule and at the end. What only one of the dialects knows is UnsupportedGrammar.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from antiphon.domain.errors import UnenforceableGrammar, UnreadableGrammar
+from antiphon.domain.errors import InvalidGrammar, UnsupportedGrammar
 from antiphon.domain.grammars import characters
 from antiphon.domain.grammars import nodes as n
 from antiphon.domain.grammars.expressions import MOST_DEPTH, Allowance, read_expression, repeated
@@ -76,7 +76,7 @@ class Token(Struct, frozen=True, gc=False):
 
 
 def read_lark(definition: str) -> n.Grammar:
-    """Return the grammar. Raises: UnreadableGrammar, UnenforceableGrammar."""
+    """Return the grammar. Raises: InvalidGrammar, UnsupportedGrammar."""
     return _Reader(_tokens(definition)).grammar()
 
 
@@ -87,7 +87,7 @@ def _tokens(definition: str) -> list[Token]:
     while at < len(definition):
         token = _TOKEN.match(definition, at)
         if token is None:
-            raise UnreadableGrammar(f"unexpected {definition[at]!r}", at)
+            raise InvalidGrammar(f"unexpected {definition[at]!r}", at)
         kind, text = str(token.lastgroup), token[0]
         depth += (text in ("(", "[")) - (text in (")", "]"))
         if text == "|" and found and found[-1].kind == "line":
@@ -119,9 +119,9 @@ class _Reader:
             self._statement()
         for name, token in self._used.items():
             if name not in self._rules:
-                raise UnreadableGrammar(f"the rule {name!r} is used but not defined", token.at)
+                raise InvalidGrammar(f"the rule {name!r} is used but not defined", token.at)
         if START not in self._rules:
-            raise UnreadableGrammar(f"there is no rule {START!r}", self._ahead.at)
+            raise InvalidGrammar(f"there is no rule {START!r}", self._ahead.at)
         if not self._ignores:
             return n.Grammar(START, self._rules)
         ignored = n.repeat(n.any_of(self._ignored), 0, None)
@@ -143,13 +143,13 @@ class _Reader:
             self._at += 1
         name = self._take("name", "the name of a rule")
         if self._ahead.kind in ("beyond", "["):
-            raise UnenforceableGrammar(f"a template or attributes of {name.text!r}")
+            raise UnsupportedGrammar(f"a template or attributes of {name.text!r}")
         if self._ahead.kind == ".":
             self._at += 1
             self._take("number", "a priority")
         self._take(":", "':'")
         if name.text in self._rules:
-            raise UnreadableGrammar(f"the rule {name.text!r} is defined twice", name.at)
+            raise InvalidGrammar(f"the rule {name.text!r} is defined twice", name.at)
         self._in_terminal = _is_terminal(name.text)
         self._rules[name.text] = self._options()
         self._take("line", "the end of the rule")
@@ -163,12 +163,12 @@ class _Reader:
             case "%import":
                 self._import()
             case _:
-                raise UnenforceableGrammar(f"the directive {token.text}")
+                raise UnsupportedGrammar(f"the directive {token.text}")
 
     def _import(self) -> None:
         source = self._take("name", "the name of a grammar")
         if source.text != "common":
-            raise UnenforceableGrammar(f"the grammar {source.text!r}")
+            raise UnsupportedGrammar(f"the grammar {source.text!r}")
         if self._ahead.kind == "(":
             self._at += 1
             while self._ahead.kind != ")":
@@ -185,7 +185,7 @@ class _Reader:
 
     def _bring(self, name: Token, alias: str) -> None:
         if name.text not in COMMON:
-            raise UnreadableGrammar(f"'common' has no {name.text!r}", name.at)
+            raise InvalidGrammar(f"'common' has no {name.text!r}", name.at)
         self._rules[alias] = read_expression(COMMON[name.text], self._allowance)
 
     # --- what a rule stands for
@@ -227,13 +227,13 @@ class _Reader:
                 )
                 return self._terminal(expression)
             case "beyond" | "directive" | "~" | "!":
-                raise UnenforceableGrammar(f"{token.text!r} in a rule")
-        raise UnreadableGrammar(f"unexpected {token.text!r}", token.at)
+                raise UnsupportedGrammar(f"{token.text!r} in a rule")
+        raise InvalidGrammar(f"unexpected {token.text!r}", token.at)
 
     def _group(self, opening: Token) -> n.Node:
         self._depth += 1
         if self._depth > MOST_DEPTH:
-            raise UnreadableGrammar(f"more than {MOST_DEPTH} groups inside each other", opening.at)
+            raise InvalidGrammar(f"more than {MOST_DEPTH} groups inside each other", opening.at)
         inner = self._options()
         closing = ")" if opening.kind == "(" else "]"
         self._take(closing, f"{closing!r} for the {opening.kind!r} before it")
@@ -242,7 +242,7 @@ class _Reader:
 
     def _name(self, token: Token) -> n.Node:
         if self._in_terminal and not _is_terminal(token.text):
-            raise UnreadableGrammar(f"the rule {token.text!r} inside a terminal", token.at)
+            raise InvalidGrammar(f"the rule {token.text!r} inside a terminal", token.at)
         self._used.setdefault(token.text, token)
         rule = n.Rule(token.text)
         return self._terminal(rule) if _is_terminal(token.text) else rule
@@ -258,7 +258,7 @@ class _Reader:
             self._at += 1
             last = _unescaped(self._take("string", "the last character of a range"))
             if len(text) != 1 or len(last) != 1 or text > last:
-                raise UnreadableGrammar(
+                raise InvalidGrammar(
                     "a range that does not go from one character to another", token.at
                 )
             return characters.of((ord(text), ord(last)))
@@ -291,8 +291,8 @@ class _Reader:
         if kind is not None and token.kind != kind:
             found = repr(token.text) if token.text.strip() else "the end of the line"
             if token.kind in ("beyond", "count"):
-                raise UnenforceableGrammar(f"{found} where {wanted} was expected")
-            raise UnreadableGrammar(f"{found} where {wanted} was expected", token.at)
+                raise UnsupportedGrammar(f"{found} where {wanted} was expected")
+            raise InvalidGrammar(f"{found} where {wanted} was expected", token.at)
         self._at += 1
         return token
 
@@ -310,9 +310,9 @@ def _unescaped(token: Token) -> str:
             known = characters.numbered(found[1] or found[2] or found[3])
             if known is not None:
                 return known
-            raise UnreadableGrammar("the number of no character", token.at + found.start() + 1)
+            raise InvalidGrammar("the number of no character", token.at + found.start() + 1)
         if letter in "b/":
-            raise UnenforceableGrammar("an escape that the dialects read differently")
+            raise UnsupportedGrammar("an escape that the dialects read differently")
         return _ESCAPED.get(letter, found[0])
 
     body = token.text[1:].rpartition('"')[0]

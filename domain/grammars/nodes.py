@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from antiphon.domain.errors import UnenforceableGrammar
+from antiphon.domain.errors import UnsupportedGrammar
 
 Range = tuple[int, int]
 """Code points, first and last."""
@@ -92,13 +92,13 @@ MOST_ROUNDS = 20
 """Rules stand above or below those that they need, so few rounds in both directions do."""
 
 
-def settled(
+def fixed_point(
     grammar: Grammar, value_of: Callable[[Node, Mapping[str, Value]], Value | None]
 ) -> dict[str, Value]:
     """Return a value for each rule that has one, found from those of the rules that it needs.
 
     `value_of` gets the values known so far; None says that it needs more.
-    Raises: UnenforceableGrammar for rules that are so entangled that the rounds do not suffice.
+    Raises: UnsupportedGrammar for rules that are so entangled that the rounds do not suffice.
     """
     known: dict[str, Value] = {}
     order = list(grammar.rules)
@@ -111,4 +111,4 @@ def settled(
                 known[name] = value
         if known == before:
             return known
-    raise UnenforceableGrammar("rules that are entangled so much")
+    raise UnsupportedGrammar("rules that are entangled so much")

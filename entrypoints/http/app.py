@@ -6,11 +6,11 @@ from litestar import Litestar
 from litestar.di import Provide
 
 from antiphon import __version__
-from antiphon.application.check_ready import CheckReady
-from antiphon.application.models import Models
+from antiphon.application.model.models import Models
+from antiphon.application.runs.readiness import CheckReady
 from antiphon.entrypoints.http.containers import Containers, ContainerServices
 from antiphon.entrypoints.http.conversations import Conversations, ConversationServices
-from antiphon.entrypoints.http.errors import ErrorAnswers
+from antiphon.entrypoints.http.errors import ExceptionHandlers
 from antiphon.entrypoints.http.files import Files, FileServices
 from antiphon.entrypoints.http.forms import FORM_BYTES
 from antiphon.entrypoints.http.health import Health
@@ -20,7 +20,7 @@ from antiphon.entrypoints.http.openapi import openapi_config
 from antiphon.entrypoints.http.responses import Responses, Services
 from antiphon.entrypoints.http.vector_store_files import FileBatches, VectorStoreFiles
 from antiphon.entrypoints.http.vector_stores import VectorStores, VectorStoreServices
-from antiphon.entrypoints.http.websocket import converse
+from antiphon.entrypoints.http.websocket import handle_websocket
 
 
 def create_app(
@@ -41,7 +41,7 @@ def create_app(
     return Litestar(
         route_handlers=[
             Responses,
-            converse,
+            handle_websocket,
             Conversations,
             Files,
             Containers,
@@ -63,7 +63,7 @@ def create_app(
             "needs_keys": Provide(lambda: needs_keys, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },
-        exception_handlers=ErrorAnswers(
+        exception_handlers=ExceptionHandlers(
             dialect=services.options.dialect, stacks=error_stacks
         ).handlers,
         openapi_config=openapi_config(__version__),

@@ -15,12 +15,12 @@ from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.application.keys import FindTenant
+from antiphon.application.resources.keys import FindTenant
 from antiphon.domain import errors as er
-from antiphon.entrypoints.http.answers import send_json
-from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or
-from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_json, told
-from antiphon.entrypoints.http.requests import answer_headers, sent
+from antiphon.entrypoints.http.asgi_responses import send_json
+from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
+from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_json
+from antiphon.entrypoints.http.requests import header_values, response_headers
 
 logger = logging.getLogger("antiphon.auth")
 
@@ -66,7 +66,7 @@ class Authentication:
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> Receive:
         """Write down the tenant, and return what the app reads from. Raises: AntiphonError."""
-        hosts = sent(scope, b"host")
+        hosts = header_values(scope, b"host")
         if len(hosts) > 1 or not all(map(_HOST.fullmatch, hosts)):
             raise er.RequestError("The header 'Host' is malformed.", code="invalid_value")
         if scope["path"] in PUBLIC:
@@ -104,7 +104,7 @@ class Authentication:
         assert self._find_tenant is not None
         try:
             return await self._find_tenant(key) == tenant
-        except er.KeysUnreadable:
+        except er.KeysUnavailable:
             # It was known when the connection began, and what runs on it would be lost for nothing.
             return True
 
@@ -113,9 +113,9 @@ class Authentication:
             logger.error("an API key could not be checked", exc_info=exc)
         scope.setdefault("state", {})
         asked: ASGIConnection[Any, Any, Any, Any] = ASGIConnection(scope)
-        status, message, param, code = told(exc)
-        body = error_json(status, message, param, code, dialect_or(self._dialect, asked))
-        headers = answer_headers(asked)
+        status, message, param, code = error_fields(exc)
+        body = error_json(status, message, param, code, dialect_or_default(self._dialect, asked))
+        headers = response_headers(asked)
         if status == 401:
             headers["www-authenticate"] = "Bearer"
         if status == 503:
@@ -125,7 +125,7 @@ class Authentication:
 
 def _key(scope: Scope) -> str:
     """Return the key that a request bears. Raises: Unauthenticated."""
-    given = sent(scope, b"authorization")
+    given = header_values(scope, b"authorization")
     if not given:
         raise er.Unauthenticated(
             "You did not provide an API key. Send it in the header 'Authorization: Bearer KEY'."

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.pauses import in_turn
-from antiphon.domain.decoding import Decoded, decode_any, decode_request
+from antiphon.application.support.threads import run_in_thread
+from antiphon.domain.decoding import DecodedRequest, decode_any, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
-from antiphon.domain.mcp import redacted
+from antiphon.domain.mcp import redact_secrets
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.requests import HttpRequest, header
 
@@ -45,26 +45,26 @@ async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
             f"Send the request as 'application/json', not as {kind[:100]!r}."
         )
     body = await _received(request, limits.max_bytes)
-    await in_turn(len(body), check_shape, body, limits)
+    await run_in_thread(len(body), check_complexity, body, limits)
     return body
 
 
 def decode_body(
     body: bytes, *, strict: bool, envelope: frozenset[str] = frozenset()
-) -> Decoded[CreateResponse]:
+) -> DecodedRequest[CreateResponse]:
     """Read a request to create; `envelope` are fields that the transport adds to it.
 
     Raises: RequestError, also for an unknown field if `strict`.
     """
     decoded = decode_request(body)
     unknown = tuple(name for name in decoded.unknown if name not in envelope)
-    decoded = Decoded(request=decoded.request, unknown=unknown)
+    decoded = DecodedRequest(request=decoded.request, unknown=unknown)
     if strict:
-        refuse_unknown(decoded)
+        reject_unknown_fields(decoded)
     return decoded
 
 
-def as_logged(body: bytes) -> str:
+def redact_body(body: bytes) -> str:
     """Return a body that was read, without the secrets of the MCP servers that it names."""
     return msgspec.json.encode(_without_secrets(decode_any(body))).decode()
 
@@ -73,11 +73,11 @@ def _without_secrets(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_secrets(each) for each in value]
     if isinstance(value, dict):
-        return {name: _without_secrets(each) for name, each in redacted(value).items()}
+        return {name: _without_secrets(each) for name, each in redact_secrets(value).items()}
     return value
 
 
-def refuse_unknown(decoded: Decoded[Any]) -> None:
+def reject_unknown_fields(decoded: DecodedRequest[Any]) -> None:
     """Raises: RequestError for the first field that the API does not have."""
     for name in decoded.unknown:
         raise RequestError(f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter")
@@ -106,10 +106,10 @@ def _too_large(max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(f"The request body has more than {max_bytes} bytes.")
 
 
-def check_shape(body: bytes, limits: BodyLimits) -> None:
+def check_complexity(body: bytes, limits: BodyLimits) -> None:
     """Raises: RequestError when the body is too deep or has too many values.
 
-    >>> check_shape(b'{"a": "[[[["}', BodyLimits(max_depth=1))
+    >>> check_complexity(b'{"a": "[[[["}', BodyLimits(max_depth=1))
     """
     opened = body.count(b"[") + body.count(b"{")
     if opened <= limits.max_depth and body.count(b",") <= limits.max_nodes:

@@ -4,53 +4,53 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from litestar import Controller, delete, get, post
+from litestar import Controller, handlers
 from litestar.datastructures import UploadFile
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.containers import (
-    AddContainerFile,
+from antiphon.application.resources.containers import (
+    ContainerList,
+    CreateContainer,
+    CreateContainerFile,
     DeleteContainerFile,
     FindContainer,
     GetContainerFile,
+    GetContainerFileContent,
     ListContainerFiles,
     ListContainers,
-    MakeContainer,
-    Part,
-    ReadContainerFile,
     shown,
 )
-from antiphon.application.pauses import in_turn
-from antiphon.domain.decoding import Decoded, decode_as
+from antiphon.application.support.threads import run_in_thread
+from antiphon.domain.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.errors import missing_parameter
 from antiphon.domain.request import NewContainer, NewContainerFile
-from antiphon.entrypoints.http.answers import JsonAnswer, PiecesAnswer
-from antiphon.entrypoints.http.bodies import read_body, refuse_unknown
-from antiphon.entrypoints.http.files import attachment, plain_name
+from antiphon.entrypoints.http.asgi_responses import JsonResponse, StreamedFile
+from antiphon.entrypoints.http.bodies import read_body, reject_unknown_fields
+from antiphon.entrypoints.http.files import attachment_headers, sanitize_filename
 from antiphon.entrypoints.http.forms import check_parts, read_form
-from antiphon.entrypoints.http.lists import After, InOrder, Limit
 from antiphon.entrypoints.http.openapi import A_FILE, BYTES, form_of, json_of, operation
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header, tenant_of
+from antiphon.entrypoints.http.pagination import After, Limit, Order
+from antiphon.entrypoints.http.requests import HttpRequest, header, response_headers, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 
 B = TypeVar("B", bound=Struct)
 
-KNOWN = frozenset({"file", "file_id"})
+FORM_FIELDS = frozenset({"file", "file_id"})
 
 
 class ContainerServices(Struct, frozen=True, kw_only=True):
     """What the handlers of this controller call."""
 
-    make: MakeContainer
+    create: CreateContainer
     find: FindContainer
     list: ListContainers
-    add_file: AddContainerFile
+    add_file: CreateContainerFile
     list_files: ListContainerFiles
     get_file: GetContainerFile
-    read_file: ReadContainerFile
+    read_file: GetContainerFileContent
     delete_file: DeleteContainerFile
     options: HttpOptions
 
@@ -64,7 +64,7 @@ class Containers(Controller):
     path = "/v1/containers"
     tags = ("Containers",)
 
-    @post(
+    @handlers.post(
         summary="Make a container",
         operation_class=operation("The container.", takes="NewContainer", gives="Container"),
         status_code=200,
@@ -72,51 +72,51 @@ class Containers(Controller):
     async def create(self, request: HttpRequest, containers: Services) -> ASGIApp:
         """It begins with copies of the files that are named, and ends when it was not used."""
         decoded = await _decoded(request, NewContainer, containers.options)
-        made = await containers.make(tenant_of(request), decoded.request)
-        return JsonAnswer(made, answer_headers(request, decoded.unknown))
+        made = await containers.create(tenant_of(request), decoded.request)
+        return JsonResponse(made, response_headers(request, decoded.unknown))
 
-    @get(
+    @handlers.get(
         summary="List containers",
         operation_class=operation("A page of containers.", gives="ContainerList"),
     )
-    async def index(
+    async def list(
         self,
         request: HttpRequest,
         containers: Services,
         after: After = None,
         limit: Limit = 20,
-        order: InOrder = "desc",
+        order: Order = "desc",
         name: FromQuery[str | None] = None,
     ) -> ASGIApp:
         part = containers.list(tenant_of(request), after=after, limit=limit, order=order, name=name)
-        return JsonAnswer(_as_list(part), answer_headers(request))
+        return JsonResponse(_as_list(part), response_headers(request))
 
-    @get(
+    @handlers.get(
         "/{container_id:str}",
         summary="Retrieve a container",
         operation_class=operation("The container.", gives="Container"),
     )
-    async def one(
+    async def get(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
         found = containers.find(tenant_of(request), container_id)
-        return JsonAnswer(shown(found), answer_headers(request))
+        return JsonResponse(shown(found), response_headers(request))
 
-    @delete(
+    @handlers.delete(
         "/{container_id:str}",
         summary="End a container",
         operation_class=operation("It is deleted.", gives="Deleted"),
         status_code=200,
     )
-    async def remove(
+    async def delete(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
         """Its files are gone, and what runs in it is ended."""
         await containers.find(tenant_of(request), container_id).aclose()
         answer = {"id": container_id, "object": "container.deleted", "deleted": True}
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{container_id:str}/files",
         summary="Put a file into a container",
         operation_class=operation(
@@ -134,9 +134,9 @@ class Containers(Controller):
         added = await containers.add_file(
             tenant_of(request), container_id, file_id=file_id, name=name, content=content
         )
-        return JsonAnswer(added, answer_headers(request))
+        return JsonResponse(added, response_headers(request))
 
-    @get(
+    @handlers.get(
         "/{container_id:str}/files",
         summary="List a container's files",
         operation_class=operation("A page of files.", gives="ContainerFileList"),
@@ -148,20 +148,20 @@ class Containers(Controller):
         container_id: FromPath[str],
         after: After = None,
         limit: Limit = 20,
-        order: InOrder = "desc",
+        order: Order = "desc",
     ) -> ASGIApp:
         """Those of the user, and those that code and commands have written, 1000 at most."""
         part = await containers.list_files(
             tenant_of(request), container_id, after=after, limit=limit, order=order
         )
-        return JsonAnswer(_as_list(part), answer_headers(request))
+        return JsonResponse(_as_list(part), response_headers(request))
 
-    @get(
+    @handlers.get(
         "/{container_id:str}/files/{file_id:str}",
         summary="Retrieve a file's description",
         operation_class=operation("The file.", gives="ContainerFile"),
     )
-    async def one_file(
+    async def get_file(
         self,
         request: HttpRequest,
         containers: Services,
@@ -169,9 +169,9 @@ class Containers(Controller):
         file_id: FromPath[str],
     ) -> ASGIApp:
         found = await containers.get_file(tenant_of(request), container_id, file_id)
-        return JsonAnswer(found, answer_headers(request))
+        return JsonResponse(found, response_headers(request))
 
-    @get(
+    @handlers.get(
         "/{container_id:str}/files/{file_id:str}/content",
         summary="Retrieve a file's content",
         operation_class=operation("The content.", gives=BYTES),
@@ -184,15 +184,15 @@ class Containers(Controller):
         file_id: FromPath[str],
     ) -> ASGIApp:
         name, pieces = await containers.read_file(tenant_of(request), container_id, file_id)
-        return PiecesAnswer(pieces, {**attachment(name), **answer_headers(request)})
+        return StreamedFile(pieces, {**attachment_headers(name), **response_headers(request)})
 
-    @delete(
+    @handlers.delete(
         "/{container_id:str}/files/{file_id:str}",
         summary="Delete a file",
         operation_class=operation("It is deleted.", gives="Deleted"),
         status_code=200,
     )
-    async def remove_file(
+    async def delete_file(
         self,
         request: HttpRequest,
         containers: Services,
@@ -201,7 +201,7 @@ class Containers(Controller):
     ) -> ASGIApp:
         await containers.delete_file(tenant_of(request), container_id, file_id)
         answer = {"id": file_id, "object": "container.file.deleted", "deleted": True}
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
 
 async def _file(request: HttpRequest, options: HttpOptions) -> tuple[str | None, str, bytes]:
@@ -212,10 +212,10 @@ async def _file(request: HttpRequest, options: HttpOptions) -> tuple[str | None,
         return decoded.request.file_id, "", b""
     form = await read_form(request)
     try:
-        check_parts(form, KNOWN)
+        check_parts(form, FORM_FIELDS)
         file, file_id = form.get("file"), form.get("file_id")
         if isinstance(file, UploadFile):
-            return None, plain_name(file.filename), await file.read()
+            return None, sanitize_filename(file.filename), await file.read()
         if isinstance(file_id, str):
             return file_id, "", b""
     finally:
@@ -223,15 +223,15 @@ async def _file(request: HttpRequest, options: HttpOptions) -> tuple[str | None,
     raise missing_parameter("file")
 
 
-async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:
+async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> DecodedRequest[B]:
     body = await read_body(request, options.limits)
-    decoded = await in_turn(len(body), decode_as, body, kind)
+    decoded = await run_in_thread(len(body), decode_request_body, body, kind)
     if options.strict_unknown_fields:
-        refuse_unknown(decoded)
+        reject_unknown_fields(decoded)
     return decoded
 
 
-def _as_list(part: Part[dict[str, Any]]) -> dict[str, Any]:
+def _as_list(part: ContainerList[dict[str, Any]]) -> dict[str, Any]:
     return {
         "object": "list",
         "data": part.data,

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from functools import partial
 
-from litestar import Controller, delete, get, post
+from litestar import Controller, handlers
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.conversations import (
-    AddItems,
+from antiphon.application.ports import Seal
+from antiphon.application.resources.conversations import (
     CreateConversation,
+    CreateItems,
     DeleteConversation,
+    DeleteItem,
     GetConversation,
     GetItem,
     ListItems,
-    RemoveItem,
     UpdateConversation,
 )
-from antiphon.application.paging import Cut
-from antiphon.application.turns import Seal
+from antiphon.application.support.paging import PageQuery
+from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
-from antiphon.domain.visible import Visible
-from antiphon.entrypoints.http.answers import JsonAnswer
-from antiphon.entrypoints.http.json_bodies import decoded_body
-from antiphon.entrypoints.http.lists import (
+from antiphon.entrypoints.http.asgi_responses import JsonResponse
+from antiphon.entrypoints.http.json_bodies import read_json
+from antiphon.entrypoints.http.openapi import operation
+from antiphon.entrypoints.http.pagination import (
     After,
     Include,
     IncludePlain,
-    InOrder,
     Limit,
+    Order,
     as_list,
     view_of,
 )
-from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.requests import (
     HttpRequest,
-    answer_headers,
+    response_headers,
     tenant_of,
 )
 from antiphon.entrypoints.http.responses import HttpOptions
@@ -51,10 +51,10 @@ class ConversationServices(Struct, frozen=True, kw_only=True):
     get: GetConversation
     update: UpdateConversation
     delete: DeleteConversation
-    add_items: AddItems
+    add_items: CreateItems
     list_items: ListItems
     get_item: GetItem
-    remove_item: RemoveItem
+    remove_item: DeleteItem
     seal: Seal
     options: HttpOptions
 
@@ -68,7 +68,7 @@ class Conversations(Controller):
     path = "/v1/conversations"
     tags = ("Conversations",)
 
-    @post(
+    @handlers.post(
         summary="Create a conversation",
         operation_class=operation(
             "The conversation.", takes="NewConversation", takes_always=False, gives="Conversation"
@@ -77,22 +77,22 @@ class Conversations(Controller):
     )
     async def create(self, request: HttpRequest, conversations: Services) -> ASGIApp:
         """It may begin with up to 20 items."""
-        decoded = await decoded_body(request, NewConversation, conversations.options)
+        decoded = await read_json(request, NewConversation, conversations.options)
         created = await conversations.create(tenant_of(request), decoded.request)
-        return JsonAnswer(created, answer_headers(request, decoded.unknown))
+        return JsonResponse(created, response_headers(request, decoded.unknown))
 
-    @get(
+    @handlers.get(
         "/{conversation_id:str}",
         summary="Retrieve a conversation",
         operation_class=operation("The conversation.", gives="Conversation"),
     )
-    async def retrieve(
+    async def get(
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
         found = await conversations.get(tenant_of(request), conversation_id)
-        return JsonAnswer(found, answer_headers(request))
+        return JsonResponse(found, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{conversation_id:str}",
         summary="Replace a conversation's metadata",
         operation_class=operation("The conversation.", takes="NewMetadata", gives="Conversation"),
@@ -101,25 +101,25 @@ class Conversations(Controller):
     async def update(
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
-        decoded = await decoded_body(request, NewMetadata, conversations.options)
+        decoded = await read_json(request, NewMetadata, conversations.options)
         updated = await conversations.update(tenant_of(request), conversation_id, decoded.request)
-        return JsonAnswer(updated, answer_headers(request, decoded.unknown))
+        return JsonResponse(updated, response_headers(request, decoded.unknown))
 
-    @delete(
+    @handlers.delete(
         "/{conversation_id:str}",
         summary="Delete a conversation",
         operation_class=operation("It is deleted.", gives="Deleted"),
         status_code=200,
     )
-    async def remove(
+    async def delete(
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
         """Responses that were made in it keep the items that they brought."""
         await conversations.delete(tenant_of(request), conversation_id)
         answer = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{conversation_id:str}/items",
         summary="Add items to a conversation",
         operation_class=operation("The items that were added.", takes="NewItems", gives="ItemList"),
@@ -135,11 +135,11 @@ class Conversations(Controller):
     ) -> ASGIApp:
         """Answer with the list of what was added, up to 20 items at once."""
         view = _view(request, conversations, include_bracketed, include_plain)
-        decoded = await decoded_body(request, NewItems, conversations.options)
+        decoded = await read_json(request, NewItems, conversations.options)
         page = await conversations.add_items(tenant_of(request), conversation_id, decoded.request)
-        return JsonAnswer(as_list(page, view), answer_headers(request, decoded.unknown))
+        return JsonResponse(as_list(page, view), response_headers(request, decoded.unknown))
 
-    @get(
+    @handlers.get(
         "/{conversation_id:str}/items",
         summary="List a conversation's items",
         operation_class=operation("A page of its items.", gives="ItemList"),
@@ -153,19 +153,19 @@ class Conversations(Controller):
         include_plain: IncludePlain = None,
         after: After = None,
         limit: Limit = 20,
-        order: InOrder = "desc",
+        order: Order = "desc",
     ) -> ASGIApp:
         view = _view(request, conversations, include_bracketed, include_plain)
-        cut = Cut(after=after, limit=limit, order=order)
+        cut = PageQuery(after=after, limit=limit, order=order)
         page = await conversations.list_items(tenant_of(request), conversation_id, cut)
-        return JsonAnswer(as_list(page, view), answer_headers(request))
+        return JsonResponse(as_list(page, view), response_headers(request))
 
-    @get(
+    @handlers.get(
         "/{conversation_id:str}/items/{item_id:str}",
         summary="Retrieve one item",
         operation_class=operation("The item.", gives="Item"),
     )
-    async def retrieve_item(
+    async def get_item(
         self,
         request: HttpRequest,
         conversations: Services,
@@ -176,15 +176,15 @@ class Conversations(Controller):
     ) -> ASGIApp:
         view = _view(request, conversations, include_bracketed, include_plain)
         item = await conversations.get_item(tenant_of(request), conversation_id, item_id)
-        return JsonAnswer(view.raw(item.raw), answer_headers(request))
+        return JsonResponse(view.raw(item.raw), response_headers(request))
 
-    @delete(
+    @handlers.delete(
         "/{conversation_id:str}/items/{item_id:str}",
         summary="Take an item out of a conversation",
         operation_class=operation("The conversation.", gives="Conversation"),
         status_code=200,
     )
-    async def remove_item(
+    async def delete_item(
         self,
         request: HttpRequest,
         conversations: Services,
@@ -193,10 +193,10 @@ class Conversations(Controller):
     ) -> ASGIApp:
         """Answer with the conversation."""
         conversation = await conversations.remove_item(tenant_of(request), conversation_id, item_id)
-        return JsonAnswer(conversation, answer_headers(request))
+        return JsonResponse(conversation, response_headers(request))
 
 
 def _view(
     request: HttpRequest, conversations: ConversationServices, *given: list[str] | None
-) -> Visible:
+) -> IncludeFilter:
     return view_of(*given, seal=partial(conversations.seal, tenant_of(request)))

@@ -1,4 +1,5 @@
-"""Where OpenAI's API and Open Responses differ on the wire (api_surface 10): one table.
+"""Where OpenAI's API and Open Responses differ on the wire
+(docs/reference/api.md#dialects): one table.
 
 Everything inside speaks OpenAI's names. A dialect is put on at the very edge, when an event, an
 answer or an error becomes JSON; the log and the store know of none.
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.compact_conversation import CompactedWindow
+from antiphon.application.responses.compact import CompactedWindow
 from antiphon.domain import events as e
 from antiphon.domain.errors import RequestError
 from antiphon.domain.response import Response
@@ -107,7 +108,7 @@ OPEN_RESPONSES = Dialect(
 DIALECTS: Mapping[str, Dialect] = {each.name: each for each in (OPENAI, OPEN_RESPONSES)}
 
 
-def dialect_or(default: Dialect, request: Connection) -> Dialect:
+def dialect_or_default(default: Dialect, request: Connection) -> Dialect:
     """Return the dialect that the request's header names, or the default."""
     return DIALECTS.get(header(request, HEADER.encode()), default)
 

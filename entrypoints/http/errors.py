@@ -1,4 +1,4 @@
-"""Errors as the API shows them (api_surface 8): one table from exception to status, one shape.
+"""Errors as the API shows them: one table from exception to status, one shape.
 
 Nothing that a client sends ends as a 5xx; what does is our fault or the engine's.
 """
@@ -21,8 +21,8 @@ from msgspec import UNSET, UnsetType
 
 from antiphon.domain import errors as er
 from antiphon.entrypoints.http import signposts
-from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header, is_accepted
+from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
+from antiphon.entrypoints.http.requests import HttpRequest, header, is_accepted, response_headers
 
 logger = logging.getLogger("antiphon.http")
 
@@ -34,13 +34,13 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.QueueFull: 429,
     er.QuotaExceeded: 429,
     er.TooManyRequests: 503,
-    er.ServerStops: 503,
-    er.RepeatPending: 503,
+    er.ServerShuttingDown: 503,
+    er.IdempotencyKeyInUse: 503,
     er.EmbeddingsError: 503,
     er.RequestError: 400,
     er.EngineDead: 503,
     er.EngineError: 500,
-    er.KeysUnreadable: 503,
+    er.KeysUnavailable: 503,
     er.StoreError: 500,
     er.AntiphonError: 500,
 }
@@ -49,7 +49,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
 RETRY_LATER = (429, 503)
 HEADERS: Mapping[type[Exception], Mapping[str, str]] = {
     # The next request of this connection is better sent to another server.
-    er.ServerStops: {"connection": "close"},
+    er.ServerShuttingDown: {"connection": "close"},
     # Clients would send it again because of its status, to no avail.
     er.QuotaExceeded: {"x-should-retry": "false"},
 }
@@ -90,11 +90,11 @@ def error_json(
     return msgspec.json.encode({"error": error_body(status, message, param, code, dialect)})
 
 
-def told(exc: Exception) -> tuple[int, str, str | None, str | None]:
+def error_fields(exc: Exception) -> tuple[int, str, str | None, str | None]:
     """Return what a client is told of an error: status, message, param and code."""
     if not isinstance(exc, er.AntiphonError):
         return 500, "The server had an error.", None, "server_error"
-    if isinstance(exc, er.StoreError) and not isinstance(exc, er.KeysUnreadable):
+    if isinstance(exc, er.StoreError) and not isinstance(exc, er.KeysUnavailable):
         return STATUS[er.StoreError], STORE_FAILED, None, "server_error"
     status = next(status for kind, status in STATUS.items() if isinstance(exc, kind))
     if isinstance(exc, er.RequestError):
@@ -103,7 +103,7 @@ def told(exc: Exception) -> tuple[int, str, str | None, str | None]:
     return status, str(exc), None, "server_error"
 
 
-class ErrorAnswers:
+class ExceptionHandlers:
     """The app's exception handlers; `stacks` logs the stack of every error that is answered."""
 
     def __init__(self, *, dialect: Dialect = OPENAI, stacks: bool = False) -> None:
@@ -113,14 +113,14 @@ class ErrorAnswers:
     @property
     def handlers(self) -> dict[Any, Any]:
         return {
-            er.AntiphonError: self.ours,
+            er.AntiphonError: self.handle_antiphon_error,
             HTTPException: self.of_framework,
             Exception: self.unexpected,
         }
 
-    def ours(self, request: HttpRequest, exc: er.AntiphonError) -> Response[bytes]:
+    def handle_antiphon_error(self, request: HttpRequest, exc: er.AntiphonError) -> Response[bytes]:
         self._log(request, exc)
-        return self._answer(request, *told(exc), HEADERS.get(type(exc)))
+        return self._answer(request, *error_fields(exc), HEADERS.get(type(exc)))
 
     def of_framework(self, request: HttpRequest, exc: HTTPException) -> Response[bytes]:
         self._log(request, exc)
@@ -141,7 +141,7 @@ class ErrorAnswers:
 
     def unexpected(self, request: HttpRequest, exc: Exception) -> Response[bytes]:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=exc)
-        return self._answer(request, *told(exc))
+        return self._answer(request, *error_fields(exc))
 
     def _answer(
         self,
@@ -152,14 +152,14 @@ class ErrorAnswers:
         code: str | None,
         headers: Mapping[str, str] | None = None,
     ) -> Response[bytes]:
-        sent = {**(headers or {}), **answer_headers(request)}
+        sent = {**(headers or {}), **response_headers(request)}
         if is_accepted(request):
             sent["x-should-retry"] = "false"
         if status in RETRY_LATER and "x-should-retry" not in sent:
             sent["retry-after"] = str(RETRY_AFTER_S)
         return Response(
             # A wrong name of a dialect is an error itself, and is told like any other.
-            error_json(status, message, param, code, dialect_or(self._dialect, request)),
+            error_json(status, message, param, code, dialect_or_default(self._dialect, request)),
             status_code=status,
             media_type="application/json",
             headers=sent,

@@ -5,31 +5,37 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from litestar import Controller, delete, get, post
+from litestar import Controller, handlers
 from litestar.datastructures import UploadFile
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.files import AddFile, DeleteFile, GetFile, ListFiles, ReadFile
 from antiphon.application.ports import StoredFile
+from antiphon.application.resources.files import (
+    CreateFile,
+    DeleteFile,
+    GetFile,
+    GetFileContent,
+    ListFiles,
+)
 from antiphon.domain.errors import missing_parameter
-from antiphon.entrypoints.http.answers import JsonAnswer, PiecesAnswer
+from antiphon.entrypoints.http.asgi_responses import JsonResponse, StreamedFile
 from antiphon.entrypoints.http.forms import check_parts, read_form
 from antiphon.entrypoints.http.openapi import A_FILE, A_STRING, BYTES, form_of, operation
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
+from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 
-KNOWN = frozenset({"file", "purpose"})
+FORM_FIELDS = frozenset({"file", "purpose"})
 
 
 class FileServices(Struct, frozen=True, kw_only=True):
     """What the handlers of this controller call."""
 
-    add: AddFile
+    add: CreateFile
     list: ListFiles
     get: GetFile
-    read: ReadFile
+    read: GetFileContent
     delete: DeleteFile
 
 
@@ -39,14 +45,14 @@ class Files(Controller):
     path = "/v1/files"
     tags = ("Files",)
 
-    @post(
+    @handlers.post(
         summary="Upload a file",
         operation_class=operation(
             "The file.", takes=form_of(file=A_FILE, purpose=A_STRING), gives="File"
         ),
         status_code=200,
     )
-    async def upload(
+    async def create(
         self, request: HttpRequest, file_services: NamedDependency[FileServices]
     ) -> ASGIApp:
         """A form (`multipart/form-data`) with `file` and `purpose`."""
@@ -55,16 +61,18 @@ class Files(Controller):
             file, purpose = _fields(form)
             added = await file_services.add(
                 tenant_of(request),
-                filename=plain_name(file.filename),
+                filename=sanitize_filename(file.filename),
                 purpose=purpose,
                 content=await file.read(),
             )
         finally:
             await form.close()
-        return JsonAnswer(_shown(added), answer_headers(request))
+        return JsonResponse(_shown(added), response_headers(request))
 
-    @get(summary="List files", operation_class=operation("A page of files.", gives="FileList"))
-    async def index(
+    @handlers.get(
+        summary="List files", operation_class=operation("A page of files.", gives="FileList")
+    )
+    async def list(
         self,
         request: HttpRequest,
         file_services: NamedDependency[FileServices],
@@ -76,7 +84,7 @@ class Files(Controller):
         page = await file_services.list(
             tenant_of(request), after=after, limit=limit, order=order, purpose=purpose
         )
-        return JsonAnswer(
+        return JsonResponse(
             {
                 "object": "list",
                 "data": [_shown(file) for file in page.files],
@@ -84,25 +92,25 @@ class Files(Controller):
                 "last_id": page.files[-1].id if page.files else None,
                 "has_more": page.has_more,
             },
-            answer_headers(request),
+            response_headers(request),
         )
 
-    @get(
+    @handlers.get(
         "/{file_id:str}",
         summary="Retrieve a file's description",
         operation_class=operation("The file.", gives="File"),
     )
-    async def one(
+    async def get(
         self,
         request: HttpRequest,
         file_services: NamedDependency[FileServices],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        return JsonAnswer(
-            _shown(await file_services.get(tenant_of(request), file_id)), answer_headers(request)
+        return JsonResponse(
+            _shown(await file_services.get(tenant_of(request), file_id)), response_headers(request)
         )
 
-    @get(
+    @handlers.get(
         "/{file_id:str}/content",
         summary="Retrieve a file's content",
         operation_class=operation("The content.", gives=BYTES),
@@ -114,10 +122,10 @@ class Files(Controller):
         file_id: FromPath[str],
     ) -> ASGIApp:
         file, pieces = await file_services.read(tenant_of(request), file_id)
-        headers = {**attachment(file.filename), "content-length": str(file.bytes)}
-        return PiecesAnswer(pieces, {**headers, **answer_headers(request)})
+        headers = {**attachment_headers(file.filename), "content-length": str(file.bytes)}
+        return StreamedFile(pieces, {**headers, **response_headers(request)})
 
-    @delete(
+    @handlers.delete(
         "/{file_id:str}",
         summary="Delete a file",
         operation_class=operation("It is deleted.", gives="Deleted"),
@@ -131,11 +139,11 @@ class Files(Controller):
     ) -> ASGIApp:
         await file_services.delete(tenant_of(request), file_id)
         answer = {"id": file_id, "object": "file", "deleted": True}
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
 
 def _fields(form: Any) -> tuple[UploadFile, str]:
-    check_parts(form, KNOWN)
+    check_parts(form, FORM_FIELDS)
     file, purpose = form.get("file"), form.get("purpose")
     if not isinstance(file, UploadFile):
         raise missing_parameter("file")
@@ -144,7 +152,7 @@ def _fields(form: Any) -> tuple[UploadFile, str]:
     return file, purpose
 
 
-def attachment(filename: str) -> dict[str, str]:
+def attachment_headers(filename: str) -> dict[str, str]:
     """Return the headers of a file's content.
 
     A browser never shows it as a page of this server: it is what somebody uploaded.
@@ -156,7 +164,7 @@ def attachment(filename: str) -> dict[str, str]:
     }
 
 
-def plain_name(filename: str) -> str:
+def sanitize_filename(filename: str) -> str:
     """Return the name without folders and control characters: it is shown, never opened."""
     last = filename.replace("\\", "/").rpartition("/")[2]
     return "".join(char for char in last if char.isprintable())[:255] or "file"

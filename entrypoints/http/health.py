@@ -7,7 +7,7 @@ from __future__ import annotations
 from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 
-from antiphon.application.check_ready import CheckReady
+from antiphon.application.runs.readiness import CheckReady
 from antiphon.entrypoints.http.openapi import operation
 
 

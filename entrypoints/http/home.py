@@ -7,10 +7,10 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 
 from antiphon import __version__
-from antiphon.application.models import Models
+from antiphon.application.model.models import Models
 from antiphon.entrypoints.first_request import curl_line, python_lines
 from antiphon.entrypoints.http import openapi, pages
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, header
+from antiphon.entrypoints.http.requests import HttpRequest, header, response_headers
 
 ANY_MODEL = "MODEL"
 """In the example of a server that tells only those with a key which models it has."""
@@ -38,5 +38,5 @@ async def home(
     return Response(
         page,
         media_type="text/html",
-        headers={**pages.HEADERS, "vary": "accept", **answer_headers(request)},
+        headers={**pages.HEADERS, "vary": "accept", **response_headers(request)},
     )

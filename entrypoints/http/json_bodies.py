@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from antiphon.application.pauses import in_turn
-from antiphon.domain.decoding import Decoded, decode_as
-from antiphon.entrypoints.http.bodies import as_logged, read_body, refuse_unknown
+from antiphon.application.support.threads import run_in_thread
+from antiphon.domain.decoding import DecodedRequest, decode_request_body
+from antiphon.entrypoints.http.bodies import read_body, redact_body, reject_unknown_fields
 from antiphon.entrypoints.http.requests import HttpRequest, request_id
 from antiphon.entrypoints.http.responses import HttpOptions
 
@@ -17,12 +17,12 @@ logger = logging.getLogger("antiphon.requests")
 B = TypeVar("B", bound=Struct)
 
 
-async def decoded_body(request: HttpRequest, kind: type[B], options: HttpOptions) -> Decoded[B]:
+async def read_json(request: HttpRequest, kind: type[B], options: HttpOptions) -> DecodedRequest[B]:
     """Raises: RequestError."""
     body = await read_body(request, options.limits)
-    decoded = await in_turn(len(body), decode_as, body, kind)
+    decoded = await run_in_thread(len(body), decode_request_body, body, kind)
     if options.strict_unknown_fields:
-        refuse_unknown(decoded)
+        reject_unknown_fields(decoded)
     if options.log_requests:
-        logger.info("request %s: %s", request_id(request), as_logged(body))
+        logger.info("request %s: %s", request_id(request), redact_body(body))
     return decoded

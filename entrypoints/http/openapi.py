@@ -27,8 +27,8 @@ from litestar.openapi.spec import (
     SecurityScheme,
 )
 
-from antiphon.application import repeats
-from antiphon.application.compact_conversation import CompactedWindow
+from antiphon.application.responses import idempotency
+from antiphon.application.responses.compact import CompactedWindow
 from antiphon.domain import vector_stores as v
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.events import EVENT_TYPES
@@ -141,7 +141,7 @@ EVENTS: Content = {
 """The events of a response, where `stream` is true."""
 
 IDEMPOTENCY_KEY = Parameter(
-    name=repeats.HEADER,
+    name=idempotency.HEADER,
     param_in="header",
     required=False,
     description="The same key and body give the same response for a day: nothing runs twice.",

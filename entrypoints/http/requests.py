@@ -22,7 +22,7 @@ MAX_IGNORED = 1000
 TRACE_HEADERS = ("traceparent", "tracestate")
 
 
-def sent(scope: Scope, name: bytes) -> list[bytes]:
+def header_values(scope: Scope, name: bytes) -> list[bytes]:
     """Return what was sent under the name of a header, each time, be it empty."""
     return [value for key, value in scope["headers"] if key == name]
 
@@ -67,8 +67,9 @@ def trace_headers(request: Connection) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def answer_headers(request: Connection, ignored: Sequence[str] = ()) -> dict[str, str]:
-    """Return the headers of an answer; `ignored` are fields that had no effect (decision 9)."""
+def response_headers(request: Connection, ignored: Sequence[str] = ()) -> dict[str, str]:
+    """Return the headers of an answer; `ignored` are fields
+    that had no effect (docs/decisions/0018)."""
     headers = {REQUEST_ID_HEADER: request_id(request)}
     if ignored:
         # Field names are the client's own: only what a header can hold is repeated.

@@ -8,61 +8,62 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
-from litestar import Controller, delete, get, post
+from litestar import Controller, handlers
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.compact_conversation import CompactConversation
-from antiphon.application.count_tokens import CountTokens
-from antiphon.application.create_once import CreateOnce
-from antiphon.application.create_response import CreateResponseService
-from antiphon.application.follow_response import FollowResponse
-from antiphon.application.lanes import LaneLimits
-from antiphon.application.paging import Cut
-from antiphon.application.pauses import in_turn
-from antiphon.application.ports import Batches
-from antiphon.application.repeats import Taken
-from antiphon.application.stored_responses import (
-    CancelResponse,
-    DeleteResponse,
-    GetResponse,
-    ListInputItems,
-)
-from antiphon.application.turns import Seal
-from antiphon.application.until import Moment, Until
-from antiphon.domain.decoding import Decoded
+from antiphon.application.ports import EventBatches, Seal
+from antiphon.application.responses.cancel import CancelResponse
+from antiphon.application.responses.compact import CompactConversation
+from antiphon.application.responses.count_tokens import CountTokens
+from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.delete import DeleteResponse
+from antiphon.application.responses.follow import FollowResponse
+from antiphon.application.responses.get import GetResponse
+from antiphon.application.responses.idempotency import CreateOnce, ExistingResponse
+from antiphon.application.responses.list_input_items import ListInputItems
+from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
+from antiphon.application.support.paging import PageQuery
+from antiphon.application.support.threads import run_in_thread
+from antiphon.application.websocket.lanes import LaneLimits
+from antiphon.domain.decoding import DecodedRequest
 from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.ignored import refuse_ignored
+from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import TERMINAL
-from antiphon.domain.visible import Visible
-from antiphon.domain.without_effect import refuse_without_effect
-from antiphon.entrypoints.http.answers import JsonAnswer, StreamAnswer, WholeAnswer, ended
-from antiphon.entrypoints.http.bodies import BodyLimits, as_logged, decode_body, read_body
+from antiphon.entrypoints.http.asgi_responses import (
+    EventStreamResponse,
+    FinalResponse,
+    JsonResponse,
+    final_response,
+)
+from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, read_body, redact_body
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
-from antiphon.entrypoints.http.heartbeat import Heartbeat
-from antiphon.entrypoints.http.lists import (
+from antiphon.entrypoints.http.idempotency import events_expired, idempotency_key_of
+from antiphon.entrypoints.http.keepalive import KeepAlive
+from antiphon.entrypoints.http.openapi import EVENTS, IDEMPOTENCY_KEY, json_of, operation
+from antiphon.entrypoints.http.pagination import (
     After,
     Include,
     IncludePlain,
-    InOrder,
     Limit,
+    Order,
     as_list,
     view_of,
 )
-from antiphon.entrypoints.http.openapi import EVENTS, IDEMPOTENCY_KEY, json_of, operation
-from antiphon.entrypoints.http.repeats import no_longer_streamed, repeat_of
 from antiphon.entrypoints.http.requests import (
     REPLAYED_HEADER,
     HttpRequest,
     accept,
-    answer_headers,
     request_id,
+    response_headers,
     tenant_of,
     trace_headers,
 )
-from antiphon.entrypoints.http.sse import Telling
+from antiphon.entrypoints.http.sse import ClientEncoder
 
 logger = logging.getLogger("antiphon.requests")
 
@@ -95,9 +96,9 @@ class Services(Struct, frozen=True, kw_only=True):
     delete: DeleteResponse
     cancel: CancelResponse
     input_items: ListInputItems
-    heartbeat: Heartbeat
+    keepalive: KeepAlive
     stopping: asyncio.Event
-    drained: Moment
+    drained: ShutdownSignal
     seal: Seal
     options: HttpOptions
 
@@ -108,7 +109,7 @@ class Responses(Controller):
     path = "/v1/responses"
     tags = ("Responses",)
 
-    @post(
+    @handlers.post(
         summary="Create a response",
         operation_class=operation(
             "The response, or its events if `stream` is true.",
@@ -123,11 +124,11 @@ class Responses(Controller):
         dialect = dialect_of(request, services.options.dialect)
         body, decoded = await self._read(request, services)
         if services.options.log_requests:
-            logger.info("request %s: %s", request_id(request), as_logged(body))
-        telling = Telling.of(decoded.request, dialect)
-        repeat, without_effect = await repeat_of(request, decoded.request, body)
+            logger.info("request %s: %s", request_id(request), redact_body(body))
+        encoder = ClientEncoder.of(decoded.request, dialect)
+        repeat, ignored_fields = await idempotency_key_of(request, decoded.request, body)
         if services.options.strict:
-            refuse_without_effect(without_effect)
+            refuse_ignored(ignored_fields)
         created = await services.create_once(
             decoded.request,
             repeat,
@@ -136,26 +137,26 @@ class Responses(Controller):
             trace_headers=trace_headers(request),
             strict=services.options.strict,
         )
-        if isinstance(created, Taken):
-            headers = {**answer_headers(request, decoded.unknown), REPLAYED_HEADER: "true"}
+        if isinstance(created, ExistingResponse):
+            headers = {**response_headers(request, decoded.unknown), REPLAYED_HEADER: "true"}
             return await self._again(
-                tenant_of(request), created.response_id, decoded.request, headers, services, telling
+                tenant_of(request), created.response_id, decoded.request, headers, services, encoder
             )
         if repeat is None:
             accept(request)
-        headers = answer_headers(request, (*created.ignored, *without_effect, *decoded.unknown))
+        headers = response_headers(request, (*created.ignored, *ignored_fields, *decoded.unknown))
         events = created.events
         if created.outlives_client:
-            events = Until(events, services.drained)
+            events = UntilShutdown(events, services.drained)
         if decoded.request.stream:
-            return self._stream(events, headers, services, telling, leave=created.leave)
+            return self._stream(events, headers, services, encoder, leave=created.leave)
         if created.background:
             # As it was saved: a store that fails now would keep its id from who has to ask for it.
             await created.leave()
-            return JsonAnswer(telling.whole(created.response), headers)
-        return WholeAnswer(events, headers, leave=created.leave, telling=telling)
+            return JsonResponse(encoder.encode_response(created.response), headers)
+        return FinalResponse(events, headers, leave=created.leave, encoder=encoder)
 
-    @post(
+    @handlers.post(
         "/input_tokens",
         summary="Count input tokens",
         operation_class=operation(
@@ -170,10 +171,10 @@ class Responses(Controller):
             decoded.request, tenant=tenant_of(request), strict=services.options.strict
         )
         answer = {"object": "response.input_tokens", "input_tokens": counted.tokens}
-        headers = answer_headers(request, (*counted.ignored, *decoded.unknown))
-        return JsonAnswer(answer, headers)
+        headers = response_headers(request, (*counted.ignored, *decoded.unknown))
+        return JsonResponse(answer, headers)
 
-    @post(
+    @handlers.post(
         "/compact",
         summary="Compact a conversation",
         operation_class=operation(
@@ -183,7 +184,7 @@ class Responses(Controller):
     )
     async def compact(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Answer with the items that a client goes on from in place of the conversation."""
-        telling = Telling(dialect_of(request, services.options.dialect))
+        encoder = ClientEncoder(dialect_of(request, services.options.dialect))
         _, decoded = await self._read(request, services)
         compacting = await services.compact(
             decoded.request,
@@ -192,16 +193,16 @@ class Responses(Controller):
             strict=services.options.strict,
         )
         created = compacting.created
-        headers = answer_headers(request, (*created.ignored, *decoded.unknown))
-        return WholeAnswer(
+        headers = response_headers(request, (*created.ignored, *decoded.unknown))
+        return FinalResponse(
             created.events,
             headers,
             leave=created.leave,
-            telling=telling,
+            encoder=encoder,
             shape=compacting.window,
         )
 
-    @get(
+    @handlers.get(
         "/{response_id:str}",
         summary="Retrieve a response, or stream its events",
         operation_class=operation(
@@ -209,7 +210,7 @@ class Responses(Controller):
             gives={**json_of("Response"), **EVENTS},
         ),
     )
-    async def retrieve(
+    async def get(
         self,
         request: HttpRequest,
         services: NamedDependency[Services],
@@ -221,23 +222,23 @@ class Responses(Controller):
         include_obfuscation: FromQuery[str] = "false",
     ) -> ASGIApp:
         """With `stream=true`, the events that follow `starting_after`, then live ones."""
-        telling = Telling(
+        encoder = ClientEncoder(
             dialect_of(request, services.options.dialect),
             view=_view(request, services, include_bracketed, include_plain),
-            pads=_is_true(include_obfuscation),
+            obfuscates=_is_true(include_obfuscation),
         )
-        headers = answer_headers(request)
+        headers = response_headers(request)
         if _is_true(stream):
-            events: Batches = await services.follow(
+            events: EventBatches = await services.follow(
                 tenant_of(request), response_id, after=starting_after
             )
-            events = Until(events, services.drained)
-            return self._stream(events, headers, services, telling, leave=events.aclose)
-        return JsonAnswer(
-            telling.whole(await services.get(tenant_of(request), response_id)), headers
+            events = UntilShutdown(events, services.drained)
+            return self._stream(events, headers, services, encoder, leave=events.aclose)
+        return JsonResponse(
+            encoder.encode_response(await services.get(tenant_of(request), response_id)), headers
         )
 
-    @delete(
+    @handlers.delete(
         "/{response_id:str}",
         summary="Delete a response",
         operation_class=operation("It is deleted.", gives="Deleted"),
@@ -248,9 +249,9 @@ class Responses(Controller):
     ) -> ASGIApp:
         await services.delete(tenant_of(request), response_id)
         answer = {"id": response_id, "object": "response", "deleted": True}
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{response_id:str}/cancel",
         summary="Cancel a background response",
         operation_class=operation("The response, cancelled or ended before.", gives="Response"),
@@ -259,11 +260,11 @@ class Responses(Controller):
     async def cancel(
         self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
     ) -> ASGIApp:
-        telling = Telling(dialect_of(request, services.options.dialect), view=Visible())
+        encoder = ClientEncoder(dialect_of(request, services.options.dialect), view=IncludeFilter())
         cancelled = await services.cancel(tenant_of(request), response_id)
-        return JsonAnswer(telling.whole(cancelled), answer_headers(request))
+        return JsonResponse(encoder.encode_response(cancelled), response_headers(request))
 
-    @get(
+    @handlers.get(
         "/{response_id:str}/input_items",
         summary="List what the model was given",
         operation_class=operation("A page of its input items.", gives="ItemList"),
@@ -277,36 +278,36 @@ class Responses(Controller):
         include_plain: IncludePlain = None,
         after: After = None,
         limit: Limit = 20,
-        order: InOrder = "desc",
+        order: Order = "desc",
     ) -> ASGIApp:
         view = _view(request, services, include_bracketed, include_plain)
-        cut = Cut(after=after, limit=limit, order=order)
+        cut = PageQuery(after=after, limit=limit, order=order)
         page = await services.input_items(tenant_of(request), response_id, cut)
-        return JsonAnswer(as_list(page, view), answer_headers(request))
+        return JsonResponse(as_list(page, view), response_headers(request))
 
     async def _read(
         self, request: HttpRequest, services: Services
-    ) -> tuple[bytes, Decoded[CreateResponse]]:
+    ) -> tuple[bytes, DecodedRequest[CreateResponse]]:
         """Return the body, and the request that it is. Raises: RequestError."""
         body = await read_body(request, services.options.limits)
         strict = services.options.strict_unknown_fields
-        return body, await in_turn(len(body), decode_body, body, strict=strict)
+        return body, await run_in_thread(len(body), decode_body, body, strict=strict)
 
     def _stream(
         self,
-        events: Batches,
+        events: EventBatches,
         headers: Mapping[str, str],
         services: Services,
-        telling: Telling,
+        encoder: ClientEncoder,
         *,
         leave: Any,
-    ) -> StreamAnswer:
-        return StreamAnswer(
+    ) -> EventStreamResponse:
+        return EventStreamResponse(
             events,
             headers,
             leave=leave,
-            heartbeat=services.heartbeat,
-            telling=telling,
+            keepalive=services.keepalive,
+            encoder=encoder,
         )
 
     async def _again(
@@ -316,30 +317,30 @@ class Responses(Controller):
         request: CreateResponse,
         headers: Mapping[str, str],
         services: Services,
-        telling: Telling,
+        encoder: ClientEncoder,
     ) -> ASGIApp:
         """Answer as the request that has the key was answered, or will be."""
         if request.stream:
             try:
-                events: Batches = await services.follow(tenant, response_id)
+                events: EventBatches = await services.follow(tenant, response_id)
             except NotFound:
                 raise
             except RequestError:
-                raise no_longer_streamed(response_id) from None
-            events = Until(events, services.drained)
-            return self._stream(events, headers, services, telling, leave=events.aclose)
+                raise events_expired(response_id) from None
+            events = UntilShutdown(events, services.drained)
+            return self._stream(events, headers, services, encoder, leave=events.aclose)
         response = await services.get(tenant, response_id)
         if response.background:
-            return JsonAnswer(telling.whole(response), headers)
+            return JsonResponse(encoder.encode_response(response), headers)
         if response.status in TERMINAL:
-            return ended(response, headers, telling)
-        events = Until(await services.follow(tenant, response_id), services.drained)
-        return WholeAnswer(events, headers, leave=events.aclose, telling=telling)
+            return final_response(response, headers, encoder)
+        events = UntilShutdown(await services.follow(tenant, response_id), services.drained)
+        return FinalResponse(events, headers, leave=events.aclose, encoder=encoder)
 
 
 def _is_true(text: str) -> bool:
     return text.lower() in ("true", "1")
 
 
-def _view(request: HttpRequest, services: Services, *given: list[str] | None) -> Visible:
+def _view(request: HttpRequest, services: Services, *given: list[str] | None) -> IncludeFilter:
     return view_of(*given, seal=partial(services.seal, tenant_of(request)))

@@ -1,4 +1,4 @@
-"""Events as server-sent frames (api_surface 5.1)."""
+"""Events as server-sent frames (docs/reference/events.md#framing)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from antiphon.domain.events import EVENT_TYPES, Event
+from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
-from antiphon.domain.visible import Visible
 from antiphon.entrypoints.http.dialects import DIALECTS, OPENAI, Dialect
 
-COMMENT = b": keepalive\n\n"
+KEEPALIVE = b": keepalive\n\n"
 PADDED_TO = 64
 """Bytes: the length of a delta's JSON is a multiple of this, where that is asked for."""
 
@@ -26,44 +26,51 @@ _PREFIXES: Mapping[str, Mapping[type[Event], bytes]] = {
 _DELTAS = frozenset(kind for name, kind in EVENT_TYPES.items() if name.endswith(".delta"))
 
 
-class Telling:
+class ClientEncoder:
     """How one client is told of a run: in its dialect, with what it may see.
 
-    `view` None shows all. `pads` hides the lengths of deltas (api_surface 5.5).
+    `view` None shows all. `obfuscates` hides the lengths of deltas
+    (docs/reference/events.md#numbers-and-places).
     """
 
     def __init__(
-        self, dialect: Dialect = OPENAI, *, view: Visible | None = None, pads: bool = False
+        self,
+        dialect: Dialect = OPENAI,
+        *,
+        view: IncludeFilter | None = None,
+        obfuscates: bool = False,
     ) -> None:
         self.dialect = dialect
-        self.encode: Callable[[Any], bytes] = _padded(dialect.encode) if pads else dialect.encode
+        self.encode: Callable[[Any], bytes] = (
+            _padded(dialect.encode) if obfuscates else dialect.encode
+        )
         self._view = view
         self._prefixes = _PREFIXES[dialect.name]
 
     @classmethod
-    def of(cls, request: CreateResponse, dialect: Dialect) -> Telling:
+    def of(cls, request: CreateResponse, dialect: Dialect) -> ClientEncoder:
         """Return how the client of a request is told of it."""
         # What is not stored cannot be looked at again, so nothing of it is hidden.
-        view = None if request.store is False else Visible(request.include or ())
+        view = None if request.store is False else IncludeFilter(request.include or ())
         options = request.stream_options
-        return cls(dialect, view=view, pads=bool(options and options.include_obfuscation))
+        return cls(dialect, view=view, obfuscates=bool(options and options.include_obfuscation))
 
     def frames(self, events: Sequence[Event]) -> bytes:
         """Return the frames of all events, joined: one send for whatever is ready.
 
         >>> from antiphon.domain.events import Error
-        >>> Telling().frames([Error(sequence_number=3, code=None, message="no")])[:27]
+        >>> ClientEncoder().frames([Error(sequence_number=3, code=None, message="no")])[:27]
         b'event: error\\ndata: {"type":'
         """
         prefixes, encode = self._prefixes, self.encode
-        seen = self.seen(events)
-        return b"".join([prefixes[type(event)] + encode(event) + b"\n\n" for event in seen])
+        visible = self.visible(events)
+        return b"".join([prefixes[type(event)] + encode(event) + b"\n\n" for event in visible])
 
-    def seen(self, events: Sequence[Event]) -> Sequence[Event]:
+    def visible(self, events: Sequence[Event]) -> Sequence[Event]:
         """Return the events as the client may see them."""
         return events if self._view is None else self._view.events(events)
 
-    def whole(self, told: Any) -> bytes:
+    def encode_response(self, told: Any) -> bytes:
         """Return a response, or what is shown in its place, as JSON."""
         if self._view is not None and isinstance(told, Response):
             told = self._view.response(told)

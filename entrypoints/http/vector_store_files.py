@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from litestar import Controller, delete, get, post
+from litestar import Controller, handlers
 from litestar.params import FromPath, FromQuery
 from litestar.types import ASGIApp
 
-from antiphon.application.paging import Cut
+from antiphon.application.support.paging import PageQuery
 from antiphon.domain.vector_stores import (
     FileBatch,
     NewAttributes,
@@ -16,11 +16,11 @@ from antiphon.domain.vector_stores import (
     NewStoreFile,
     StoreFile,
 )
-from antiphon.entrypoints.http.answers import JsonAnswer
-from antiphon.entrypoints.http.json_bodies import decoded_body
-from antiphon.entrypoints.http.lists import After, Before, InOrder, Limit, as_objects
+from antiphon.entrypoints.http.asgi_responses import JsonResponse
+from antiphon.entrypoints.http.json_bodies import read_json
 from antiphon.entrypoints.http.openapi import operation
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
+from antiphon.entrypoints.http.pagination import After, Before, Limit, Order, as_objects
+from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.vector_stores import Services
 
 POLL_AFTER = {"openai-poll-after-ms": "200"}
@@ -35,25 +35,25 @@ class VectorStoreFiles(Controller):
     path = "/v1/vector_stores/{vector_store_id:str}/files"
     tags = ("Vector stores",)
 
-    @post(
+    @handlers.post(
         summary="Add a file to a vector store",
         operation_class=operation(
             "The file, soon to be indexed.", takes="NewStoreFile", gives="StoreFile"
         ),
         status_code=200,
     )
-    async def add(
+    async def create(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
-        decoded = await decoded_body(request, NewStoreFile, vector_stores.options)
+        decoded = await read_json(request, NewStoreFile, vector_stores.options)
         file = await vector_stores.add_file(tenant_of(request), vector_store_id, decoded.request)
-        return _shown(file, answer_headers(request, decoded.unknown))
+        return _shown(file, response_headers(request, decoded.unknown))
 
-    @get(
+    @handlers.get(
         summary="List the files of a vector store",
         operation_class=operation("A page of files.", gives="StoreFileList"),
     )
-    async def index(
+    async def list(
         self,
         request: HttpRequest,
         vector_stores: Services,
@@ -61,21 +61,21 @@ class VectorStoreFiles(Controller):
         after: After = None,
         before: Before = None,
         limit: Limit = 20,
-        order: InOrder = "desc",
+        order: Order = "desc",
         filter: OfStatus = None,
     ) -> ASGIApp:
-        cut = Cut(after=after, before=before, limit=limit, order=order)
+        cut = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list_files(
             tenant_of(request), vector_store_id, cut, status=filter
         )
-        return JsonAnswer(as_objects(page), answer_headers(request))
+        return JsonResponse(as_objects(page), response_headers(request))
 
-    @get(
+    @handlers.get(
         "/{file_id:str}",
         summary="Retrieve a file of a vector store",
         operation_class=operation("The file.", gives="StoreFile"),
     )
-    async def one(
+    async def get(
         self,
         request: HttpRequest,
         vector_stores: Services,
@@ -83,9 +83,9 @@ class VectorStoreFiles(Controller):
         file_id: FromPath[str],
     ) -> ASGIApp:
         file = await vector_stores.stores.file(tenant_of(request), vector_store_id, file_id)
-        return _shown(file, answer_headers(request))
+        return _shown(file, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{file_id:str}",
         summary="Replace the attributes of a file of a vector store",
         operation_class=operation("The file.", takes="NewAttributes", gives="StoreFile"),
@@ -98,20 +98,20 @@ class VectorStoreFiles(Controller):
         vector_store_id: FromPath[str],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        decoded = await decoded_body(request, NewAttributes, vector_stores.options)
+        decoded = await read_json(request, NewAttributes, vector_stores.options)
         attributes = dict(decoded.request.attributes or {})
         file = await vector_stores.stores.set_attributes(
             tenant_of(request), vector_store_id, file_id, attributes
         )
-        return _shown(file, answer_headers(request, decoded.unknown))
+        return _shown(file, response_headers(request, decoded.unknown))
 
-    @delete(
+    @handlers.delete(
         "/{file_id:str}",
         summary="Take a file out of a vector store",
         operation_class=operation("It is taken out.", gives="Deleted"),
         status_code=200,
     )
-    async def remove(
+    async def delete(
         self,
         request: HttpRequest,
         vector_stores: Services,
@@ -121,9 +121,9 @@ class VectorStoreFiles(Controller):
         """The uploaded file stays."""
         await vector_stores.stores.remove_file(tenant_of(request), vector_store_id, file_id)
         answer = {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
-    @get(
+    @handlers.get(
         "/{file_id:str}/content",
         summary="Retrieve the text of a file of a vector store",
         operation_class=operation("Its text.", gives="FileText"),
@@ -142,7 +142,7 @@ class VectorStoreFiles(Controller):
             "has_more": False,
             "next_page": None,
         }
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
 
 class FileBatches(Controller):
@@ -151,7 +151,7 @@ class FileBatches(Controller):
     path = "/v1/vector_stores/{vector_store_id:str}/file_batches"
     tags = ("Vector stores",)
 
-    @post(
+    @handlers.post(
         summary="Add files to a vector store",
         operation_class=operation(
             "The batch, soon to be indexed.", takes="NewFileBatch", gives="FileBatch"
@@ -161,16 +161,16 @@ class FileBatches(Controller):
     async def create(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
-        decoded = await decoded_body(request, NewFileBatch, vector_stores.options)
+        decoded = await read_json(request, NewFileBatch, vector_stores.options)
         batch = await vector_stores.add_batch(tenant_of(request), vector_store_id, decoded.request)
-        return _shown(batch, answer_headers(request, decoded.unknown))
+        return _shown(batch, response_headers(request, decoded.unknown))
 
-    @get(
+    @handlers.get(
         "/{batch_id:str}",
         summary="Retrieve a batch of files",
         operation_class=operation("The batch.", gives="FileBatch"),
     )
-    async def one(
+    async def get(
         self,
         request: HttpRequest,
         vector_stores: Services,
@@ -178,9 +178,9 @@ class FileBatches(Controller):
         batch_id: FromPath[str],
     ) -> ASGIApp:
         batch = await vector_stores.stores.batch(tenant_of(request), vector_store_id, batch_id)
-        return _shown(batch, answer_headers(request))
+        return _shown(batch, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{batch_id:str}/cancel",
         summary="Cancel a batch of files",
         operation_class=operation("The batch.", gives="FileBatch"),
@@ -197,9 +197,9 @@ class FileBatches(Controller):
         batch = await vector_stores.stores.cancel_batch(
             tenant_of(request), vector_store_id, batch_id
         )
-        return _shown(batch, answer_headers(request))
+        return _shown(batch, response_headers(request))
 
-    @get(
+    @handlers.get(
         "/{batch_id:str}/files",
         summary="List the files of a batch",
         operation_class=operation("A page of files.", gives="StoreFileList"),
@@ -213,16 +213,16 @@ class FileBatches(Controller):
         after: After = None,
         before: Before = None,
         limit: Limit = 20,
-        order: InOrder = "desc",
+        order: Order = "desc",
         filter: OfStatus = None,
     ) -> ASGIApp:
-        cut = Cut(after=after, before=before, limit=limit, order=order)
+        cut = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list_files(
             tenant_of(request), vector_store_id, cut, status=filter, batch_id=batch_id
         )
-        return JsonAnswer(as_objects(page), answer_headers(request))
+        return JsonResponse(as_objects(page), response_headers(request))
 
 
 def _shown(shown: StoreFile | FileBatch, headers: dict[str, str]) -> ASGIApp:
     waits = POLL_AFTER if shown.status == "in_progress" else {}
-    return JsonAnswer(shown, {**headers, **waits})
+    return JsonResponse(shown, {**headers, **waits})

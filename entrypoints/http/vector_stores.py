@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from litestar import Controller, delete, get, post
+from litestar import Controller, handlers
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 from litestar.types import ASGIApp
 from msgspec import Struct
 
-from antiphon.application.paging import Cut
 from antiphon.application.ports import VectorStores as StoresPort
-from antiphon.application.vector_stores import (
+from antiphon.application.resources.vector_stores import (
     RESULTS,
-    AddFileBatch,
-    AddStoreFile,
+    CreateFileBatch,
+    CreateStoreFile,
     CreateVectorStore,
     DeleteVectorStore,
     FindVectorStore,
@@ -25,15 +24,16 @@ from antiphon.application.vector_stores import (
     SearchVectorStores,
     UpdateVectorStore,
 )
-from antiphon.domain.filters import filter_of
-from antiphon.domain.ranking import Ranked, check_weights
+from antiphon.application.support.paging import PageQuery
+from antiphon.domain.file_filters import parse_filter
+from antiphon.domain.ignored import refuse_ignored
+from antiphon.domain.ranking import RankedPassage, check_weights
 from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorStoreChanges
-from antiphon.domain.without_effect import refuse_without_effect
-from antiphon.entrypoints.http.answers import JsonAnswer
-from antiphon.entrypoints.http.json_bodies import decoded_body
-from antiphon.entrypoints.http.lists import After, Before, InOrder, Limit, as_objects
+from antiphon.entrypoints.http.asgi_responses import JsonResponse
+from antiphon.entrypoints.http.json_bodies import read_json
 from antiphon.entrypoints.http.openapi import operation
-from antiphon.entrypoints.http.requests import HttpRequest, answer_headers, tenant_of
+from antiphon.entrypoints.http.pagination import After, Before, Limit, Order, as_objects
+from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 
 
@@ -47,8 +47,8 @@ class VectorStoreServices(Struct, frozen=True, kw_only=True):
     update: UpdateVectorStore
     delete: DeleteVectorStore
     search: SearchVectorStores
-    add_file: AddStoreFile
-    add_batch: AddFileBatch
+    add_file: CreateStoreFile
+    add_batch: CreateFileBatch
     list_files: ListStoreFiles
     options: HttpOptions
 
@@ -62,7 +62,7 @@ class VectorStores(Controller):
     path = "/v1/vector_stores"
     tags = ("Vector stores",)
 
-    @post(
+    @handlers.post(
         summary="Create a vector store",
         operation_class=operation(
             "The vector store.", takes="NewVectorStore", takes_always=False, gives="VectorStore"
@@ -71,39 +71,39 @@ class VectorStores(Controller):
     )
     async def create(self, request: HttpRequest, vector_stores: Services) -> ASGIApp:
         """It may begin with files, which are indexed soon after."""
-        decoded = await decoded_body(request, NewVectorStore, vector_stores.options)
+        decoded = await read_json(request, NewVectorStore, vector_stores.options)
         created = await vector_stores.create(tenant_of(request), decoded.request)
-        return JsonAnswer(created, answer_headers(request, decoded.unknown))
+        return JsonResponse(created, response_headers(request, decoded.unknown))
 
-    @get(
+    @handlers.get(
         summary="List vector stores",
         operation_class=operation("A page of vector stores.", gives="VectorStoreList"),
     )
-    async def index(
+    async def list(
         self,
         request: HttpRequest,
         vector_stores: Services,
         after: After = None,
         before: Before = None,
         limit: Limit = 20,
-        order: InOrder = "desc",
+        order: Order = "desc",
     ) -> ASGIApp:
-        cut = Cut(after=after, before=before, limit=limit, order=order)
+        cut = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list(tenant_of(request), cut)
-        return JsonAnswer(as_objects(page), answer_headers(request))
+        return JsonResponse(as_objects(page), response_headers(request))
 
-    @get(
+    @handlers.get(
         "/{vector_store_id:str}",
         summary="Retrieve a vector store",
         operation_class=operation("The vector store.", gives="VectorStore"),
     )
-    async def one(
+    async def get(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
         found = await vector_stores.find(tenant_of(request), vector_store_id)
-        return JsonAnswer(found, answer_headers(request))
+        return JsonResponse(found, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{vector_store_id:str}",
         summary="Modify a vector store",
         operation_class=operation(
@@ -114,25 +114,25 @@ class VectorStores(Controller):
     async def update(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
-        decoded = await decoded_body(request, VectorStoreChanges, vector_stores.options)
+        decoded = await read_json(request, VectorStoreChanges, vector_stores.options)
         changed = await vector_stores.update(tenant_of(request), vector_store_id, decoded.request)
-        return JsonAnswer(changed, answer_headers(request, decoded.unknown))
+        return JsonResponse(changed, response_headers(request, decoded.unknown))
 
-    @delete(
+    @handlers.delete(
         "/{vector_store_id:str}",
         summary="Delete a vector store",
         operation_class=operation("It is deleted.", gives="Deleted"),
         status_code=200,
     )
-    async def remove(
+    async def delete(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
         """Uploaded files stay."""
         await vector_stores.delete(tenant_of(request), vector_store_id)
         answer = {"id": vector_store_id, "object": "vector_store.deleted", "deleted": True}
-        return JsonAnswer(answer, answer_headers(request))
+        return JsonResponse(answer, response_headers(request))
 
-    @post(
+    @handlers.post(
         "/{vector_store_id:str}/search",
         summary="Search a vector store",
         operation_class=operation("What was found.", takes="SearchRequest", gives="SearchResults"),
@@ -141,12 +141,12 @@ class VectorStores(Controller):
     async def search(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
-        decoded = await decoded_body(request, SearchRequest, vector_stores.options)
+        decoded = await read_json(request, SearchRequest, vector_stores.options)
         asked, tenant = decoded.request, tenant_of(request)
-        without_effect = ("rewrite_query",) if asked.rewrite_query else ()
+        ignored_fields = ("rewrite_query",) if asked.rewrite_query else ()
         if vector_stores.options.strict:
-            refuse_without_effect(without_effect)
-        fits = filter_of(asked.filters, "filters")
+            refuse_ignored(ignored_fields)
+        fits = parse_filter(asked.filters, "filters")
         check_weights(asked.ranking_options, "ranking_options")
         await vector_stores.find.usable(tenant, vector_store_id, "vector_store_id")
         queries = (asked.query,) if isinstance(asked.query, str) else asked.query
@@ -158,11 +158,11 @@ class VectorStores(Controller):
             options=asked.ranking_options,
             most=asked.max_num_results or RESULTS,
         )
-        ignored = [*decoded.unknown, *without_effect]
-        return JsonAnswer(_found(queries, found), answer_headers(request, ignored))
+        ignored = [*decoded.unknown, *ignored_fields]
+        return JsonResponse(_found(queries, found), response_headers(request, ignored))
 
 
-def _found(queries: Sequence[str], found: Sequence[Ranked]) -> dict[str, Any]:
+def _found(queries: Sequence[str], found: Sequence[RankedPassage]) -> dict[str, Any]:
     return {
         "object": "vector_store.search_results.page",
         "search_query": queries,

@@ -1,4 +1,5 @@
-"""`GET /v1/responses` with an upgrade: many responses on one connection (api_surface 9).
+"""`GET /v1/responses` with an upgrade: many responses on one connection
+(docs/reference/api.md#websocket-mode).
 
 Each `response.create` is the request that HTTP would take, goes to the same service, and its lane
 reads the same log. What HTTP would answer as an error is an `error` frame here; nothing but the
@@ -19,29 +20,29 @@ from litestar.exceptions import WebSocketDisconnect
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.continuations import Continuations
-from antiphon.application.create_response import Created
-from antiphon.application.lanes import Lane, Lanes, lane_of
-from antiphon.application.pauses import in_turn
-from antiphon.application.steering import Steering
+from antiphon.application.responses.start import AcceptedResponse
+from antiphon.application.support.threads import run_in_thread
+from antiphon.application.websocket.continuations import Continuations
+from antiphon.application.websocket.lanes import Lane, Lanes, lane_of
+from antiphon.application.websocket.steering import Steering
 from antiphon.domain import errors as er
 from antiphon.domain import events as e
 from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
-from antiphon.entrypoints.http.answers import send_json
-from antiphon.entrypoints.http.bodies import BodyLimits, as_logged, check_shape, decode_body
-from antiphon.entrypoints.http.dialects import dialect_or
+from antiphon.entrypoints.http.asgi_responses import send_json
+from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity, decode_body, redact_body
+from antiphon.entrypoints.http.dialects import dialect_or_default
 from antiphon.entrypoints.http.errors import error_json
-from antiphon.entrypoints.http.frames import frame, refusal, text_of
 from antiphon.entrypoints.http.requests import (
-    answer_headers,
     header,
     request_id,
+    response_headers,
     tenant_of,
     trace_headers,
 )
 from antiphon.entrypoints.http.responses import Services
-from antiphon.entrypoints.http.sse import Telling
+from antiphon.entrypoints.http.sse import ClientEncoder
+from antiphon.entrypoints.http.websocket_frames import error_frame, event_frame, text_of
 
 logger = logging.getLogger("antiphon.websocket")
 
@@ -63,18 +64,18 @@ class ClientGone(Exception):
     """Nothing more can be sent."""
 
 
-class Head(Struct, frozen=True):
+class MessageHead(Struct, frozen=True):
     """What tells messages apart; checked by hand, so that each error can have its own code."""
 
     type: Any = None
     stream_id: Any = None
 
 
-_decode_head = msgspec.json.Decoder(Head).decode
+_decode_head = msgspec.json.Decoder(MessageHead).decode
 
 
 @websocket("/v1/responses")
-async def converse(socket: Socket, services: NamedDependency[Services]) -> None:
+async def handle_websocket(socket: Socket, services: NamedDependency[Services]) -> None:
     """Answer the client's messages until one side has enough."""
     if _is_of_another_site(socket):
         await _refuse_handshake(socket)
@@ -91,7 +92,7 @@ class Conversing:
         self._options = services.options
         self._tenant = tenant_of(socket)
         self._traced = trace_headers(socket)
-        self._dialect = dialect_or(self._options.dialect, socket)
+        self._dialect = dialect_or_default(self._options.dialect, socket)
         self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
         self._continuations = Continuations(
             max_bytes=MEMORY_IN_BODIES * self._options.limits.max_bytes
@@ -102,7 +103,7 @@ class Conversing:
         self._has_left = False
 
     async def __call__(self) -> None:
-        await self._socket.accept(headers=answer_headers(self._socket))
+        await self._socket.accept(headers=response_headers(self._socket))
         reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._close())
         try:
@@ -125,7 +126,7 @@ class Conversing:
         lane: Lane = None
         try:
             body = _received(message)
-            head = await in_turn(len(body), _head, body, self._options.limits)
+            head = await run_in_thread(len(body), _head, body, self._options.limits)
             lane = lane_of(head.stream_id)
             await self._act(head.type, lane, body)
         except ClientGone:
@@ -144,10 +145,12 @@ class Conversing:
 
     async def _create(self, lane: Lane, body: bytes) -> None:
         strict = self._options.strict_unknown_fields
-        decoded = await in_turn(len(body), decode_body, body, strict=strict, envelope=ENVELOPE)
+        decoded = await run_in_thread(
+            len(body), decode_body, body, strict=strict, envelope=ENVELOPE
+        )
         request = decoded.request
         if self._options.log_requests:
-            logger.info("request on %s: %s", request_id(self._socket), as_logged(body))
+            logger.info("request on %s: %s", request_id(self._socket), redact_body(body))
         if request.background:
             raise er.RequestError(
                 "Unsupported parameter: 'background' cannot be used on a WebSocket connection.",
@@ -188,26 +191,26 @@ class Conversing:
             remembered=self._continuations.remembered,
             strict=self._options.strict,
         )
-        self._steering.begin(created.id, lane)
-        telling = Telling.of(request, self._dialect)
+        self._steering.track(created.id, lane)
+        encoder = ClientEncoder.of(request, self._dialect)
         try:
             async for events in created.events:
                 if isinstance(events[-1], e.Completed | e.Incomplete | e.Failed):
                     self._over(lane, request, created, events[-1])  # first: the client may go on
-                for event in telling.seen(events):
-                    await self._send(frame(event, lane, telling))
+                for event in encoder.visible(events):
+                    await self._send(event_frame(event, lane, encoder))
         finally:
-            self._steering.end(created.id)
+            self._steering.untrack(created.id)
             await created.leave()
 
     def _over(
         self,
         lane: Lane,
         request: CreateResponse,
-        created: Created,
+        created: AcceptedResponse,
         end: e.Completed | e.Incomplete | e.Failed,
     ) -> None:
-        self._steering.end(created.id)
+        self._steering.untrack(created.id)
         if isinstance(end, e.Failed):
             self._continuations.evict(lane, request.previous_response_id)
         elif created.stored:
@@ -220,7 +223,7 @@ class Conversing:
             logger.error("a message on %s was refused", request_id(self._socket), exc_info=exc)
         elif isinstance(exc, er.StoreError):
             logger.error("a message on %s was refused: %s", request_id(self._socket), exc)
-        await self._send(refusal(exc, lane, self._dialect))
+        await self._send(error_frame(exc, lane, self._dialect))
 
     async def _send(self, text: str) -> None:
         # Waits while the client does not read: what it was not sent yet stays in the log.
@@ -261,9 +264,9 @@ def _received(message: Mapping[str, Any]) -> bytes:
     return text.encode()
 
 
-def _head(body: bytes, limits: BodyLimits) -> Head:
-    check_shape(body, limits)
-    head: Head = read(_decode_head, body, "", what="The message")
+def _head(body: bytes, limits: BodyLimits) -> MessageHead:
+    check_complexity(body, limits)
+    head: MessageHead = read(_decode_head, body, "", what="The message")
     return head
 
 
@@ -301,7 +304,7 @@ def _is_of_another_site(socket: Socket) -> bool:
 async def _refuse_handshake(socket: Socket) -> None:
     message = "Web pages of another host than this server's may not connect ('Origin')."
     body = error_json(403, message, None, None)
-    await send_json(socket.send, body, answer_headers(socket), status=403, to="websocket")
+    await send_json(socket.send, body, response_headers(socket), status=403, to="websocket")
 
 
 async def _cancelled(*tasks: asyncio.Task[None]) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.web.corpus import CorpusWeb
-from antiphon.adapters.web.reading import PageReader
-from antiphon.application.ports import Domains
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.application.ports import DomainFilter
 from antiphon.domain.errors import SettingsError, WebError
 
 BASE = "https://corpus.invalid/"
-EVERYWHERE = Domains()
+EVERYWHERE = DomainFilter()
 
 
 def corpus(folder: Path, **given: Any) -> CorpusWeb:
@@ -69,7 +69,7 @@ async def test_a_page_keeps_its_address_and_is_read_from_it(tmp_path: Path) -> N
         read = await web.read(f"{url}#part")
         assert read.text == "# Ö\n\nText. 【0†c】 [d](#d)"
         assert read.links == ("https://docs.example/x/c.txt",)
-        assert not await web.search("text", most=5, domains=Domains(blocked=("example",)))
+        assert not await web.search("text", most=5, domains=DomainFilter(blocked=("example",)))
 
 
 async def test_html_of_the_folder_is_read_as_text(tmp_path: Path) -> None:

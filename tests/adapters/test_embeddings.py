@@ -32,7 +32,7 @@ async def embeddings(engine: FakeEmbeddings) -> AsyncIterator[HttpEmbeddings]:
 async def test_each_text_has_a_vector_of_length_one(
     embeddings: HttpEmbeddings, engine: FakeEmbeddings
 ) -> None:
-    vectors = await embeddings.of(["a dog", "a car"])
+    vectors = await embeddings.embed(["a dog", "a car"])
     assert vectors.model == "small"
     first, second = (array("f", each) for each in vectors.each)
     assert math.hypot(*first) == pytest.approx(1, abs=1e-6)
@@ -68,7 +68,7 @@ async def test_what_it_gets_wrong_is_one_error(
 ) -> None:
     engine.answer = answer
     with pytest.raises(EmbeddingsError) as told:
-        await embeddings.of(["a", "b"])
+        await embeddings.embed(["a", "b"])
     assert "127.0.0.1" not in str(told.value)
 
 
@@ -76,7 +76,7 @@ async def test_an_answer_without_bounds_is_not_taken_in(engine: FakeEmbeddings) 
     engine.answer = (200, b" " * 10_000 + answered([1.0], [1.0]))
     bounded = HttpEmbeddings(engine.url, "small", max_bytes=1000)
     with pytest.raises(EmbeddingsError):
-        await bounded.of(["a", "b"])
+        await bounded.embed(["a", "b"])
     await bounded.aclose()
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.sink import Sink, answer, chunked, listening, redirect
+from tests.loopback_server import LoopbackServer, answer, chunked, listening, redirect
 
-from antiphon.adapters.fetching import Guard, HttpFetcher, NoFetcher
-from antiphon.application.ports import Fetched
+from antiphon.adapters.fetching import HttpFetcher, NoFetcher, UrlPolicy
+from antiphon.application.ports import FetchResult
 from antiphon.domain.errors import FetchError, FetchFailed, FetchRefused, FetchTooLarge
 
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
@@ -23,7 +23,7 @@ TRUST = httpx.create_ssl_context(trust_env=False)  # once: it takes a while
 
 
 @pytest.fixture
-async def sink() -> AsyncIterator[Sink]:
+async def sink() -> AsyncIterator[LoopbackServer]:
     async with listening() as sink:
         yield sink
 
@@ -37,14 +37,14 @@ def names(**known: Sequence[str]) -> Callable[[str, int], Awaitable[Sequence[str
     return resolve
 
 
-def fetcher(sink: Sink | None = None, **options: Any) -> HttpFetcher:
+def fetcher(sink: LoopbackServer | None = None, **options: Any) -> HttpFetcher:
     """One that may reach the sink, under its address and under any name that means it."""
     hosts: Sequence[str] = ()
     private = []
     if sink is not None:
         hosts = [f"{name}:{sink.port}" for name in ("127.0.0.1", "sink", "both", "moves")]
         private = [LOOPBACK]
-    guard = options.pop("guard", Guard(hosts=hosts, private=private))
+    guard = options.pop("guard", UrlPolicy(hosts=hosts, private=private))
     limits = {"max_bytes": MAX_BYTES, "timeout_s": 5.0, "max_redirects": 2, "ssl_context": TRUST}
     return HttpFetcher(guard, **(limits | options))
 
@@ -58,18 +58,18 @@ async def refused(*kinds: type[FetchError]) -> AsyncIterator[None]:
         assert secret not in str(raised.value)
 
 
-async def test_it_fetches(sink: Sink) -> None:
+async def test_it_fetches(sink: LoopbackServer) -> None:
     sink.answers["/a?b=c"] = answer(b"hello", "content-type: Image/PNG; x=y")
     fetched = await fetcher(sink).fetch(f"http://127.0.0.1:{sink.port}/a?b=c#d")
     assert (fetched.status, fetched.content_type, fetched.content) == (200, "image/png", b"hello")
 
 
-async def test_it_tells_the_status_of_what_is_not_there(sink: Sink) -> None:
+async def test_it_tells_the_status_of_what_is_not_there(sink: LoopbackServer) -> None:
     assert (await fetcher(sink).fetch(f"http://127.0.0.1:{sink.port}/none")).status == 404
 
 
 async def test_it_sends_what_it_is_told_to_and_nothing_of_its_environment(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
+    sink: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -101,17 +101,19 @@ async def test_it_sends_what_it_is_told_to_and_nothing_of_its_environment(
     ],
 )
 async def test_a_name_that_means_something_inside_is_not_connected_to(
-    sink: Sink, addresses: list[str]
+    sink: LoopbackServer, addresses: list[str]
 ) -> None:
-    guard = Guard(hosts=[f"inward.example:{sink.port}"])
+    guard = UrlPolicy(hosts=[f"inward.example:{sink.port}"])
     asked = fetcher(guard=guard, resolve=names(**{"inward.example": addresses}))
     async with refused(FetchFailed):
         await asked.fetch(f"http://inward.example:{sink.port}/")
     assert sink.connections == 0
 
 
-async def test_names_that_mean_nothing_and_something_inside_are_told_alike(sink: Sink) -> None:
-    guard = Guard(hosts=["*.example"])
+async def test_names_that_mean_nothing_and_something_inside_are_told_alike(
+    sink: LoopbackServer,
+) -> None:
+    guard = UrlPolicy(hosts=["*.example"])
     asked = fetcher(guard=guard, resolve=names(**{"inward.example": ["10.0.0.1"]}))
     said = []
     for host in ("inward.example", "none.example"):
@@ -121,7 +123,7 @@ async def test_names_that_mean_nothing_and_something_inside_are_told_alike(sink:
     assert said[0] == said[1]
 
 
-async def test_the_address_that_was_checked_is_the_one_connected_to(sink: Sink) -> None:
+async def test_the_address_that_was_checked_is_the_one_connected_to(sink: LoopbackServer) -> None:
     # A name that moves: what it means on a second look would be refused.
     looks = iter([["127.0.0.1"], ["10.0.0.1"], ["10.0.0.1"]])
 
@@ -137,8 +139,8 @@ async def test_the_address_that_was_checked_is_the_one_connected_to(sink: Sink) 
     assert sink.connections == 1
 
 
-async def test_only_the_named_hosts_and_ports_are_fetched_from(sink: Sink) -> None:
-    guard = Guard(hosts=["images.example", "*.cdn.example:8443"], private=[LOOPBACK])
+async def test_only_the_named_hosts_and_ports_are_fetched_from(sink: LoopbackServer) -> None:
+    guard = UrlPolicy(hosts=["images.example", "*.cdn.example:8443"], private=[LOOPBACK])
     asked = fetcher(guard=guard)
     for url in (
         "http://example/",
@@ -165,7 +167,7 @@ async def test_other_ports_than_the_webs_are_refused_by_default() -> None:
             await fetcher().fetch(f"http://example.org:{port}/")
 
 
-async def test_redirects_are_followed_as_far_as_allowed(sink: Sink) -> None:
+async def test_redirects_are_followed_as_far_as_allowed(sink: LoopbackServer) -> None:
     sink.answers |= {
         "/1": redirect("/2"),
         "/2": redirect(f"http://127.0.0.1:{sink.port}/3"),
@@ -193,7 +195,7 @@ async def test_redirects_are_followed_as_far_as_allowed(sink: Sink) -> None:
         "http://[",
     ],
 )
-async def test_a_redirect_is_checked_like_the_url_itself(sink: Sink, target: str) -> None:
+async def test_a_redirect_is_checked_like_the_url_itself(sink: LoopbackServer, target: str) -> None:
     to = target.replace("{port}", str(sink.port)).replace("{other}", str(sink.port + 1))
     sink.answers |= {"/go": redirect(to), "/there": answer(b"inside")}
     async with refused(FetchFailed):
@@ -201,14 +203,14 @@ async def test_a_redirect_is_checked_like_the_url_itself(sink: Sink, target: str
     assert sink.connections == 1
 
 
-async def test_what_is_sent_is_not_sent_on_to_another_host(sink: Sink) -> None:
+async def test_what_is_sent_is_not_sent_on_to_another_host(sink: LoopbackServer) -> None:
     sink.answers |= {"/go": redirect(f"http://sink:{sink.port}/there"), "/there": answer(b"ok")}
     asked = fetcher(sink, resolve=names(**{"127.0.0.1": ["127.0.0.1"], "sink": ["127.0.0.1"]}))
     await asked.fetch(f"http://127.0.0.1:{sink.port}/go", headers={"authorization": "secret"})
     assert ["secret" in head for head in sink.heads] == [True, False]
 
 
-async def test_what_is_posted_follows_no_redirect(sink: Sink) -> None:
+async def test_what_is_posted_follows_no_redirect(sink: LoopbackServer) -> None:
     sink.answers |= {"/go": redirect("/there"), "/there": answer(b"ok")}
     url = f"http://127.0.0.1:{sink.port}/go"
     assert (await fetcher(sink).fetch(url, method="POST", content=b"x")).status == 302
@@ -225,15 +227,15 @@ LARGE = {
 
 
 @pytest.mark.parametrize("kind", LARGE)
-async def test_what_is_too_large_is_not_taken_in(sink: Sink, kind: str) -> None:
+async def test_what_is_too_large_is_not_taken_in(sink: LoopbackServer, kind: str) -> None:
     sink.answers["/"] = LARGE[kind]
     async with refused(FetchTooLarge):
         await fetcher(sink).fetch(f"http://127.0.0.1:{sink.port}/")
 
 
-async def test_what_is_just_small_enough_is_taken_in(sink: Sink) -> None:
+async def test_what_is_just_small_enough_is_taken_in(sink: LoopbackServer) -> None:
     sink.answers["/"] = answer(gzip.compress(b"x" * MAX_BYTES, mtime=0), "content-encoding: gzip")
-    fetched: Fetched = await fetcher(sink).fetch(f"http://127.0.0.1:{sink.port}/")
+    fetched: FetchResult = await fetcher(sink).fetch(f"http://127.0.0.1:{sink.port}/")
     assert fetched.content == b"x" * MAX_BYTES
 
 
@@ -250,25 +252,25 @@ async def test_what_is_just_small_enough_is_taken_in(sink: Sink) -> None:
         b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 100_000 + b"\r\n",
     ],
 )
-async def test_an_answer_that_is_none_is_a_failure(sink: Sink, broken: bytes) -> None:
+async def test_an_answer_that_is_none_is_a_failure(sink: LoopbackServer, broken: bytes) -> None:
     sink.answers["/"] = broken
     async with refused(FetchFailed):
         await fetcher(sink).fetch(f"http://127.0.0.1:{sink.port}/")
 
 
-async def test_a_server_that_does_not_go_on_is_left_in_time(sink: Sink) -> None:
+async def test_a_server_that_does_not_go_on_is_left_in_time(sink: LoopbackServer) -> None:
     sink.answers["/hang"] = answer(b"half of it")[:-5]
     async with refused(FetchFailed):
         await fetcher(sink, timeout_s=0.2).fetch(f"http://127.0.0.1:{sink.port}/hang")
 
 
-async def test_a_port_where_nobody_listens_is_a_failure(sink: Sink) -> None:
-    guard = Guard(hosts=["127.0.0.1:1"], private=[LOOPBACK])
+async def test_a_port_where_nobody_listens_is_a_failure(sink: LoopbackServer) -> None:
+    guard = UrlPolicy(hosts=["127.0.0.1:1"], private=[LOOPBACK])
     async with refused(FetchFailed):
         await fetcher(guard=guard).fetch("http://127.0.0.1:1/")
 
 
-async def test_a_server_without_a_certificate_is_a_failure(sink: Sink) -> None:
+async def test_a_server_without_a_certificate_is_a_failure(sink: LoopbackServer) -> None:
     async with refused(FetchFailed):
         await fetcher(sink, timeout_s=0.5).fetch(f"https://127.0.0.1:{sink.port}/")
 

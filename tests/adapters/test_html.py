@@ -11,15 +11,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.sink import listening
+from tests.loopback_server import listening
 
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.testing.web import keeps_its_word
 from antiphon.adapters.web.html import MEMORY_BYTES, page_of
-from antiphon.adapters.web.limited import within
-from antiphon.adapters.web.reading import PageReader
-from antiphon.application.ports import Page
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.adapters.web.time_limit import time_limit
+from antiphon.application.ports import WebPage
 from antiphon.domain.errors import WebError
+from antiphon.testing.web import check_page
 
 URL = "https://a.example/b/c.html"
 SENTENCES = "".join(
@@ -33,10 +33,10 @@ ARTICLE = f"""<!DOCTYPE html><html><head><title> Bells\n of Bonn </title></head>
 <footer><p>Imprint</p></footer><script>alert("x")</script></body></html>"""
 
 
-def page(html: str) -> Page:
+def page(html: str) -> WebPage:
     read = page_of(html, URL)
     if read.text and read.title:
-        keeps_its_word(read)
+        check_page(read)
     return read
 
 
@@ -162,7 +162,7 @@ def of_process(process: int, name: str) -> str:
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 
 
-async def read(reader: PageReader, html: str, kind: str = "text/html") -> Page:
+async def read(reader: PageReader, html: str, kind: str = "text/html") -> WebPage:
     return await reader.read(html.encode(), kind, URL)
 
 
@@ -190,7 +190,7 @@ async def test_a_page_that_takes_too_long_costs_its_process(
 ) -> None:
     slow = "<p>" + "<b>x</b> " * 400_000
     with pytest.raises(WebError, match="more than 0.1 seconds"):
-        async with within(0.1):
+        async with time_limit(0.1):
             await read(reader, slow)
     assert not processes()
     assert (await read(reader, ARTICLE)).links

@@ -10,18 +10,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 import httpx
 import pytest
 from tests import inward_urls
-from tests.inward_urls import Sink
+from tests.inward_urls import LoopbackServer
 
-from antiphon.adapters.fetching import Checked, Guard, HttpFetcher, NoFetcher, Resolve
+from antiphon.adapters.fetching import GuardedPools, HttpFetcher, NoFetcher, Resolve, UrlPolicy
 from antiphon.adapters.tool_servers.mcp import McpServers
-from antiphon.adapters.web.reading import PageReader
-from antiphon.adapters.web.searched import SearchedWeb
-from antiphon.adapters.web.services import SearxngService
-from antiphon.application.webhooks import Endpoint
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.adapters.web.search_service_web import SearchServiceWeb
+from antiphon.adapters.web.search_services import SearxngService
+from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchError, FetchRefused, ToolServerError, WebError
 from antiphon.domain.tools import McpTool
 from antiphon.entrypoints.container import webhook_fetcher
-from antiphon.entrypoints.webhook_endpoints import operators_guard
+from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 TRUST = httpx.create_ssl_context(trust_env=False)  # once: it takes a while
 ALLOWED = "127.0.0.2"
@@ -29,28 +29,28 @@ ALLOWED = "127.0.0.2"
 LIMIT_S = 2.0
 FAILURES = (FetchError, ToolServerError, WebError)
 
-Reach = Callable[[Guard, Resolve | None, str], Awaitable[object]]
+Reach = Callable[[UrlPolicy, Resolve | None, str], Awaitable[object]]
 """Ask for a URL under a guard; what stands between is the adapter's."""
 
 
-def fetcher(guard: Guard, resolve: Resolve | None) -> HttpFetcher:
+def fetcher(guard: UrlPolicy, resolve: Resolve | None) -> HttpFetcher:
     named = {} if resolve is None else {"resolve": resolve}
     return HttpFetcher(
         guard, max_bytes=1000, timeout_s=LIMIT_S, max_redirects=3, ssl_context=TRUST, **named
     )
 
 
-async def fetch(guard: Guard, resolve: Resolve | None, url: str) -> object:
+async def fetch(guard: UrlPolicy, resolve: Resolve | None, url: str) -> object:
     return await fetcher(guard, resolve).fetch(url)
 
 
-async def post(guard: Guard, resolve: Resolve | None, url: str) -> object:
+async def post(guard: UrlPolicy, resolve: Resolve | None, url: str) -> object:
     return await fetcher(guard, resolve).fetch(url, method="POST", content=b"{}")
 
 
-async def list_tools(guard: Guard, resolve: Resolve | None, url: str) -> object:
+async def list_tools(guard: UrlPolicy, resolve: Resolve | None, url: str) -> object:
     named = {} if resolve is None else {"resolve": resolve}
-    checked = Checked(guard, ssl_context=TRUST, **named)
+    checked = GuardedPools(guard, ssl_context=TRUST, **named)
     servers = McpServers(checked, timeout_s=LIMIT_S, max_bytes=1000)
     session = servers.session(McpTool(server_label="s", server_url=url, authorization="secret"))
     try:
@@ -59,15 +59,15 @@ async def list_tools(guard: Guard, resolve: Resolve | None, url: str) -> object:
         await session.aclose()
 
 
-async def read_page(guard: Guard, resolve: Resolve | None, url: str) -> object:
+async def read_page(guard: UrlPolicy, resolve: Resolve | None, url: str) -> object:
     async def no_pdf(content: bytes) -> str:
         raise AssertionError("nothing was to be read")
 
-    web = SearchedWeb(
+    web = SearchServiceWeb(
         SearxngService("http://127.0.0.1:1/"),
         PageReader(no_pdf),
-        of_service=NoFetcher(),
-        of_pages=fetcher(guard, resolve),
+        service_fetcher=NoFetcher(),
+        page_fetcher=fetcher(guard, resolve),
         most=1,
         timeout_s=LIMIT_S,
     )
@@ -84,7 +84,7 @@ WAYS_OUT: Mapping[str, Reach] = {
 
 
 @pytest.fixture
-def sink() -> Iterator[Sink]:
+def sink() -> Iterator[LoopbackServer]:
     with inward_urls.sink() as listening:
         yield listening
 
@@ -94,7 +94,9 @@ def reach(request: pytest.FixtureRequest) -> Reach:
     return WAYS_OUT[request.param]
 
 
-async def fails(reach: Reach, guard: Guard, url: str, *, resolve: Resolve | None = None) -> None:
+async def fails(
+    reach: Reach, guard: UrlPolicy, url: str, *, resolve: Resolve | None = None
+) -> None:
     with pytest.raises(FAILURES) as raised:
         await reach(guard, resolve, url)
     # Nothing of the network behind this server.
@@ -111,25 +113,27 @@ def names(**known: Sequence[str]) -> Resolve:
     return resolve
 
 
-async def test_what_means_something_inside_is_not_connected_to(sink: Sink, reach: Reach) -> None:
+async def test_what_means_something_inside_is_not_connected_to(
+    sink: LoopbackServer, reach: Reach
+) -> None:
     urls = inward_urls.urls(sink.port)
     assert len(set(urls)) >= 200
     for_the_web = [url.replace(f":{sink.port}", "") for url in urls]
     for guard, asked in (
-        (Guard(hosts=inward_urls.allowed_hosts(urls)), urls),  # the address alone decides
-        (Guard(), for_the_web),
-        (Guard(), [url.replace("http:", "https:", 1) for url in for_the_web]),
+        (UrlPolicy(hosts=inward_urls.allowed_hosts(urls)), urls),  # the address alone decides
+        (UrlPolicy(), for_the_web),
+        (UrlPolicy(), [url.replace("http:", "https:", 1) for url in for_the_web]),
     ):
         for url in asked:
             await fails(reach, guard, url)
     assert sink.connections == 0
 
 
-async def test_a_url_that_is_not_plain_http_is_not_even_looked_up(sink: Sink) -> None:
+async def test_a_url_that_is_not_plain_http_is_not_even_looked_up(sink: LoopbackServer) -> None:
     async def looked_up(host: str, port: int) -> Sequence[str]:
         raise AssertionError(f"{host!r} was looked up")
 
-    guard = Guard(hosts=inward_urls.allowed_hosts(inward_urls.urls(sink.port)))
+    guard = UrlPolicy(hosts=inward_urls.allowed_hosts(inward_urls.urls(sink.port)))
     for url in inward_urls.NO_PLAIN_URLS:
         with pytest.raises(FetchRefused):
             await fetch(guard, looked_up, url.replace("{port}", str(sink.port)))
@@ -156,15 +160,17 @@ async def test_a_url_that_is_not_plain_http_is_not_even_looked_up(sink: Sink) ->
     ],
 )
 async def test_a_name_that_means_something_inside_is_not_connected_to(
-    sink: Sink, reach: Reach, addresses: list[str]
+    sink: LoopbackServer, reach: Reach, addresses: list[str]
 ) -> None:
-    guard = Guard(hosts=[f"inward.example:{sink.port}"])
+    guard = UrlPolicy(hosts=[f"inward.example:{sink.port}"])
     resolve = names(**{"inward.example": addresses})
     await fails(reach, guard, f"http://inward.example:{sink.port}/", resolve=resolve)
     assert sink.connections == 0
 
 
-async def test_a_name_that_moves_is_looked_up_once_a_connection(sink: Sink, reach: Reach) -> None:
+async def test_a_name_that_moves_is_looked_up_once_a_connection(
+    sink: LoopbackServer, reach: Reach
+) -> None:
     looks: list[str] = []
 
     async def rebinding(host: str, port: int) -> Sequence[str]:
@@ -172,7 +178,7 @@ async def test_a_name_that_moves_is_looked_up_once_a_connection(sink: Sink, reac
         looks.append(host)
         return [ALLOWED] if len(looks) == 1 else ["127.0.0.1"]
 
-    guard = Guard(hosts=[f"moves.example:{sink.port}"], private=[ipaddress.ip_network(ALLOWED)])
+    guard = UrlPolicy(hosts=[f"moves.example:{sink.port}"], private=[ipaddress.ip_network(ALLOWED)])
     url = f"http://moves.example:{sink.port}/"
     for _ in range(2):
         await fails(reach, guard, url, resolve=rebinding)
@@ -225,12 +231,12 @@ def locations(port: int) -> list[str]:
 
 
 async def test_a_redirect_to_something_inside_is_not_followed(
-    sink: Sink, redirector: Redirector, reach: Reach
+    sink: LoopbackServer, redirector: Redirector, reach: Reach
 ) -> None:
     # Every host may be asked, but only the redirecting one's address is allowed.
     urls = locations(sink.port)
     begin = f"http://{ALLOWED}:{redirector.port}/"
-    guard = Guard(
+    guard = UrlPolicy(
         hosts=inward_urls.allowed_hosts([begin, *urls]), private=[ipaddress.ip_network(ALLOWED)]
     )
     for number, url in enumerate(urls, 1):
@@ -246,11 +252,11 @@ async def test_a_redirect_to_something_inside_is_not_followed(
 
 
 async def test_webhooks_go_where_the_settings_say_and_no_further(
-    sink: Sink, redirector: Redirector
+    sink: LoopbackServer, redirector: Redirector
 ) -> None:
     hook = f"http://{ALLOWED}:{redirector.port}/hook"
     secret = base64.b64encode(b"s" * 32)
-    sending = webhook_fetcher([Endpoint(name="a", url=hook, secrets=[secret])])
+    sending = webhook_fetcher([WebhookEndpoint(name="a", url=hook, secrets=[secret])])
     for url in locations(sink.port):
         redirector.location = url.encode()
         answer = await sending.fetch(hook, method="POST", content=b"{}")
@@ -258,12 +264,14 @@ async def test_webhooks_go_where_the_settings_say_and_no_further(
     assert sink.connections == 0
 
 
-async def test_not_even_an_operator_sends_webhooks_to_a_clouds_metadata(sink: Sink) -> None:
+async def test_not_even_an_operator_sends_webhooks_to_a_clouds_metadata(
+    sink: LoopbackServer,
+) -> None:
     metadata = [url for url in inward_urls.urls(sink.port) if "169.254" in url or "a9fe" in url]
     assert len(metadata) >= 15
     for url in metadata:
         try:
-            guard = operators_guard([url])
+            guard = operator_policy([url])
         except FetchRefused:
             continue
         await fails(post, guard, url)

@@ -15,13 +15,13 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from tests.faults import faulty_mcp
 
-from antiphon.adapters.fetching import Checked, Guard
+from antiphon.adapters.fetching import GuardedPools, UrlPolicy
 from antiphon.adapters.tool_servers.mcp import McpServers
 from antiphon.application.ports import ToolSession
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.tools import McpTool
 
-HERE = Guard(hosts=["127.0.0.1:*"], private=[ipaddress.ip_network("127.0.0.1")])
+HERE = UrlPolicy(hosts=["127.0.0.1:*"], private=[ipaddress.ip_network("127.0.0.1")])
 LARGEST = 20_000
 
 
@@ -88,9 +88,9 @@ async def served(app: Any, waits: asyncio.Event | None = None) -> AsyncIterator[
 
 @asynccontextmanager
 async def session_with(
-    port: int, path: str = "/mcp", *, timeout_s: float = 5.0, guard: Guard | None = HERE
+    port: int, path: str = "/mcp", *, timeout_s: float = 5.0, guard: UrlPolicy | None = HERE
 ) -> AsyncIterator[ToolSession]:
-    checked = Checked(guard) if guard else None
+    checked = GuardedPools(guard) if guard else None
     servers = McpServers(checked, timeout_s=timeout_s, max_bytes=LARGEST)
     url = f"http://127.0.0.1:{port}{path}"
     session = servers.session(McpTool(server_label="s", server_url=url, authorization="token"))
@@ -251,11 +251,11 @@ async def test_nobody_listening_is_a_failed_list() -> None:
     ("guard", "said"),
     [
         (None, "--fetch-urls"),
-        (Guard(), "may not fetch"),
-        (Guard(hosts=["127.0.0.1:*"]), "lost, or was never made"),
+        (UrlPolicy(), "may not fetch"),
+        (UrlPolicy(hosts=["127.0.0.1:*"]), "lost, or was never made"),
     ],
 )
-async def test_only_what_the_guard_allows_is_reached(guard: Guard | None, said: str) -> None:
+async def test_only_what_the_guard_allows_is_reached(guard: UrlPolicy | None, said: str) -> None:
     asked: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

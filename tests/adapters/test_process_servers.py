@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.processes import is_there
+from tests.processes import is_process_alive
 
-from antiphon.adapters.tool_servers.own import without
-from antiphon.adapters.tool_servers.process import MOST_YOUNG_DEATHS, PAUSE_S, ProcessServer
+from antiphon.adapters.tool_servers.configured import redact
+from antiphon.adapters.tool_servers.process import MAX_EARLY_EXITS, RESTART_DELAY_S, ProcessServer
 from antiphon.application.ports import ToolResult, ToolSession
 from antiphon.domain.errors import ToolServerError
 
@@ -76,7 +76,7 @@ async def until(holds: Callable[[], bool], limit_s: float = 30.0) -> None:
 
 
 async def gone(process: int) -> None:
-    await until(lambda: not is_there(process))
+    await until(lambda: not is_process_alive(process))
 
 
 def message_of(result: ToolResult) -> str:
@@ -92,7 +92,7 @@ async def test_all_sessions_share_one_process_that_ends_with_the_server() -> Non
         await first.aclose()
         assert await process_of(second) == process
         bred = int((await second.call("breed", {})).output or "")
-        assert is_there(bred)
+        assert is_process_alive(bred)
     await gone(process)
     await gone(bred)
 
@@ -242,7 +242,7 @@ async def listed(session: ToolSession) -> bool:
 def children() -> set[int]:
     tasks = Path("/proc/self/task").iterdir()
     found = {int(child) for task in tasks for child in (task / "children").read_text().split()}
-    return set(filter(is_there, found))
+    return set(filter(is_process_alive, found))
 
 
 async def test_a_program_that_is_not_there_is_a_failed_list() -> None:
@@ -256,13 +256,13 @@ async def test_what_dies_young_again_and_again_is_left_alone_for_a_while() -> No
     clock = Clock()
     async with server_of("ends", clock=clock) as server:
         session = server.session()
-        for _ in range(MOST_YOUNG_DEATHS):
+        for _ in range(MAX_EARLY_EXITS):
             with pytest.raises(ToolServerError, match="has ended"):
                 await session.tools()
         for _ in range(3):
             with pytest.raises(ToolServerError, match="begun again in"):
                 await session.tools()
-        clock.passed_s = PAUSE_S + 1
+        clock.passed_s = RESTART_DELAY_S + 1
         with pytest.raises(ToolServerError, match="has ended"):
             await session.tools()
         with pytest.raises(ToolServerError, match="begun again in"):
@@ -271,7 +271,7 @@ async def test_what_dies_young_again_and_again_is_left_alone_for_a_while() -> No
 
 async def test_one_that_dies_in_its_first_calls_is_left_alone_too() -> None:
     async with session_of() as session:
-        for _ in range(MOST_YOUNG_DEATHS):
+        for _ in range(MAX_EARLY_EXITS):
             assert "has ended" in message_of(await session.call("die", {}))
             await asyncio.sleep(0)
         async with asyncio.timeout(30):
@@ -283,7 +283,7 @@ async def test_one_that_lived_long_may_die_any_number_of_times() -> None:
     clock = Clock()
     async with server_of(clock=clock) as server:
         session = server.session()
-        for _ in range(MOST_YOUNG_DEATHS + 1):
+        for _ in range(MAX_EARLY_EXITS + 1):
             process = await process_of(session)
             clock.passed_s += 60
             os.kill(process, signal.SIGKILL)
@@ -322,5 +322,5 @@ async def test_its_last_words_are_logged_without_its_secrets(
 
 def test_secrets_are_found_wherever_an_error_has_texts() -> None:
     error = {"type": "x", "content": [{"text": f"a {SECRET} b"}, 1, None, (SECRET,)]}
-    assert SECRET not in str(without([SECRET], error))
-    assert without(["on"], "on and on") == "on and on"  # too short to be one
+    assert SECRET not in str(redact([SECRET], error))
+    assert redact(["on"], "on and on") == "on and on"  # too short to be one

@@ -14,46 +14,47 @@ from antiphon.adapters.fetching import NoFetcher
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
-from antiphon.application.background import TakeRuns
-from antiphon.application.budgets import USUAL, Budgets
-from antiphon.application.count_tokens import CountTokens
-from antiphon.application.create_response import Created, CreateLimits, CreateResponseService
-from antiphon.application.expand_prompt import ExpandPrompt
-from antiphon.application.follow_response import FollowResponse
-from antiphon.application.hold_conversation import HoldConversation
-from antiphon.application.hosted import Hosted
-from antiphon.application.jobs import Jobs
-from antiphon.application.load_history import LoadHistory
-from antiphon.application.media import ShowMedia
-from antiphon.application.models import Models
-from antiphon.application.ownership import WatchLeases
-from antiphon.application.plan_turns import PlanTurns
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.application.input.history import LoadHistory
+from antiphon.application.input.items import ReadItems
+from antiphon.application.input.media import LoadMedia
+from antiphon.application.input.prompt_templates import ExpandPrompt
+from antiphon.application.input.show_items import ShowItems
+from antiphon.application.model.models import Models
 from antiphon.application.ports import (
     Json,
     Model,
     ModelTurn,
-    Notice,
     StoredItem,
     ToolResult,
     ToolServers,
     ToolSession,
     Turn,
+    WebhookDelivery,
 )
-from antiphon.application.prepare_turn import PrepareTurn
-from antiphon.application.quotas import CheckQuota, Quotas
-from antiphon.application.read_items import ReadItems
-from antiphon.application.restore_run import RestoreRun
-from antiphon.application.run_response import RunResponse
-from antiphon.application.runs import Runs
-from antiphon.application.show_items import ShowItems
-from antiphon.application.stop_run import StopRun
-from antiphon.application.stored_responses import (
-    CancelResponse,
-    DeleteResponse,
-    GetResponse,
-    ListInputItems,
-)
+from antiphon.application.resources.conversation_claim import ClaimConversation
+from antiphon.application.resources.quotas import CheckQuota, Quotas
+from antiphon.application.responses.cancel import CancelResponse
+from antiphon.application.responses.count_tokens import CountTokens
+from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.delete import DeleteResponse
+from antiphon.application.responses.follow import FollowResponse
+from antiphon.application.responses.get import GetResponse
+from antiphon.application.responses.list_input_items import ListInputItems
+from antiphon.application.responses.prepare import PrepareResponse
+from antiphon.application.responses.start import AcceptedResponse, StartLimits, StartResponse
+from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.application.runs.background import StartBackgroundRuns
+from antiphon.application.runs.jobs import Jobs
+from antiphon.application.runs.ownership import WatchLeases
+from antiphon.application.runs.plan_turns import PlanTurns
+from antiphon.application.runs.prepare_turn import PrepareTurn
+from antiphon.application.runs.restore import RestoreRun
+from antiphon.application.runs.run_response import RunResponse
+from antiphon.application.runs.sequencers import MakeSequencer
+from antiphon.application.runs.stop import StopRun
+from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
+from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import StoreError
@@ -67,7 +68,7 @@ STOP = d.TurnEnd("stop", TurnUsage(input=3, output=2))
 Played = Sequence[Sequence[d.Delta] | Exception | asyncio.Event]
 
 
-class PlayedTurn(ModelTurn):
+class FakeTurn(ModelTurn):
     """Plays batches of deltas; an exception among them is raised, an event is waited for."""
 
     def __init__(self, played: Played) -> None:
@@ -93,11 +94,11 @@ class PlayedTurn(ModelTurn):
     def messages(self) -> tuple[list[Json], list[Json]]:
         return [{"message": "in"}], [{"message": "out"}]
 
-    def used(self) -> Sequence[TurnUsage]:
+    def tokens_used(self) -> Sequence[TurnUsage]:
         return [TurnUsage(input=3, output=2)]
 
 
-class PlayedModel(Model):
+class FakeModel(Model):
     """A model whose next turns are set by the test."""
 
     names: Sequence[str] = ("m",)
@@ -113,7 +114,7 @@ class PlayedModel(Model):
         self.refusal: Exception | None = None
         self.dead: Exception | None = None
         self.turns: list[Turn] = []
-        self.begun: list[PlayedTurn] = []
+        self.begun: list[FakeTurn] = []
 
     async def start(self) -> None: ...
 
@@ -126,7 +127,7 @@ class PlayedModel(Model):
     async def count(self, turn: Turn) -> int:
         return len(turn.items)
 
-    async def begin(self, turn: Turn, *, request_id: str) -> ModelTurn:
+    async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
         if self.refusal is not None:
             raise self.refusal
         played: Played | Exception = self.played
@@ -135,11 +136,11 @@ class PlayedModel(Model):
         if isinstance(played, Exception):
             raise played
         self.turns.append(turn)
-        self.begun.append(PlayedTurn(played))
+        self.begun.append(FakeTurn(played))
         return self.begun[-1]
 
 
-class PlayedTools(ToolServers, ToolSession):
+class FakeTools(ToolServers, ToolSession):
     """MCP servers that all have the same tools; the test says what calls give."""
 
     def __init__(self) -> None:
@@ -242,19 +243,19 @@ class House:
         *,
         owner: str = "srv_1",
         model: Model | None = None,
-        hosted: Sequence[Hosted] = (),
-        budgets: Budgets = USUAL,
-        most_s: float = 60,
+        hosted: Sequence[ToolProvider] = (),
+        budgets: Budgets = DEFAULT_BUDGETS,
+        max_run_s: float = 60,
     ) -> None:
         numbers = count(1)
         self.owner = owner
-        self.model = PlayedModel()
+        self.model = FakeModel()
         self.store = FailingStore() if store is None else store
         self.log = MemoryEventLog()
-        self.runs = Runs(slots=2)
-        self.tools = PlayedTools()
-        show_media = ShowMedia(MemoryFileStore(), NoFetcher(), PdfReader())
-        show_items = ShowItems(show_media, unseal=unseal)
+        self.runs = ActiveRuns(slots=2)
+        self.tools = FakeTools()
+        load_media = LoadMedia(MemoryFileStore(), NoFetcher(), PdfReader())
+        show_items = ShowItems(load_media, unseal=unseal)
         models = Models([model or self.model])
         prepare_turn = PrepareTurn(
             models,
@@ -266,9 +267,9 @@ class House:
             hosted=hosted,
         )
         self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn)
-        self.notices: list[tuple[str, str]] = []
+        self.deliveries: list[tuple[str, str]] = []
         run_response = RunResponse(
-            self.log, self.store, notices=self._noticed, most_s=most_s, retry_s=0.2
+            self.log, self.store, deliveries=self._noticed, max_run_s=max_run_s, retry_s=0.2
         )
         plan_turns = PlanTurns(show_items, seal, self.tools, budgets=budgets)
         self.jobs = jobs = Jobs(seal, unseal)
@@ -276,22 +277,24 @@ class House:
         def new_id(prefix: str) -> str:
             return f"{prefix}_{owner}_{next(numbers)}"
 
+        make_sequencer = MakeSequencer(new_id=new_id, now=lambda: 100.0, seal=seal)
         self.create_response = CreateResponseService(
             ExpandPrompt(None),
-            HoldConversation(self.store, owner=owner),
-            prepare_turn,
-            plan_turns,
-            jobs,
-            self.store,
-            self.log,
-            self.runs,
-            run_response,
             CheckQuota(self.store, Quotas(), clock=lambda: 0.0),
-            owner=owner,
+            ClaimConversation(self.store, owner=owner),
+            PrepareResponse(prepare_turn, plan_turns, jobs, new_id=new_id, now=lambda: 100.0),
+            StartResponse(
+                self.store,
+                self.log,
+                self.runs,
+                run_response,
+                make_sequencer,
+                owner=owner,
+                now=lambda: 100.0,
+                limits=StartLimits(max_waiting=3, retry_s=0.05),
+            ),
+            self.runs,
             new_id=new_id,
-            now=lambda: 100.0,
-            seal=seal,
-            limits=CreateLimits(max_waiting=3, retry_s=0.05),
         )
         restore = RestoreRun(
             ExpandPrompt(None),
@@ -300,9 +303,7 @@ class House:
             jobs,
             self.store,
             self.log,
-            new_id=new_id,
-            now=lambda: 100.0,
-            seal=seal,
+            make_sequencer,
             retry_s=0.2,
         )
         stop_run = StopRun(self.store, self.runs, restore, run_response, owner=owner)
@@ -311,17 +312,17 @@ class House:
         self.delete = DeleteResponse(self.store, self.log, stop_run)
         self.cancel = CancelResponse(self.store, stop_run)
         self.input_items = ListInputItems(self.store)
-        self.take_runs = TakeRuns(
+        self.start_background_runs = StartBackgroundRuns(
             self.store, self.log, self.runs, models, restore, run_response, owner=owner
         )
         self.watch_leases = WatchLeases(self.store, self.runs, owner=owner)
         self.store.beat(owner, 60)
 
-    def _noticed(self, tenant: str, response: Response) -> list[Notice]:
-        self.notices.append((tenant, response.status))
+    def _noticed(self, tenant: str, response: Response) -> list[WebhookDelivery]:
+        self.deliveries.append((tenant, response.status))
         return []
 
-    async def create(self, **fields: Any) -> Created:
+    async def create(self, **fields: Any) -> AcceptedResponse:
         body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
         return await self.create_response(decode_request(body).request, tenant=TENANT, body=body)
 
@@ -341,7 +342,7 @@ def unseal(tenant: str, sealed: str) -> str | None:
     return sealed.removeprefix(prefix) if sealed.startswith(prefix) else None
 
 
-async def read(created: Created) -> list[Event]:
+async def read(created: AcceptedResponse) -> list[Event]:
     return [event async for batch in created.events for event in batch]
 
 

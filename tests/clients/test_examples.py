@@ -14,7 +14,7 @@ import pytest
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.keys.file import append
-from antiphon.application.keys import make_key
+from antiphon.application.resources.keys import create_key
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOR_THE_SERVER = {"custom_store.py", "tools.py"}
@@ -36,7 +36,7 @@ PRINTED = {
 def guarded(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The base URL of a server that asks for keys, and a key."""
     folder = tmp_path_factory.mktemp("guarded")
-    key, kept = make_key("reader", "default", new_id=new_id, now=time.time)
+    key, kept = create_key("reader", "default", new_id=new_id, now=time.time)
     append(folder / "keys.toml", kept)
     with serve_from(folder, store="sqlite", auth="on", keys_file=folder / "keys.toml") as server:
         yield server.api, key

@@ -13,7 +13,9 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import Store
+from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.testing.response_store import (
     EVERY_FIELD,
     EVERY_KIND_OF_OUTPUT,
     OWNER,
@@ -31,10 +33,8 @@ from antiphon.adapters.testing.response_store import (
     turns,
     unknown,
 )
-from antiphon.adapters.testing.run_store import chunk, lease, log_of, logged, take
-from antiphon.adapters.testing.store import StoreContract
-from antiphon.application.ports import Store
-from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.testing.run_store import chunk, lease, log_of, logged, take
+from antiphon.testing.store import StoreContract
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.adapters.stores.memory_log import MemoryEventLog
-from antiphon.adapters.testing.event_log import EventLogContract
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.ports import EventLog
+from antiphon.testing.event_log import EventLogContract
 
 LOGS = {"memory": MemoryEventLog}
 

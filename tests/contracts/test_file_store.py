@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
-from antiphon.adapters.testing.file_store import CONTENT, US, FileStoreContract, a_file
 from antiphon.application.ports import FileStore
 from antiphon.domain.errors import NotFound, SettingsError, StoreError
+from antiphon.testing.file_store import CONTENT, US, FileStoreContract, a_file
 
 STORES: Mapping[str, Callable[[Path], FileStore]] = {
     "memory": lambda _: MemoryFileStore(),
@@ -46,7 +46,7 @@ async def test_files_outlive_the_server(folder: FolderFileStore, tmp_path: Path)
     await folder.add(US, a_file(), CONTENT)
     again = FolderFileStore(tmp_path / "files")
     await again.start()
-    assert await again.all(US) == [a_file()]
+    assert await again.list_all(US) == [a_file()]
     assert await again.content(US, a_file().id) == CONTENT
 
 

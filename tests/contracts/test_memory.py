@@ -8,10 +8,12 @@ import sys
 import msgspec
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_log import MemoryEventLog
-from antiphon.adapters.testing.event_log import numbers, rest, several_turns, text, whole
-from antiphon.adapters.testing.response_store import (
-    FAR_AHEAD,
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.application.ports import EventChunk, NewRun, StoredItem
+from antiphon.domain.errors import NotFound
+from antiphon.testing.event_log import numbers, rest, several_turns, text, whole
+from antiphon.testing.response_store import (
+    FAR_FUTURE,
     US,
     claim,
     context_of,
@@ -24,8 +26,6 @@ from antiphon.adapters.testing.response_store import (
     turns,
     unknown,
 )
-from antiphon.application.ports import Chunk, NewRun, StoredItem
-from antiphon.domain.errors import NotFound
 
 
 class Clock:
@@ -194,20 +194,20 @@ async def test_what_is_deleted_for_room_leaves_nothing_behind() -> None:
     store = MemoryStore(keep=1)
     for name in "abc":
         store.beat("srv_a", 60)
-        run = NewRun(owner="srv_a", events=Chunk(first=0, count=1, body=b"x" * 1000))
+        run = NewRun(owner="srv_a", events=EventChunk(first=0, count=1, body=b"x" * 1000))
         await store.reserve(
             US,
             name,
             response_id=f"resp_{name}",
             fingerprint=b"",
             owner="srv_a",
-            expires_at=FAR_AHEAD,
+            expires_at=FAR_FUTURE,
         )
         await store.create(US, running(name, run=run))
         assert await end(store, finished(name))
     assert await is_gone(store, "b")
-    assert (await store.use(US)).responses == 1
-    assert (await store.use(US)).bytes < 3_000
+    assert (await store.usage(US)).responses == 1
+    assert (await store.usage(US)).bytes < 3_000
     assert list(store._reserved) == [(US, "c")]
 
 
@@ -217,7 +217,7 @@ async def test_time_is_told_by_the_clocks_it_is_given() -> None:
     await store.create(US, running("a", expires_at=day.now + 100))
     store.beat("srv_a", 15)
     steady.now += 15
-    [taken] = await store.take("srv_b", limit=1)
+    [taken] = await store.lease_runs("srv_b", limit=1)
     assert await store.finish(taken.lease, finished("a"))
     day.now += 99
     assert await store.sweep(keep_events_s=0) == 0

@@ -16,8 +16,17 @@ import pytest
 from msgspec import Raw
 
 from antiphon.adapters.stores.postgres import PostgresStore
-from antiphon.adapters.testing.repeat_store import PRINT, reserve
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import (
+    EventChunk,
+    IdempotencyRecord,
+    NewRun,
+    StoredItem,
+    WebhookDelivery,
+)
+from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.domain.items import Message
+from antiphon.testing.idempotency_store import FINGERPRINT, reserve
+from antiphon.testing.response_store import (
     OWNER,
     US,
     alive,
@@ -26,18 +35,15 @@ from antiphon.adapters.testing.response_store import (
     converse,
     end,
     finished,
+    is_locked,
     item,
     items_of,
     keep,
-    locked,
     running,
     turns,
     until,
 )
-from antiphon.adapters.testing.run_store import chunk, last_of, lease, log_of, logged, take
-from antiphon.application.ports import Chunk, NewRun, Notice, Repeat, StoredItem
-from antiphon.domain.errors import SettingsError, StoreError
-from antiphon.domain.items import Message
+from antiphon.testing.run_store import chunk, last_of, lease, log_of, logged, take
 
 SECRET = "the-owl-flies-at-midnight"
 
@@ -96,11 +102,11 @@ async def test_readers_elsewhere_miss_nothing_while_listening_is_cut_again_and_a
     clock = asyncio.get_running_loop().time
     written_at: dict[int, float] = {}
 
-    async def follow() -> list[Chunk]:
-        found: list[Chunk] = []
+    async def follow() -> list[EventChunk]:
+        found: list[EventChunk] = []
         while True:
             after = last_of(found) if found else -1
-            await another.news(US, "resp_a", after=after, limit_s=30)
+            await another.wait_for_events(US, "resp_a", after=after, limit_s=30)
             piece = await another.events(US, "resp_a", after=after)
             lags.extend(clock() - written_at.get(one.first, clock()) for one in piece.chunks)
             found += piece.chunks
@@ -123,7 +129,7 @@ async def test_who_waits_is_told_of_what_nobody_heard_of(
     store: PostgresStore, another: PostgresStore, admin: Any
 ) -> None:
     await store.create(US, logged("a"))
-    waiting = asyncio.create_task(another.news(US, "resp_a", after=1, limit_s=30))
+    waiting = asyncio.create_task(another.wait_for_events(US, "resp_a", after=1, limit_s=30))
     await admin.execute("UPDATE runs SET next_event = 3")  # and no NOTIFY
     await asyncio.wait_for(waiting, 3)
 
@@ -175,7 +181,7 @@ async def test_a_request_waits_for_a_connection_only_so_long(
         await keep(store, "a")
         async with admin.transaction():
             await admin.execute("LOCK TABLE runs")
-            stuck = [asyncio.create_task(store.held(OWNER)) for _ in range(2)]
+            stuck = [asyncio.create_task(store.held_leases(OWNER)) for _ in range(2)]
             await until(
                 lambda: admin.fetchval("SELECT count(*) >= 2 FROM pg_locks WHERE NOT granted")
             )
@@ -377,7 +383,7 @@ async def test_what_is_deleted_is_nowhere_in_the_tables(store: PostgresStore, ad
     assert occurrences(await everything(admin)) == 6
     await store.delete(US, "resp_a")
     assert occurrences(await everything(admin)) == 0
-    use = await store.use(US)
+    use = await store.usage(US)
     assert (use.responses, use.bytes) == (0, 0)
 
 
@@ -413,7 +419,7 @@ async def test_a_conversation_and_its_responses_deleted_at_once_leave_nothing(
             *[store.delete(US, f"resp_{name}") for name in names],
         )
         assert await admin.fetchval("SELECT count(*) FROM items") == 0
-    assert (await store.use(US)).bytes == 0
+    assert (await store.usage(US)).bytes == 0
 
 
 async def test_what_clients_send_may_hold_what_postgres_text_cannot(store: PostgresStore) -> None:
@@ -421,7 +427,9 @@ async def test_what_clients_send_may_hold_what_postgres_text_cannot(store: Postg
         await store.create(US, running(name, item(name)))
         assert [one.id for one in await store.input_items(US, f"resp_{name}")] == [f"msg_{name}"]
         assert (await store.item(US, f"msg_{name}")).id == f"msg_{name}"
-        [held] = [one for one in await store.held(OWNER) if one.response_id == f"resp_{name}"]
+        [held] = [
+            one for one in await store.held_leases(OWNER) if one.response_id == f"resp_{name}"
+        ]
         assert await store.finish(held, finished(name))
 
 
@@ -444,7 +452,7 @@ async def test_a_log_can_be_asked_for_what_it_will_never_have(store: PostgresSto
     await store.create(US, logged("a"))
     for after in (2**31, 2**63, 10**30):
         assert (await store.events(US, "resp_a", after=after)).chunks == []
-        await store.news(US, "resp_a", after=after, limit_s=0.05)
+        await store.wait_for_events(US, "resp_a", after=after, limit_s=0.05)
     assert await store.finish(lease("a"), finished("a"))
     for after in (2**31, 2**63, 10**30):
         assert (await store.events(US, "resp_a", after=after)).ends
@@ -477,7 +485,7 @@ async def test_of_two_servers_that_claim_a_conversation_one_succeeds(
         names = (f"resp_{turn}", f"resp_other_{turn}")
         refused = await asyncio.gather(
             *[
-                locked(one.claim(US, "conv_a", name, owner=OWNER))
+                is_locked(one.claim(US, "conv_a", name, owner=OWNER))
                 for one, name in zip((store, another), names, strict=True)
             ]
         )
@@ -501,7 +509,9 @@ async def test_a_key_whose_response_is_being_created_is_given_to_nobody(
         asking = asyncio.create_task(reserve(another, "b", owner="srv_b"))
         await until(lambda: admin.fetchval(waiting, 2))
     await creating
-    assert await asking == Repeat(response_id="resp_a", fingerprint=PRINT, exists=True)
+    assert await asking == IdempotencyRecord(
+        response_id="resp_a", fingerprint=FINGERPRINT, exists=True
+    )
 
 
 async def test_a_server_that_is_stopped_in_a_transaction_keeps_a_run_from_nobody(
@@ -522,11 +532,13 @@ async def test_a_server_that_is_stopped_in_a_transaction_keeps_a_run_from_nobody
 
 
 async def test_notices_of_an_end_that_fails_are_not_kept(store: PostgresStore) -> None:
-    notice = Notice(id=f"evt_{secrets.token_hex(4)}", tenant=US, endpoint="main", body=b"{}")
+    delivery = WebhookDelivery(
+        id=f"evt_{secrets.token_hex(4)}", tenant=US, endpoint="main", body=b"{}"
+    )
     for name in "ab":
         await store.create(US, running(name))
-    assert await store.finish(lease("a"), finished("a"), notices=[notice])
+    assert await store.finish(lease("a"), finished("a"), deliveries=[delivery])
     with pytest.raises(StoreError):
-        await store.finish(lease("b"), finished("b"), notices=[notice])
+        await store.finish(lease("b"), finished("b"), deliveries=[delivery])
     assert (await store.get(US, "resp_b")).status == "in_progress"
     assert await end(store, finished("b"))

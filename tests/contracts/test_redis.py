@@ -20,7 +20,17 @@ from redis.exceptions import RedisError
 from tests.contracts.conftest import REDIS, redis_prefix
 
 from antiphon.adapters.stores.redis import RedisStore
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import (
+    EventChunk,
+    NewRun,
+    StorageUsage,
+    StoredItem,
+    StoredResponse,
+    WebhookDelivery,
+)
+from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.domain.items import Message
+from antiphon.testing.response_store import (
     OWNER,
     US,
     context_of,
@@ -37,10 +47,7 @@ from antiphon.adapters.testing.response_store import (
     unknown,
     until,
 )
-from antiphon.adapters.testing.run_store import chunk, lease, log_of, logged
-from antiphon.application.ports import Chunk, NewRun, Notice, StoredItem, StoredResponse, Use
-from antiphon.domain.errors import SettingsError, StoreError
-from antiphon.domain.items import Message
+from antiphon.testing.run_store import chunk, lease, log_of, logged
 
 SECRET = "the-owl-flies-at-midnight"
 
@@ -116,7 +123,7 @@ async def own(tmp_path: Path) -> AsyncIterator[OwnRedis]:
 @pytest.fixture
 async def ours(own: OwnRedis) -> AsyncIterator[RedisStore]:
     """A store on it that does not wait for long."""
-    ours = RedisStore(own.url, patience_s=0.3, timeout_s=0.5)
+    ours = RedisStore(own.url, retry_s=0.3, timeout_s=0.5)
     await ours.start()
     yield ours
     await ours.aclose()
@@ -212,7 +219,7 @@ async def test_few_rights_are_enough(own: OwnRedis) -> None:
     assert "is unknown" in store.durability
     await keep(store, "a")
     await store.create(US, logged("b"))
-    waiting = asyncio.create_task(store.news(US, "resp_b", after=1, limit_s=10))
+    waiting = asyncio.create_task(store.wait_for_events(US, "resp_b", after=1, limit_s=10))
     await store.check()
     store.beat(OWNER, 15)
     assert await store.append(lease("b"), chunk(2))
@@ -265,7 +272,7 @@ async def keep_secrets(store: RedisStore, name: str, *, within: str | None = Non
     await store.create(
         US, running(name, secret, within=within, run=run, instructions=SECRET, expires_at=1.0)
     )
-    assert await store.append(lease(name), Chunk(first=2, count=1, body=SECRET.encode()))
+    assert await store.append(lease(name), EventChunk(first=2, count=1, body=SECRET.encode()))
     said = Message(id=f"msg_{SECRET}", role="assistant", content=SECRET)
     done = finished(name, within=within, instructions=SECRET, output=(said,))
     assert await store.finish(lease(name), done, events=chunk(3, 1, SECRET.encode()))
@@ -298,7 +305,7 @@ async def test_deleted_conversations_leave_no_trace(store: RedisStore, prefix: s
 async def test_when_all_is_gone_only_counters_are_left(store: RedisStore, prefix: str) -> None:
     await converse(store, "a", "x")
     await say(store, "a", "one")
-    notice = Notice(id="evt_a", tenant=US, endpoint="main", body=b"{}")
+    delivery = WebhookDelivery(id="evt_a", tenant=US, endpoint="main", body=b"{}")
     for name, after in (("a", None), ("b", "a"), ("c", "b")):
         await store.reserve(
             US, name, response_id=f"resp_{name}", fingerprint=b"", owner=OWNER, expires_at=1.0
@@ -306,16 +313,16 @@ async def test_when_all_is_gone_only_counters_are_left(store: RedisStore, prefix
         run = NewRun(owner=OWNER, job=b"job", events=chunk(0, 2))
         await store.create(US, running(name, after=after, run=run))
         assert await store.finish(
-            lease(name), finished(name, after=after), events=chunk(2), notices=[notice]
+            lease(name), finished(name, after=after), events=chunk(2), deliveries=[delivery]
         )
     await store.create(US, running("waits", run=NewRun(job=b"job")))
     for name in ("one", "a", "b", "c", "waits"):
         await store.delete(US, f"resp_{name}")
     await store.delete_conversation(US, "conv_a")
     await store.remove("evt_a")
-    await store.take(OWNER, limit=1)
+    await store.lease_runs(OWNER, limit=1)
     await store.leave(OWNER)
-    assert await store.use(US) == Use()
+    assert await store.usage(US) == StorageUsage()
     async with aio.Redis.from_url(REDIS) as client:
         left = {key.decode()[len(prefix) :] async for key in client.scan_iter(f"{prefix}*")}
     assert left == {"items", "responses", "use:", f"use:{US}"}
@@ -325,7 +332,7 @@ async def test_many_expired_responses_are_swept_in_several_steps(store: RedisSto
     for number in range(230):
         await store.create(US, running(str(number), expires_at=1.0, status="completed"))
     assert await store.sweep(keep_events_s=0, limit=150) == 150
-    assert (await store.use(US)).responses == 80
+    assert (await store.usage(US)).responses == 80
     assert await store.sweep(keep_events_s=0) == 80
     assert await store.sweep(keep_events_s=0) == 0
 
@@ -341,11 +348,11 @@ async def test_many_who_wait_take_one_connection(own: OwnRedis, ours: RedisStore
     for number in range(100):
         await ours.create(US, logged(str(number)))
     waiting = [
-        asyncio.create_task(ours.news(US, f"resp_{number}", after=1, limit_s=30))
+        asyncio.create_task(ours.wait_for_events(US, f"resp_{number}", after=1, limit_s=30))
         for number in range(100)
     ]
     await ours.create(US, logged("last"))
-    await ours.news(US, "resp_last", after=1, limit_s=0.2)
+    await ours.wait_for_events(US, "resp_last", after=1, limit_s=0.2)
     assert await subscribers(own) == 1
     for number in range(100):
         assert await ours.append(lease(str(number)), chunk(2))
@@ -355,7 +362,7 @@ async def test_many_who_wait_take_one_connection(own: OwnRedis, ours: RedisStore
 
 async def test_channels_that_nobody_waits_for_are_left(own: OwnRedis, ours: RedisStore) -> None:
     await ours.create(US, logged("a"))
-    await ours.news(US, "resp_a", after=1, limit_s=0.1)
+    await ours.wait_for_events(US, "resp_a", after=1, limit_s=0.1)
     assert own.tell("PUBSUB", "CHANNELS") != []
     await ours.delete(US, "resp_a")
 
@@ -371,7 +378,7 @@ async def test_a_killed_listener_misses_nothing(own: OwnRedis, ours: RedisStore)
 
     async def follow() -> None:
         while found[-1].first < 40:
-            await ours.news(US, "resp_a", after=found[-1].first, limit_s=5)
+            await ours.wait_for_events(US, "resp_a", after=found[-1].first, limit_s=5)
             found.extend(await log_of(ours, "a", after=found[-1].first))
 
     async def is_following() -> bool:
@@ -430,7 +437,7 @@ async def test_what_was_confirmed_survives_the_death_of_redis(
     await ours.check()
     assert await context_of(ours, "a") == turns("a")
     assert await log_of(ours, "b") == [chunk(0, 2), chunk(2)]
-    assert [one.lease for one in await ours.take("srv_b", limit=5)] == [lease("b", 2)]
+    assert [one.lease for one in await ours.lease_runs("srv_b", limit=5)] == [lease("b", 2)]
 
 
 async def test_a_redis_that_stops_answering_fails_in_time(own: OwnRedis, ours: RedisStore) -> None:
@@ -460,7 +467,7 @@ async def test_a_full_memory_refuses_changes_as_a_whole_and_lets_go(
     await keep(ours, "old")
     large = item("large", raw=b'"%b"' % (b"x" * 100_000))
     await ours.create(US, running("b", large, after="old"))
-    before = await ours.use(US)
+    before = await ours.usage(US)
     own.tell("CONFIG", "SET", "maxmemory", "1mb")
     for change in (
         ours.create(US, running("new", large)),
@@ -471,7 +478,7 @@ async def test_a_full_memory_refuses_changes_as_a_whole_and_lets_go(
     ):
         with pytest.raises(StoreError, match="its memory is full"):
             await change
-    assert await ours.use(US) == before
+    assert await ours.usage(US) == before
     assert await log_of(ours, "a") == [chunk(0, 2)]
     assert await input_of(ours, "b") == [*turns("old"), "large"]
     ours.beat(OWNER, 15)
@@ -494,7 +501,7 @@ async def test_stores_of_other_prefixes_share_nothing(store: RedisStore, prefix:
     await other.delete(US, "resp_a")
     assert await context_of(store, "a") == turns("a")
     assert await items_of(store, "a") == ["x"]
-    assert await other.take("srv_b", limit=5) == []
+    assert await other.lease_runs("srv_b", limit=5) == []
     await other.aclose()
 
 
@@ -505,11 +512,11 @@ async def test_tenants_of_similar_names_share_nothing(
     await store.create(us, logged("a"))
     await store.create(them, logged("a"))
     await store.create(them, StoredResponse(response=running("b").response))
-    leases = [one.lease for one in await store.take("srv_b", limit=5)]
+    leases = [one.lease for one in await store.lease_runs("srv_b", limit=5)]
     assert [one.tenant for one in leases] == [us, them, them]
     await store.delete(them, "resp_a")
     assert (await store.get(us, "resp_a")).id == "resp_a"
-    assert (await store.use(us)).responses == 1
+    assert (await store.usage(us)).responses == 1
 
 
 # --- closing --------------------------------------------------------------------------------------
@@ -526,9 +533,9 @@ async def test_a_closed_store_says_so(store: RedisStore) -> None:
         store.finish(lease("a"), finished("a")),
         store.get(US, "resp_a"),
         store.events(US, "resp_a"),
-        store.take(OWNER, limit=1),
-        store.news(US, "resp_a", after=1, limit_s=5),
-        store.due(limit=1, hold_s=1),
+        store.lease_runs(OWNER, limit=1),
+        store.wait_for_events(US, "resp_a", after=1, limit_s=5),
+        store.claim_due(limit=1, claim_s=1),
         store.keys(),
         store.conversation(US, "conv_a"),
     ):
@@ -540,9 +547,9 @@ async def test_a_closed_store_says_so(store: RedisStore) -> None:
 
 async def test_closing_wakes_those_who_wait(store: RedisStore) -> None:
     await store.create(US, logged("a"))
-    waiting = asyncio.create_task(store.news(US, "resp_a", after=1, limit_s=30))
+    waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
     await store.create(US, logged("b"))
-    await store.news(US, "resp_b", after=1, limit_s=0.1)
+    await store.wait_for_events(US, "resp_b", after=1, limit_s=0.1)
     await store.aclose()
     async with asyncio.timeout(10):
         await asyncio.wait([waiting])

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from tests.contracts.conftest import NewStore
 
-from antiphon.adapters.stores.self_test import returns_what_it_is_given
+from antiphon.adapters.stores.self_test import round_trips
 from antiphon.application.ports import Store
 
 
@@ -33,7 +33,7 @@ async def test_a_store_proves_itself_while_another_server_sweeps(new_store: NewS
     await store.start()
     await other.start()
     try:
-        assert await returns_what_it_is_given(cast(Store, SweptStore(store, other)))
+        assert await round_trips(cast(Store, SweptStore(store, other)))
     finally:
         await other.aclose()
         await store.aclose()

@@ -17,7 +17,11 @@ from msgspec import Raw
 
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.adapters.stores.sqlite_file import SqliteFile
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import NewRun, StoredItem, StoredResponse
+from antiphon.domain.conversation import Conversation
+from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.domain.items import Message
+from antiphon.testing.response_store import (
     EVERY_FIELD,
     EVERY_KIND_OF_OUTPUT,
     OWNER,
@@ -30,19 +34,15 @@ from antiphon.adapters.testing.response_store import (
     finished,
     input_of,
     is_gone,
+    is_locked,
     item,
     items_of,
     keep,
-    locked,
     running,
     say,
     turns,
 )
-from antiphon.adapters.testing.run_store import chunk, lease, logged
-from antiphon.application.ports import NewRun, StoredItem, StoredResponse
-from antiphon.domain.conversation import Conversation
-from antiphon.domain.errors import SettingsError, StoreError
-from antiphon.domain.items import Message
+from antiphon.testing.run_store import chunk, lease, logged
 
 SECRET = "the-owl-flies-at-midnight"
 
@@ -86,7 +86,7 @@ async def test_a_restart_keeps_everything(path: Path) -> None:
     await again.start()
     assert as_json(await again.get(US, "resp_b")) == as_json(done)
     assert await again.context(US, "resp_c") == before
-    assert [lease.response_id for lease in await again.held(OWNER)] == ["resp_c"]
+    assert [lease.response_id for lease in await again.held_leases(OWNER)] == ["resp_c"]
     assert await is_gone(again, "a")
     await again.aclose()
 
@@ -95,7 +95,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.adapters.testing.response_store import keep
+from antiphon.testing.response_store import keep
 
 async def write(store, name, count):
     for n in range(count):
@@ -205,8 +205,8 @@ async def test_of_two_processes_that_claim_a_conversation_one_succeeds(
     await converse(store, "a")
     for turn in range(10):
         refused = await asyncio.gather(
-            locked(claim(store, "a", f"{turn}")),
-            locked(claim(other, "a", f"{turn}_other")),
+            is_locked(claim(store, "a", f"{turn}")),
+            is_locked(claim(other, "a", f"{turn}_other")),
         )
         assert sorted(refused) == [False, True]
         await store.release(US, "conv_a", f"resp_{turn}")
@@ -406,7 +406,7 @@ async def test_the_wiping_is_tried_again_until_nobody_is_in_the_way(
     elsewhere.execute("COMMIT")
     async with asyncio.timeout(30):
         while traces(path):
-            await store.use(US)
+            await store.usage(US)
     elsewhere.close()
 
 
@@ -568,7 +568,7 @@ async def test_a_write_waits_for_another_process(store: SqliteStore, path: Path)
     elsewhere = connect(path)
     elsewhere.execute("BEGIN IMMEDIATE")
     waiting = asyncio.create_task(keep(store, "a"))
-    assert await store.held(OWNER) == []
+    assert await store.held_leases(OWNER) == []
     assert not waiting.done()
     elsewhere.execute("COMMIT")
     await waiting
@@ -609,7 +609,7 @@ async def test_what_was_asked_for_before_closing_is_done(path: Path) -> None:
     assert {response.id for response in await asyncio.gather(*reads)} == {"resp_root"}
 
     await store.start()
-    assert len(await store.held(OWNER)) == 20
+    assert len(await store.held_leases(OWNER)) == 20
     await store.aclose()
 
 
@@ -628,21 +628,21 @@ async def test_a_closed_store_says_so(store: SqliteStore) -> None:
         store.context(US, "resp_a"),
         store.item(US, "msg_a"),
         store.delete(US, "resp_a"),
-        store.use(US),
+        store.usage(US),
         store.sweep(keep_events_s=0),
         store.check(),
         asyncio.to_thread(store.beat, OWNER, 15),
         store.leave(OWNER),
-        store.take(OWNER, limit=1),
+        store.lease_runs(OWNER, limit=1),
         store.take_over(OWNER, US, "resp_a"),
         store.give_back(lease("a")),
-        store.held(OWNER),
+        store.held_leases(OWNER),
         store.append(lease("a"), chunk(1)),
         store.events(US, "resp_a"),
-        store.news(US, "resp_a", limit_s=10),
+        store.wait_for_events(US, "resp_a", limit_s=10),
         store.reserve(US, "k", response_id="resp_a", fingerprint=b"", owner=OWNER, expires_at=0),
         store.unreserve(US, "k", "resp_a"),
-        store.due(limit=1, hold_s=1),
+        store.claim_due(limit=1, claim_s=1),
         store.delay("evt_a", 1),
         store.remove("evt_a"),
         store.keys(),

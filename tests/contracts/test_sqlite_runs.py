@@ -18,7 +18,9 @@ import apsw
 import pytest
 
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import Clock, NewRun, StorageUsage, WebhookDelivery
+from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.testing.response_store import (
     OWNER,
     THEM,
     US,
@@ -29,14 +31,14 @@ from antiphon.adapters.testing.response_store import (
     converse,
     end,
     finished,
+    is_locked,
     item,
     keep,
-    locked,
     running,
     turns,
     until,
 )
-from antiphon.adapters.testing.run_store import (
+from antiphon.testing.run_store import (
     NEXT,
     chunk,
     last_of,
@@ -47,8 +49,6 @@ from antiphon.adapters.testing.run_store import (
     take,
     waiting,
 )
-from antiphon.application.ports import Clock, NewRun, Notice, Use
-from antiphon.domain.errors import SettingsError, StoreError
 
 OLDER = ("0001_responses.sql", "0002_conversations.sql")
 KEPT_OF_OLD = ((US, "a", "completed"), (US, "b", "queued"), (THEM, "a", "failed"))
@@ -83,8 +83,8 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.adapters.testing.run_store import chunk, lease, logged
-from antiphon.adapters.testing.response_store import US
+from antiphon.testing.run_store import chunk, lease, logged
+from antiphon.testing.response_store import US
 
 async def main():
     _, path, owner, ttl_s, name = sys.argv
@@ -154,7 +154,7 @@ async def test_a_server_that_is_not_alone_waits_until_the_killed_one_is_dead(pat
             assert await take(store) == []
             passed_s = 100.0
             assert len(await take(store)) == 1
-            assert await store.held(NEXT) == [lease("a", epoch=2)]
+            assert await store.held_leases(NEXT) == [lease("a", epoch=2)]
 
 
 async def test_a_server_that_starts_takes_nothing_from_one_that_runs(path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_what_another_process_writes_is_news(path: Path) -> None:
         after = 1
         for _ in range(20):
             async with asyncio.timeout(10):
-                await store.news(US, "resp_a", after=after, limit_s=60)
+                await store.wait_for_events(US, "resp_a", after=after, limit_s=60)
             log = await log_of(store, "a", after=after)
             assert log[0].first == after + 1
             after = last_of(log)
@@ -196,7 +196,7 @@ async def test_a_clock_that_starts_anew_revives_nobody(path: Path) -> None:
         await store.create(US, logged("a"))
         await alive(store, OWNER, ttl_s=15)
         async with opened(path, uptime=lambda: 30.0) as restarted:
-            assert names(await restarted.take(NEXT, limit=1)) == ["a"]
+            assert names(await restarted.lease_runs(NEXT, limit=1)) == ["a"]
 
 
 async def test_the_oldest_are_taken_first_whoever_had_them(store: SqliteStore) -> None:
@@ -242,7 +242,8 @@ async def test_a_hundred_who_wait_are_woken_by_their_own_log_only(
     for n in range(100):
         await store.create(US, logged(str(n)))
     waiting = {
-        n: asyncio.create_task(store.news(US, f"resp_{n}", after=1, limit_s=30)) for n in range(100)
+        n: asyncio.create_task(store.wait_for_events(US, f"resp_{n}", after=1, limit_s=30))
+        for n in range(100)
     }
     async with opened(path) as other:
         for n in (7, 70):
@@ -260,8 +261,8 @@ async def test_a_hundred_who_wait_are_woken_by_their_own_log_only(
 async def test_closing_wakes_those_who_wait_for_news(path: Path) -> None:
     async with opened(path) as store:
         await store.create(US, logged("a"))
-        waiting = asyncio.create_task(store.news(US, "resp_a", after=1, limit_s=30))
-        await store.held(OWNER)
+        waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
+        await store.held_leases(OWNER)
     async with asyncio.timeout(10):
         await waiting
 
@@ -303,15 +304,15 @@ async def reads_well(path: Path) -> bool:
         [left] = await take(store)
         assert left.lease == lease("b", epoch=1)
         assert left.job is None
-        assert not await locked(claim(store, "c", "new"))
-        ours = await store.use(US)
+        assert not await is_locked(claim(store, "c", "new"))
+        ours = await store.usage(US)
         await keep(store, "new")
-        more = await store.use(US)
+        more = await store.usage(US)
         assert (more.responses, more.bytes > ours.bytes) == (3, True)
         for name in ("new", "a", "b"):
             await store.delete(US, f"resp_{name}")
-        assert await store.use(US) == Use()
-        assert (await store.use(THEM)).responses == 1
+        assert await store.usage(US) == StorageUsage()
+        assert (await store.usage(THEM)).responses == 1
     return True
 
 
@@ -325,7 +326,7 @@ import os, shutil, signal, sys
 from pathlib import Path
 import apsw
 from antiphon.adapters.stores import sqlite_file
-from antiphon.adapters.stores.sole_use import UseLock
+from antiphon.adapters.stores.file_lock import FileLock
 
 old, folder = map(Path, sys.argv[1:])
 
@@ -346,7 +347,7 @@ while status:
     child = os.fork()
     if not child:
         die_at(statement)
-        sqlite_file._open(path, "sqlite", 5000, UseLock(path), lambda db: None)
+        sqlite_file._open(path, "sqlite", 5000, FileLock(path), lambda db: None)
         os._exit(0)
     _, status = os.waitpid(child, 0)
 print(statement)
@@ -434,7 +435,7 @@ async def test_use_is_what_there_is(store: SqliteStore, path: Path) -> None:
         " SELECT body FROM items UNION ALL SELECT body FROM events)"
     ).fetchall()[0][0]
     elsewhere.close()
-    assert await store.use(US) == Use(responses=4, bytes=size)
+    assert await store.usage(US) == StorageUsage(responses=4, bytes=size)
 
 
 # --- all at once ----------------------------------------------------------------------------------
@@ -468,16 +469,16 @@ async def state_of(store: SqliteStore) -> object:
         await store.get(US, "resp_a"),
         await store.events(US, "resp_a"),
         await store.conversation_items(US, "conv_c"),
-        await store.held(OWNER),
-        await store.use(US),
-        await locked(claim(store, "c", "other")),
+        await store.held_leases(OWNER),
+        await store.usage(US),
+        await is_locked(claim(store, "c", "other")),
     )
 
 
 async def test_an_end_that_fails_at_any_statement_is_not_written_at_all(
     disk: FullDisk, path: Path
 ) -> None:
-    notice = Notice(id="evt_a", tenant=US, endpoint="main", body=b"{}")
+    delivery = WebhookDelivery(id="evt_a", tenant=US, endpoint="main", body=b"{}")
     run = NewRun(owner=OWNER, job=b"job", events=chunk(0))
     async with opened(path) as store:
         await converse(store, "c", "x")
@@ -489,18 +490,18 @@ async def test_an_end_that_fails_at_any_statement_is_not_written_at_all(
             disk.at = failures + 1
             try:
                 assert await store.finish(
-                    lease("a"), finished("a", within="c"), events=chunk(1), notices=[notice]
+                    lease("a"), finished("a", within="c"), events=chunk(1), deliveries=[delivery]
                 )
                 break
             except StoreError as error:
                 assert "the disk is full" in str(error)
             failures += 1
             assert await state_of(store) == before
-            assert await store.due(limit=1, hold_s=0) == []
+            assert await store.claim_due(limit=1, claim_s=0) == []
         disk.at = 0
         assert failures > 10
         assert (await store.events(US, "resp_a")).ends
-        assert await store.due(limit=1, hold_s=0) == [notice]
+        assert await store.claim_due(limit=1, claim_s=0) == [delivery]
         assert [one.id for one in await store.conversation_items(US, "conv_c")] == [
             "msg_x",
             "msg_a_in",

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from antiphon.adapters.testing.store import StoreContract
 from antiphon.application.ports import Store
+from antiphon.testing.store import StoreContract
 
 
 class TestStore(StoreContract):

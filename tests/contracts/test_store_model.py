@@ -14,7 +14,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from antiphon.adapters.testing.response_store import (
+from antiphon.application.ports import Lease, NewRun, Store
+from antiphon.domain.conversation import Conversation
+from antiphon.domain.errors import ConversationLocked, NotFound
+from antiphon.testing.response_store import (
     US,
     claim,
     finished,
@@ -25,10 +28,7 @@ from antiphon.adapters.testing.response_store import (
     turns,
     unknown,
 )
-from antiphon.adapters.testing.run_store import chunk, lease, log_of
-from antiphon.application.ports import Lease, NewRun, Store
-from antiphon.domain.conversation import Conversation
-from antiphon.domain.errors import ConversationLocked, NotFound
+from antiphon.testing.run_store import chunk, lease, log_of
 
 T = TypeVar("T")
 NAMES = st.sampled_from("abcdefgh")
@@ -170,7 +170,7 @@ class Machine(RuleBasedStateMachine):
         free = [one for one in free if one.owner not in {*self.alive, owner}][:limit]
         for one in free:
             one.owner, one.epoch = owner, one.epoch + 1
-        taken = self.do(self.store.take(owner, limit=limit, waiting=waiting))
+        taken = self.do(self.store.lease_runs(owner, limit=limit, waiting=waiting))
         assert [one.lease for one in taken] == [one.lease() for one in free]
 
     @rule(owner=OWNERS, name=NAMES)
@@ -265,9 +265,9 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_agrees(self) -> None:
-        self.do(self.agree())
+        self.do(self.compare_and_set())
 
-    async def agree(self) -> None:
+    async def compare_and_set(self) -> None:
         for name in self.known:
             known = self.there(name)
             if known is None:
@@ -298,10 +298,10 @@ class Machine(RuleBasedStateMachine):
             assert piece.ends == (known.status != "in_progress")
         going_on = [known for known in kept if known.status == "in_progress"]
         for owner in ("srv_a", "srv_b", "srv_c"):
-            held = {one.response_id: one for one in await self.store.held(owner)}
+            held = {one.response_id: one for one in await self.store.held_leases(owner)}
             owned = [known.lease() for known in going_on if known.owner == owner]
             assert held == {one.response_id: one for one in owned}
-        use = await self.store.use(US)
+        use = await self.store.usage(US)
         waiting = [known for known in going_on if known.owner is None]
         assert (use.responses, use.waiting) == (len(kept), len(waiting))
 

@@ -12,11 +12,11 @@ import pytest
 from tests.contracts.conftest import NewStore
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.testing.response_store import FAR_AHEAD, finished, item, running
-from antiphon.adapters.testing.run_store import chunk, lease
-from antiphon.application.ports import ApiKey, NewRun, Notice, Store, Use
+from antiphon.application.ports import ApiKey, NewRun, StorageUsage, Store, WebhookDelivery
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import AntiphonError
+from antiphon.testing.response_store import FAR_FUTURE, finished, item, running
+from antiphon.testing.run_store import chunk, lease
 
 SEEDS = int(os.environ.get("ANTIPHON_TEST_SEEDS", "3"))
 STEPS = 150
@@ -69,7 +69,7 @@ class Asks:
     async def lease(self) -> Any:
         """The newest lease of some response, or the one before."""
         tenant, name = self.tenant(), self.name()
-        held = [one for owner in OWNERS for one in await self._known.held(owner)]
+        held = [one for owner in OWNERS for one in await self._known.held_leases(owner)]
         found = {(one.tenant, one.response_id): one.epoch for one in held}
         epoch = found.get((tenant, f"resp_{name}"), 1)
         return name, lease(name, epoch - self.one(0, 0, 0, 0, 1), tenant)
@@ -105,7 +105,7 @@ class Asks:
             after=None if within else self.one(None, *NAMES),
             within=within,
             status=self.one("queued", "in_progress"),
-            expires_at=self.one(None, 1.0, FAR_AHEAD),
+            expires_at=self.one(None, 1.0, FAR_FUTURE),
             run=NewRun(
                 owner=owner,
                 job=self.one(None, b"job"),
@@ -130,11 +130,11 @@ class Asks:
             metadata={"n": self.new("end")},
         )
         events = await self.chunk(held.tenant, name)
-        notices = [
-            Notice(id=self.new("evt"), tenant=held.tenant, endpoint="e", body=b"\0{}")
+        deliveries = [
+            WebhookDelivery(id=self.new("evt"), tenant=held.tenant, endpoint="e", body=b"\0{}")
             for _ in range(self.one(0, 0, 1, 2))
         ]
-        return lambda store: store.finish(held, done, events=events, notices=notices)
+        return lambda store: store.finish(held, done, events=events, deliveries=deliveries)
 
     an_earlier_end = an_end_again = an_end
 
@@ -161,7 +161,7 @@ class Asks:
 
     async def a_take(self) -> Ask:
         owner, limit, waiting = self.one(*OWNERS), self.one(0, 1, 2), self.one(True, True, False)
-        return lambda store: store.take(owner, limit=limit, waiting=waiting)
+        return lambda store: store.lease_runs(owner, limit=limit, waiting=waiting)
 
     async def a_take_over(self) -> Ask:
         owner, tenant, name = self.one(*OWNERS), self.tenant(), self.name()
@@ -190,7 +190,7 @@ class Asks:
             response_id=response_id,
             fingerprint=fingerprint,
             owner=owner,
-            expires_at=FAR_AHEAD,
+            expires_at=FAR_FUTURE,
         )
 
     async def a_key_less(self) -> Ask:
@@ -235,16 +235,16 @@ class Asks:
         return lambda store: store.release(tenant, f"conv_{talk}", response_id, items)
 
     async def a_delivery(self) -> Ask:
-        limit, hold_s = self.one(1, 2), self.one(-1.0, 600.0)
-        return lambda store: store.due(limit=limit, hold_s=hold_s)
+        limit, claim_s = self.one(1, 2), self.one(-1.0, 600.0)
+        return lambda store: store.claim_due(limit=limit, claim_s=claim_s)
 
     async def a_delay(self) -> Ask:
-        notice, seconds = f"evt_{self._random.randint(1, self._count + 1)}", self.one(-1.0, 600.0)
-        return lambda store: store.delay(notice, seconds)
+        delivery, seconds = f"evt_{self._random.randint(1, self._count + 1)}", self.one(-1.0, 600.0)
+        return lambda store: store.delay(delivery, seconds)
 
     async def a_receipt(self) -> Ask:
-        notice = f"evt_{self._random.randint(1, self._count + 1)}"
-        return lambda store: store.remove(notice)
+        delivery = f"evt_{self._random.randint(1, self._count + 1)}"
+        return lambda store: store.remove(delivery)
 
     async def a_key(self) -> Ask:
         name = self.name()
@@ -257,8 +257,8 @@ class Asks:
 
     async def an_agreement(self) -> Ask:
         name, value = self.one(*KEYS), self.one(b"1", b"\0\xff")
-        instead_of = self.one(None, b"1", b"\0\xff")
-        return lambda store: store.agree(name, value, instead_of=instead_of)
+        expected = self.one(None, b"1", b"\0\xff")
+        return lambda store: store.compare_and_set(name, value, expected=expected)
 
 
 async def outcome(call: Awaitable[Any]) -> Any:
@@ -272,7 +272,7 @@ async def seen(store: Store) -> dict[str, Any]:
     """All that can be asked of a store without changing it."""
     found: dict[str, Any] = {"keys": await outcome(store.keys())}
     for tenant in TENANTS:
-        use = await store.use(tenant)
+        use = await store.usage(tenant)
         found[tenant, "use"] = (use.responses, use.waiting)
         for name in NAMES:
             response_id = f"resp_{name}"
@@ -293,12 +293,12 @@ async def seen(store: Store) -> dict[str, Any]:
                 await outcome(store.conversation_items(tenant, f"conv_{talk}")),
             ]
     for owner in OWNERS:
-        held = await store.held(owner)
+        held = await store.held_leases(owner)
         found[owner] = sorted((one.tenant, one.response_id, one.epoch) for one in held)
     return found
 
 
-async def agree(store: Store, memory: MemoryStore, told: Sequence[str]) -> None:
+async def compare_and_set(store: Store, memory: MemoryStore, told: Sequence[str]) -> None:
     ours, theirs = await seen(memory), await seen(store)
     differ = {what: (ours[what], theirs[what]) for what in ours if ours[what] != theirs[what]}
     assert not differ, "\n".join(told)
@@ -331,8 +331,8 @@ async def test_any_store_answers_as_the_memory_store_does(store: Store, seed: in
         told.append(f"{kind}: {ours}")
         assert theirs == ours, "\n".join(told)
         if step % 10 == 9:
-            await agree(store, memory, told)
-    await agree(store, memory, told)
+            await compare_and_set(store, memory, told)
+    await compare_and_set(store, memory, told)
     await forget_all(store, [f"more_{n}" for n in range(STEPS)])
     for tenant in TENANTS:
-        assert await store.use(tenant) == Use(), "\n".join(told)
+        assert await store.usage(tenant) == StorageUsage(), "\n".join(told)

@@ -17,12 +17,12 @@ import pytest
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 
-from antiphon.adapters.fetching import Checked, Guard
-from antiphon.adapters.testing.tool_server import ToolServerContract
-from antiphon.adapters.tool_servers.limited import LimitedServer
+from antiphon.adapters.fetching import GuardedPools, UrlPolicy
+from antiphon.adapters.tool_servers.in_process import LimitedServer
 from antiphon.adapters.tool_servers.mcp import UrlServer
 from antiphon.adapters.tool_servers.process import ProcessServer
 from antiphon.application.ports import ToolServer
+from antiphon.testing.tool_server import ToolServerContract
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "adapters" / "tool_process.py"
@@ -38,7 +38,7 @@ def lengths(monkeypatch: pytest.MonkeyPatch) -> ToolServer:
 
 
 class TestTheExample(ToolServerContract):
-    works = ("convert", {"value": 5, "unit": "km", "into": "m"})
+    working_call = ("convert", {"value": 5, "unit": "km", "into": "m"})
 
     @pytest.fixture
     async def server(self, lengths: ToolServer) -> ToolServer:
@@ -46,7 +46,7 @@ class TestTheExample(ToolServerContract):
 
 
 class TestTheExampleWithinLimits(ToolServerContract):
-    works = TestTheExample.works
+    working_call = TestTheExample.working_call
 
     @pytest.fixture
     async def server(self, lengths: ToolServer) -> ToolServer:
@@ -54,7 +54,7 @@ class TestTheExampleWithinLimits(ToolServerContract):
 
 
 class TestALocalServer(ToolServerContract):
-    works = ADD
+    working_call = ADD
 
     @pytest.fixture
     async def server(self) -> AsyncIterator[ToolServer]:
@@ -64,13 +64,13 @@ class TestALocalServer(ToolServerContract):
 
 
 class TestARemoteServer(ToolServerContract):
-    works = ADD
+    working_call = ADD
 
     @pytest.fixture
     async def server(self, remote: int) -> ToolServer:
-        here = Guard(hosts=["127.0.0.1:*"], private=[ipaddress.ip_network("127.0.0.1")])
+        here = UrlPolicy(hosts=["127.0.0.1:*"], private=[ipaddress.ip_network("127.0.0.1")])
         url = f"http://127.0.0.1:{remote}/mcp"
-        return UrlServer("calc", url, {}, Checked(here), **LIMITS)
+        return UrlServer("calc", url, {}, GuardedPools(here), **LIMITS)
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
-from antiphon.adapters.testing.vector_stores import (
+from antiphon.application.ports import VectorStores
+from antiphon.domain.errors import SettingsError
+from antiphon.testing.vector_stores import (
     HOLD_S,
     US,
     VectorStoresContract,
@@ -20,8 +22,6 @@ from antiphon.adapters.testing.vector_stores import (
     texts,
     vectors,
 )
-from antiphon.application.ports import VectorStores
-from antiphon.domain.errors import SettingsError
 
 STORES: Mapping[str, Callable[[Path], VectorStores]] = {
     "memory": lambda _: SqliteVectorStores(None),
@@ -46,12 +46,12 @@ async def test_they_outlive_the_server_and_so_does_what_it_had_in_hand(tmp_path:
     await stores.create(US, a_store())
     await indexed(stores, "a", "hello", meaning=vectors([1, 0]))
     await stores.add_files(US, "vs_1", [a_file("b")])
-    [job] = await stores.due(limit=5, hold_s=HOLD_S)
+    [job] = await stores.claim_due(limit=5, claim_s=HOLD_S)
     await stores.aclose()
     again = SqliteVectorStores(tmp_path / "vectors.db")
     await again.start()
     assert texts(await found(again, "hello")) == ["hello"]
-    [same] = await again.due(limit=5, hold_s=HOLD_S)
+    [same] = await again.claim_due(limit=5, claim_s=HOLD_S)
     assert (same.file_id, same.attempt) == (job.file_id, 2)
     await again.aclose()
 
@@ -65,7 +65,7 @@ async def test_servers_that_share_the_folder_share_them(tmp_path: Path) -> None:
     assert texts(await found(theirs, "hello")) == ["hello"]
     await ours.add_files(US, "vs_1", [a_file(f"{number}") for number in range(8)])
     asked = await asyncio.gather(
-        *(stores.due(limit=3, hold_s=HOLD_S) for stores in (ours, theirs) for _ in range(3))
+        *(stores.claim_due(limit=3, claim_s=HOLD_S) for stores in (ours, theirs) for _ in range(3))
     )
     assert len({job.file_id for jobs in asked for job in jobs}) == sum(map(len, asked)) == 8
     await theirs.aclose()

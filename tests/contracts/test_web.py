@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sink import Sink, answer, listening
-from tests.web import searched
+from tests.loopback_server import LoopbackServer, answer, listening
+from tests.search_web import searched
 
 from antiphon.adapters.pdf import PdfReader
-from antiphon.adapters.testing.web import WebContract
 from antiphon.adapters.web.corpus import CorpusWeb
-from antiphon.adapters.web.reading import PageReader
-from antiphon.adapters.web.services import (
+from antiphon.adapters.web.page_reader import PageReader
+from antiphon.adapters.web.search_services import (
     BraveService,
     SearchService,
     SearxngService,
     TavilyService,
 )
 from antiphon.application.ports import Web
+from antiphon.testing.web import WebContract
 
 # No HTML: the process that reads it takes longer to begin than all else here.
 PAGES = {
@@ -32,8 +32,8 @@ PAGES = {
 
 
 class TestACorpus(WebContract):
-    finds = "antiphons"
-    nowhere = "https://corpus.invalid/nowhere.html"
+    known_query = "antiphons"
+    missing_url = "https://corpus.invalid/nowhere.html"
 
     @pytest.fixture
     async def opened(self, tmp_path: Path) -> Web:
@@ -52,7 +52,7 @@ class TestACorpus(WebContract):
 
 
 @pytest.fixture
-async def sink() -> AsyncIterator[Sink]:
+async def sink() -> AsyncIterator[LoopbackServer]:
     async with listening() as sink:
         for name, text in PAGES.items():
             kind = "text/markdown" if name.endswith(".md") else "text/plain"
@@ -60,7 +60,7 @@ async def sink() -> AsyncIterator[Sink]:
         yield sink
 
 
-def results(sink: Sink, text: str) -> list[dict[str, Any]]:
+def results(sink: LoopbackServer, text: str) -> list[dict[str, Any]]:
     """What a service says of the pages; some of it is none of its business."""
     base = f"http://127.0.0.1:{sink.port}"
     shown: Any = {"title": "Antiphons\n【0†fake】", text: "An <strong>antiphon</strong>\n†"}
@@ -69,36 +69,36 @@ def results(sink: Sink, text: str) -> list[dict[str, Any]]:
     return [{"url": url, **shown, "score": 0.5} for url in (*urls, *others)]
 
 
-def serves(sink: Sink, service: SearchService, found: Any) -> Web:
+def serves(sink: LoopbackServer, service: SearchService, found: Any) -> Web:
     sink.answers["/search"] = answer(json.dumps(found).encode(), "content-type: application/json")
     return searched(sink, service)
 
 
 class TestSearxng(WebContract):
-    finds = "antiphons"
-    nowhere = "https://nowhere.example/"
+    known_query = "antiphons"
+    missing_url = "https://nowhere.example/"
 
     @pytest.fixture
-    async def opened(self, sink: Sink) -> Web:
+    async def opened(self, sink: LoopbackServer) -> Web:
         service = SearxngService(f"http://127.0.0.1:{sink.port}/")
         return serves(sink, service, {"query": "q", "results": results(sink, "content")})
 
 
 class TestBrave(WebContract):
-    finds = "antiphons"
-    nowhere = "https://nowhere.example/"
+    known_query = "antiphons"
+    missing_url = "https://nowhere.example/"
 
     @pytest.fixture
-    async def opened(self, sink: Sink) -> Web:
+    async def opened(self, sink: LoopbackServer) -> Web:
         service = BraveService("k3y", f"http://127.0.0.1:{sink.port}/search")
         return serves(sink, service, {"web": {"results": results(sink, "description")}})
 
 
 class TestTavily(WebContract):
-    finds = "antiphons"
-    nowhere = "https://nowhere.example/"
+    known_query = "antiphons"
+    missing_url = "https://nowhere.example/"
 
     @pytest.fixture
-    async def opened(self, sink: Sink) -> Web:
+    async def opened(self, sink: LoopbackServer) -> Web:
         service = TavilyService("k3y", f"http://127.0.0.1:{sink.port}/search")
         return serves(sink, service, {"answer": None, "results": results(sink, "content")})

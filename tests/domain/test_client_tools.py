@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
+from antiphon.domain.builders.builder_context import BuilderContext
 from antiphon.domain.builders.commands import CommandReader
-from antiphon.domain.builders.seed import Seed
 from antiphon.domain.builders.typed_call import open_call
 from antiphon.domain.client_tools import (
     CLIENT_TOOLS,
-    asked_of,
-    fields_of,
-    normal,
+    call_arguments_of,
+    item_fields_of,
+    normalize_arguments,
     parameters_of,
 )
 from antiphon.domain.tool_search import search
@@ -52,7 +52,7 @@ def call(kind: str, pieces: list[str], status: str = "completed") -> list[Any]:
     numbers = count(1)
     builder = open_call(
         d.CallStart("name", "call_own", kind=kind),
-        Seed(0, lambda prefix: f"{prefix}_{next(numbers)}"),
+        BuilderContext(0, lambda prefix: f"{prefix}_{next(numbers)}"),
     )
     events = [*builder.open()]
     for piece in pieces:
@@ -65,9 +65,13 @@ def test_what_is_asked_for_comes_back_in_the_same_words(kind: str) -> None:
     written = json.dumps(ARGUMENTS[kind])
     item = item_of(kind, written)
     assert isinstance(item, CLIENT_TOOLS[kind].item)
-    assert json.loads(asked_of(kind, item)) == ARGUMENTS[kind]
+    assert json.loads(call_arguments_of(kind, item)) == ARGUMENTS[kind]
     spaced = json.dumps(ARGUMENTS[kind], indent=2)
-    assert normal(kind, spaced) == normal(kind, written) == asked_of(kind, item)
+    assert (
+        normalize_arguments(kind, spaced)
+        == normalize_arguments(kind, written)
+        == call_arguments_of(kind, item)
+    )
 
 
 @pytest.mark.parametrize("kind", CLIENT_TOOLS)
@@ -77,7 +81,9 @@ def test_an_item_that_a_client_dumped_with_all_its_nulls_asks_for_the_same(kind:
     for inner in dumped.values():
         if isinstance(inner, dict) and kind in ("shell", "local_shell"):
             inner |= {"timeout_ms": None}
-    assert asked_of(kind, msgspec.convert(dumped, type(item))) == asked_of(kind, item)
+    assert call_arguments_of(kind, msgspec.convert(dumped, type(item))) == call_arguments_of(
+        kind, item
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,8 +93,8 @@ def test_a_schema_stands_for_itself_and_is_closed(kind: str) -> None:
     schema = json.dumps(parameters_of(CLIENT_TOOLS[kind].arguments))
     assert "$ref" not in schema
     assert '"additionalProperties": false' in schema
-    assert fields_of(kind, json.dumps(ARGUMENTS[kind])) is not None
-    assert fields_of(kind, json.dumps({**ARGUMENTS[kind], "surprise": 1})) is None
+    assert item_fields_of(kind, json.dumps(ARGUMENTS[kind])) is not None
+    assert item_fields_of(kind, json.dumps({**ARGUMENTS[kind], "surprise": 1})) is None
 
 
 def test_every_action_names_its_type_first() -> None:
@@ -117,7 +123,7 @@ def test_a_cut_call_is_never_handed_out_as_whole() -> None:
 def hosted(arguments: str, *, runs: bool, status: str = "completed") -> Any:
     """Return the item of a call that the server runs, or not any more."""
     start = d.HostedCallStart("shell", "call_own", kind="container", fields={"environment": PLACE})
-    builder = open_call(start, Seed(0, lambda prefix: f"{prefix}_1"))
+    builder = open_call(start, BuilderContext(0, lambda prefix: f"{prefix}_1"))
     events = [*builder.open(), *builder.add(d.ArgumentsDelta(arguments))]
     if runs:
         assert builder.accepts(d.ToolProgress("running"))

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.domain import items as i
 from antiphon.domain.content import ReasoningText
-from antiphon.domain.conversation import check_pairs, droppable, shown
+from antiphon.domain.conversation import check_call_output_pairs, droppable_groups, items_for_model
 from antiphon.domain.errors import RequestError
 
 
@@ -32,35 +32,35 @@ def output(call_id: str) -> i.FunctionCallOutput:
 
 def test_an_output_without_a_call_is_refused() -> None:
     with pytest.raises(RequestError, match="No tool call found .* call_a") as caught:
-        check_pairs([user("hi"), output("call_a")])
+        check_call_output_pairs([user("hi"), output("call_a")])
     assert caught.value.param == "input"
 
 
 def test_a_call_without_an_output_is_refused() -> None:
     with pytest.raises(RequestError, match="No tool output found .* call_a"):
-        check_pairs([user("hi"), call("call_a")])
+        check_call_output_pairs([user("hi"), call("call_a")])
 
 
 def test_the_order_of_outputs_does_not_matter() -> None:
-    check_pairs([output("call_b"), call("call_a"), call("call_b"), output("call_a")])
+    check_call_output_pairs([output("call_b"), call("call_a"), call("call_b"), output("call_a")])
 
 
 def test_a_call_that_was_cut_needs_no_output_and_is_not_shown() -> None:
     conversation = [user("hi"), call("call_a", "incomplete"), user("go on")]
-    check_pairs(conversation)
-    assert shown(conversation) == [conversation[0], conversation[2]]
+    check_call_output_pairs(conversation)
+    assert items_for_model(conversation) == [conversation[0], conversation[2]]
 
 
 @pytest.mark.parametrize("name", ["call_s", "lsh_1"])
 def test_a_local_shell_call_is_answered_by_either_of_its_names(name: str) -> None:
     shell = i.LocalShellCall(id="lsh_1", call_id="call_s", action={})
-    check_pairs([user("hi"), shell, i.LocalShellCallOutput(id=name, output="x")])
+    check_call_output_pairs([user("hi"), shell, i.LocalShellCallOutput(id=name, output="x")])
     with pytest.raises(RequestError, match="No tool output found .* call_s"):
-        check_pairs([user("hi"), shell])
+        check_call_output_pairs([user("hi"), shell])
 
 
 def test_an_output_that_names_a_tool_answers_no_call() -> None:
-    check_pairs([i.FunctionCallOutput(name="clock", output="12:00")])
+    check_call_output_pairs([i.FunctionCallOutput(name="clock", output="12:00")])
 
 
 @pytest.mark.parametrize(
@@ -79,20 +79,20 @@ def test_an_output_that_names_a_tool_answers_no_call() -> None:
 def test_reasoning_of_finished_turns_is_dropped(
     conversation: list[i.AnyItem], kept: list[bool]
 ) -> None:
-    left = shown(conversation)
+    left = items_for_model(conversation)
     reasoning = [item for item in conversation if isinstance(item, i.Reasoning)]
     assert [item in left for item in reasoning] == kept
 
 
 def test_all_reasoning_is_shown_on_request() -> None:
     conversation = [user("q"), thinks("a"), says("x"), user("q2")]
-    assert shown(conversation, all_reasoning=True) == conversation
+    assert items_for_model(conversation, all_reasoning=True) == conversation
 
 
 def test_nothing_before_the_last_compaction_is_shown() -> None:
     summary = i.Compaction(encrypted_content="x")
     conversation = [user("old"), summary, user("new")]
-    assert shown(conversation) == [summary, conversation[2]]
+    assert items_for_model(conversation) == [summary, conversation[2]]
 
 
 def test_a_call_is_dropped_together_with_its_output() -> None:
@@ -104,7 +104,7 @@ def test_a_call_is_dropped_together_with_its_output() -> None:
         output("c"),
         user("newest"),
     ]
-    assert droppable(conversation) == [
+    assert droppable_groups(conversation) == [
         frozenset({1}),
         frozenset({2, 4}),
         frozenset({3}),
@@ -112,5 +112,5 @@ def test_a_call_is_dropped_together_with_its_output() -> None:
 
 
 def test_the_newest_item_is_never_dropped() -> None:
-    assert droppable([user("only")]) == []
-    assert droppable([call("c"), output("c")]) == []
+    assert droppable_groups([user("only")]) == []
+    assert droppable_groups([call("c"), output("c")]) == []

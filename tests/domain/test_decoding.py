@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.domain import items as i
-from antiphon.domain.conversation import check_input, entries, entry, resource
+from antiphon.domain.conversation import check_input, entries, entry, to_resource
 from antiphon.domain.decoding import decode_item, decode_request, decode_tool
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import CreateResponse
@@ -142,7 +142,7 @@ def test_nulls_and_unknown_keys_of_a_replayed_item_are_accepted() -> None:
 
 def test_a_list_shows_every_field_that_came_and_what_it_promises() -> None:
     added = entries([msgspec.Raw(b'{"role":"user","content":"hi","made_up":[1]}')])[0]
-    item_id, raw = resource(added, lambda prefix: f"{prefix}_new")
+    item_id, raw = to_resource(added, lambda prefix: f"{prefix}_new")
     assert item_id == "msg_new"
     assert msgspec.json.decode(raw) == {
         "type": "message",

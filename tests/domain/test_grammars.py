@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.domain.errors import UnreadableGrammar
+from antiphon.domain.errors import InvalidGrammar
 from antiphon.domain.grammars import characters, read
 from antiphon.domain.grammars import nodes as n
 
@@ -153,7 +153,7 @@ def test_a_dot_is_anything_but_the_end_of_a_line() -> None:
 def test_what_is_no_grammar_is_refused_with_its_place(
     syntax: str, definition: str, place: str
 ) -> None:
-    with pytest.raises(UnreadableGrammar) as raised:
+    with pytest.raises(InvalidGrammar) as raised:
         read(syntax, definition)
     assert raised.value.place(definition) == place
 
@@ -217,7 +217,7 @@ def test_no_definition_takes_long_to_read(syntax: str, definition: str) -> None:
     began = time.process_time()
     try:
         read(syntax, definition)
-    except UnreadableGrammar as fault:
+    except InvalidGrammar as fault:
         assert fault.at <= len(definition)
     assert time.process_time() - began < 2
 
@@ -233,7 +233,7 @@ PIECES = st.sampled_from(
 def test_any_definition_is_read_or_refused(syntax: str, definition: str) -> None:
     try:
         grammar = read(syntax, definition)
-    except UnreadableGrammar as fault:
+    except InvalidGrammar as fault:
         assert 0 <= fault.at <= len(definition)
     else:
         assert grammar is None or grammar.start in grammar.rules

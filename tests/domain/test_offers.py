@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from antiphon.domain.decoding import decode_tool
 from antiphon.domain.errors import RequestError
 from antiphon.domain.offers import (
-    EARLIER,
-    WEB_SEARCHES,
-    Definition,
+    PREVIOUS_RESPONSE_PATH,
     Offer,
-    is_strict,
-    loaded,
-    offer,
+    ToolDefinition,
+    make_offer,
+    with_loaded_tools,
 )
-from antiphon.domain.tools import Choice
+from antiphon.domain.tool_specs import is_strict
+from antiphon.domain.tools import WEB_SEARCHES, ToolChoice
 
 WEATHER = {"type": "function", "name": "get_weather"}
 TIME = {"type": "function", "name": "get_time"}
@@ -41,11 +40,11 @@ def offered(
     """Return the offer of a request with these tools, and of items that bring the later ones."""
     own = [definition(tool, f"tools[{n}]", later=False) for n, tool in enumerate(tools)]
     brought = [definition(tool, f"input[0].tools[{n}]", later=True) for n, tool in enumerate(later)]
-    return offer([*own, *brought], choice)
+    return make_offer([*own, *brought], choice)
 
 
-def definition(tool: dict[str, Any], path: str, *, later: bool) -> Definition:
-    return Definition(tool=decode_tool(json.dumps(tool).encode(), path), path=path, later=later)
+def definition(tool: dict[str, Any], path: str, *, later: bool) -> ToolDefinition:
+    return ToolDefinition(tool=decode_tool(json.dumps(tool).encode(), path), path=path, later=later)
 
 
 def names(of: Offer) -> list[str]:
@@ -61,25 +60,25 @@ def refused(*tools: dict[str, Any], choice: Any = None) -> str | None:
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
-        (None, Choice()),
-        ("auto", Choice()),
-        ("none", Choice(mode="none")),
-        ("required", Choice(mode="required")),
+        (None, ToolChoice()),
+        ("auto", ToolChoice()),
+        ("none", ToolChoice(mode="none")),
+        ("required", ToolChoice(mode="required")),
         (
             {"type": "function", "name": "get_time"},
-            Choice(mode="required", names=frozenset({"get_time"})),
+            ToolChoice(mode="required", names=frozenset({"get_time"})),
         ),
         (
             {"type": "allowed_tools", "mode": "auto", "tools": [TIME]},
-            Choice(mode="auto", names=frozenset({"get_time"})),
+            ToolChoice(mode="auto", names=frozenset({"get_time"})),
         ),
         (
             {"type": "allowed_tools", "mode": "required", "tools": [TIME, WEATHER]},
-            Choice(mode="required", names=frozenset({"get_time", "get_weather"})),
+            ToolChoice(mode="required", names=frozenset({"get_time", "get_weather"})),
         ),
     ],
 )
-def test_every_form_of_tool_choice_has_one_normal_form(choice: Any, expected: Choice) -> None:
+def test_every_form_of_tool_choice_has_one_normal_form(choice: Any, expected: ToolChoice) -> None:
     assert offered(WEATHER, TIME, choice=choice).choice == expected
 
 
@@ -196,7 +195,7 @@ def test_a_tool_that_the_client_runs_is_a_strict_function_that_can_be_forced(
     result = offered(tool, WEATHER, choice={"type": tool["type"]})
     spec = result.specs[0]
     assert (spec.kind, spec.strict, result.ignored) == (kind, True, ())
-    assert result.choice == Choice(mode="required", names=frozenset({spec.name}))
+    assert result.choice == ToolChoice(mode="required", names=frozenset({spec.name}))
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": tool["type"]}]}
     assert offered(tool, WEATHER, choice=allowed).choice.names == {spec.name}
 
@@ -251,8 +250,11 @@ def test_tools_that_come_later_are_offered_after_the_others_and_replace_their_na
 def test_what_an_earlier_request_brought_is_named_as_ignored_there_alone() -> None:
     ahead = {"type": "grammar", "syntax": "regex", "definition": "(?=a)a"}
     tools = [{"type": "acme:search"}, {"type": "custom", "name": "sql", "format": ahead}]
-    earlier = [decode_tool(json.dumps(tool).encode(), EARLIER) for tool in tools]
-    result = offer([Definition(tool=tool, path=EARLIER, later=True) for tool in earlier], None)
+    earlier = [decode_tool(json.dumps(tool).encode(), PREVIOUS_RESPONSE_PATH) for tool in tools]
+    result = make_offer(
+        [ToolDefinition(tool=tool, path=PREVIOUS_RESPONSE_PATH, later=True) for tool in earlier],
+        None,
+    )
     assert (names(result), result.ignored) == (["sql"], ())
 
 
@@ -301,14 +303,14 @@ def test_a_search_with_nothing_left_to_find_is_not_offered() -> None:
 
 def test_after_a_search_what_was_forced_is_forced_no_more() -> None:
     before = offered(HIDDEN, TIME, {"type": "tool_search"}, choice={"type": "tool_search"})
-    found = loaded(before, [before.definitions[0].tool])
-    assert (names(found), found.choice) == (["get_weather", "get_time"], Choice())
+    found = with_loaded_tools(before, [before.definitions[0].tool])
+    assert (names(found), found.choice) == (["get_weather", "get_time"], ToolChoice())
 
 
 def test_a_restriction_to_some_tools_outlasts_a_search() -> None:
     some = {"type": "allowed_tools", "mode": "required", "tools": [HIDDEN, {"type": "tool_search"}]}
     before = offered(HIDDEN, TIME, {"type": "tool_search"}, choice=some)
-    after = loaded(before, [before.definitions[0].tool])
+    after = with_loaded_tools(before, [before.definitions[0].tool])
     assert names(before) == ["get_time", "tool_search"]
     assert after.choice.mode == "auto"
     assert after.choice.allows("get_weather")
@@ -361,21 +363,21 @@ def test_a_grammar_that_no_engine_enforces_is_told_and_without_effect() -> None:
     ahead = {"type": "grammar", "syntax": "regex", "definition": "(?=a)a"}
     tool = {"type": "custom", "name": "a", "format": ahead}
     plain = {"type": "custom", "name": "b", "format": {**ahead, "definition": "a"}}
-    offer = offered(
+    make_offer = offered(
         plain, tool, {"type": "namespace", "name": "n", "description": "", "tools": [tool]}
     )
-    assert [spec.grammar for spec in offer.specs] == [
+    assert [spec.grammar for spec in make_offer.specs] == [
         ("regex", "a"),
         ("regex", "(?=a)a"),
         ("regex", "(?=a)a"),
     ]
-    assert offer.ignored == ("tools[1].format", "tools[2].tools[0].format")
+    assert make_offer.ignored == ("tools[1].format", "tools[2].tools[0].format")
 
 
-def run_here(*tools: dict[str, Any], choice: Any = None) -> Offer:
+def mark_hosted(*tools: dict[str, Any], choice: Any = None) -> Offer:
     """Return the offer of a server that runs whichever of these tools a server can run."""
     own = [definition(tool, f"tools[{n}]", later=False) for n, tool in enumerate(tools)]
-    return offer([msgspec.structs.replace(each, is_run=True) for each in own], choice)
+    return make_offer([msgspec.structs.replace(each, is_server_run=True) for each in own], choice)
 
 
 WEB = ["web_search", "open_page", "find_in_page"]
@@ -384,16 +386,18 @@ WEB = ["web_search", "open_page", "find_in_page"]
 @pytest.mark.parametrize("name", sorted(WEB_SEARCHES))
 def test_a_web_search_is_three_tools_under_each_of_its_names(name: str) -> None:
     tool = {"type": name}
-    assert names(run_here(tool)) == WEB
-    assert run_here(tool, choice=tool).choice == Choice(mode="required", names=frozenset(WEB))
+    assert names(mark_hosted(tool)) == WEB
+    assert mark_hosted(tool, choice=tool).choice == ToolChoice(
+        mode="required", names=frozenset(WEB)
+    )
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [tool]}
-    assert run_here(WEATHER, tool, choice=allowed).choice == Choice(names=frozenset(WEB))
+    assert mark_hosted(WEATHER, tool, choice=allowed).choice == ToolChoice(names=frozenset(WEB))
 
 
 def test_of_two_web_searches_the_last_one_holds_and_another_is_named() -> None:
     low, blocking = {"search_context_size": "low"}, {"filters": {"blocked_domains": ["a.org"]}}
     first, last = {"type": "web_search", **blocking}, {"type": "web_search_preview", **low}
-    both = run_here(first, {"type": "web_search", **low}, last)
+    both = mark_hosted(first, {"type": "web_search", **low}, last)
     assert (names(both), both.ignored) == (WEB, ("tools[0]",))
     assert [msgspec.json.decode(each)["type"] for each in both.echo] == [
         "web_search",
@@ -404,14 +408,14 @@ def test_of_two_web_searches_the_last_one_holds_and_another_is_named() -> None:
 
 def test_a_web_search_makes_way_for_functions_of_its_names() -> None:
     function = {"type": "function", "name": "open_page"}
-    both = run_here({"type": "web_search"}, function)
+    both = mark_hosted({"type": "web_search"}, function)
     assert names(both) == ["web_search", "open_page_tool", "find_in_page", "open_page"]
 
 
 def test_pictures_that_no_search_finds_are_named() -> None:
     pictures = {"type": "web_search", "search_content_types": ["image", "text"]}
-    assert run_here(pictures).ignored == ("tools[0].search_content_types",)
-    assert run_here({**pictures, "search_content_types": ["text"]}).ignored == ()
+    assert mark_hosted(pictures).ignored == ("tools[0].search_content_types",)
+    assert mark_hosted({**pictures, "search_content_types": ["text"]}).ignored == ()
 
 
 KEYS = st.sampled_from(

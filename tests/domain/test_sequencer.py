@@ -15,18 +15,18 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
 from antiphon.domain.content import UrlCitation
-from antiphon.domain.errors import OutOfOrder
+from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State, advance
 from antiphon.domain.response import Failure
 from antiphon.domain.usage import TurnUsage
 
-from .any_deltas import (
+from .delta_strategies import (
     DELTAS,
     ENDS,
     TOOL_STARTS,
     USAGE,
     end,
-    folded,
+    merge_deltas,
     running,
     sequencer,
     types,
@@ -35,12 +35,12 @@ from .any_deltas import (
 
 def test_a_response_is_created_and_in_progress_before_its_first_item() -> None:
     seq = sequencer()
-    assert types([*seq.start(), *seq.begin()]) == [e.Created, e.InProgress]
+    assert types([*seq.open(), *seq.start()]) == [e.Created, e.InProgress]
 
 
 def test_a_queued_response_says_so_before_it_is_in_progress() -> None:
     seq = sequencer(status="queued")
-    first = [*seq.start(), *seq.begin()]
+    first = [*seq.open(), *seq.start()]
     assert types(first) == [e.Created, e.Queued, e.InProgress]
     assert [event.response.status for event in first] == ["queued", "queued", "in_progress"]  # type: ignore[attr-defined]
 
@@ -233,7 +233,7 @@ def test_a_tool_that_nobody_ended_is_incomplete() -> None:
 def test_every_event_of_a_finished_response_is_refused() -> None:
     seq = running()
     seq.complete()
-    with pytest.raises(OutOfOrder, match="cannot follow OVER"):
+    with pytest.raises(EventOutOfOrder, match="cannot follow OVER"):
         seq.feed(d.TextDelta("late"))
 
 
@@ -255,7 +255,7 @@ def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
     deltas: list[d.Delta], how: str
 ) -> None:
     seq = sequencer()
-    events = [*seq.start(), *seq.begin()]
+    events = [*seq.open(), *seq.start()]
     for delta in deltas:
         events += seq.feed(delta)
     events += end(seq, how)
@@ -269,7 +269,7 @@ def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
     done = [event.item.id for event in events if isinstance(event, e.ItemDone)]
     assert added == done
     assert len(set(added)) == len(added)
-    assert tuple(folded(events)) == seq.response.output
+    assert tuple(merge_deltas(events)) == seq.response.output
     assert events[-1].response is seq.response  # type: ignore[attr-defined]
     assert sum(isinstance(event, e.TERMINAL) for event in events) == 1
 
@@ -278,7 +278,7 @@ def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
 @given(st.lists(DELTAS, max_size=12), ENDS)
 def test_every_event_survives_the_wire(deltas: list[d.Delta], how: str) -> None:
     seq = sequencer()
-    events = [*seq.start(), *seq.begin()]
+    events = [*seq.open(), *seq.start()]
     for delta in deltas:
         events += seq.feed(delta)
     events += end(seq, how)

@@ -12,10 +12,9 @@ import pytest
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.adapters.engines.scripted.markup import Markup
-from antiphon.application.ports import EngineRequest, Prompt, Turn
-from antiphon.application.sampling import Sampling
+from antiphon.application.ports import EngineRequest, Prompt, Sampling, Turn
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import ToolChoice, ToolSpec
 
 Token = tuple[int, str]
 
@@ -95,7 +94,7 @@ def request_for(markup: WordMarkup) -> Callable[..., EngineRequest]:
     def build(
         *messages: tuple[str, str] | str,
         tools: Sequence[ToolSpec] = (),
-        choice: Choice = Choice(),  # noqa: B008  (frozen)
+        choice: ToolChoice = ToolChoice(),  # noqa: B008  (frozen)
         text_format: Mapping[str, Any] | None = None,
         effort: str | None = None,
         cache_salt: str | None = None,

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
-from antiphon.adapters.testing.engine_contract import (
-    Ask,
+from antiphon.application.ports import EngineRequest
+from antiphon.domain.errors import EngineDead, EngineError
+from antiphon.domain.tools import ToolSpec
+from antiphon.testing.engine import (
     EngineContract,
+    RequestFactory,
     steps_of,
     text_of,
     tokens_of,
 )
-from antiphon.application.ports import EngineRequest
-from antiphon.domain.errors import EngineDead, EngineError
-from antiphon.domain.tools import ToolSpec
 
 RequestFor = Callable[..., EngineRequest]
 TALE = " ".join(f"w{n}" for n in range(40))
@@ -38,7 +38,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 class TestContract(EngineContract):
     @pytest.fixture
-    def ask(self, request_for: RequestFor) -> Ask:
+    def ask(self, request_for: RequestFor) -> RequestFactory:
         return lambda **sampling: request_for(play({"say": TALE}), **sampling)
 
 

@@ -18,7 +18,7 @@ import pytest
 from dependency_injector import providers
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.keys import hash_of
+from antiphon.application.resources.keys import hash_of
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.keys import first_key_command
 from antiphon.entrypoints.settings import Settings

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.entrypoints.container import vllm_models
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.models import vllm_models
 
 
 def names(model: str, *served: str) -> list[str]:

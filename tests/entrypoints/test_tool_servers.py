@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.container import stand_ins, tool_servers
+from antiphon.entrypoints.container import tool_servers, tool_substitutions
 from antiphon.entrypoints.settings import McpServer, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -61,5 +61,5 @@ def test_who_stands_in_has_to_be_there(
     monkeypatch.syspath_prepend(str(ROOT))
     settings = Settings(tool=("mine=examples.tools:Lengths",), stand_in=asked)
     with pytest.raises(SettingsError) as refused:
-        stand_ins(settings, tool_servers(settings))
+        tool_substitutions(settings, tool_servers(settings))
     assert str(refused.value) == said

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from tests.conftest import running, settings_for
-from tests.sink import answer, listening
+from tests.loopback_server import answer, listening
 
-from antiphon.application.ports import Domains, Web
+from antiphon.application.ports import DomainFilter, Web
 from antiphon.domain.errors import SettingsError, WebError
 from antiphon.entrypoints.container import Container
 
@@ -68,7 +68,7 @@ async def test_a_service_may_be_inside_where_no_page_is_read(
         web = web_of(tmp_path, **{"web_search": kind, "web.key": KEY, "web.url": url})
         assert web is not None
         await web.start()
-        [found] = await web.search("bells", most=5, domains=Domains())
+        [found] = await web.search("bells", most=5, domains=DomainFilter())
         with pytest.raises(WebError):
             await web.read(found.url)
         await web.aclose()

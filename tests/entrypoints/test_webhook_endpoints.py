@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.fetching import Guard
-from antiphon.application.webhooks import Endpoint
+from antiphon.adapters.fetching import UrlPolicy
+from antiphon.application.resources.webhooks import WebhookEndpoint
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import load
-from antiphon.entrypoints.webhook_endpoints import endpoints_of, operators_guard
+from antiphon.entrypoints.wiring.webhooks import operator_policy, read_endpoints
 
 SECRET = b"s" * 32
 WHSEC = f"whsec_{base64.b64encode(SECRET).decode()}"
 
 
-def endpoints(**given: Any) -> list[Endpoint]:
-    return list(endpoints_of(load(None, {}, given)))
+def endpoints(**given: Any) -> list[WebhookEndpoint]:
+    return list(read_endpoints(load(None, {}, given)))
 
 
 def refusal(**given: Any) -> str:
@@ -108,8 +108,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in refusal(webhooks=str(tmp_path / "none.toml"))
 
 
-def guard_of(*urls: str) -> Guard:
-    return operators_guard(urls)
+def guard_of(*urls: str) -> UrlPolicy:
+    return operator_policy(urls)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from tests.faults.simulated import Answer, Clients, Frames, Simulated
+from tests.faults.simulation import Answer, Clients, Frames, SimulatedServer
 
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import StoredItem
-from antiphon.application.stored_events import log_of
+from antiphon.application.runs.stored_events import log_of
 from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL as TERMINAL_EVENTS
 from antiphon.domain.events import Event
@@ -31,7 +31,7 @@ ENDS = ("response.completed", "response.incomplete", "response.failed")
 BODY = {"model": "scripted-chat", "input": "hi"}
 
 
-def as_told(known: Response | Event) -> dict[str, Any]:
+def to_json(known: Response | Event) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(msgspec.json.encode(known))
     return found
 
@@ -39,7 +39,7 @@ def as_told(known: Response | Event) -> dict[str, Any]:
 class Invariants:
     """Of servers on one store and their clients: what was shown, told and kept is one history."""
 
-    def __init__(self, kept: MemoryStore, servers: Sequence[Simulated]) -> None:
+    def __init__(self, kept: MemoryStore, servers: Sequence[SimulatedServer]) -> None:
         self._kept = kept
         self._servers = servers
         self.frames: dict[str, Frames] = {}
@@ -81,7 +81,7 @@ class Invariants:
                 await asyncio.sleep(0.1)
 
     async def _is_settled(self) -> bool:
-        held = [await self._kept.held(server.owner) for server in self._servers]
+        held = [await self._kept.held_leases(server.owner) for server in self._servers]
         found = [await self._get(response_id) for response_id in self._ids()]
         return not any(held) and all(one is None or one.status in TERMINAL for one in found)
 
@@ -103,11 +103,11 @@ class Invariants:
             events = {n: json.loads(f.partition(b"data: ")[2]) for n, f in shown.items()}
             assert sorted(events) == list(range(len(events)))
         else:
-            events = {event.sequence_number: as_told(event) for event in logged}
+            events = {event.sequence_number: to_json(event) for event in logged}
             assert list(events) == list(range(len(logged))), "a gap in the log"
             ends = [event for event in logged if isinstance(event, TERMINAL_EVENTS)]
             assert ends == logged[-1:], f"one end, and it is the last: {[type(e) for e in ends]}"
-            assert as_told(ends[0])["response"] == as_told(response)
+            assert to_json(ends[0])["response"] == to_json(response)
         for number, frame in shown.items():
             told = json.loads(frame.partition(b"data: ")[2])
             assert told == events[number], f"event {number} was shown, and is not kept"
@@ -116,7 +116,7 @@ class Invariants:
 
     def _check_end(self, told: dict[str, Any], kept: Response) -> None:
         if kept.background or kept.status != "failed":
-            assert told == as_told(kept), "the stream and the store differ"
+            assert told == to_json(kept), "the stream and the store differ"
         else:  # whoever ends it where this server could not, gives another reason
             assert told["status"] == "failed"
 
@@ -130,7 +130,7 @@ class Invariants:
         for one in told:
             if one.is_stream or one.json["status"] not in TERMINAL:
                 continue
-            assert one.json == as_told(response), "what was told is not what is kept"
+            assert one.json == to_json(response), "what was told is not what is kept"
 
     def _check_gone(self, kept: set[str], answers: Sequence[Answer]) -> None:
         asked = {each.target for each in answers if each.method == "DELETE"}
@@ -167,7 +167,7 @@ class Invariants:
                 if response.conversation is None or response.conversation.id != talk:
                     continue
                 output = {item.id for item in response.output}
-                if response.leaves_items:
+                if response.keeps_items:
                     assert output <= set(items), "a conversation has lost what was said in it"
                     left |= output
                 else:
@@ -205,5 +205,5 @@ class Invariants:
             assert len(server.container.runs()) == 0, "a run goes on for nobody"
             assert not any(engine.running for engine in server.engines)
 
-    def _living(self) -> list[Simulated]:
+    def _living(self) -> list[SimulatedServer]:
         return [server for server in self._servers if server.lives]

@@ -124,13 +124,13 @@ def frames_of(body: bytes) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     for frame in body.split(b"\n\n")[:-1]:
         if frame.startswith(b"event: "):
-            number = number_of(frame)
+            number = sequence_number_of(frame)
             assert number not in found, f"event {number} came twice in one stream"
             found[number] = frame
     return found
 
 
-def number_of(frame: bytes) -> int:
+def sequence_number_of(frame: bytes) -> int:
     return int(json.loads(frame.partition(b"data: ")[2])["sequence_number"])
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests import mcp_site
+from tests import fake_mcp_server
+from tests.fake_mcp_server import TOOLS, FakeMcpServer
 from tests.faults.replicas import Replica, replicas
 from tests.http.conftest import MODELS, script
-from tests.mcp_site import TOOLS, Site
 
 pytestmark = [
     pytest.mark.faults,
@@ -27,8 +27,8 @@ ARGUMENTS = '{"a": 2, "b": 40, "text": "\\u00e9 \\ud83d\\ude00 <|end|> \\"quoted
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    with mcp_site.site() as listening:
+def site() -> Iterator[FakeMcpServer]:
+    with fake_mcp_server.site() as listening:
         listening.says = {"add": "42"}
         yield listening
 
@@ -42,7 +42,7 @@ def server(tmp_path: Path) -> Iterator[Replica]:
         yield started[0]
 
 
-def create(server: Replica, site: Site, **fields: Any) -> Json:
+def create(server: Replica, site: FakeMcpServer, **fields: Any) -> Json:
     tool = {
         "type": "mcp",
         "server_label": "calc",
@@ -73,7 +73,7 @@ def approving(before: Json) -> Json:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_call_is_approved_of_after_the_server_was_killed(
-    server: Replica, site: Site, model: str
+    server: Replica, site: FakeMcpServer, model: str
 ) -> None:
     # Nothing is said of approvals: each call needs one.
     asked = script({"mcp": "add", "args": ARGUMENTS}, {"say": "42 it is."})
@@ -99,7 +99,7 @@ def test_a_call_is_approved_of_after_the_server_was_killed(
 
 @pytest.mark.timeout(60)
 def test_a_tool_that_changed_while_nobody_served_is_asked_for_again(
-    server: Replica, site: Site
+    server: Replica, site: FakeMcpServer
 ) -> None:
     asked = script({"mcp": "add", "args": {"a": 1, "b": 1}}, {"say": "2."})
     before = create(server, site, model="scripted-chat", input=asked)

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 from tests.faults.invariants import Invariants
-from tests.faults.simulated import (
+from tests.faults.simulation import (
     Answer,
     Clients,
     Fault,
-    Simulated,
     SimulatedLoop,
+    SimulatedServer,
     make_app,
 )
 
@@ -43,8 +43,8 @@ class Stage:
     def __init__(self, folder: Path, app: Any) -> None:
         loop = asyncio.get_running_loop()
         self.kept = MemoryStore(steady=loop.time)
-        self.first = Simulated(folder, self.kept)
-        self.second = Simulated(folder, self.kept)
+        self.first = SimulatedServer(folder, self.kept)
+        self.second = SimulatedServer(folder, self.kept)
         self.invariants = Invariants(self.kept, [self.first, self.second])
         self.clients = Clients(app, self.invariants.shown)
         self.ask = self.clients.ask
@@ -52,11 +52,11 @@ class Stage:
     async def create(self, **fields: Any) -> Answer:
         return await self.post(self.first, **fields)
 
-    async def post(self, server: Simulated, **fields: Any) -> Answer:
+    async def post(self, server: SimulatedServer, **fields: Any) -> Answer:
         options = {name: fields.pop(name) for name in ("key", "leaves_after") if name in fields}
         return await self.ask(server, "POST", "/responses", {**BODY, **fields}, **options)
 
-    async def over(self, server: Simulated, response_id: str) -> None:
+    async def over(self, server: SimulatedServer, response_id: str) -> None:
         """Poll as clients do."""
         async with asyncio.timeout(60):
             while True:
@@ -162,7 +162,7 @@ async def repeated_in_conversation(stage: Stage) -> None:
     await asyncio.gather(stage.create(**fields), stage.post(stage.second, **fields))
 
 
-async def _long(stage: Stage, server: Simulated) -> str | None:
+async def _long(stage: Stage, server: SimulatedServer) -> str | None:
     created = await stage.post(server, input=LONG, background=True, stream=True, leaves_after=6)
     return created.response_id
 

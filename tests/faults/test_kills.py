@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.faults.history import Reader, Watched
+from tests.faults.observed_response import ObservedResponse, Reader
 from tests.faults.replicas import LEASE_S, Replica, background, replicas, wait_for
 
 pytestmark = pytest.mark.faults
@@ -32,7 +32,7 @@ class Readers:
         self._chance = chance
         self._started = 0
         self._now: list[Reader] = []
-        self.over: list[Watched] = []
+        self.over: list[ObservedResponse] = []
 
     def _servers(self) -> list[str]:
         found = [replica.api for replica in self._living]

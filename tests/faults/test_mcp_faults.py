@@ -20,7 +20,7 @@ from tests.faults import faulty_mcp
 from tests.faults.faulty_mcp import BODIES, EXCHANGES, FaultyServer
 from tests.faults.replicas import Replica, replicas, wait_for
 from tests.http.conftest import MODELS, create, script
-from tests.inward_urls import Sink
+from tests.inward_urls import LoopbackServer
 
 pytestmark = [
     pytest.mark.faults,
@@ -68,14 +68,14 @@ def client(server: Replica) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Sink]:
+def elsewhere() -> Iterator[LoopbackServer]:
     """Where no credentials may come."""
     with inward_urls.sink() as listening:
         yield listening
 
 
 @pytest.fixture(scope="module")
-def faulty(elsewhere: Sink) -> Iterator[FaultyServer]:
+def faulty(elsewhere: LoopbackServer) -> Iterator[FaultyServer]:
     with faulty_mcp.serving(f"http://127.0.0.1:{elsewhere.port}") as serving:
         yield serving
 
@@ -182,7 +182,7 @@ def name_of(case: object) -> str | None:
     return str(case[0] if len(case) == 1 else "all") if isinstance(case, tuple) else None
 
 
-def check_nobody_else_was_asked(faulty: FaultyServer, elsewhere: Sink) -> None:
+def check_nobody_else_was_asked(faulty: FaultyServer, elsewhere: LoopbackServer) -> None:
     assert elsewhere.connections == 0
     assert not [path for path, _ in faulty.asked if "well-known" in path]
 
@@ -193,7 +193,7 @@ def test_a_wrong_answer_fails_the_call_and_the_model_goes_on(
     client: httpx.Client,
     server: Replica,
     faulty: FaultyServer,
-    elsewhere: Sink,
+    elsewhere: LoopbackServer,
     canary: str,
     transport: str,
     faults: tuple[str, ...],
@@ -234,7 +234,7 @@ def test_a_server_that_cannot_be_listed_is_told_of_and_the_model_goes_on(
     client: httpx.Client,
     server: Replica,
     faulty: FaultyServer,
-    elsewhere: Sink,
+    elsewhere: LoopbackServer,
     canary: str,
     transport: str,
     at: str,

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.processes import is_there
+from tests.processes import is_process_alive
 
 PROGRAM = Path(__file__).parents[1] / "adapters" / "tool_process.py"
 SERVE = (sys.executable, "-m", "antiphon.entrypoints.cli", "serve", "--port", "0")
@@ -62,14 +62,14 @@ def test_no_process_is_left_behind(
     url = ready.partition("url: ")[2].partition(";")[0]
     with httpx.Client(base_url=url, timeout=30) as client:
         process = int(called(client, "process")["output"])
-        assert is_there(process)
+        assert is_process_alive(process)
         if hangs:
             body = {**calling("hang"), "background": True}
             client.post("/responses", json=body).raise_for_status()
             until(lambda: ignores(process, signal.SIGTERM))
         server.send_signal(number)
         server.wait(timeout=30)
-    until(lambda: not is_there(process))
+    until(lambda: not is_process_alive(process))
 
 
 def calling(name: str) -> dict[str, Any]:

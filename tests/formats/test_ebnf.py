@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.adapters.formats.ebnf import SPELLINGS, binds, input_grammar
+from antiphon.adapters.formats.ebnf import SPELLINGS, constrains_arguments, input_grammar
 from antiphon.domain.tools import ToolSpec
 
 JSON = (
@@ -75,8 +75,8 @@ def test_a_long_class_is_written_once() -> None:
 
 
 def test_a_grammar_binds_as_a_strict_schema_does() -> None:
-    assert binds(a_tool("lark", 'start: "a"'))
-    assert binds(ToolSpec(name="f", strict=True))
-    assert not binds(ToolSpec(name="f"))
-    assert not binds(ToolSpec(name="f", kind="custom"))
-    assert not binds(a_tool("regex", "(?=a)a"))
+    assert constrains_arguments(a_tool("lark", 'start: "a"'))
+    assert constrains_arguments(ToolSpec(name="f", strict=True))
+    assert not constrains_arguments(ToolSpec(name="f"))
+    assert not constrains_arguments(ToolSpec(name="f", kind="custom"))
+    assert not constrains_arguments(a_tool("regex", "(?=a)a"))

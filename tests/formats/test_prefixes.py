@@ -23,8 +23,8 @@ from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.adapters.formats.harmony import HarmonyFormat
 from antiphon.adapters.formats.harmony.encoding import load_encoding
-from antiphon.adapters.formats.latest import Latest, Texts
-from antiphon.adapters.formats.recall import Recall
+from antiphon.adapters.formats.lru_cache import LruCache, TokenCache
+from antiphon.adapters.formats.turn_cache import TurnCache
 from antiphon.application.ports import Format, Prompt, Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import deltas as d
@@ -222,10 +222,12 @@ class Talk:
 
     def write_text(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], list[int]]:
         prompt, output = self._render(), retokenised(self.speaker.encode(text), self.speaker, cuts)
-        parser = self.speaker.format.parser(self.turn, prompt)
+        parser = self.speaker.format.make_parser(self.turn, prompt)
         deltas = [*parser.feed(Step(text=text, token_ids=output)), *parser.end()]
         items, answers = self._items(deltas)
-        self.speaker.format.keep(self.turn, prompt, token_ids=output, parser=parser, items=items)
+        self.speaker.format.remember(
+            self.turn, prompt, token_ids=output, parser=parser, items=items
+        )
         self.add(*items, *answers)
         return list(prompt.token_ids), output
 
@@ -438,12 +440,14 @@ def test_a_model_that_takes_one_call_a_message_gets_each_with_its_result() -> No
 
 
 def test_the_oldest_turns_are_forgotten_first() -> None:
-    recall: Recall[str] = Recall(lambda entry: "other" if entry.isupper() else "model", limit=10)
+    turn_cache: TurnCache[str] = TurnCache(
+        lambda entry: "other" if entry.isupper() else "model", limit=10
+    )
     for asked in ("A", "B", "C"):
-        recall.keep(recall.places(None, [asked])[-1], ["said"], [1, 2, 3, 4])
+        turn_cache.remember(turn_cache.places(None, [asked])[-1], ["said"], [1, 2, 3, 4])
 
     def told(*entries: str) -> list[Any]:
-        return list(recall.turns(entries, recall.places(None, entries)))
+        return list(turn_cache.turns(entries, turn_cache.places(None, entries)))
 
     assert told("A", "said") == ["A", "said"]
     assert list(told("C", "said")[1].token_ids) == [1, 2, 3, 4]
@@ -475,20 +479,20 @@ def test_only_what_is_new_in_a_prompt_is_encoded() -> None:
 
 
 def test_what_was_encoded_for_one_tenant_is_encoded_again_for_another() -> None:
-    known: Latest[Any] = Latest(100)
-    Texts("a", known).keep(300 * "x", [1, 2])
-    assert list(Texts("a", known).find(300 * "x") or ()) == [1, 2]
-    assert Texts("b", known).find(300 * "x") is None
+    known: LruCache[Any] = LruCache(100)
+    TokenCache("a", known).remember(300 * "x", [1, 2])
+    assert list(TokenCache("a", known).find(300 * "x") or ()) == [1, 2]
+    assert TokenCache("b", known).find(300 * "x") is None
 
 
 def test_the_texts_that_were_not_used_for_longest_are_forgotten_first() -> None:
-    known: Latest[str] = Latest(10)
-    known.keep(b"a", "first", 4)
-    known.keep(b"b", "second", 4)
+    known: LruCache[str] = LruCache(10)
+    known.remember(b"a", "first", 4)
+    known.remember(b"b", "second", 4)
     assert known.find(b"a") == "first"
-    known.keep(b"c", "third", 4)
+    known.remember(b"c", "third", 4)
     assert [known.find(key) for key in (b"a", b"b", b"c")] == ["first", None, "third"]
-    known.keep(b"d", "too long", 11)
+    known.remember(b"d", "too long", 11)
     assert not known
 
 

@@ -12,7 +12,7 @@ from antiphon.domain import events as e
 from antiphon.domain.response import Failure, Response
 from antiphon.domain.sequencer import Sequencer
 from antiphon.entrypoints.http.dialects import DIALECTS
-from antiphon.entrypoints.http.sse import Telling
+from antiphon.entrypoints.http.sse import ClientEncoder
 
 FOLDER = Path(__file__).parent / "dialects"
 
@@ -25,7 +25,7 @@ def events() -> list[e.Event]:
         new_id=lambda prefix: f"{prefix}_{next(numbers)}",
         now=lambda: 1_790_000_001.0,
     )
-    told = [*seq.start(), *seq.begin()]
+    told = [*seq.open(), *seq.start()]
     for delta in (
         d.ReasoningDelta("Which tools are there? "),
         d.ReasoningDelta("Ask."),
@@ -41,7 +41,7 @@ def events() -> list[e.Event]:
 def test_a_run_is_told_byte_for_byte_as_recorded(name: str, update_golden: bool) -> None:
     golden = FOLDER / f"{name}.sse"
     dialect = DIALECTS[name]
-    written = Telling(dialect).frames(events()) + dialect.done
+    written = ClientEncoder(dialect).frames(events()) + dialect.done
     if update_golden:
         golden.write_bytes(written)
     assert written == golden.read_bytes()

@@ -21,9 +21,9 @@ import msgspec
 import pytest
 from msgspec import Struct
 from openai import OpenAI
-from tests import mcp_site
+from tests import fake_mcp_server
+from tests.fake_mcp_server import FakeMcpServer
 from tests.http.conftest import MODELS, create, frames, script, wait_until
-from tests.mcp_site import Site
 
 from antiphon.domain.events import EVENT_TYPES
 from antiphon.domain.lifecycle import State, advance
@@ -272,8 +272,8 @@ PLAYED = [(name, model) for name, flow in FLOWS.items() for model in flow.models
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    with mcp_site.site() as listening:
+def site() -> Iterator[FakeMcpServer]:
+    with fake_mcp_server.site() as listening:
         yield listening
 
 
@@ -292,7 +292,7 @@ WEBS: Mapping[str, Json] = {
 
 @pytest.fixture(scope="module")
 def play(
-    site: Site, serve_from: Any, tmp_path_factory: pytest.TempPathFactory
+    site: FakeMcpServer, serve_from: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Playing]]:
     """Servers by the web that they search; each runs whatever this machine has the programs for."""
     with ExitStack() as stack:

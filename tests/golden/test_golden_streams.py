@@ -38,7 +38,7 @@ def stream(case: Case) -> bytes:
         new_id=lambda prefix: f"{prefix}_{next(numbers)}",
         now=lambda: 1_790_000_001.0,
     )
-    events = [*seq.start(), *seq.begin()]
+    events = [*seq.open(), *seq.start()]
     for written in case.deltas:
         events += seq.feed(delta(written))
     match case.end:
@@ -52,7 +52,7 @@ def stream(case: Case) -> bytes:
             events += seq.cancel()
         case other:
             raise ValueError(f"{other!r} ends no stream")
-    return sse.Telling().frames(events)
+    return sse.ClientEncoder().frames(events)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -19,8 +19,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from antiphon.adapters.keys.file import append
-from antiphon.application.keys import FindTenant, make_key
 from antiphon.application.ports import ApiKey
+from antiphon.application.resources.keys import FindTenant, create_key
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import PUBLIC, Authentication
@@ -35,7 +35,7 @@ _ids = iter(range(10_000))
 
 
 def new_key(file: Path, tenant: str = "t") -> str:
-    key, kept = make_key("test", tenant, new_id=lambda p: f"{p}_{next(_ids)}", now=lambda: 0)
+    key, kept = create_key("test", tenant, new_id=lambda p: f"{p}_{next(_ids)}", now=lambda: 0)
     append(file, kept)
     return key
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.domain.errors import RequestError
-from antiphon.entrypoints.http.bodies import BodyLimits, check_shape
+from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity
 
 TEXT = st.text(alphabet='ab"\\[]{},\n', max_size=6)
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -31,14 +31,14 @@ def test_a_body_is_refused_exactly_when_it_nests_too_deeply(value: Any, limit: i
     body = json.dumps(value).encode()
     limits = BodyLimits(max_depth=limit, max_nodes=10_000)
     if depth(value) <= limit:
-        check_shape(body, limits)
+        check_complexity(body, limits)
     else:
         with pytest.raises(RequestError, match="nested"):
-            check_shape(body, limits)
+            check_complexity(body, limits)
 
 
 def test_values_are_counted_outside_of_strings() -> None:
     limits = BodyLimits(max_nodes=10)
-    check_shape(json.dumps(["a,b,c,d" * 10]).encode(), limits)
+    check_complexity(json.dumps(["a,b,c,d" * 10]).encode(), limits)
     with pytest.raises(RequestError, match="more than 10 values"):
-        check_shape(json.dumps(list(range(20))).encode(), limits)
+        check_complexity(json.dumps(list(range(20))).encode(), limits)

@@ -13,7 +13,7 @@ import pytest
 
 from .conftest import MODELS, create, frames, script, wait_until
 from .test_later_tools import CRM, SEARCH
-from .test_mcp import ADD, Site, server_tool, types
+from .test_mcp import ADD, FakeMcpServer, server_tool, types
 
 Json = dict[str, Any]
 
@@ -24,7 +24,7 @@ BOOM: Json = {"mcp": "boom", "args": {}}
 WAYS = ("whole", "stream", "background")
 
 
-class Failing(Site):
+class Failing(FakeMcpServer):
     """A server that lists its tools and answers every call with a status."""
 
     def answer(self, asked: Json, params: Json, *, is_other: bool) -> Json:
@@ -124,7 +124,7 @@ def test_a_tool_that_breaks_breaks_its_call_alone(http: httpx.Client, model: str
 def test_a_dead_server_is_asked_three_times_and_others_go_on(
     http: httpx.Client, model: str
 ) -> None:
-    dead, alive = Failing(), Site()
+    dead, alive = Failing(), FakeMcpServer()
     try:
         tools = [
             server_tool(dead, server_label="dead"),

@@ -1,4 +1,4 @@
-"""The code interpreter over HTTP: the model's code is run, then it goes on (api_surface 4.1)."""
+"""The code interpreter over HTTP: the model's code is run, then it goes on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Compaction, three ways: on a trigger, by itself past a threshold, and by an endpoint of its own
-(api_surface 7.17)."""
+(docs/reference/api.md#compaction)."""
 
 from __future__ import annotations
 

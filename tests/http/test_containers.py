@@ -1,4 +1,4 @@
-"""Containers and their files over HTTP, mostly by the official client (api_surface 4.1)."""
+"""Containers and their files over HTTP, mostly by the official client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialects: whose names a client hears, by setting and by request (api_surface 10)."""
+"""Dialects: whose names a client hears, by setting and by request."""
 
 from __future__ import annotations
 

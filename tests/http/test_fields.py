@@ -18,7 +18,7 @@ from msgspec import Struct
 from antiphon.application.ports import Turn
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
-from antiphon.domain.request import WITHOUT_EFFECT, CreateResponse
+from antiphon.domain.request import IGNORED_FIELDS, CreateResponse
 
 Json = dict[str, Any]
 
@@ -207,7 +207,7 @@ def test_a_field_is_honoured_refused_by_name_or_listed(
         assert answer.json()["error"]["param"] == path.partition(".")[0]
         return
     listed = answer.headers.get("x-antiphon-ignored", "").split(", ")
-    if path in WITHOUT_EFFECT:
+    if path in IGNORED_FIELDS:
         assert path in listed
         return
     assert path not in listed
@@ -215,11 +215,11 @@ def test_a_field_is_honoured_refused_by_name_or_listed(
     assert told(answer) != told(plain) or turn(server, with_it) != turn(server, without)
 
 
-@pytest.mark.parametrize("path", sorted(WITHOUT_EFFECT))
+@pytest.mark.parametrize("path", sorted(IGNORED_FIELDS))
 def test_a_field_that_asks_for_what_is_done_anyway_is_not_listed(
     http: httpx.Client, path: str
 ) -> None:
-    for harmless in (None, *WITHOUT_EFFECT[path]):
+    for harmless in (None, *IGNORED_FIELDS[path]):
         answer = http.post("/responses", json=body(SAMPLES[path][1] | {path: harmless}))
         assert path not in answer.headers.get("x-antiphon-ignored", "")
 

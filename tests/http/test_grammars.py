@@ -1,4 +1,4 @@
-"""Custom tools with a grammar, as clients see them (api_surface 4.1 `custom`)."""
+"""Custom tools with a grammar, as clients see them (docs/reference/api.md#custom-tools)."""
 
 from __future__ import annotations
 

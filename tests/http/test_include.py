@@ -1,4 +1,4 @@
-"""`include`: what is hidden without it, shown with it, and never lost (api_surface 7.9)."""
+"""`include`: what is hidden without it, shown with it, and never lost."""
 
 from __future__ import annotations
 

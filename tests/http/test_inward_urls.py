@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from tests import inward_urls
-from tests.inward_urls import Sink
+from tests.inward_urls import LoopbackServer
 
 from .conftest import script
 
@@ -58,13 +58,15 @@ NAMED_IN: Mapping[str, Callable[[str], Json]] = {
 
 
 @pytest.fixture(scope="module")
-def sink() -> Iterator[Sink]:
+def sink() -> Iterator[LoopbackServer]:
     with inward_urls.sink() as listening:
         yield listening
 
 
 @pytest.fixture(scope="module")
-def api(sink: Sink, serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def api(
+    sink: LoopbackServer, serve_from: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """A server that may ask every host there is, so that only addresses are left to check."""
     hosts = inward_urls.allowed_hosts(inward_urls.urls(sink.port))
     folder = tmp_path_factory.mktemp("inward")
@@ -75,7 +77,7 @@ def api(sink: Sink, serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.mark.parametrize("asked", NAMED_IN.values(), ids=NAMED_IN)
 async def test_no_url_of_a_request_reaches_anything_inside(
-    api: str, sink: Sink, asked: Callable[[str], Json]
+    api: str, sink: LoopbackServer, asked: Callable[[str], Json]
 ) -> None:
     places = asyncio.Semaphore(AT_ONCE)
 

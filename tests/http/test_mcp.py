@@ -1,4 +1,4 @@
-"""MCP servers that requests name: listed, called, approved of (api_surface 7.18)."""
+"""MCP servers that requests name: listed, called, approved of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.mcp_site import TOOLS, Site
+from tests.fake_mcp_server import TOOLS, FakeMcpServer
 
 from .conftest import create, frames, script, wait_until
 
@@ -20,8 +20,8 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    site = Site()
+def site() -> Iterator[FakeMcpServer]:
+    site = FakeMcpServer()
     yield site
     site.close()
 
@@ -42,7 +42,7 @@ def calling(serve_from: Any, folder: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-def server_tool(site: Site, **fields: Any) -> Json:
+def server_tool(site: FakeMcpServer, **fields: Any) -> Json:
     return {
         "type": "mcp",
         "server_label": "calc",
@@ -60,7 +60,9 @@ ADD = {"mcp": "add", "args": {"a": 2, "b": 40}}
 CALLED = ["mcp_list_tools", "mcp_call", "message"]
 
 
-def test_a_call_is_run_and_the_model_goes_on(calling: httpx.Client, site: Site, model: str) -> None:
+def test_a_call_is_run_and_the_model_goes_on(
+    calling: httpx.Client, site: FakeMcpServer, model: str
+) -> None:
     asked = script(ADD, {"say": "42 it is"})
     response = create(calling, model=model, input=asked, tools=[server_tool(site)])
     listed, call, message = response["output"]
@@ -74,7 +76,9 @@ def test_a_call_is_run_and_the_model_goes_on(calling: httpx.Client, site: Site, 
     assert [params["name"] for params in site.methods("tools/call")] == ["add"]
 
 
-def test_a_stream_tells_each_step_of_a_call(calling: httpx.Client, site: Site, model: str) -> None:
+def test_a_stream_tells_each_step_of_a_call(
+    calling: httpx.Client, site: FakeMcpServer, model: str
+) -> None:
     asked = script(ADD, {"say": "ok"})
     body = {"model": model, "input": asked, "tools": [server_tool(site)], "stream": True}
     events = frames(calling.post("/responses", json=body).text)
@@ -95,7 +99,9 @@ def test_a_stream_tells_each_step_of_a_call(calling: httpx.Client, site: Site, m
     assert types(done) == CALLED
 
 
-def test_a_background_response_calls_too(calling: httpx.Client, site: Site, model: str) -> None:
+def test_a_background_response_calls_too(
+    calling: httpx.Client, site: FakeMcpServer, model: str
+) -> None:
     asked = script(ADD, {"say": "ok"})
     tools = [server_tool(site)]
     begun = create(calling, model=model, input=asked, tools=tools, background=True)
@@ -105,7 +111,7 @@ def test_a_background_response_calls_too(calling: httpx.Client, site: Site, mode
 
 
 def test_calls_of_one_turn_run_side_by_side_and_come_in_order(
-    calling: httpx.Client, site: Site
+    calling: httpx.Client, site: FakeMcpServer
 ) -> None:
     site.meeting = threading.Barrier(2)
     turn = [ADD, {"mcp": "add", "args": {"a": 1, "b": 1}}]
@@ -119,7 +125,9 @@ def test_calls_of_one_turn_run_side_by_side_and_come_in_order(
     assert [item["output"] for item in response["output"][1:3]] == ["42", "2"]
 
 
-def test_a_chain_lists_a_server_once(calling: httpx.Client, site: Site, model: str) -> None:
+def test_a_chain_lists_a_server_once(
+    calling: httpx.Client, site: FakeMcpServer, model: str
+) -> None:
     tools = [server_tool(site)]
     first = create(calling, model=model, input=script(ADD, {"say": "a"}), tools=tools)
     second = create(
@@ -134,7 +142,7 @@ def test_a_chain_lists_a_server_once(calling: httpx.Client, site: Site, model: s
 
 
 def test_a_tool_that_fails_is_something_to_tell_the_model(
-    calling: httpx.Client, site: Site, model: str
+    calling: httpx.Client, site: FakeMcpServer, model: str
 ) -> None:
     asked = script({"mcp": "boom", "args": {}}, {"say": "I see"})
     response = create(calling, model=model, input=asked, tools=[server_tool(site)])
@@ -146,7 +154,7 @@ def test_a_tool_that_fails_is_something_to_tell_the_model(
 
 
 def test_a_server_that_refuses_is_a_failed_list(
-    calling: httpx.Client, site: Site, model: str
+    calling: httpx.Client, site: FakeMcpServer, model: str
 ) -> None:
     site.status = 401
     response = create(
@@ -157,7 +165,9 @@ def test_a_server_that_refuses_is_a_failed_list(
     assert "'calc'" in response["output"][0]["error"]
 
 
-def test_only_allowed_tools_are_offered(calling: httpx.Client, site: Site, model: str) -> None:
+def test_only_allowed_tools_are_offered(
+    calling: httpx.Client, site: FakeMcpServer, model: str
+) -> None:
     def echo(**fields: Any) -> list[str]:
         chosen = {"type": "mcp", "server_label": "calc"}
         response = create(
@@ -171,7 +181,9 @@ def test_only_allowed_tools_are_offered(calling: httpx.Client, site: Site, model
     assert echo(allowed_tools=[]) == []
 
 
-def test_a_forced_call_is_forced_once(calling: httpx.Client, site: Site, model: str) -> None:
+def test_a_forced_call_is_forced_once(
+    calling: httpx.Client, site: FakeMcpServer, model: str
+) -> None:
     chosen = {"type": "mcp", "server_label": "calc", "name": "look"}
     response = create(
         calling, model=model, input="Look.", tools=[server_tool(site)], tool_choice=chosen
@@ -181,7 +193,7 @@ def test_a_forced_call_is_forced_once(calling: httpx.Client, site: Site, model: 
 
 
 def test_no_more_calls_than_max_tool_calls_are_run(
-    calling: httpx.Client, site: Site, model: str
+    calling: httpx.Client, site: FakeMcpServer, model: str
 ) -> None:
     response = create(
         calling,
@@ -197,7 +209,7 @@ def test_no_more_calls_than_max_tool_calls_are_run(
 
 
 def test_a_clients_call_ends_the_response_after_the_servers_are_done(
-    calling: httpx.Client, site: Site
+    calling: httpx.Client, site: FakeMcpServer
 ) -> None:
     mine = {"type": "function", "name": "mine", "parameters": {"type": "object", "properties": {}}}
     response = create(
@@ -214,13 +226,13 @@ def test_a_clients_call_ends_the_response_after_the_servers_are_done(
 
 
 @pytest.fixture
-def asked_for(calling: httpx.Client, site: Site, model: str) -> Json:
+def asked_for(calling: httpx.Client, site: FakeMcpServer, model: str) -> Json:
     """A response that asks the client to approve of a call."""
     tools = [server_tool(site, require_approval="always")]
     return create(calling, model=model, input=script(ADD, {"say": "42"}), tools=tools)
 
 
-def answer(calling: httpx.Client, site: Site, before: Json, **fields: Any) -> Json:
+def answer(calling: httpx.Client, site: FakeMcpServer, before: Json, **fields: Any) -> Json:
     request = before["output"][-1]
     given = {
         "type": "mcp_approval_response",
@@ -237,7 +249,7 @@ def answer(calling: httpx.Client, site: Site, before: Json, **fields: Any) -> Js
     )
 
 
-def test_a_call_waits_for_approval(site: Site, asked_for: Json) -> None:
+def test_a_call_waits_for_approval(site: FakeMcpServer, asked_for: Json) -> None:
     assert types(asked_for["output"]) == ["mcp_list_tools", "mcp_approval_request"]
     assert asked_for["status"] == "completed"
     request = asked_for["output"][1]
@@ -246,7 +258,9 @@ def test_a_call_waits_for_approval(site: Site, asked_for: Json) -> None:
     assert site.methods("tools/call") == []
 
 
-def test_an_approved_call_is_run_first(calling: httpx.Client, site: Site, asked_for: Json) -> None:
+def test_an_approved_call_is_run_first(
+    calling: httpx.Client, site: FakeMcpServer, asked_for: Json
+) -> None:
     response = answer(calling, site, asked_for)
     assert types(response["output"]) == ["mcp_call", "message"]
     call, message = response["output"]
@@ -255,7 +269,7 @@ def test_an_approved_call_is_run_first(calling: httpx.Client, site: Site, asked_
 
 
 def test_a_call_is_not_run_again_by_who_continues(
-    calling: httpx.Client, site: Site, asked_for: Json
+    calling: httpx.Client, site: FakeMcpServer, asked_for: Json
 ) -> None:
     response = answer(calling, site, asked_for)
     create(
@@ -270,7 +284,7 @@ def test_a_call_is_not_run_again_by_who_continues(
 
 
 def test_a_denied_call_is_not_run_and_the_model_is_told(
-    calling: httpx.Client, site: Site, asked_for: Json
+    calling: httpx.Client, site: FakeMcpServer, asked_for: Json
 ) -> None:
     response = answer(calling, site, asked_for, approve=False, reason="too dear")
     assert types(response["output"]) == ["message"]
@@ -283,7 +297,7 @@ def described(description: str) -> list[Json]:
 
 
 def test_a_tool_that_is_another_by_now_is_asked_for_again(
-    calling: httpx.Client, site: Site, asked_for: Json
+    calling: httpx.Client, site: FakeMcpServer, asked_for: Json
 ) -> None:
     site.tools = described("Adds, and sends the sum to somebody else.")
     again = answer(calling, site, asked_for)
@@ -303,7 +317,7 @@ def test_a_tool_that_is_another_by_now_is_asked_for_again(
 
 @pytest.mark.parametrize("changed", ["inputSchema", "annotations"])
 def test_whatever_was_listed_of_a_tool_is_approved_of_with_it(
-    calling: httpx.Client, site: Site, asked_for: Json, changed: str
+    calling: httpx.Client, site: FakeMcpServer, asked_for: Json, changed: str
 ) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "description": "A key."}}}
     now = {"inputSchema": schema, "annotations": {"readOnlyHint": False, "destructiveHint": True}}
@@ -314,14 +328,14 @@ def test_whatever_was_listed_of_a_tool_is_approved_of_with_it(
 
 
 def test_other_tools_may_change_meanwhile(
-    calling: httpx.Client, site: Site, asked_for: Json
+    calling: httpx.Client, site: FakeMcpServer, asked_for: Json
 ) -> None:
     site.tools = [*TOOLS[:2], {**TOOLS[2], "description": "Bursts."}, {**TOOLS[2], "name": "new"}]
     assert types(answer(calling, site, asked_for)["output"]) == ["mcp_call", "message"]
 
 
 def test_an_approved_tool_that_is_gone_is_not_called(
-    calling: httpx.Client, site: Site, asked_for: Json
+    calling: httpx.Client, site: FakeMcpServer, asked_for: Json
 ) -> None:
     site.tools = TOOLS[1:]
     response = answer(calling, site, asked_for)
@@ -331,7 +345,7 @@ def test_an_approved_tool_that_is_gone_is_not_called(
 
 
 def test_an_approved_call_whose_server_is_lost_fails_and_the_model_goes_on(
-    calling: httpx.Client, site: Site, asked_for: Json
+    calling: httpx.Client, site: FakeMcpServer, asked_for: Json
 ) -> None:
     site.status = 500
     response = answer(calling, site, asked_for)
@@ -348,7 +362,7 @@ def without_null(value: Any) -> Any:
 
 
 def test_a_client_that_keeps_nothing_here_approves_alike(
-    calling: httpx.Client, site: Site, model: str
+    calling: httpx.Client, site: FakeMcpServer, model: str
 ) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer", "default": None}}}
     site.tools = [{**TOOLS[0], "inputSchema": schema}]
@@ -373,7 +387,7 @@ def test_a_client_that_keeps_nothing_here_approves_alike(
 
 
 def test_the_last_of_a_name_is_the_one_that_is_approved_of(
-    calling: httpx.Client, site: Site, model: str
+    calling: httpx.Client, site: FakeMcpServer, model: str
 ) -> None:
     # As models are told of it: the first one may be a decoy.
     tools = [server_tool(site, require_approval="always")]
@@ -385,7 +399,7 @@ def test_the_last_of_a_name_is_the_one_that_is_approved_of(
 
 
 def test_what_the_filters_exempt_needs_no_approval(
-    calling: httpx.Client, site: Site, model: str
+    calling: httpx.Client, site: FakeMcpServer, model: str
 ) -> None:
     tools = [server_tool(site, require_approval={"never": {"tool_names": ["add"]}})]
     response = create(calling, model=model, input=script(ADD, {"say": "ok"}), tools=tools)
@@ -409,7 +423,7 @@ def test_approving_of_what_nobody_asked_is_a_mistake(calling: httpx.Client, mode
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(
-    calling: httpx.Client, site: Site, fields: Json, param: str
+    calling: httpx.Client, site: FakeMcpServer, fields: Json, param: str
 ) -> None:
     tools = [server_tool(site)] * (2 if fields.pop("tools", None) else 1)
     body = {"model": "scripted-chat", "input": "x", "tools": tools, **fields}
@@ -419,7 +433,7 @@ def test_what_cannot_be_meant_is_refused_at_once(
 
 
 def test_no_server_is_called_unless_the_operator_allows_it(
-    http: httpx.Client, site: Site, model: str
+    http: httpx.Client, site: FakeMcpServer, model: str
 ) -> None:
     response = create(http, model=model, input=script({"say": "a"}), tools=[server_tool(site)])
     assert types(response["output"]) == ["mcp_list_tools", "message"]
@@ -429,7 +443,7 @@ def test_no_server_is_called_unless_the_operator_allows_it(
 
 def test_secrets_go_to_the_server_and_nowhere_else(
     calling: httpx.Client,
-    site: Site,
+    site: FakeMcpServer,
     folder: Path,
     model: str,
     caplog: pytest.LogCaptureFixture,
@@ -454,9 +468,9 @@ def test_secrets_go_to_the_server_and_nowhere_else(
 
 
 def test_a_redirect_does_not_take_the_secret_along(
-    calling: httpx.Client, site: Site, model: str
+    calling: httpx.Client, site: FakeMcpServer, model: str
 ) -> None:
-    elsewhere = Site()
+    elsewhere = FakeMcpServer()
     try:
         site.redirect = elsewhere.url
         tool = server_tool(site, authorization="secret")

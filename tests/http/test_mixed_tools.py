@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from tests import mcp_site
-from tests.mcp_site import Site
+from tests import fake_mcp_server
+from tests.fake_mcp_server import FakeMcpServer
 from websockets.sync.client import connect
 
 from .conftest import create, frames, script, text_of
@@ -64,13 +64,15 @@ class All:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    with mcp_site.site() as listening:
+def site() -> Iterator[FakeMcpServer]:
+    with fake_mcp_server.site() as listening:
         yield listening
 
 
 @pytest.fixture(scope="module")
-def every(site: Site, serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[All]:
+def every(
+    site: FakeMcpServer, serve_from: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[All]:
     """A server that runs all that there is."""
     if shutil.which("bwrap") is None:
         pytest.skip("there is no bwrap here: apt-get install bubblewrap")

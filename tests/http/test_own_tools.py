@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.mcp_site import Site
-from tests.processes import is_there
+from tests.fake_mcp_server import FakeMcpServer
+from tests.processes import is_process_alive
 
 from .conftest import create, frames, script, text_of, wait_until
 from .test_mcp import CALLED, types
@@ -34,14 +34,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    site = Site()
+def site() -> Iterator[FakeMcpServer]:
+    site = FakeMcpServer()
     yield site
     site.close()
 
 
 @pytest.fixture(scope="module")
-def own(serve_from: Any, folder: Path, site: Site) -> Iterator[httpx.Client]:
+def own(serve_from: Any, folder: Path, site: FakeMcpServer) -> Iterator[httpx.Client]:
     """A client of a server with tools of every kind, which may fetch nothing."""
     config = folder / "antiphon.toml"
     command = json.dumps([sys.executable, str(PROGRAM)])
@@ -124,7 +124,7 @@ def test_a_stream_tells_the_same_as_of_any_mcp_server(own: httpx.Client, model: 
 
 
 def test_servers_are_asked_for_their_lists_once_for_many_responses(
-    own: httpx.Client, site: Site
+    own: httpx.Client, site: FakeMcpServer
 ) -> None:
     tool = {"type": "mcp", "server_label": "wiki"}
     for _ in range(3):
@@ -194,7 +194,7 @@ def test_no_approval_runs_what_the_operator_does_not_allow(own: httpx.Client) ->
 def test_no_request_says_where_a_server_of_the_operators_is(
     own: httpx.Client, label: str, field: str, value: Any
 ) -> None:
-    elsewhere = Site()
+    elsewhere = FakeMcpServer()
     try:
         given = elsewhere.url if value == "elsewhere" else value
         tool = {"type": "mcp", "server_label": label, field: given}
@@ -318,7 +318,11 @@ def test_a_call_that_waits_is_stopped_with_its_response(own: httpx.Client) -> No
 
 
 def test_secrets_go_to_their_server_and_nowhere_else(
-    own: httpx.Client, site: Site, folder: Path, model: str, caplog: pytest.LogCaptureFixture
+    own: httpx.Client,
+    site: FakeMcpServer,
+    folder: Path,
+    model: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     wiki = {"type": "mcp", "server_label": "wiki"}
@@ -353,4 +357,4 @@ def test_who_stops_the_server_stops_its_tools(serve_from: Any, tmp_path: Path) -
     ):
         response = create(client, model="scripted-chat", input=asked, tools=[CALC])
     process, bred = (int(item["output"]) for item in response["output"][1:3])
-    wait_until(lambda: not (is_there(process) or is_there(bred)))
+    wait_until(lambda: not (is_process_alive(process) or is_process_alive(bred)))

@@ -15,7 +15,7 @@ import pytest
 
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.keys.file import append
-from antiphon.application.keys import make_key
+from antiphon.application.resources.keys import create_key
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 MODEL = "secret-model"
@@ -26,7 +26,7 @@ ELSEWHERE = re.compile(r"""(src|href)=["']?(https?:)?//|@import|url\(|<script|<l
 def guarded(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server that asks for keys, and has a model that is nobody's business without one."""
     folder = tmp_path_factory.mktemp("guarded")
-    _, kept = make_key("reader", "default", new_id=new_id, now=time.time)
+    _, kept = create_key("reader", "default", new_id=new_id, now=time.time)
     append(folder / "keys.toml", kept)
     with serve_from(
         folder,

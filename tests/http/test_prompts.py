@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from antiphon.domain.errors import SettingsError
-from antiphon.domain.prompts import SETTABLE
+from antiphon.domain.prompt_templates import SETTABLE
 
 from .conftest import create as create_response
 

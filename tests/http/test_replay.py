@@ -1,5 +1,5 @@
 """What came out goes back in: every kind of item, in every form in which clients send it, gives the
-prompt that `previous_response_id` gives (api_surface 2).
+prompt that `previous_response_id` gives (docs/reference/api.md#input-items).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from antiphon.domain import items as i
+from antiphon.domain.include_filter import INCLUDABLE_FIELDS
 from antiphon.domain.lifecycle import OPENS
 from antiphon.domain.request import FIELDS
-from antiphon.domain.visible import INCLUDED
 
 from .conftest import MODELS, create
 
@@ -342,7 +342,7 @@ def test_a_replayed_item_gives_the_prompt_of_a_continued_response(
     for form in FORMS:
         query: Json = {"order": "asc"}
         if form is without_id:  # what was hidden is found again by its id
-            query["include[]"] = list(INCLUDED)
+            query["include[]"] = list(INCLUDABLE_FIELDS)
         listed = http.get(f"/responses/{first['id']}/input_items", params=query).json()
         history = [form(item) for item in [*listed["data"], *first["output"]]]
         replayed = create(http, **asking, input=[*history, result])

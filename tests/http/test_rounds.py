@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.adapters.engines.scripted.prefixes import BLOCK
+from antiphon.adapters.engines.scripted.prefix_cache import BLOCK
 from antiphon.adapters.formats.chat_template import ScriptedMarkup
 from antiphon.adapters.formats.harmony import HarmonyMarkup
 from antiphon.domain.tools import ToolSpec
 
 from .conftest import create, script, text_of
-from .test_mcp import Site, server_tool
+from .test_mcp import FakeMcpServer, server_tool
 
 Json = dict[str, Any]
 Parts = Sequence[Json]
@@ -50,14 +50,14 @@ def client(rounds_server: Any) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    site = Site()
+def site() -> Iterator[FakeMcpServer]:
+    site = FakeMcpServer()
     yield site
     site.close()
 
 
 @pytest.fixture
-def tools(site: Site) -> list[Json]:
+def tools(site: FakeMcpServer) -> list[Json]:
     return [server_tool(site), LOOK, *([PYTHON] if HAS_SANDBOX else [])]
 
 
@@ -160,7 +160,7 @@ def test_the_same_history_sent_again_as_items_is_continued_too(
 
 
 def test_calls_beyond_the_limit_are_told_so_and_the_model_goes_on(
-    client: httpx.Client, site: Site, model: str, tools: list[Json]
+    client: httpx.Client, site: FakeMcpServer, model: str, tools: list[Json]
 ) -> None:
     turns: list[Parts] = [[ADD, ADD, ADD], [{"say": "One will do."}]]
     rounds = Rounds(model)

@@ -14,8 +14,8 @@ from websockets.sync.client import connect
 
 from antiphon.adapters.keys.file import append
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.keys import make_key
 from antiphon.application.ports import StoredItem
+from antiphon.application.resources.keys import create_key
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import Response
 
@@ -61,7 +61,7 @@ def test_why_a_store_fails_is_for_the_log_alone(
 def test_a_run_that_waits_leaves_no_secret_on_disk_nor_in_the_log(
     serve: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, script: Any, eventually: Any
 ) -> None:
-    key, kept = make_key("ci", "us", new_id=lambda _: "key_1", now=lambda: 0)
+    key, kept = create_key("ci", "us", new_id=lambda _: "key_1", now=lambda: 0)
     append(tmp_path / "keys.toml", kept)
     secret = b"s" * 32
     server_of_tools = {

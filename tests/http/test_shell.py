@@ -1,4 +1,4 @@
-"""The shell over HTTP: commands run in a container, their output streams (api_surface 4, 5.4)."""
+"""The shell over HTTP: commands run in a container, their output streams."""
 
 from __future__ import annotations
 

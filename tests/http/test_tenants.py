@@ -20,8 +20,8 @@ from tests.contracts.conftest import STORES
 from websockets.sync.client import connect
 
 from antiphon.adapters.keys.file import append
-from antiphon.application.keys import make_key
 from antiphon.application.ports import Store
+from antiphon.application.resources.keys import create_key
 
 from .conftest import create, script
 from .test_media import png
@@ -72,7 +72,7 @@ def house(
 
 def _key(file: Path, name: str) -> str:
     tenant = name.removeprefix("also_")
-    key, kept = make_key(name, tenant, new_id=lambda prefix: f"{prefix}_{name}", now=lambda: 0)
+    key, kept = create_key(name, tenant, new_id=lambda prefix: f"{prefix}_{name}", now=lambda: 0)
     append(file, kept)
     return key
 

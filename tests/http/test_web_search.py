@@ -1,7 +1,7 @@
-"""Web search over HTTP: the model searches, opens, finds, and cites what it read (api_surface 4.1).
+"""Web search over HTTP: the model searches, opens, finds, and cites what it read.
 
 The web is a folder of pages. What a browser does with whatever comes is in
-tests/application/test_browsing.py.
+tests/application/tools/test_web_search.py.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from antiphon.adapters.ids import new_id
-from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Places
-from antiphon.adapters.sandboxes.recipe import Limits
+from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits
+from antiphon.adapters.sandboxes.bwrap_command import Limits
 from antiphon.application.ports import Sandbox
 
 PYTHON = "/usr/bin/python3"
@@ -26,7 +26,7 @@ def _bubblewrap() -> None:
 
 def sandboxes_of(
     timeout_s: float = 5.0,
-    places: Places | None = None,
+    pool_limits: PoolLimits | None = None,
     interrupt_s: float = 0.3,
     *,
     commands: bool = False,
@@ -37,7 +37,7 @@ def sandboxes_of(
         limits=Limits(
             commands=commands, memory_bytes=MEMORY, disk_bytes=DISK, cpu_s=60, files=2000
         ),
-        places=places or Places(),
+        pool_limits=pool_limits or PoolLimits(),
         timeout_s=timeout_s,
         interrupt_s=interrupt_s,
     )

@@ -15,8 +15,8 @@ import pytest
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.sandboxes import cgroups
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes
+from antiphon.adapters.sandboxes.bwrap_command import Limits
 from antiphon.adapters.sandboxes.cgroups import Cgroups, NoCgroup
-from antiphon.adapters.sandboxes.recipe import Limits
 from antiphon.domain.errors import SettingsError
 
 from .conftest import PYTHON

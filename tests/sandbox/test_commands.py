@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from antiphon.adapters.sandboxes.processes import below
-from antiphon.application.ports import Exited, Printed, Sandbox
+from antiphon.adapters.sandboxes.process_tree import descendants
+from antiphon.application.ports import CommandExit, CommandOutput, Sandbox
 from antiphon.domain.errors import SandboxError
 
 from .conftest import MEMORY, content_of, sandboxes_of
@@ -31,13 +31,13 @@ class Done(Struct, frozen=True, kw_only=True):
     stdout: str
     stderr: str
     code: int | None
-    pieces: list[Printed]
+    pieces: list[CommandOutput]
 
 
 async def done(sandbox: Sandbox, command: str, *, timeout_s: float | None = None) -> Done:
     given = [each async for each in sandbox.command(command, timeout_s=timeout_s)]
-    pieces = [each for each in given if isinstance(each, Printed)]
-    [ended] = [each for each in given if isinstance(each, Exited)]
+    pieces = [each for each in given if isinstance(each, CommandOutput)]
+    [ended] = [each for each in given if isinstance(each, CommandExit)]
     assert given[-1] is ended
     return Done(
         stdout="".join(each.stdout for each in pieces),
@@ -63,7 +63,7 @@ async def test_output_errors_and_exit_code_are_told_apart(sandbox: Sandbox) -> N
 
 async def test_output_comes_while_the_command_runs(sandbox: Sandbox) -> None:
     running = sandbox.command("echo first; sleep 60")
-    assert await anext(running) == Printed(stdout="first\n")
+    assert await anext(running) == CommandOutput(stdout="first\n")
     await running.aclose()
 
 
@@ -221,7 +221,7 @@ async def test_a_fork_bomb_ends_with_its_command(sandbox: Any, command: str) -> 
 
 async def left_of(sandbox: Any) -> int:
     """Return how many processes there are beside the first one."""
-    return len(list(below(sandbox._process._pid)))
+    return len(list(descendants(sandbox._process._pid)))
 
 
 LEFT = {
@@ -248,7 +248,7 @@ async def test_no_process_is_left_behind_by_code(sandbox: Any) -> None:
 async def test_between_calls_both_processes_stand_still(sandbox: Any) -> None:
     await printed(sandbox, "true")
     process = sandbox._process
-    for pid in (process._pid, *below(process._pid)):
+    for pid in (process._pid, *descendants(process._pid)):
         deadline = time.monotonic() + 5
         while "State:\tT (stopped)" not in _status(pid):
             assert time.monotonic() < deadline

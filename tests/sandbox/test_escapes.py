@@ -407,7 +407,7 @@ line = max(int(each) for each in os.listdir('/proc/self/fd') if
 SERVER = """
 import asyncio, sys
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes
-from antiphon.adapters.sandboxes.recipe import Limits
+from antiphon.adapters.sandboxes.bwrap_command import Limits
 from antiphon.adapters.ids import new_id
 
 async def main():

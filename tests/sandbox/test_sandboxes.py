@@ -15,10 +15,16 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.adapters.sandboxes import self_test
-from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, Places
+from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits
+from antiphon.adapters.sandboxes.bwrap_command import (
+    Interpreter,
+    Limits,
+    find_interpreter,
+    programs,
+    shown,
+)
 from antiphon.adapters.sandboxes.process import Process
-from antiphon.adapters.sandboxes.recipe import Interpreter, Limits, interpreter, programs, shown
-from antiphon.application.ports import Ran, Sandbox, SandboxKind
+from antiphon.application.ports import CodeResult, Sandbox, SandboxSpec
 from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 
 from .conftest import MEMORY, PYTHON, content_of, sandboxes_of
@@ -97,7 +103,7 @@ async def test_files_go_in_and_out(sandbox: Sandbox) -> None:
     content = bytes(range(256)) * 1000
     await sandbox.put("data.bin", content)
     await sandbox.run("open('copy.bin', 'wb').write(open('data.bin', 'rb').read()[::-1])")
-    assert [(each.path, each.bytes, each.is_given) for each in await sandbox.files()] == [
+    assert [(each.path, each.bytes, each.is_uploaded) for each in await sandbox.files()] == [
         ("copy.bin", 256_000, False),
         ("data.bin", 256_000, True),
     ]
@@ -135,7 +141,7 @@ async def test_a_kernel_starts_and_a_call_ends_in_little_time(
 
 
 async def test_the_container_that_was_idle_longest_makes_room() -> None:
-    sandboxes = sandboxes_of(places=Places(each_tenant=2))
+    sandboxes = sandboxes_of(pool_limits=PoolLimits(per_tenant=2))
     await sandboxes.start()
     try:
         first, second, third = (sandboxes.open("a") for _ in range(3))
@@ -153,29 +159,34 @@ async def test_the_container_that_was_idle_longest_makes_room() -> None:
 
 
 async def test_as_many_may_start_at_a_time_as_there_may_be() -> None:
-    sandboxes = sandboxes_of(places=Places(each_tenant=2))
+    sandboxes = sandboxes_of(pool_limits=PoolLimits(per_tenant=2))
     await sandboxes.start()
     try:
         made = [sandboxes.open("a") for _ in range(4)]
         ran = await asyncio.gather(
             *(each.run("import time; time.sleep(0.5); 1") for each in made), return_exceptions=True
         )
-        assert [type(each) for each in ran] == [Ran, Ran, SandboxesBusy, SandboxesBusy]
+        assert [type(each) for each in ran] == [
+            CodeResult,
+            CodeResult,
+            SandboxesBusy,
+            SandboxesBusy,
+        ]
         assert (await made[2].run("2")).logs == "2\n"
     finally:
         await sandboxes.aclose()
 
 
 async def test_containers_that_are_opened_and_never_used_do_not_pile_up() -> None:
-    sandboxes = sandboxes_of(places=Places(all=3))
+    sandboxes = sandboxes_of(pool_limits=PoolLimits(all=3))
     made = [sandboxes.open("a") for _ in range(9)]
-    assert sandboxes.all("a") == made[-3:]
+    assert sandboxes.list_all("a") == made[-3:]
 
 
 async def test_a_container_may_be_closed_sooner_and_have_less_memory_never_more() -> None:
-    sandboxes = sandboxes_of(places=Places(idle_s=60))
-    less = sandboxes.open("a", SandboxKind(name="b", memory_bytes=2**26, idle_s=1))
-    more = sandboxes.open("a", SandboxKind(memory_bytes=2**40, idle_s=3600))
+    sandboxes = sandboxes_of(pool_limits=PoolLimits(idle_s=60))
+    less = sandboxes.open("a", SandboxSpec(name="b", memory_bytes=2**26, idle_s=1))
+    more = sandboxes.open("a", SandboxSpec(memory_bytes=2**40, idle_s=3600))
     assert (less.name, less.memory_bytes, less.idle_s) == ("b", 2**26, 1)
     assert (more.memory_bytes, more.idle_s) == (MEMORY, 60)
     await sandboxes.start()
@@ -186,7 +197,7 @@ async def test_a_container_may_be_closed_sooner_and_have_less_memory_never_more(
 
 
 async def test_a_container_that_is_idle_for_long_is_closed() -> None:
-    sandboxes = sandboxes_of(places=Places(idle_s=0.1))
+    sandboxes = sandboxes_of(pool_limits=PoolLimits(idle_s=0.1))
     await sandboxes.start()
     try:
         sandbox = sandboxes.open("a")
@@ -225,7 +236,7 @@ async def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_what_is_no_python_is_named() -> None:
     with pytest.raises(SettingsError, match="'/usr/bin/env' is no Python"):
-        interpreter("/usr/bin/env")
+        find_interpreter("/usr/bin/env")
 
 
 WITHOUT = [
@@ -252,7 +263,7 @@ os.execv(words[0], words)
 async def test_a_wall_that_is_missing_around_commands_is_found() -> None:
     limits = replace(LIMITS, commands=True)
     start = [sys.executable, "-c", LEAVE_OUT, "--seccomp", *programs()]
-    found = await self_test.run(_starter(start, limits), shown(interpreter(PYTHON), limits))
+    found = await self_test.run(_starter(start, limits), shown(find_interpreter(PYTHON), limits))
     assert {"It reaches a network.", "It can make namespaces or mounts."} & set(found)
     assert "It can start processes." not in found
 
@@ -260,18 +271,20 @@ async def test_a_wall_that_is_missing_around_commands_is_found() -> None:
 @pytest.mark.parametrize(("option", "wall"), WITHOUT)
 async def test_a_wall_that_is_missing_is_found(option: str, wall: str) -> None:
     start = [sys.executable, "-c", LEAVE_OUT, option, *programs()]
-    assert wall in await self_test.run(_starter(start, LIMITS), shown(interpreter(PYTHON), LIMITS))
+    assert wall in await self_test.run(
+        _starter(start, LIMITS), shown(find_interpreter(PYTHON), LIMITS)
+    )
 
 
 async def test_files_of_the_machine_are_found() -> None:
     start = [*programs(), "--ro-bind", "/usr/share", "/home/secrets"]
-    found = await self_test.run(_starter(start, LIMITS), shown(interpreter(PYTHON), LIMITS))
+    found = await self_test.run(_starter(start, LIMITS), shown(find_interpreter(PYTHON), LIMITS))
     assert found == ["It sees files of this machine."]
 
 
 async def test_limits_that_do_not_hold_are_found() -> None:
     wide = Limits(memory_bytes=8 * 1024**3, disk_bytes=1024**3)
-    found = await self_test.run(_starter(programs(), wide), shown(interpreter(PYTHON), LIMITS))
+    found = await self_test.run(_starter(programs(), wide), shown(find_interpreter(PYTHON), LIMITS))
     assert set(found) == {"It can take all memory.", "It can fill a disk."}
 
 
@@ -287,7 +300,7 @@ def open_folder() -> Iterator[Path]:
 async def test_a_python_of_its_own_folder_can_be_had(open_folder: Path) -> None:
     folder = open_folder
     (folder / "mine.py").write_text("x = 42")
-    python = replace(interpreter(PYTHON), packages=(str(folder),))
+    python = replace(find_interpreter(PYTHON), packages=(str(folder),))
     kernel = await Process.start(programs(), python, Limits())
     try:
         await kernel.ask({"do": "run", "code": "import mine; mine.x"}, timeout_s=5)
@@ -298,7 +311,7 @@ async def test_a_python_of_its_own_folder_can_be_had(open_folder: Path) -> None:
 
 
 def _starter(start: list[str], limits: Limits, python: Interpreter | None = None) -> object:
-    python = python or interpreter(PYTHON)
+    python = python or find_interpreter(PYTHON)
 
     async def begin() -> Process:
         return await Process.start(start, python, limits)

@@ -16,8 +16,7 @@ import pytest
 import pytest_asyncio
 
 from antiphon.adapters.engines.vllm_engine import VllmEngine
-from antiphon.application.ports import EngineRequest, Prompt, Step, Turn
-from antiphon.application.sampling import Constraint, Sampling
+from antiphon.application.ports import Constraint, EngineRequest, Prompt, Sampling, Step, Turn
 from antiphon.domain.errors import EngineDead, RequestError, TooManyRequests
 from antiphon.domain.response import TextConfig
 

@@ -13,8 +13,7 @@ import pytest
 import pytest_asyncio
 
 from antiphon.adapters.engines.vllm_engine import VllmEngine
-from antiphon.application.ports import EngineRequest, Prompt, Turn
-from antiphon.application.sampling import Sampling
+from antiphon.application.ports import EngineRequest, Prompt, Sampling, Turn
 from antiphon.domain.errors import EngineDead
 
 pytestmark = [

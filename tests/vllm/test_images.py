@@ -17,10 +17,9 @@ from antiphon.adapters.fetching import NoFetcher
 from antiphon.adapters.formats.chat_template import from_hf_tokenizer
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
-from antiphon.application.media import ShowMedia
-from antiphon.application.ports import Prompt, StoredFile, Turn
-from antiphon.application.sampling import Constraint, Sampling
-from antiphon.application.token_model import TokenModel
+from antiphon.application.input.media import LoadMedia
+from antiphon.application.model.token_model import TokenModel
+from antiphon.application.ports import Constraint, Prompt, Sampling, StoredFile, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.deltas import TurnEnd
@@ -82,7 +81,7 @@ def turn(*items: i.AnyItem, sampling: Sampling = GREEDY, **fields: Any) -> Turn:
 
 async def run(model: TokenModel, turn: Turn) -> tuple[str, TurnUsage]:
     """Return what the model wrote, and the usage."""
-    begun = await model.begin(turn, request_id=f"run_{next(_numbers)}")
+    begun = await model.start_turn(turn, request_id=f"run_{next(_numbers)}")
     deltas = [delta async for batch in begun for delta in batch]
     assert isinstance(deltas[-1], TurnEnd)
     return "".join(getattr(delta, "text", "") for delta in deltas), deltas[-1].usage
@@ -100,7 +99,7 @@ async def test_the_count_is_what_the_engine_runs(model: TokenModel) -> None:
     asking = turn(asked("Look: ", picture("red"), " and ", picture("blue", (120, 90))))
     text_alone = await model.count(turn(asked("Look: ", " and ")))
     count = await model.count(asking)
-    begun = await model.begin(asking, request_id=f"run_{next(_numbers)}")
+    begun = await model.start_turn(asking, request_id=f"run_{next(_numbers)}")
     outputs = [delta async for batch in begun for delta in batch]
     assert outputs[-1].usage.input == count > text_alone + 8  # type: ignore[union-attr]
     # vLLM's own word for it, not ours.
@@ -160,7 +159,7 @@ async def test_a_data_url_and_an_uploaded_file_are_the_same_prompt(model: TokenM
         id="file-1", filename="g.png", purpose="vision", bytes=len(content), created_at=1
     )
     await files.add("t", file, content)
-    show = ShowMedia(files, NoFetcher(), PdfReader())
+    show = LoadMedia(files, NoFetcher(), PdfReader())
     prompts = [
         await prompt(
             model,
@@ -196,7 +195,7 @@ async def test_images_that_do_not_fit_the_context_are_refused(model: TokenModel)
     asking = turn(asked(*large, "word " * 900))
     assert await model.count(asking) > 2048
     with pytest.raises(RequestError) as raised:
-        await model.begin(asking, request_id="run_long")
+        await model.start_turn(asking, request_id="run_long")
     assert raised.value.code == "context_length_exceeded"
 
 
@@ -216,7 +215,7 @@ async def test_strange_shapes_run_or_are_refused(model: TokenModel, size: tuple[
 async def test_what_cannot_be_shown_is_refused(model: TokenModel) -> None:
     rubbish = asked(c.InputImage(image_url=url(b"\x89PNG\r\n\x1a\nrubbish")))
     with pytest.raises(RequestError) as raised:
-        await model.begin(turn(rubbish), request_id="run_bad")
+        await model.start_turn(turn(rubbish), request_id="run_bad")
     assert raised.value.code == "image_parse_error"
     assert "object at 0x" not in raised.value.message
 

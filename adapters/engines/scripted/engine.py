@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from antiphon.adapters.engines.scripted.acts import Act, cut, stage, steps, stop_at
-from antiphon.adapters.engines.scripted.answers import answer
+from antiphon.adapters.engines.scripted.default_answers import answer
 from antiphon.adapters.engines.scripted.markup import Markup
 from antiphon.adapters.engines.scripted.pace import Pace, pause
-from antiphon.adapters.engines.scripted.prefixes import Prefixes
+from antiphon.adapters.engines.scripted.prefix_cache import PrefixCache
 from antiphon.adapters.engines.scripted.script import InvalidScript, Part, Turn, next_turn
+from antiphon.adapters.engines.scripted.segments import (
+    Segment,
+    cut,
+    cut_at_stop,
+    steps,
+    to_segments,
+)
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineDead, EngineError, RequestError
 
@@ -41,7 +47,7 @@ class ScriptedEngine(Engine):
         self._context_length = context_length
         self._step_tokens = step_tokens
         self._pace = Pace(tokens_per_s)
-        self._prefixes = Prefixes()
+        self._prefixes = PrefixCache()
         self._death: str | None = None
         self.begun = 0
         self.running = 0
@@ -90,10 +96,12 @@ class ScriptedEngine(Engine):
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
         acts, finish = self._acts(request, limit)
         if sampling.stop:
-            acts, met = stop_at(acts, sampling.stop, include=sampling.include_stop_str_in_output)
+            acts, met = cut_at_stop(
+                acts, sampling.stop, include=sampling.include_stop_str_in_output
+            )
             finish = "stop" if met else finish
         return self._play(
-            acts or [Act(tokens=[])],
+            acts or [Segment(tokens=[])],
             finish=finish,
             cached_tokens=self._prefixes.admit(
                 prompt.token_ids, request.cache_salt, *prompt.image_urls
@@ -101,7 +109,7 @@ class ScriptedEngine(Engine):
             alternatives=sampling.logprobs,
         )
 
-    def _acts(self, request: EngineRequest, limit: int) -> tuple[list[Act], str]:
+    def _acts(self, request: EngineRequest, limit: int) -> tuple[list[Segment], str]:
         """Return what to play within `limit` tokens, and why it ends."""
         sampling, turn = request.sampling, request.turn
         parts, finish = _as_scripted(self._parts(request), limit)
@@ -111,7 +119,7 @@ class ScriptedEngine(Engine):
         elif sampling.ignore_eos:
             end = _without_end(written, limit)
         step_tokens = max(self._step_tokens, sampling.step_tokens)
-        acts, is_cut = cut(stage(parts, [*written, end], step_tokens=step_tokens), limit)
+        acts, is_cut = cut(to_segments(parts, [*written, end], step_tokens=step_tokens), limit)
         return acts, "length" if is_cut else finish
 
     def _parts(self, request: EngineRequest) -> Turn:
@@ -140,7 +148,7 @@ class ScriptedEngine(Engine):
 
     async def _play(
         self,
-        acts: Sequence[Act],
+        acts: Sequence[Segment],
         *,
         finish: str,
         cached_tokens: int,
@@ -153,8 +161,8 @@ class ScriptedEngine(Engine):
             for act in acts:
                 if act.delay_s:
                     await self._pace.sleep(act.delay_s)
-                if act.mishap is not None:
-                    self._meet(act.mishap)
+                if act.fault is not None:
+                    self._meet(act.fault)
                 is_unpaced = self._pace.is_unlimited and not act.tick_s
                 for step in steps(
                     act,
@@ -178,9 +186,9 @@ class ScriptedEngine(Engine):
             # Or the reader left, by aclose or by being cancelled.
             self.aborted += not is_over
 
-    def _meet(self, mishap: Part) -> NoReturn:
-        if "fail" in mishap:
-            raise EngineError(f"the engine failed, as its script said: {mishap['fail']}")
+    def _meet(self, fault: Part) -> NoReturn:
+        if "fail" in fault:
+            raise EngineError(f"the engine failed, as its script said: {fault['fail']}")
         self._die("the engine died, as its script said")
         raise EngineDead(self._death)
 

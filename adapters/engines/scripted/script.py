@@ -26,8 +26,8 @@ Message = tuple[str, str]
 CARRIERS = frozenset({"user", "developer", "system"})
 CALLS = frozenset({"call", "custom", "mcp", "python"})
 WRITES = frozenset({"say", "refuse"})
-MISHAPS = frozenset({"fail", "die"})
-KINDS = CALLS | WRITES | MISHAPS | {"think", "raw", "hang"}
+FAULTS = frozenset({"fail", "die"})
+KINDS = CALLS | WRITES | FAULTS | {"think", "raw", "hang"}
 
 
 class InvalidScript(ValueError):

@@ -17,7 +17,7 @@ from antiphon.domain.errors import EngineDead, SettingsError
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from antiphon.adapters.engines.vllm_engine.runs import Runs
+    from antiphon.adapters.engines.vllm_engine.runs import VllmRuns
 
 SHUTDOWN_S = 20
 """vLLM's workers take about four seconds to leave; its own limit of five kills some of them."""
@@ -36,7 +36,7 @@ class VllmEngine(Engine):
         self._names: tuple[str, ...] = tuple(served_names) or (model,)
         self._engine_args = tuple(engine_args)
         self._llm: AsyncLLM | None = None
-        self._runs: Runs | None = None
+        self._runs: VllmRuns | None = None
 
     async def start(self) -> None:
         self._look_for_model()
@@ -58,7 +58,7 @@ class VllmEngine(Engine):
             raise SettingsError(
                 f"vLLM cannot load the LoRA adapter {adapter.lora_name!r}: {_sentence(error)}"
             ) from error
-        self._runs = runs.Runs(self._llm, adapters=parsed.adapters)
+        self._runs = runs.VllmRuns(self._llm, adapters=parsed.adapters)
         self._names += tuple(self._runs.adapters)
 
     def _look_for_model(self) -> None:
@@ -107,7 +107,7 @@ class VllmEngine(Engine):
     async def generate(self, request: EngineRequest) -> Steps:
         return await self._started().admit(request)
 
-    def _started(self) -> Runs:
+    def _started(self) -> VllmRuns:
         if self._runs is None:
             raise EngineDead("The engine is not running.")
         return self._runs

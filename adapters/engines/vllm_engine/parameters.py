@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-from antiphon.application.sampling import Constraint, Sampling
+from antiphon.application.ports import Constraint, Sampling
 from antiphon.domain.errors import RequestError
 
 DEFAULTED = (

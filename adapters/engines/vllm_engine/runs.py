@@ -18,7 +18,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from antiphon.adapters.engines.vllm_engine.images import Images
 from antiphon.adapters.engines.vllm_engine.parameters import sampling_params
-from antiphon.adapters.engines.vllm_engine.spelling import Speller
+from antiphon.adapters.engines.vllm_engine.token_decoder import TokenDecoder
 from antiphon.application.ports import EngineRequest, Prompt, Step, Steps, Turn
 from antiphon.domain.content import Logprob, TopLogprob
 from antiphon.domain.errors import (
@@ -46,7 +46,7 @@ LEAST_LOGPROB = -9999.0
 log = logging.getLogger("antiphon.engine")
 
 
-class Runs:
+class VllmRuns:
     """The runs of one started AsyncLLM."""
 
     def __init__(self, llm: AsyncLLM, *, adapters: Sequence[LoRARequest]) -> None:
@@ -55,7 +55,7 @@ class Runs:
         self.context_length: int = llm.model_config.max_model_len
         self.sampling_defaults: Mapping[str, Any] = llm.model_config.get_diff_sampling_param()
         self.tokenizer = llm.get_tokenizer()
-        self._speller = Speller(self.tokenizer)
+        self._speller = TokenDecoder(self.tokenizer)
         self._images = Images(llm)
 
     @property
@@ -147,7 +147,7 @@ class Run(Steps):
         llm: AsyncLLM,
         collector: RequestOutputCollector,
         request: EngineRequest,
-        speller: Speller,
+        speller: TokenDecoder,
     ) -> None:
         self._llm = llm
         self._collector = collector
@@ -220,7 +220,7 @@ class Run(Steps):
         )
 
     def _spelled(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text, exact = self._speller.spell(token_id)
+        text, exact = self._speller.decode_token(token_id)
         return {"token": text, "bytes": exact, "logprob": max(logprob, LEAST_LOGPROB)}
 
 

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from antiphon.adapters.formats.chat_template.families import CallForm, Family
 from antiphon.adapters.formats.chat_template.transcript import parameters_of
-from antiphon.adapters.formats.ebnf import binds, input_grammar
-from antiphon.adapters.formats.structural_tag import constraint_to, matching, one_of, sequence
+from antiphon.adapters.formats.ebnf import constrains_arguments, input_grammar
+from antiphon.adapters.formats.structural_tag import (
+    grammar_tag,
+    one_of,
+    sequence,
+    structural_tag_constraint,
+)
 from antiphon.adapters.formats.tools import callable_tools
-from antiphon.application.ports import Turn
-from antiphon.application.sampling import Constraint
+from antiphon.application.ports import Constraint, Turn
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 from antiphon.domain.tools import ToolSpec
 
-Json = dict[str, Any]
 ANY_OBJECT: Json = {"type": "object"}
 
 MOST_WHITESPACE = 20
@@ -67,7 +70,7 @@ def _binds_free_calls(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> 
     """Whether calls that the model may make are bound: a marker must say that one begins."""
     if not tools or family.form is None or not family.form.trigger:
         return False
-    return any(map(binds, tools)) or turn.choice.names is not None
+    return any(map(constrains_arguments, tools)) or turn.choice.names is not None
 
 
 def _bind(
@@ -76,7 +79,7 @@ def _bind(
     bound = one_of(alternatives)
     if family.think and (inside_reasoning or turn.effort != "none"):
         bound = sequence(_reasoning(family.think, inside_reasoning), bound)
-    return constraint_to(bound)
+    return structural_tag_constraint(bound)
 
 
 def _reasoning(think: tuple[str, str], inside: bool) -> Json:
@@ -138,9 +141,9 @@ def _call(form: CallForm, tool: ToolSpec) -> Json:
 def _arguments(form: CallForm, tool: ToolSpec) -> Json:
     ebnf = input_grammar(tool, form.arguments)
     if ebnf is not None:
-        return matching(ebnf)
+        return grammar_tag(ebnf)
     if form.arguments == "pythonic":
-        return matching(_python_arguments(parameters_of(tool)))
+        return grammar_tag(_python_arguments(parameters_of(tool)))
     return _json(parameters_of(tool), style=form.arguments)
 
 

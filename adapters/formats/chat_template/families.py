@@ -194,10 +194,10 @@ CLUES: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Families by what their templates contain, most telling first."""
 
 
-def detect(template: str) -> str:
+def detect_family(template: str) -> str:
     """Return the name of the family that a chat template's text belongs to.
 
-    >>> detect("{{ '<tool_call>' }}"), detect("{{ messages }}")
+    >>> detect_family("{{ '<tool_call>' }}"), detect_family("{{ messages }}")
     ('hermes', 'plain')
     """
     for name, clues in CLUES:

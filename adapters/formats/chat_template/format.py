@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from antiphon.adapters.formats.chat_template.constraint import constraint
-from antiphon.adapters.formats.chat_template.families import FAMILIES, detect
+from antiphon.adapters.formats.chat_template.families import FAMILIES, detect_family
 from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
 from antiphon.adapters.formats.chat_template.renderer import Renderer, TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import (
@@ -23,9 +23,8 @@ from antiphon.adapters.formats.chat_template.tokenizer import (
     Tokenizer,
 )
 from antiphon.adapters.formats.chat_template.transcript import transcript
-from antiphon.adapters.formats.recall import as_called
-from antiphon.application.ports import Format, Json, Parser, Prompt, Turn
-from antiphon.application.sampling import Constraint
+from antiphon.adapters.formats.turn_cache import approvals_as_calls
+from antiphon.application.ports import Constraint, Format, Json, Parser, Prompt, Turn
 from antiphon.domain.errors import SettingsError
 from antiphon.domain.items import Item
 from antiphon.domain.request import Effort
@@ -62,12 +61,12 @@ class ChatTemplateFormat(Format):
     async def render(self, turn: Turn) -> Prompt:
         return await self._renderer.render(turn)
 
-    def parser(self, turn: Turn, prompt: Prompt) -> Parser:
+    def make_parser(self, turn: Turn, prompt: Prompt) -> Parser:
         return ChatTemplateParser(
             self._family, self._tokenizer, turn=turn, reasons_first=self._is_open(prompt)
         )
 
-    def keep(
+    def remember(
         self,
         turn: Turn,
         prompt: Prompt,
@@ -77,11 +76,11 @@ class ChatTemplateFormat(Format):
         items: Sequence[Item],
     ) -> None:
         ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
-        self._renderer.recall.keep(
+        self._renderer.turn_cache.remember(
             prompt.place,
-            list(transcript(as_called(items), turn.tools)),
+            list(transcript(approvals_as_calls(items), turn.tools)),
             token_ids if ended and parser.is_well_formed else None,
-            thinks=parser.reasoning_tokens > 0,
+            has_reasoning=parser.reasoning_tokens > 0,
         )
 
     def constraint(self, turn: Turn) -> Constraint | None:
@@ -147,7 +146,7 @@ def _format(
 
 
 def _found(name: str, template: str) -> str:
-    found = detect(template) if name == "auto" else name
+    found = detect_family(template) if name == "auto" else name
     if found not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise SettingsError(f"There is no chat format {name!r}; there are: auto, {known}.")

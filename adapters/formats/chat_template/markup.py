@@ -20,29 +20,29 @@ import msgspec
 from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat
 from antiphon.adapters.formats.chat_template.renderer import Renderer
 from antiphon.adapters.formats.chat_template.transcript import (
-    Called,
+    CallEntry,
     Entry,
+    MessageEntry,
+    OutputEntry,
     Piece,
-    Returned,
-    Said,
-    Thought,
+    ReasoningEntry,
     chat_recall,
     function_of,
     transcript,
     written,
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
-from antiphon.adapters.formats.recall import Own
 from antiphon.adapters.formats.tools import (
     CODE,
-    mcp_name,
-    offered,
+    mcp_model_name,
+    model_tool_name,
+    name_of_kind,
     offers_tool_of,
+    prompt_tools,
     scripted_name,
-    sole_name,
-    wrapped,
-    written_name,
+    wrap_text,
 )
+from antiphon.adapters.formats.turn_cache import CachedTurn
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import PYTHON, ToolSpec
@@ -143,26 +143,26 @@ class ScriptedRenderer(Renderer):
     reads_images = True
 
     def __init__(self) -> None:
-        self.recall = chat_recall()
+        self.turn_cache = chat_recall()
 
     def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - it never does
         return False
 
     async def render(self, turn: Turn) -> Prompt:
         prompt = _PromptWriting()
-        tools = offered(turn)
+        tools = prompt_tools(turn)
         if tools:
             prompt.ids += HEADS["tools"]
             prompt.ids += _tools(msgspec.json.encode([function_of(tool) for tool in tools]))
             prompt.ids += TAIL
         if turn.instructions:
-            prompt.add(Said("system", [("text", turn.instructions)]))
+            prompt.add(MessageEntry("system", [("text", turn.instructions)]))
         for message in turn.previous_messages:
             prompt.add(_previous(message))
         entries = list(transcript(turn.items, turn.tools))
-        places = self.recall.places(turn.cache_salt, entries)
-        for entry in self.recall.turns(entries, places):
-            if isinstance(entry, Own):
+        places = self.turn_cache.places(turn.cache_salt, entries)
+        for entry in self.turn_cache.turns(entries, places):
+            if isinstance(entry, CachedTurn):
                 prompt.repeat(entry)
             else:
                 prompt.add(entry)
@@ -176,14 +176,14 @@ def _tools(told: bytes) -> tuple[int, ...]:
     return tuple(_encode(told.decode()))
 
 
-def _previous(message: Json) -> Said:
+def _previous(message: Json) -> MessageEntry:
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or role not in HEADS or not isinstance(content, str):
         raise RequestError(
             "A previous message needs a role and a text as content.",
             param="previous_input_messages",
         )
-    return Said(role, [("text", content)])
+    return MessageEntry(role, [("text", content)])
 
 
 class _PromptWriting:
@@ -197,29 +197,29 @@ class _PromptWriting:
 
     def add(self, entry: Entry) -> None:
         match entry:
-            case Thought(text):
+            case ReasoningEntry(text):
                 self._going().think(text)
-            case Called(name, arguments, _):
+            case CallEntry(name, arguments, _):
                 self._going().call(name, arguments)
-            case Said("assistant", pieces):
+            case MessageEntry("assistant", pieces):
                 if self._spoke:  # nothing stood between: another turn of the model
                     self.close()
                 self._say(self._going(), pieces)
                 self._spoke = True
                 return
-            case Said(role, pieces):
+            case MessageEntry(role, pieces):
                 self.close()
                 self.ids += HEADS[role]
                 self._write(pieces)
                 self.ids += TAIL
-            case Returned(_, _, pieces):
+            case OutputEntry(_, _, pieces):
                 self.close()
                 self.ids += [*HEADS["tool"], RESPONSE, NEWLINE]
                 self._write(pieces)
                 self.ids += [NEWLINE, RESPONDED, *TAIL]
         self._spoke = False
 
-    def repeat(self, own: Own[Entry]) -> None:
+    def repeat(self, own: CachedTurn[Entry]) -> None:
         """Add a turn as it was written, or, where that is not known, as one turn at least."""
         self.close()
         if own.token_ids is None:
@@ -306,11 +306,11 @@ def _play(
         case {"call": name}:
             turn.call(scripted_name(tools, name), _arguments(part))
         case {"custom": name}:
-            turn.call(name, wrapped(part.get("input", "")))
+            turn.call(name, wrap_text(part.get("input", "")))
         case {"mcp": name}:
             turn.call(_mcp_name(name, part.get("server"), tools), _arguments(part))
         case {"python": code}:
-            turn.call(sole_name(PYTHON, tools), wrapped(code, CODE))
+            turn.call(name_of_kind(PYTHON, tools), wrap_text(code, CODE))
         case {"refuse": text}:
             turn.refuse(text)
         case {"raw": text}:
@@ -323,7 +323,7 @@ def _arguments(part: Mapping[str, Any]) -> str:
 
 
 def _mcp_name(name: str, server: str | None, tools: Sequence[ToolSpec]) -> str:
-    full = mcp_name(tools, name, server) or written_name(tools, name, server)
+    full = mcp_model_name(tools, name, server) or model_tool_name(tools, name, server)
     return full if any(tool.name == full for tool in tools) else name
 
 

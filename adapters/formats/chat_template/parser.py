@@ -20,10 +20,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from antiphon.adapters.formats.chat_template.alignment import Alignment
 from antiphon.adapters.formats.chat_template.families import Family, Region
+from antiphon.adapters.formats.chat_template.logprob_alignment import LogprobAlignment
 from antiphon.adapters.formats.chat_template.payloads import READERS, Calls
-from antiphon.adapters.formats.chat_template.tape import Finder, Reading, Tape
+from antiphon.adapters.formats.chat_template.text_buffer import MarkerFinder, Resumable, TextBuffer
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.tools import call_start, callable_tools
 from antiphon.application.ports import Parser, Step, Turn
@@ -46,7 +46,7 @@ class ChatTemplateParser(Parser):
         self.reasoning_tokens = 0
         self._mended = False
         self._tokenizer = tokenizer
-        self._tape = Tape()
+        self._tape = TextBuffer()
         self._out = _Deltas()
         self._calls = _OfferedCalls(turn, self._out, begins=self._call_begins)
         self._regions = family.calls
@@ -69,7 +69,7 @@ class ChatTemplateParser(Parser):
         self._after_block = reasons_first
         self._at_start = True  # only whitespace since the turn, or its last block, began
         self._gap: list[tuple[int, str]] = []  # whitespace that may belong to a block
-        self._alignment: Alignment | None = None
+        self._alignment: LogprobAlignment | None = None
         # The delta that a step's text simply becomes, where nothing is pending.
         self._quick: Kind | None = None
         self._reading = self._read()
@@ -91,7 +91,7 @@ class ChatTemplateParser(Parser):
 
     def _feed(self, step: Step) -> list[d.Delta]:
         if step.logprobs is not None and self._alignment is None:
-            self._alignment = Alignment(self._tape.origin + len(self._tape.text))
+            self._alignment = LogprobAlignment(self._tape.origin + len(self._tape.text))
         if self._alignment:
             self._alignment.feed(step.text, step.logprobs)
         if step.text:
@@ -128,7 +128,7 @@ class ChatTemplateParser(Parser):
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def _read(self) -> Reading[None]:
+    def _read(self) -> Resumable[None]:
         tape = self._tape
         while True:
             if self._bare and self._at_start and (yield from self._bare_call()):
@@ -152,7 +152,7 @@ class ChatTemplateParser(Parser):
                     self._quick = self._prose
                 yield
 
-    def _meet(self, marker: str) -> Reading[None]:
+    def _meet(self, marker: str) -> Resumable[None]:
         origin, target = self._moves.get(marker, (None, None))
         if marker in self._regions:
             yield from self._call(self._regions[marker], marker)
@@ -161,7 +161,7 @@ class ChatTemplateParser(Parser):
         else:
             self._drop()
 
-    def _call(self, region: Region, marker: str) -> Reading[None]:
+    def _call(self, region: Region, marker: str) -> Resumable[None]:
         self._tape.pin()
         if (yield from READERS[region.reader](self._tape, self._calls, region)):
             return
@@ -173,7 +173,7 @@ class ChatTemplateParser(Parser):
             self._mended = True
             self._drop()
 
-    def _bare_call(self) -> Reading[bool]:
+    def _bare_call(self) -> Resumable[bool]:
         if self._prose is not d.TextDelta:
             return False
         self._tape.pin()
@@ -312,11 +312,11 @@ class _Deltas:
 
 
 @lru_cache
-def _search(markers: tuple[str, ...]) -> tuple[Finder, Callable[[str], object]]:
+def _search(markers: tuple[str, ...]) -> tuple[MarkerFinder, Callable[[str], object]]:
     """Return a finder of the markers, and a search for what keeps text from being passed on as it
     is: the first character of a marker anywhere, or whitespace at the end.
     """
-    finder = Finder(markers)
+    finder = MarkerFinder(markers)
     firsts = f"[{re.escape(finder.firsts)}]|" if finder.firsts else ""
     return finder, re.compile(rf"{firsts}\s\Z").search
 

@@ -18,8 +18,13 @@ from functools import cache
 from typing import Any, Protocol
 
 from antiphon.adapters.formats.chat_template.families import Region
-from antiphon.adapters.formats.chat_template.tape import Finder, Reading, Tape, Write
-from antiphon.adapters.formats.tools import text_key
+from antiphon.adapters.formats.chat_template.text_buffer import (
+    MarkerFinder,
+    Resumable,
+    TextBuffer,
+    Write,
+)
+from antiphon.adapters.formats.tools import text_property
 from antiphon.domain.tools import ToolSpec
 
 LONGEST_NAME = 128
@@ -37,7 +42,7 @@ class Calls(Protocol):
     def end(self) -> None: ...
 
 
-Reader = Callable[[Tape, Calls, Region], Reading[bool]]
+Reader = Callable[[TextBuffer, Calls, Region], Resumable[bool]]
 
 
 def _ignore(text: str) -> None:
@@ -45,8 +50,8 @@ def _ignore(text: str) -> None:
 
 
 def _others(
-    tape: Tape, another: Callable[[], Reading[bool]], *, listed: bool = False
-) -> Reading[None]:
+    tape: TextBuffer, another: Callable[[], Resumable[bool]], *, listed: bool = False
+) -> Resumable[None]:
     """Read the calls that follow the first; what is no call (nor the end of a list) stays."""
     while True:
         tape.pin()
@@ -61,7 +66,7 @@ def _others(
 
 # --- JSON -----------------------------------------------------------------------------------------
 
-STRING = Finder('"\\')
+STRING = MarkerFinder('"\\')
 ESCAPES: Mapping[str, str] = {
     '"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
 }  # fmt: skip
@@ -70,16 +75,16 @@ LOST = "\ufffd"
 
 
 @cache
-def _structure(end: str) -> Finder:
-    return Finder(['"', "{", "}", "[", "]", *([end] if end else [])])
+def _structure(end: str) -> MarkerFinder:
+    return MarkerFinder(['"', "{", "}", "[", "]", *([end] if end else [])])
 
 
 @cache
-def _after_scalar(end: str) -> Finder:
-    return Finder([",", "}", "]", " ", "\n", "\r", "\t", *([end] if end else [])])
+def _after_scalar(end: str) -> MarkerFinder:
+    return MarkerFinder([",", "}", "]", " ", "\n", "\r", "\t", *([end] if end else [])])
 
 
-def json_value(tape: Tape, write: Write, end: str, depth: int = 0) -> Reading[None]:
+def json_value(tape: TextBuffer, write: Write, end: str, depth: int = 0) -> Resumable[None]:
     """Pass one JSON value on, letter for letter; a broken one ends where its region does.
 
     With `depth` the value has been entered already. Inside a string the region's end is text.
@@ -101,20 +106,20 @@ def json_value(tape: Tape, write: Write, end: str, depth: int = 0) -> Reading[No
             return
 
 
-def _raw_string(tape: Tape, write: Write, quotes: Finder = STRING) -> Reading[None]:
+def _raw_string(tape: TextBuffer, write: Write, quotes: MarkerFinder = STRING) -> Resumable[None]:
     while (mark := (yield from tape.until(quotes, write))) == "\\":
         write(mark + (yield from tape.next()))
     write(mark)
 
 
-def _unescaped(tape: Tape, write: Write) -> Reading[bool]:
+def _unescaped(tape: TextBuffer, write: Write) -> Resumable[bool]:
     """Pass on what the rest of a JSON string says; return whether it was closed."""
     while (mark := (yield from tape.until(STRING, write))) == "\\":
         write((yield from _escape(tape)))
     return mark == '"'
 
 
-def _escape(tape: Tape) -> Reading[str]:
+def _escape(tape: TextBuffer) -> Resumable[str]:
     char = yield from tape.next()
     if char != "u":
         return ESCAPES.get(char, "\\" + char)
@@ -136,14 +141,14 @@ def _escape(tape: Tape) -> Reading[str]:
     return LOST + (LOST if 0xD800 <= low < 0xDC00 else chr(low))
 
 
-def _hex(tape: Tape) -> Reading[str]:
+def _hex(tape: TextBuffer) -> Resumable[str]:
     digits = ""
     while len(digits) < 4 and (yield from tape.peek()) in HEX:
         digits += yield from tape.next()
     return digits
 
 
-def _string(tape: Tape) -> Reading[str | None]:
+def _string(tape: TextBuffer) -> Resumable[str | None]:
     """Read a JSON string whole; None if there is none, or only its beginning."""
     if not (yield from tape.literal('"')):
         return None
@@ -152,7 +157,7 @@ def _string(tape: Tape) -> Reading[str | None]:
     return "".join(pieces) if closed else None
 
 
-def _arguments(tape: Tape, calls: Calls, tool: ToolSpec, end: str) -> Reading[None]:
+def _arguments(tape: TextBuffer, calls: Calls, tool: ToolSpec, end: str) -> Resumable[None]:
     first = yield from tape.peek()
     if first == '"':  # JSON inside a string, or a custom tool's input as it is
         yield from tape.next()
@@ -162,13 +167,13 @@ def _arguments(tape: Tape, calls: Calls, tool: ToolSpec, end: str) -> Reading[No
         yield from json_value(tape, pieces.append, end)
         scalar = "".join(pieces)
         calls.write(empty(tool) if scalar == "null" else scalar)
-    elif (key := text_key(tool)) is not None:
+    elif (key := text_property(tool)) is not None:
         yield from _input(tape, calls, end, key)
     else:
         yield from json_value(tape, calls.write, end)
 
 
-def _input(tape: Tape, calls: Calls, end: str, key: str) -> Reading[None]:
+def _input(tape: TextBuffer, calls: Calls, end: str, key: str) -> Resumable[None]:
     """Unwrap `{"input": "…"}`, or what else `key` is; any other value is the input itself."""
     tape.pin()
     for part in ("{", f'"{key}"', ":", '"'):
@@ -184,7 +189,7 @@ def _input(tape: Tape, calls: Calls, end: str, key: str) -> Reading[None]:
 
 def empty(tool: ToolSpec) -> str:
     """Return what a call hands over if the model wrote no arguments."""
-    return "" if text_key(tool) is not None else "{}"
+    return "" if text_property(tool) is not None else "{}"
 
 
 # --- calls as JSON objects ------------------------------------------------------------------------
@@ -194,7 +199,7 @@ ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 OTHER_KEYS = frozenset({"id", "type"})
 
 
-def json_calls(tape: Tape, calls: Calls, region: Region) -> Reading[bool]:
+def json_calls(tape: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
     """Read `{"name": …, "arguments": {…}}`, several in a row or in a list."""
     yield from tape.space()
     listed = yield from tape.literal("[")
@@ -202,7 +207,7 @@ def json_calls(tape: Tape, calls: Calls, region: Region) -> Reading[bool]:
     if not (yield from _json_call(tape, calls, region.end)):
         return False
 
-    def another() -> Reading[bool]:
+    def another() -> Resumable[bool]:
         separator = yield from tape.next()
         yield from tape.space()
         return separator in (",", ";") and (yield from _json_call(tape, calls, region.end))
@@ -213,7 +218,7 @@ def json_calls(tape: Tape, calls: Calls, region: Region) -> Reading[bool]:
     return True
 
 
-def _surplus_brackets(tape: Tape) -> Reading[None]:
+def _surplus_brackets(tape: TextBuffer) -> Resumable[None]:
     """Read past a closing bracket too many: models miscount, and the marker still follows."""
     yield from tape.space()
     while (yield from tape.peek()) in ("}", "]"):
@@ -221,7 +226,7 @@ def _surplus_brackets(tape: Tape) -> Reading[None]:
         yield from tape.space()
 
 
-def _json_call(tape: Tape, calls: Calls, end: str) -> Reading[bool]:
+def _json_call(tape: TextBuffer, calls: Calls, end: str) -> Resumable[bool]:
     if not (yield from tape.literal("{")):
         return False
     tool: ToolSpec | None = None
@@ -271,7 +276,7 @@ def _json_call(tape: Tape, calls: Calls, end: str) -> Reading[bool]:
     return True
 
 
-def _kept(tape: Tape, end: str) -> Reading[str]:
+def _kept(tape: TextBuffer, end: str) -> Resumable[str]:
     pieces: list[str] = []
     yield from json_value(tape, pieces.append, end)
     return "".join(pieces)
@@ -284,7 +289,7 @@ def whole(tool: ToolSpec, arguments: str) -> str:
         return value
     if value is None and arguments == "null":
         return empty(tool)
-    key = text_key(tool)
+    key = text_property(tool)
     if key is not None and isinstance(value, dict) and isinstance(value.get(key), str):
         text: str = value[key]
         return text
@@ -306,13 +311,13 @@ def _not_json(constant: str) -> Any:
 # --- name first, then JSON arguments --------------------------------------------------------------
 
 DRAWN_ID = 9
-AFTER_NAME = Finder(["[ARGS]", "[CALL_ID]", "{"])
-AFTER_ID = Finder(["[ARGS]", "{"])
-SEPARATOR = Finder(["<｜tool▁sep｜>"])
-BRACE = Finder(["{"])
+AFTER_NAME = MarkerFinder(["[ARGS]", "[CALL_ID]", "{"])
+AFTER_ID = MarkerFinder(["[ARGS]", "{"])
+SEPARATOR = MarkerFinder(["<｜tool▁sep｜>"])
+BRACE = MarkerFinder(["{"])
 
 
-def named_call(tape: Tape, calls: Calls, region: Region) -> Reading[bool]:
+def named_call(tape: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
     """Read `name[ARGS]{…}`, `name[CALL_ID]id[ARGS]{…}` or `name{…}`; else a JSON list of calls."""
     yield from tape.space()
     if (yield from tape.peek()) in ("[", "{"):
@@ -339,7 +344,7 @@ def _unique(call_id: str) -> str | None:
     return call_id if len(call_id) == DRAWN_ID and call_id.isalnum() else None
 
 
-def fenced_call(tape: Tape, calls: Calls, region: Region) -> Reading[bool]:
+def fenced_call(tape: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
     """Read `function<sep>name`, then arguments in a JSON fence; or `name<sep>{…}`."""
     kind = yield from tape.upto(SEPARATOR, LONGEST_NAME)
     if kind is None:
@@ -362,8 +367,8 @@ def fenced_call(tape: Tape, calls: Calls, region: Region) -> Reading[bool]:
 
 
 def _call(
-    tape: Tape, calls: Calls, tool: ToolSpec, region: Region, call_id: str | None
-) -> Reading[bool]:
+    tape: TextBuffer, calls: Calls, tool: ToolSpec, region: Region, call_id: str | None
+) -> Resumable[bool]:
     calls.begin(tool, call_id)
     yield from tape.space()
     yield from _arguments(tape, calls, tool, region.end)
@@ -374,12 +379,12 @@ def _call(
 
 # --- XML ------------------------------------------------------------------------------------------
 
-TAG_END = Finder([">"])
+TAG_END = MarkerFinder([">"])
 # A newline before the closing tag belongs to the tag.
-VALUE_END = Finder(["\n</parameter>", "</parameter>"])
+VALUE_END = MarkerFinder(["\n</parameter>", "</parameter>"])
 
 
-def tool_call(tape: Tape, calls: Calls, region: Region) -> Reading[bool]:
+def tool_call(tape: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
     """Read what follows `<tool_call>`: JSON or, where a `<` comes first, XML."""
     yield from tape.space()
     if (yield from tape.literal("<function=")):
@@ -387,19 +392,19 @@ def tool_call(tape: Tape, calls: Calls, region: Region) -> Reading[bool]:
     return (yield from json_calls(tape, calls, region))
 
 
-def xml_calls(tape: Tape, calls: Calls, _: Region) -> Reading[bool]:
+def xml_calls(tape: TextBuffer, calls: Calls, _: Region) -> Resumable[bool]:
     """Read on from `<function=`: `name>`, then `<parameter=key>` value `</parameter>`, …"""
     if not (yield from _xml_call(tape, calls)):
         return False
 
-    def another() -> Reading[bool]:
+    def another() -> Resumable[bool]:
         return (yield from tape.literal("<function=")) and (yield from _xml_call(tape, calls))
 
     yield from _others(tape, another)
     return True
 
 
-def _xml_call(tape: Tape, calls: Calls) -> Reading[bool]:
+def _xml_call(tape: TextBuffer, calls: Calls) -> Resumable[bool]:
     head = yield from tape.upto(TAG_END, LONGEST_NAME)
     tool = calls.offered(head[0].strip()) if head else None
     if tool is None:
@@ -413,8 +418,8 @@ def _xml_call(tape: Tape, calls: Calls) -> Reading[bool]:
         key = yield from tape.upto(TAG_END, LONGEST_NAME)
         if key is None:
             break
-        if text_key(tool) is not None:
-            write = calls.write if key[0].strip() == text_key(tool) else _ignore
+        if text_property(tool) is not None:
+            write = calls.write if key[0].strip() == text_property(tool) else _ignore
             yield from _xml_value(tape, write)
         else:
             calls.write(f"{before}{_quoted(key[0].strip())}: ")
@@ -423,13 +428,13 @@ def _xml_call(tape: Tape, calls: Calls) -> Reading[bool]:
     # Cut off by the end of the text, the call stays open and its arguments unfinished.
     closed = yield from tape.literal("</function>")
     if closed or not tape.over:
-        if text_key(tool) is None:
+        if text_property(tool) is None:
             calls.write("{}" if before == "{" else "}")
         calls.end()
     return True
 
 
-def _xml_argument(tape: Tape, calls: Calls, tool: ToolSpec, key: str) -> Reading[None]:
+def _xml_argument(tape: TextBuffer, calls: Calls, tool: ToolSpec, key: str) -> Resumable[None]:
     if may_be_json(tool.parameters or {}, key):
         pieces: list[str] = []
         if (yield from _xml_value(tape, pieces.append)):
@@ -442,7 +447,7 @@ def _xml_argument(tape: Tape, calls: Calls, tool: ToolSpec, key: str) -> Reading
         calls.write('"')
 
 
-def _xml_value(tape: Tape, write: Write) -> Reading[bool]:
+def _xml_value(tape: TextBuffer, write: Write) -> Resumable[bool]:
     if (yield from tape.peek()) == "\n":
         yield from tape.next()
     return bool((yield from tape.until(VALUE_END, write)))
@@ -500,26 +505,26 @@ def _escaped(text: str) -> str:
 
 # --- Python ---------------------------------------------------------------------------------------
 
-NOT_A_NAME = Finder("()[]{}<> \n,:;=\"'")
-PYTHON = Finder("()[]{}\"'")
-PYTHON_QUOTES: Mapping[str, Finder] = {'"': STRING, "'": Finder("'\\")}
+NOT_A_NAME = MarkerFinder("()[]{}<> \n,:;=\"'")
+PYTHON = MarkerFinder("()[]{}\"'")
+PYTHON_QUOTES: Mapping[str, MarkerFinder] = {'"': STRING, "'": MarkerFinder("'\\")}
 
 
-def pythonic_calls(tape: Tape, calls: Calls, _: Region) -> Reading[bool]:
+def pythonic_calls(tape: TextBuffer, calls: Calls, _: Region) -> Resumable[bool]:
     """Read `[name(key=value, …), …]`, each call whole: its values are Python, not JSON."""
     yield from tape.space()
     listed = yield from tape.literal("[")
     if not (yield from _python_call(tape, calls)):
         return False
 
-    def another() -> Reading[bool]:
+    def another() -> Resumable[bool]:
         return (yield from tape.literal(",")) and (yield from _python_call(tape, calls))
 
     yield from _others(tape, another, listed=listed)
     return True
 
 
-def _python_call(tape: Tape, calls: Calls) -> Reading[bool]:
+def _python_call(tape: TextBuffer, calls: Calls) -> Resumable[bool]:
     yield from tape.space()
     head = yield from tape.upto(NOT_A_NAME, LONGEST_NAME)
     tool = calls.offered(head[0]) if head and head[1] == "(" else None

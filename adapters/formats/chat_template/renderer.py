@@ -15,39 +15,49 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from antiphon.adapters.formats.chat_template.families import Family
-from antiphon.adapters.formats.chat_template.plain import Parts, PlainTexts, markers_of, uncut
-from antiphon.adapters.formats.chat_template.seams import (
-    Place,
-    Repeated,
-    Seams,
-    cut,
-    marked,
-    seams,
+from antiphon.adapters.formats.chat_template.marker_cutter import (
+    MarkerCutter,
+    PartEncoder,
+    markers_of,
+    remove_cuts,
 )
-from antiphon.adapters.formats.chat_template.takes import IMAGE, Takes, in_parts, takes
-from antiphon.adapters.formats.chat_template.takes import text as text_part
+from antiphon.adapters.formats.chat_template.splice_points import (
+    Place,
+    SplicedTurn,
+    SplicePoints,
+    cut,
+    placeholder_message,
+    splice_points,
+)
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
+from antiphon.adapters.formats.chat_template.template_capabilities import (
+    IMAGE,
+    TemplateCapabilities,
+    template_capabilities,
+    with_content_parts,
+)
+from antiphon.adapters.formats.chat_template.template_capabilities import text as text_part
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.chat_template.transcript import (
-    Called,
+    CallEntry,
     Entry,
-    Json,
+    MessageEntry,
+    OutputEntry,
     Piece,
-    Returned,
-    Said,
-    Thought,
+    ReasoningEntry,
     chat_recall,
     function_of,
     pieces,
     text_of,
     transcript,
 )
-from antiphon.adapters.formats.latest import Latest, Texts
-from antiphon.adapters.formats.recall import REMEMBERED_TOKENS, Own, Recall
-from antiphon.adapters.formats.tools import offered
+from antiphon.adapters.formats.lru_cache import LruCache, TokenCache
+from antiphon.adapters.formats.tools import prompt_tools
+from antiphon.adapters.formats.turn_cache import MAX_CACHED_TOKENS, CachedTurn, TurnCache
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 
 LONG_PROMPT = 20_000
 """Characters from which on encoding is given a thread, so that other requests go on."""
@@ -61,9 +71,9 @@ T = TypeVar("T")
 
 
 class Renderer(Protocol):
-    """Makes prompts: from the conversation to tokens. Turns that `recall` knows it repeats."""
+    """Makes prompts: from the conversation to tokens. Turns that `turn_cache` knows it repeats."""
 
-    recall: Recall[Entry]
+    turn_cache: TurnCache[Entry]
 
     @property
     def reads_images(self) -> bool:
@@ -81,16 +91,16 @@ class TemplateRenderer(Renderer):
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, family: Family) -> None:
         self._template = template
-        self._parts = Parts(tokenizer)
+        self._parts = PartEncoder(tokenizer)
         self._family = family
         self._opens: dict[str, bool] = {}
         # Some templates tell a call from a message by its content being null; most want a string.
         self._no_content = None if re.search(r"content\W* is none", template.source) else ""
-        self._takes = takes(template)
-        self._plain = PlainTexts(markers_of(tokenizer, family, template.source))
-        self._texts: Latest[array[int]] = Latest(REMEMBERED_TOKENS)
-        self.recall = chat_recall()
-        self._known_seams: dict[str, Seams] = {}
+        self._takes = template_capabilities(template)
+        self._plain = MarkerCutter(markers_of(tokenizer, family, template.source))
+        self._texts: LruCache[array[int]] = LruCache(MAX_CACHED_TOKENS)
+        self.turn_cache = chat_recall()
+        self._known_seams: dict[str, SplicePoints] = {}
 
     @property
     def reads_images(self) -> bool:
@@ -98,18 +108,18 @@ class TemplateRenderer(Renderer):
 
     async def render(self, turn: Turn) -> Prompt:
         told = _entries(turn)
-        places = self.recall.places(turn.cache_salt, told)
-        entries = list(self.recall.turns(told, places))
+        places = self.turn_cache.places(turn.cache_salt, told)
+        entries = list(self.turn_cache.turns(told, places))
         known = self._seams(options(turn))
         pieces, image_urls = self._pieces(turn, [_cuttable(each, known) for each in entries], known)
         if pieces is None:
             pieces, image_urls = self._pieces(turn, [_cuttable(each, {}) for each in entries], {})
         assert pieces is not None, "there is nothing to cut"
-        ids = await self._encode(pieces, Texts(turn.cache_salt, self._texts))
+        ids = await self._encode(pieces, TokenCache(turn.cache_salt, self._texts))
         return Prompt(token_ids=ids, image_urls=image_urls, place=places[-1])
 
     def _pieces(
-        self, turn: Turn, entries: Sequence[Entry | Own[Entry]], known: Seams
+        self, turn: Turn, entries: Sequence[Entry | CachedTurn[Entry]], known: SplicePoints
     ) -> tuple[list[str | Sequence[int]] | None, list[str]]:
         """Return the prompt as texts and tokens, with its images; None if it cannot be cut."""
         messages = _Messages(
@@ -119,7 +129,7 @@ class TemplateRenderer(Renderer):
             self._takes,
         )
         messages.take(turn, entries)
-        tools = [function_of(tool) for tool in offered(turn)]
+        tools = [function_of(tool) for tool in prompt_tools(turn)]
         text = self._render(self._told(messages.written), tools, options(turn))
         return cut(text, messages.repeated, known, self._family.ends), messages.image_urls
 
@@ -130,11 +140,11 @@ class TemplateRenderer(Renderer):
         try:
             return self._template.render(*self._plain.cut([messages, tools, asked]))
         except RequestError as error:
-            raise RequestError(uncut(error.message), param=error.param) from error
+            raise RequestError(remove_cuts(error.message), param=error.param) from error
         except RecursionError:
             raise RequestError("The conversation is nested too deeply.", param="input") from None
 
-    def _seams(self, asked: Mapping[str, Any]) -> Seams:
+    def _seams(self, asked: Mapping[str, Any]) -> SplicePoints:
         key = repr(sorted(asked.items()))
         if key not in self._known_seams:
             if len(self._known_seams) > MOST_OPTIONS:
@@ -142,18 +152,22 @@ class TemplateRenderer(Renderer):
             self._known_seams[key] = self._found_seams(asked)
         return self._known_seams[key]
 
-    def _found_seams(self, asked: Mapping[str, Any]) -> Seams:
+    def _found_seams(self, asked: Mapping[str, Any]) -> SplicePoints:
         def render(messages: Sequence[Json]) -> str:
             return self._render(self._told(messages), [], asked)
 
         def turn(mark: str, call_id: str | None) -> Json:
             arguments = {} if self._takes.objects else "{}"
-            return marked(mark, no_content=self._no_content, arguments=arguments, call_id=call_id)
+            return placeholder_message(
+                mark, no_content=self._no_content, arguments=arguments, call_id=call_id
+            )
 
-        return seams(render, turn, self._family.ends)
+        return splice_points(render, turn, self._family.ends)
 
     def _told(self, messages: Sequence[Json]) -> Sequence[Json]:
-        return messages if self._takes.texts else [in_parts(message) for message in messages]
+        return (
+            messages if self._takes.texts else [with_content_parts(message) for message in messages]
+        )
 
     def opens_reasoning(self, turn: Turn) -> bool:
         if self._family.think is None:
@@ -174,7 +188,7 @@ class TemplateRenderer(Renderer):
             return False
         return text.rstrip().endswith(self._family.think[0])
 
-    async def _encode(self, pieces: Sequence[str | Sequence[int]], known: Texts) -> list[int]:
+    async def _encode(self, pieces: Sequence[str | Sequence[int]], known: TokenCache) -> list[int]:
         texts = {piece: known.find(piece) for piece in pieces if isinstance(piece, str)}
         new = [text for text, found in texts.items() if found is None]
         if sum(map(len, new)) > LONG_PROMPT:
@@ -182,7 +196,7 @@ class TemplateRenderer(Renderer):
         else:
             encoded = self._encode_all(new)
         for text, ids in zip(new, encoded, strict=True):
-            known.keep(text, ids)
+            known.remember(text, ids)
             texts[text] = ids
         whole = [texts[piece] if isinstance(piece, str) else piece for piece in pieces]
         return [token for part in whole for token in part or ()]
@@ -208,10 +222,10 @@ def chat_messages(
     *,
     call_id_length: int | None = None,
     no_content: str | None = "",
-    takes: Takes = Takes(),  # noqa: B008 - frozen
+    template_capabilities: TemplateCapabilities = TemplateCapabilities(),  # noqa: B008 - frozen
 ) -> list[Json]:
     """Return the turn as chat messages."""
-    messages = _Messages(turn.previous_messages, call_id_length, no_content, takes)
+    messages = _Messages(turn.previous_messages, call_id_length, no_content, template_capabilities)
     messages.take(turn, _entries(turn))
     return messages.written
 
@@ -221,35 +235,35 @@ def _entries(turn: Turn) -> list[Entry]:
     return list(transcript(rest, turn.tools))
 
 
-def _cuttable(entry: Entry | Own[Entry], known: Seams) -> Entry | Own[Entry]:
+def _cuttable(entry: Entry | CachedTurn[Entry], known: SplicePoints) -> Entry | CachedTurn[Entry]:
     """Return the entry; as one that is written anew, where the template cannot be cut for it."""
-    if not isinstance(entry, Own) or Place(bool(_calls(entry)), after_tool=False) in known:
+    if not isinstance(entry, CachedTurn) or Place(bool(_calls(entry)), after_tool=False) in known:
         return entry
     return replace(entry, token_ids=None)
 
 
-def _calls(own: Own[Entry]) -> list[Called]:
-    return [entry for entry in own.entries if isinstance(entry, Called)]
+def _calls(own: CachedTurn[Entry]) -> list[CallEntry]:
+    return [entry for entry in own.entries if isinstance(entry, CallEntry)]
 
 
-def _opened(entry: Entry | Own[Entry]) -> Sequence[Entry | Own[Entry] | None]:
+def _opened(entry: Entry | CachedTurn[Entry]) -> Sequence[Entry | CachedTurn[Entry] | None]:
     """Return the entry; a turn that is written anew as its entries, None before and after it."""
-    anew = isinstance(entry, Own) and entry.token_ids is None
-    return [None, *entry.entries, None] if isinstance(entry, Own) and anew else [entry]
+    anew = isinstance(entry, CachedTurn) and entry.token_ids is None
+    return [None, *entry.entries, None] if isinstance(entry, CachedTurn) and anew else [entry]
 
 
 def _one_by_one(entries: Sequence[T]) -> Iterator[T]:
     """Yield the entries with each result right after its call."""
     results: dict[str, deque[int]] = {}
     for place, entry in enumerate(entries):
-        if isinstance(entry, Returned):
+        if isinstance(entry, OutputEntry):
             results.setdefault(entry.call_id, deque()).append(place)
     moved: set[int] = set()
     for place, entry in enumerate(entries):
         if place in moved:
             continue
         yield entry
-        later = results.get(entry.call_id) if isinstance(entry, Called) else None
+        later = results.get(entry.call_id) if isinstance(entry, CallEntry) else None
         while later and later[0] < place:
             later.popleft()
         if later:
@@ -271,18 +285,18 @@ class _Messages:
         previous: Sequence[Json],
         call_id_length: int | None,
         no_content: str | None,
-        takes: Takes,
+        template_capabilities: TemplateCapabilities,
     ) -> None:
         self.written = list(previous)
         self.image_urls: list[str] = []
-        self.repeated: list[Repeated] = []
-        self._takes = takes
+        self.repeated: list[SplicedTurn] = []
+        self._takes = template_capabilities
         self._returned_images: list[Piece] = []
         self._turn: Json | None = None
         self._call_id_length = call_id_length
         self._no_content = no_content
 
-    def take(self, turn: Turn, entries: Sequence[Entry | Own[Entry]]) -> None:
+    def take(self, turn: Turn, entries: Sequence[Entry | CachedTurn[Entry]]) -> None:
         """Write the whole turn, whose conversation are the entries."""
         leading, _ = leading_instructions(turn.items)
         texts = [text_of(pieces(message.content)) for message in leading]
@@ -291,13 +305,13 @@ class _Messages:
         for entry in opened if self._takes.many_calls else _one_by_one(opened):
             if entry is None:
                 self._turn = None
-            elif isinstance(entry, Own):
+            elif isinstance(entry, CachedTurn):
                 self._repeat(entry)
             else:
                 self.add(entry)
         self.close()
 
-    def _repeat(self, own: Own[Entry]) -> None:
+    def _repeat(self, own: CachedTurn[Entry]) -> None:
         assert own.token_ids is not None
         self.close()
         self._turn = None
@@ -306,7 +320,7 @@ class _Messages:
         # Nobody can guess it: no text of a conversation passes for a mark.
         mark = f"{MARK}{len(self.repeated)}x"
         self.written.append(
-            marked(
+            placeholder_message(
                 mark,
                 no_content=self._no_content,
                 arguments=self._arguments("{}"),
@@ -314,7 +328,7 @@ class _Messages:
             )
         )
         place = Place(bool(calls), after_tool)
-        self.repeated.append(Repeated(mark, place, own.token_ids))
+        self.repeated.append(SplicedTurn(mark, place, own.token_ids))
 
     def lead(self, text: str) -> None:
         if not text:
@@ -326,20 +340,20 @@ class _Messages:
             self.written.insert(0, {"role": "system", "content": text})
 
     def add(self, entry: Entry) -> None:
-        if not isinstance(entry, Returned):
+        if not isinstance(entry, OutputEntry):
             self.close()
         match entry:
-            case Thought(text):
+            case ReasoningEntry(text):
                 self._think(text)
-            case Said("assistant", pieces):
+            case MessageEntry("assistant", pieces):
                 self._say(text_of(pieces))
-            case Called():
+            case CallEntry():
                 self._call(entry)
-            case Said(role, pieces):
+            case MessageEntry(role, pieces):
                 self._turn = None
                 role = "system" if role in INSTRUCTORS else role
                 self.written.append({"role": role, "content": self._content(pieces)})
-            case Returned(name, call_id, pieces):
+            case OutputEntry(name, call_id, pieces):
                 self._turn = None
                 self.written.append(
                     {
@@ -381,7 +395,7 @@ class _Messages:
         before = message.get("content")
         message["content"] = f"{before}\n\n{text}" if before else text
 
-    def _call(self, call: Called) -> None:
+    def _call(self, call: CallEntry) -> None:
         message = self._going(unless=())
         message.setdefault("tool_calls", []).append(
             {

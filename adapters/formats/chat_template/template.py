@@ -16,8 +16,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from antiphon.domain.errors import RequestError, SettingsError
+from antiphon.domain.json import Json
 
-Json = dict[str, Any]
 DEFAULT, WITH_TOOLS = "default", "tool_use"
 TOKEN_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 

@@ -13,43 +13,43 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.adapters.formats.recall import Author, Recall
 from antiphon.adapters.formats.tools import (
     CODE,
-    browsed,
+    browser_call_of,
+    called_mcp_name,
     description_of,
-    found_names,
+    found_tool_names,
     input_parameters,
     logs_of,
-    mcp_called,
-    sole_name,
+    model_tool_name,
+    name_of_kind,
     typed_call,
-    wrapped,
-    written_name,
+    wrap_text,
 )
+from antiphon.adapters.formats.turn_cache import Author, TurnCache
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.client_tools import KINDS_OF
-from antiphon.domain.conversation import answered_calls
+from antiphon.domain.conversation import calls_by_output
 from antiphon.domain.errors import RequestError
-from antiphon.domain.file_search import arguments_of, results_shown
+from antiphon.domain.file_search import arguments_of, render_results
+from antiphon.domain.json import Json
 from antiphon.domain.tools import FILE_SEARCH, PYTHON, ToolSpec
 
-Json = dict[str, Any]
 Piece = tuple[Literal["text", "image", "refusal"], str]
 """A part of what was said; an image is its URL."""
 
 
-class Said(Struct, frozen=True):
+class MessageEntry(Struct, frozen=True):
     role: str
     pieces: Sequence[Piece]
 
 
-class Thought(Struct, frozen=True):
+class ReasoningEntry(Struct, frozen=True):
     text: str
 
 
-class Called(Struct, frozen=True):
+class CallEntry(Struct, frozen=True):
     """`arguments` is JSON text, as the model wrote it."""
 
     name: str
@@ -57,13 +57,13 @@ class Called(Struct, frozen=True):
     call_id: str
 
 
-class Returned(Struct, frozen=True):
+class OutputEntry(Struct, frozen=True):
     name: str
     call_id: str
     pieces: Sequence[Piece]
 
 
-Entry = Said | Thought | Called | Returned
+Entry = MessageEntry | ReasoningEntry | CallEntry | OutputEntry
 
 
 def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[Entry]:
@@ -71,58 +71,58 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
 
     Raises: RequestError for content that no chat model here can be given.
     """
-    calls = answered_calls(items)  # a result does not say whose it is
-    shown = results_shown(items)
+    calls = calls_by_output(items)  # a result does not say whose it is
+    shown = render_results(items)
     asked: dict[str, i.McpApprovalRequest] = {}
     for item in items:
         match item:
             case i.Message():
-                yield Said(item.role, pieces(item.content))
+                yield MessageEntry(item.role, pieces(item.content))
             case i.Reasoning():
-                yield Thought(reasoning_text(item))
+                yield ReasoningEntry(reasoning_text(item))
             case i.McpApprovalRequest():
                 asked[str(item.id)] = item
             case i.McpApprovalResponse(approve=False) if item.approval_request_id in asked:
                 yield from _declined(asked[item.approval_request_id], item, tools)
             case i.FileSearchCall():
-                name, call_id = sole_name(FILE_SEARCH, tools), _call_id(item)
-                yield Called(name, arguments_of(item.queries or ()), call_id)
-                yield Returned(name, call_id, [("text", shown[id(item)])])
+                name, call_id = name_of_kind(FILE_SEARCH, tools), _call_id(item)
+                yield CallEntry(name, arguments_of(item.queries or ()), call_id)
+                yield OutputEntry(name, call_id, [("text", shown[id(item)])])
             case _ if type(item) in CALLS:
                 name, arguments = CALLS[type(item)](item, tools)
                 call_id = _call_id(item)
-                yield Called(name, arguments, call_id)
+                yield CallEntry(name, arguments, call_id)
                 if type(item) in RESULTS:
-                    yield Returned(name, call_id, RESULTS[type(item)](item))
+                    yield OutputEntry(name, call_id, RESULTS[type(item)](item))
             case _ if type(item) in OUTPUTS:
                 call = calls.get(id(item))
                 name = str(getattr(item, "name", None) or "tool")
                 if call is not None:
                     name, _ = CALLS[type(call)](call, tools)
-                yield Returned(name, _call_id(call or item), OUTPUTS[type(item)](item))
+                yield OutputEntry(name, _call_id(call or item), OUTPUTS[type(item)](item))
 
 
-def chat_recall() -> Recall[Entry]:
+def chat_recall() -> TurnCache[Entry]:
     """Return a memory of turns as they are told here; ids are ours, so they tell no turn apart."""
-    return Recall(_author, key=_told)
+    return TurnCache(_author, key=_told)
 
 
 def _author(entry: Entry) -> Author:
     match entry:
-        case Thought():
+        case ReasoningEntry():
             return "thought"
-        case Called() | Said(role="assistant"):
+        case CallEntry() | MessageEntry(role="assistant"):
             return "model"
-        case Returned():
+        case OutputEntry():
             return "tool"
     return "other"
 
 
 def _told(entry: Entry) -> object:
     match entry:
-        case Called():
+        case CallEntry():
             return replace(entry, call_id="")
-        case Said(by, pieces) | Returned(by, _, pieces) if any(
+        case MessageEntry(by, pieces) | OutputEntry(by, _, pieces) if any(
             kind == "image" for kind, _ in pieces
         ):
             # Images are large: their hash is computed once, by Python itself.
@@ -130,7 +130,7 @@ def _told(entry: Entry) -> object:
                 (kind, hash(text)) if kind == "image" else (kind, text) for kind, text in pieces
             ]
             return type(entry).__name__, by, short
-        case Returned():
+        case OutputEntry():
             return replace(entry, call_id="")
     return entry
 
@@ -199,9 +199,9 @@ def _declined(
 ) -> Iterator[Entry]:
     call_id = str(request.id)
     reason = f": {response.reason}" if response.reason else "."
-    name = mcp_called(request, tools)
-    yield Called(name, request.arguments, call_id)
-    yield Returned(name, call_id, [("text", f"The user declined this call{reason}")])
+    name = called_mcp_name(request, tools)
+    yield CallEntry(name, request.arguments, call_id)
+    yield OutputEntry(name, call_id, [("text", f"The user declined this call{reason}")])
 
 
 def _json(value: Any) -> list[Piece]:
@@ -219,23 +219,23 @@ def _mcp_result(item: Any) -> list[Piece]:
 
 
 def _browsed(item: i.WebSearchCall, tools: Sequence[ToolSpec]) -> tuple[str, str]:
-    kind, arguments, _ = browsed(item)
+    kind, arguments, _ = browser_call_of(item)
     return next((tool.name for tool in tools if tool.kind == kind), kind), arguments
 
 
 def _named(item: Any, tools: Sequence[ToolSpec]) -> str:
-    return written_name(tools, item.name, item.namespace or None)
+    return model_tool_name(tools, item.name, item.namespace or None)
 
 
 CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]]] = {
     **dict.fromkeys(KINDS_OF, typed_call),
     i.FunctionCall: lambda item, tools: (_named(item, tools), item.arguments),
-    i.CustomToolCall: lambda item, tools: (_named(item, tools), wrapped(item.input)),
-    i.McpCall: lambda item, tools: (mcp_called(item, tools), item.arguments),
+    i.CustomToolCall: lambda item, tools: (_named(item, tools), wrap_text(item.input)),
+    i.McpCall: lambda item, tools: (called_mcp_name(item, tools), item.arguments),
     i.WebSearchCall: _browsed,
     i.CodeInterpreterCall: lambda item, tools: (
-        sole_name(PYTHON, tools),
-        wrapped(item.code or "", CODE),
+        name_of_kind(PYTHON, tools),
+        wrap_text(item.code or "", CODE),
     ),
     i.ImageGenerationCall: lambda item, _: (
         "image_generation",
@@ -247,7 +247,9 @@ CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]
 
 RESULTS: Mapping[type[i.Item], Callable[[Any], Sequence[Piece]]] = {
     i.McpCall: _mcp_result,
-    i.WebSearchCall: lambda item: [("text", browsed(item)[2] or item.status or "completed")],
+    i.WebSearchCall: lambda item: [
+        ("text", browser_call_of(item)[2] or item.status or "completed")
+    ],
     i.CodeInterpreterCall: lambda item: _logs(item.outputs),
     i.ImageGenerationCall: lambda item: [("text", item.status or "completed")],
 }
@@ -262,7 +264,7 @@ OUTPUTS: Mapping[type[i.Item], Callable[[Any], Sequence[Piece]]] = {
     i.LocalShellCallOutput: lambda item: pieces(item.output),
     i.ShellCallOutput: lambda item: _json(item.output),
     i.ApplyPatchCallOutput: lambda item: pieces(item.output or item.status or "completed"),
-    i.ToolSearchOutput: lambda item: _json({"tools": found_names(item)}),
+    i.ToolSearchOutput: lambda item: _json({"tools": found_tool_names(item)}),
     i.ProgramOutput: lambda item: pieces(item.result),
 }
 """What came back, as an item of its own."""

@@ -12,8 +12,7 @@ from antiphon.adapters.formats.harmony.constraint import constraint
 from antiphon.adapters.formats.harmony.markup import HarmonyMarkup
 from antiphon.adapters.formats.harmony.parser import HarmonyParser
 from antiphon.adapters.formats.harmony.renderer import EFFORTS, Renderer
-from antiphon.application.ports import Format, Json, Parser, Prompt, Turn
-from antiphon.application.sampling import Constraint
+from antiphon.application.ports import Constraint, Format, Json, Parser, Prompt, Turn
 from antiphon.domain.items import Item
 
 __all__ = ["HarmonyFormat", "HarmonyMarkup", "HarmonyParser"]
@@ -53,10 +52,10 @@ class HarmonyFormat(Format):
             )
         return await self._renderer.render(turn)
 
-    def parser(self, turn: Turn, prompt: Prompt) -> HarmonyParser:  # noqa: ARG002
+    def make_parser(self, turn: Turn, prompt: Prompt) -> HarmonyParser:  # noqa: ARG002
         return HarmonyParser(h.load_encoding(), turn)
 
-    def keep(
+    def remember(
         self,
         turn: Turn,
         prompt: Prompt,
@@ -66,7 +65,7 @@ class HarmonyFormat(Format):
         items: Sequence[Item],
     ) -> None:
         if self._renderer is not None:
-            self._renderer.keep(turn, prompt, token_ids=token_ids, parser=parser, items=items)
+            self._renderer.remember(turn, prompt, token_ids=token_ids, parser=parser, items=items)
 
     def constraint(self, turn: Turn) -> Constraint | None:
         return constraint(turn)

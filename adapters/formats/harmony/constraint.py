@@ -15,19 +15,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.adapters.formats.ebnf import binds, input_grammar
+from antiphon.adapters.formats.ebnf import constrains_arguments, input_grammar
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.header import ASSISTANT
-from antiphon.adapters.formats.harmony.tools import as_told, is_hosted, name_of, recipient_of
-from antiphon.adapters.formats.structural_tag import constraint_to, matching, one_of, sequence
+from antiphon.adapters.formats.harmony.tools import (
+    is_hosted,
+    name_of,
+    recipient_of,
+    with_model_parameters,
+)
+from antiphon.adapters.formats.structural_tag import (
+    grammar_tag,
+    one_of,
+    sequence,
+    structural_tag_constraint,
+)
 from antiphon.adapters.formats.tools import (
     callable_tools,
     input_parameters,
-    offered,
-    text_key,
+    prompt_tools,
+    text_property,
 )
-from antiphon.application.ports import Turn
-from antiphon.application.sampling import Constraint
+from antiphon.application.ports import Constraint, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
 
@@ -62,8 +71,8 @@ def constraint(turn: Turn) -> Constraint | None:
             "`tool_choice` requires a call, but no tool may be called.", param="tool_choice"
         )
     answer = _schema_of_text(turn)
-    restricted = len(tools) < len(offered(turn))
-    binding = any(map(binds, tools))
+    restricted = len(tools) < len(prompt_tools(turn))
+    binding = any(map(constrains_arguments, tools))
     if not (required or restricted or binding or answer is not None or turn.effort == "none"):
         return None
     endings = [ending for tool in tools for ending in _calls(tool, required=required)]
@@ -77,7 +86,7 @@ def constraint(turn: Turn) -> Constraint | None:
     if blocks:
         written = sequence({"type": "star", "content": one_of(blocks)}, written)
     grammar = one_of([_never(), written])
-    return constraint_to(grammar)
+    return structural_tag_constraint(grammar)
 
 
 def _schema_of_text(turn: Turn) -> Grammar | None:
@@ -114,7 +123,11 @@ def _finals(answer: Grammar | None) -> list[Grammar]:
 def _calls(tool: ToolSpec, *, required: bool) -> list[Grammar]:
     """Both places of the recipient are allowed: the model was trained on both."""
     if is_hosted(tool):
-        given = _anything() if text_key(tool) else _arguments(as_told(tool), required=required)
+        given = (
+            _anything()
+            if text_property(tool)
+            else _arguments(with_model_parameters(tool), required=required)
+        )
         return [_own(name_of(tool), channel, given) for channel in ("analysis", "commentary")]
     to = f" to={recipient_of(tool.name)}"
     body = sequence(one_of(_json_types()), _arguments(tool, required=required))
@@ -132,7 +145,7 @@ def _own(name: str, channel: str, given: Grammar) -> Grammar:
 def _arguments(tool: ToolSpec, *, required: bool) -> Grammar:
     ebnf = input_grammar(tool)
     if ebnf is not None:
-        return matching(ebnf)
+        return grammar_tag(ebnf)
     if tool.kind == "custom":
         return _json(input_parameters())
     # A tool that is not strict may have a schema that no grammar can express. Where it is only

@@ -8,32 +8,32 @@ from typing import Any
 
 from msgspec import Struct, UnsetType
 
-from antiphon.adapters.formats.harmony.container import EXEC, exec_of
+from antiphon.adapters.formats.harmony.container_exec import EXEC, to_exec_arguments
 from antiphon.adapters.formats.tools import (
     CODE,
     RECIPIENTS,
-    browsed,
-    found_names,
+    browser_call_of,
+    called_mcp_name,
+    found_tool_names,
     logs_of,
-    mcp_called,
-    sole_name,
+    model_tool_name,
+    name_of_kind,
     typed_call,
     typed_name,
-    wrapped,
-    written_name,
+    wrap_text,
 )
 from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.content import Part
-from antiphon.domain.conversation import answered_calls
-from antiphon.domain.file_search import arguments_of, results_shown
+from antiphon.domain.conversation import calls_by_output
+from antiphon.domain.file_search import arguments_of, render_results
 from antiphon.domain.items import Item
 from antiphon.domain.tools import FILE_SEARCH, PYTHON, ToolSpec
 
 Body = str | Sequence[Part]
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class TextMessage(Struct, frozen=True, kw_only=True):
     """A message without a call: `kind` is a channel, `refusal`, or None for a speaker without."""
 
     role: str
@@ -41,7 +41,7 @@ class Said(Struct, frozen=True, kw_only=True):
     kind: str | None = None
 
 
-class Called(Struct, frozen=True, kw_only=True):
+class CallMessage(Struct, frozen=True, kw_only=True):
     """A call of the tool `name`, which hands over `text`; `kind` is function, custom or code."""
 
     name: str
@@ -49,17 +49,17 @@ class Called(Struct, frozen=True, kw_only=True):
     kind: str = "function"
 
 
-class Answered(Struct, frozen=True, kw_only=True):
+class ToolMessage(Struct, frozen=True, kw_only=True):
     """What a tool gave back."""
 
     name: str
     body: Body
 
 
-Written = Said | Called | Answered
+HarmonyMessage = TextMessage | CallMessage | ToolMessage
 
 
-def write_items(items: Sequence[Item], tools: Sequence[ToolSpec]) -> Iterator[Written]:
+def write_items(items: Sequence[Item], tools: Sequence[ToolSpec]) -> Iterator[HarmonyMessage]:
     """Return the conversation's messages, in order; items that say nothing give none."""
     conversation = _Conversation(items, tools)
     for item in items:
@@ -72,18 +72,18 @@ class _Conversation:
 
     def __init__(self, items: Sequence[Item], tools: Sequence[ToolSpec]) -> None:
         self._tools = tools
-        self._calls = answered_calls(items)
+        self._calls = calls_by_output(items)
         self._denied = {
             item.approval_request_id: item.reason or ""
             for item in items
             if isinstance(item, i.McpApprovalResponse) and not item.approve
         }
-        self._found = results_shown(items)
+        self._found = render_results(items)
         self._preambles = _preambles(items)
 
-    def message(self, item: i.Message) -> Iterator[Written]:
+    def message(self, item: i.Message) -> Iterator[HarmonyMessage]:
         if item.role != "assistant":
-            yield Said(role=item.role, body=item.content or "")
+            yield TextMessage(role=item.role, body=item.content or "")
             return
         # A client may have lost the phase; what precedes a call was not the answer.
         phase = item.phase or ("commentary" if id(item) in self._preambles else "final_answer")
@@ -94,100 +94,106 @@ class _Conversation:
         refused = tuple(part for part in parts if isinstance(part, c.Refusal))
         if said:
             kind = "commentary" if phase == "commentary" else "final"
-            yield Said(role="assistant", body=said, kind=kind)
+            yield TextMessage(role="assistant", body=said, kind=kind)
         if refused:
-            yield Said(role="assistant", body=c.text_of(refused), kind="refusal")
+            yield TextMessage(role="assistant", body=c.text_of(refused), kind="refusal")
 
-    def reasoning(self, item: i.Reasoning) -> Iterator[Written]:
+    def reasoning(self, item: i.Reasoning) -> Iterator[HarmonyMessage]:
         # Never both: a summary says the same again.
         if text := "".join(part.text for part in item.content or item.summary or ()):
-            yield Said(role="assistant", body=text, kind="analysis")
+            yield TextMessage(role="assistant", body=text, kind="analysis")
 
-    def function_call(self, item: i.FunctionCall) -> Iterator[Written]:
-        yield Called(name=self._name(item), text=item.arguments)
+    def function_call(self, item: i.FunctionCall) -> Iterator[HarmonyMessage]:
+        yield CallMessage(name=self._name(item), text=item.arguments)
 
-    def custom_call(self, item: i.CustomToolCall) -> Iterator[Written]:
-        yield Called(name=self._name(item), text=item.input, kind="custom")
+    def custom_call(self, item: i.CustomToolCall) -> Iterator[HarmonyMessage]:
+        yield CallMessage(name=self._name(item), text=item.input, kind="custom")
 
-    def typed_call(self, item: Item) -> Iterator[Written]:
+    def typed_call(self, item: Item) -> Iterator[HarmonyMessage]:
         name, arguments = typed_call(item, self._tools)
-        if i.is_run_here(item):
-            yield Called(name=EXEC, text=exec_of(arguments), kind="code")
+        if i.is_server_run_call(item):
+            yield CallMessage(name=EXEC, text=to_exec_arguments(arguments), kind="code")
         else:
-            yield Called(name=name, text=arguments)
+            yield CallMessage(name=name, text=arguments)
 
-    def output(self, item: i.FunctionCallOutput | i.CustomToolCallOutput) -> Iterator[Written]:
-        yield Answered(name=self._answerer(item), body=item.output)
+    def output(
+        self, item: i.FunctionCallOutput | i.CustomToolCallOutput
+    ) -> Iterator[HarmonyMessage]:
+        yield ToolMessage(name=self._answerer(item), body=item.output)
 
-    def json_output(self, item: i.ShellCallOutput | i.LocalShellCallOutput) -> Iterator[Written]:
+    def json_output(
+        self, item: i.ShellCallOutput | i.LocalShellCallOutput
+    ) -> Iterator[HarmonyMessage]:
         output = item.output
         body = output if isinstance(output, str) else _json(output)
-        yield Answered(name=self._answerer(item), body=body)
+        yield ToolMessage(name=self._answerer(item), body=body)
 
-    def screenshot(self, item: i.ComputerCallOutput) -> Iterator[Written]:
+    def screenshot(self, item: i.ComputerCallOutput) -> Iterator[HarmonyMessage]:
         shot = c.InputImage(image_url=item.output.image_url, file_id=item.output.file_id)
-        yield Answered(name=self._answerer(item), body=(shot,))
+        yield ToolMessage(name=self._answerer(item), body=(shot,))
 
-    def patch_output(self, item: i.ApplyPatchCallOutput) -> Iterator[Written]:
+    def patch_output(self, item: i.ApplyPatchCallOutput) -> Iterator[HarmonyMessage]:
         body = _json({"status": item.status or "completed", "output": item.output or ""})
-        yield Answered(name=self._answerer(item), body=body)
+        yield ToolMessage(name=self._answerer(item), body=body)
 
-    def mcp_call(self, item: i.McpCall) -> Iterator[Written]:
-        name = mcp_called(item, self._tools)
-        yield Called(name=name, text=item.arguments)
+    def mcp_call(self, item: i.McpCall) -> Iterator[HarmonyMessage]:
+        name = called_mcp_name(item, self._tools)
+        yield CallMessage(name=name, text=item.arguments)
         if item.output is not None:
-            yield Answered(name=name, body=item.output)
+            yield ToolMessage(name=name, body=item.output)
         elif item.error is not None:
             error = item.error if isinstance(item.error, str) else _json(item.error)
-            yield Answered(name=name, body=error)
+            yield ToolMessage(name=name, body=error)
 
-    def approval_request(self, item: i.McpApprovalRequest) -> Iterator[Written]:
+    def approval_request(self, item: i.McpApprovalRequest) -> Iterator[HarmonyMessage]:
         # An approved request is followed by its call; an open one is nothing yet.
         if (reason := self._denied.get(str(item.id))) is None:
             return
-        name = mcp_called(item, self._tools)
-        yield Called(name=name, text=item.arguments)
+        name = called_mcp_name(item, self._tools)
+        yield CallMessage(name=name, text=item.arguments)
         denial = "The user did not allow this call."
-        yield Answered(name=name, body=f"{denial} Reason: {reason}" if reason else denial)
+        yield ToolMessage(name=name, body=f"{denial} Reason: {reason}" if reason else denial)
 
-    def web_search(self, item: i.WebSearchCall) -> Iterator[Written]:
-        kind, arguments, shown = browsed(item)
-        yield Called(name=RECIPIENTS[kind], text=arguments, kind="code")
+    def web_search(self, item: i.WebSearchCall) -> Iterator[HarmonyMessage]:
+        kind, arguments, shown = browser_call_of(item)
+        yield CallMessage(name=RECIPIENTS[kind], text=arguments, kind="code")
         if shown is not None:
-            yield Answered(name=RECIPIENTS[kind], body=shown)
+            yield ToolMessage(name=RECIPIENTS[kind], body=shown)
 
-    def file_search(self, item: i.FileSearchCall) -> Iterator[Written]:
-        name = sole_name(FILE_SEARCH, self._tools)
-        yield Called(name=name, text=arguments_of(item.queries or ()))
-        yield Answered(name=name, body=self._found[id(item)])
+    def file_search(self, item: i.FileSearchCall) -> Iterator[HarmonyMessage]:
+        name = name_of_kind(FILE_SEARCH, self._tools)
+        yield CallMessage(name=name, text=arguments_of(item.queries or ()))
+        yield ToolMessage(name=name, body=self._found[id(item)])
 
-    def code(self, item: i.CodeInterpreterCall) -> Iterator[Written]:
-        name, code = sole_name(PYTHON, self._tools), item.code or ""
+    def code(self, item: i.CodeInterpreterCall) -> Iterator[HarmonyMessage]:
+        name, code = name_of_kind(PYTHON, self._tools), item.code or ""
         if name == PYTHON:
-            yield Called(name=name, text=code, kind="code")
+            yield CallMessage(name=name, text=code, kind="code")
         else:
-            yield Called(name=name, text=wrapped(code, CODE))
+            yield CallMessage(name=name, text=wrap_text(code, CODE))
         if item.outputs is not None:
-            yield Answered(name=name, body=logs_of(item.outputs))
+            yield ToolMessage(name=name, body=logs_of(item.outputs))
 
-    def image(self, item: i.ImageGenerationCall) -> Iterator[Written]:
-        yield Called(name="image_generation", text=_json({"prompt": item.revised_prompt or ""}))
+    def image(self, item: i.ImageGenerationCall) -> Iterator[HarmonyMessage]:
+        yield CallMessage(
+            name="image_generation", text=_json({"prompt": item.revised_prompt or ""})
+        )
         if item.result:
-            yield Answered(name="image_generation", body="[image]")
+            yield ToolMessage(name="image_generation", body="[image]")
 
-    def found_tools(self, item: i.ToolSearchOutput) -> Iterator[Written]:
-        yield Answered(name=self._answerer(item), body=_json({"tools": found_names(item)}))
+    def found_tools(self, item: i.ToolSearchOutput) -> Iterator[HarmonyMessage]:
+        yield ToolMessage(name=self._answerer(item), body=_json({"tools": found_tool_names(item)}))
 
-    def program(self, item: i.Program) -> Iterator[Written]:
-        yield Called(name="program", text=item.code, kind="code")
+    def program(self, item: i.Program) -> Iterator[HarmonyMessage]:
+        yield CallMessage(name="program", text=item.code, kind="code")
 
-    def program_output(self, item: i.ProgramOutput) -> Iterator[Written]:
-        yield Answered(name="program", body=item.result)
+    def program_output(self, item: i.ProgramOutput) -> Iterator[HarmonyMessage]:
+        yield ToolMessage(name="program", body=item.result)
 
     def _name(self, item: Item) -> str:
         if isinstance(item, i.FunctionCall | i.CustomToolCall):
             return self._written_name(item.name, item.namespace)
-        return EXEC if i.is_run_here(item) else typed_name(item, self._tools)[0]
+        return EXEC if i.is_server_run_call(item) else typed_name(item, self._tools)[0]
 
     def _answerer(self, item: Item) -> str:
         if (call := self._calls.get(id(item))) is not None:
@@ -197,7 +203,7 @@ class _Conversation:
         return "tool_search" if isinstance(item, i.ToolSearchOutput) else "tool"
 
     def _written_name(self, name: str, namespace: str | None | UnsetType) -> str:
-        return written_name(self._tools, name, namespace or None)
+        return model_tool_name(self._tools, name, namespace or None)
 
 
 def _preambles(items: Sequence[Item]) -> set[int]:
@@ -226,7 +232,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-_WRITERS: Mapping[type[Item], Callable[[_Conversation, Any], Iterator[Written]]] = {
+_WRITERS: Mapping[type[Item], Callable[[_Conversation, Any], Iterator[HarmonyMessage]]] = {
     i.Message: _Conversation.message,
     i.Reasoning: _Conversation.reasoning,
     i.FunctionCall: _Conversation.function_call,

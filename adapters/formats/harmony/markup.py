@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.adapters.formats.harmony import encoding as h
-from antiphon.adapters.formats.harmony.container import exec_of
+from antiphon.adapters.formats.harmony.container_exec import to_exec_arguments
 from antiphon.adapters.formats.harmony.encoding import Encoding, load_encoding
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.messages import RawMessage, split
 from antiphon.adapters.formats.harmony.tools import FUNCTIONS, is_hosted, name_of, recipient_of
 from antiphon.adapters.formats.tools import (
     CODE,
-    mcp_name,
+    mcp_model_name,
+    model_tool_name,
+    name_of_kind,
     offers_tool_of,
     scripted_name,
-    sole_name,
-    wrapped,
-    written_name,
+    wrap_text,
 )
 from antiphon.domain.tools import CONTAINER, PYTHON, ToolSpec
 
@@ -113,21 +113,21 @@ class HarmonyMarkup:
                 written, arguments = scripted_name(tools, str(name)), _arguments(part)
                 own = (tool for tool in tools if is_hosted(tool) and tool.name == written)
                 if (tool := next(own, None)) is not None:
-                    given = exec_of(arguments) if tool.kind == CONTAINER else arguments
+                    given = to_exec_arguments(arguments) if tool.kind == CONTAINER else arguments
                     return self._addressed(name_of(tool), given)
                 return self._called(written, arguments)
             case {"custom": name}:
-                return self._called(str(name), wrapped(str(part.get("input", ""))))
+                return self._called(str(name), wrap_text(str(part.get("input", ""))))
             case {"mcp": name}:
                 server = part.get("server")
                 label = str(server) if server else None
-                offered = mcp_name(tools, str(name), label)
-                written = offered or written_name(tools, str(name), label)
+                offered = mcp_model_name(tools, str(name), label)
+                written = offered or model_tool_name(tools, str(name), label)
                 return self._called(written, _arguments(part))
             case {"python": code}:
-                name = sole_name(PYTHON, tools)
+                name = name_of_kind(PYTHON, tools)
                 if name != PYTHON:
-                    return self._called(name, wrapped(str(code), CODE))
+                    return self._called(name, wrap_text(str(code), CODE))
                 return self._addressed(name, str(code))
         return []
 

@@ -25,8 +25,7 @@ import codecs
 from collections.abc import Sequence
 
 from antiphon.adapters.formats.harmony import encoding as h
-from antiphon.adapters.formats.harmony.container import ExecReader
-from antiphon.adapters.formats.harmony.custom_input import Unwrapper
+from antiphon.adapters.formats.harmony.container_exec import ExecReader
 from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.adapters.formats.harmony.header import (
     ASSISTANT,
@@ -39,8 +38,9 @@ from antiphon.adapters.formats.harmony.header import (
     may_be_header,
     read_header,
 )
+from antiphon.adapters.formats.harmony.input_unwrapper import Unwrapper
 from antiphon.adapters.formats.harmony.tools import Recipients
-from antiphon.adapters.formats.tools import call_start, callable_tools, text_key
+from antiphon.adapters.formats.tools import call_start, callable_tools, text_property
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
@@ -336,7 +336,7 @@ class _Call(_Message):
     def __init__(self, tool: ToolSpec) -> None:
         super().__init__()
         self._tool = tool
-        key = text_key(tool)
+        key = text_property(tool)
         self._unwrapper: Unwrapper | ExecReader | None = None
         if key is not None:
             self._unwrapper = Unwrapper(key)

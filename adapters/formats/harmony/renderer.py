@@ -29,11 +29,11 @@ from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.adapters.formats.harmony.header import ASSISTANT
 from antiphon.adapters.formats.harmony.items import (
-    Answered,
     Body,
-    Called,
-    Said,
-    Written,
+    CallMessage,
+    HarmonyMessage,
+    TextMessage,
+    ToolMessage,
     write_items,
 )
 from antiphon.adapters.formats.harmony.tools import (
@@ -42,15 +42,15 @@ from antiphon.adapters.formats.harmony.tools import (
     is_hosted,
     recipient_of,
 )
-from antiphon.adapters.formats.latest import Latest, Texts
-from antiphon.adapters.formats.recall import (
-    REMEMBERED_TOKENS,
+from antiphon.adapters.formats.lru_cache import LruCache, TokenCache
+from antiphon.adapters.formats.tools import prompt_tools, wrap_text
+from antiphon.adapters.formats.turn_cache import (
+    MAX_CACHED_TOKENS,
     Author,
-    Own,
-    Recall,
-    as_called,
+    CachedTurn,
+    TurnCache,
+    approvals_as_calls,
 )
-from antiphon.adapters.formats.tools import offered, wrapped
 from antiphon.application.ports import Json, Parser, Prompt, Turn
 from antiphon.domain import content as c
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
@@ -104,8 +104,8 @@ class Renderer:
         self._encoding = encoding
         self._today = today
         self._image_tokens = image_tokens
-        self._texts: Latest[array[int]] = Latest(REMEMBERED_TOKENS)
-        self._recall: Recall[Written] = Recall(_author, key=_told)
+        self._texts: LruCache[array[int]] = LruCache(MAX_CACHED_TOKENS)
+        self._recall: TurnCache[HarmonyMessage] = TurnCache(_author, key=_told)
         self._tool_sections = ToolSections(encoding)
 
     async def render(self, turn: Turn) -> Prompt:
@@ -117,11 +117,11 @@ class Renderer:
         pieces = [piece for entry in entries for piece in entry.pieces]
         ids = await self._encode(
             [*pieces, h.START, self._encoding.encode_fixed(ASSISTANT)],
-            Texts(turn.cache_salt, self._texts),
+            TokenCache(turn.cache_salt, self._texts),
         )
         return Prompt(token_ids=ids, image_urls=image_urls, place=places[-1])
 
-    def keep(
+    def remember(
         self,
         turn: Turn,
         prompt: Prompt,
@@ -132,14 +132,14 @@ class Renderer:
     ) -> None:
         """Remember that this output has become `items` (ports.Format)."""
         repeats = parser.is_well_formed and token_ids[-1:] and token_ids[-1] in h.STOPS
-        self._recall.keep(
+        self._recall.remember(
             prompt.place,
-            list(write_items(as_called(items), turn.tools)),
+            list(write_items(approvals_as_calls(items), turn.tools)),
             [*token_ids[:-1], _ENDS[token_ids[-1]]] if repeats else None,
-            thinks=parser.reasoning_tokens > 0,
+            has_reasoning=parser.reasoning_tokens > 0,
         )
 
-    async def _encode(self, pieces: Sequence[Piece], known: Texts) -> list[int]:
+    async def _encode(self, pieces: Sequence[Piece], known: TokenCache) -> list[int]:
         ids: list[int] = []
         without_pause = 0
         for piece in pieces:
@@ -159,11 +159,14 @@ class Renderer:
                 if without_pause >= CHARACTERS_WITHOUT_PAUSE:
                     without_pause = 0
                     await asyncio.sleep(0)
-            known.keep(piece, ids[start:])
+            known.remember(piece, ids[start:])
         return ids
 
     def _entries(
-        self, turn: Turn, told: Iterable[Written | Own[Written]], image_urls: list[str]
+        self,
+        turn: Turn,
+        told: Iterable[HarmonyMessage | CachedTurn[HarmonyMessage]],
+        image_urls: list[str],
     ) -> Iterator[Entry]:
         leading, _ = leading_instructions(turn.items)
         yield self._plain("system", [self._fixed(self._system_text(turn))])
@@ -174,7 +177,7 @@ class Renderer:
         for message in turn.previous_messages:
             yield from self._previous(message)
         for written in told:
-            if isinstance(written, Own):
+            if isinstance(written, CachedTurn):
                 yield from self._own(written, image_urls)
             else:
                 yield self._entry(written, image_urls)
@@ -183,7 +186,7 @@ class Renderer:
 
     def _system_text(self, turn: Turn) -> str:
         effort = EFFORTS.get(turn.effort or "medium", "medium")
-        hosted = self._tool_sections.hosted(offered(turn))
+        hosted = self._tool_sections.hosted(prompt_tools(turn))
         lines = [
             IDENTITY,
             f"Knowledge cutoff: {KNOWLEDGE_CUTOFF}",
@@ -217,7 +220,7 @@ class Renderer:
 
     # --- the conversation -----------------------------------------------------------------------
 
-    def _own(self, own: Own[Written], image_urls: list[str]) -> Iterator[Entry]:
+    def _own(self, own: CachedTurn[HarmonyMessage], image_urls: list[str]) -> Iterator[Entry]:
         parts = [self._entry(each, image_urls) for each in own.entries]
         if own.token_ids is None:
             yield from parts
@@ -228,24 +231,24 @@ class Renderer:
             ASSISTANT,
             "final" if "final" in channels else None,
             pieces,
-            parts if own.thinks else (),
+            parts if own.has_reasoning else (),
         )
 
-    def _entry(self, written: Written, image_urls: list[str]) -> Entry:
+    def _entry(self, written: HarmonyMessage, image_urls: list[str]) -> Entry:
         match written:
-            case Said(role="assistant"):
+            case TextMessage(role="assistant"):
                 return self._assistant(written)
-            case Said(role="user"):
+            case TextMessage(role="user"):
                 return self._plain("user", self._body(written.body, image_urls))
-            case Said():
+            case TextMessage():
                 body = self._body(written.body, image_urls)
                 return self._plain("developer", ["# Instructions\n\n", *body])
-            case Called():
+            case CallMessage():
                 return self._call(written)
-            case Answered():
+            case ToolMessage():
                 return self._answer(written, image_urls)
 
-    def _assistant(self, said: Said) -> Entry:
+    def _assistant(self, said: TextMessage) -> Entry:
         text, kind = _only_text(said.body), said.kind or "final"
         channel = "final" if kind == "refusal" else kind
         own: Sequence[Piece] = [h.CHANNEL, *self._fixed(channel), h.MESSAGE, text]
@@ -254,15 +257,15 @@ class Renderer:
             own = [h.CHANNEL, *refusal, h.MESSAGE, text]
         return self._by_assistant(channel, own, h.END)
 
-    def _call(self, call: Called) -> Entry:
+    def _call(self, call: CallMessage) -> Entry:
         to = f"{_channel_of(call.name)} to={recipient_of(call.name)} "
-        text = wrapped(call.text) if call.kind == "custom" else call.text
+        text = wrap_text(call.text) if call.kind == "custom" else call.text
         header: list[Piece] = [*self._fixed(to), h.CONSTRAIN, *self._fixed("json")]
         if call.kind == "code":
             header = [*self._fixed(to + "code")]
         return self._by_assistant("commentary", [h.CHANNEL, *header, h.MESSAGE, text], h.CALL)
 
-    def _answer(self, answered: Answered, image_urls: list[str]) -> Entry:
+    def _answer(self, answered: ToolMessage, image_urls: list[str]) -> Entry:
         author = f"{recipient_of(answered.name)} to={ASSISTANT}"
         header = [h.CHANNEL, *self._fixed(_channel_of(answered.name)), h.MESSAGE]
         body = self._body(answered.body, image_urls)
@@ -335,7 +338,7 @@ class Renderer:
 
 def _functions(turn: Turn) -> list[ToolSpec]:
     """Return the tools that the developer message tells of."""
-    return [tool for tool in offered(turn) if not is_hosted(tool)]
+    return [tool for tool in prompt_tools(turn) if not is_hosted(tool)]
 
 
 def _without_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:
@@ -350,26 +353,26 @@ def _without_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:
     return kept
 
 
-def _written(turn: Turn) -> list[Written]:
+def _written(turn: Turn) -> list[HarmonyMessage]:
     """Return the conversation's messages, without the instructions that it begins with."""
     _, rest = leading_instructions(turn.items)
     return list(write_items(rest, turn.tools))
 
 
-def _author(written: Written) -> Author:
+def _author(written: HarmonyMessage) -> Author:
     match written:
-        case Answered():
+        case ToolMessage():
             return "tool"
-        case Said(kind="analysis"):
+        case TextMessage(kind="analysis"):
             return "thought"
-        case Called() | Said(role="assistant"):
+        case CallMessage() | TextMessage(role="assistant"):
             return "model"
     return "other"
 
 
-def _told(written: Written) -> object:
+def _told(written: HarmonyMessage) -> object:
     """Return what is told, however its text came: as it is, or as a part of content."""
-    if isinstance(written, Called) or isinstance(written.body, str):
+    if isinstance(written, CallMessage) or isinstance(written.body, str):
         return written
     # Images are large: their hash is computed once, by Python itself.
     body = [

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.adapters.formats.harmony.container import ABOUT, ABOUT_EXEC, PARAMETERS
+from antiphon.adapters.formats.harmony.container_exec import ABOUT, ABOUT_EXEC, PARAMETERS
 from antiphon.adapters.formats.harmony.encoding import Encoding, has_long_run
 from antiphon.adapters.formats.tools import RECIPIENTS, description_of, input_parameters
 from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
 from antiphon.domain.tools import CONTAINER, PYTHON, ToolSpec
 
 if TYPE_CHECKING:
     from openai_harmony import ToolNamespaceConfig  # type: ignore[import-untyped]
 
-Json = dict[str, Any]
 
 FUNCTIONS = "functions."
 HOSTED = ("browser", "python", "container")
@@ -50,7 +50,7 @@ def name_of(tool: ToolSpec) -> str:
     return RECIPIENTS[tool.kind] if is_hosted(tool) else tool.name
 
 
-def as_told(tool: ToolSpec) -> ToolSpec:
+def with_model_parameters(tool: ToolSpec) -> ToolSpec:
     """Return the tool with the arguments that the model is told of."""
     return replace(tool, parameters=PARAMETERS) if tool.kind == CONTAINER else tool
 

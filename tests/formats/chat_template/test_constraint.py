@@ -10,13 +10,13 @@ import pytest
 
 from antiphon.adapters.formats.chat_template.constraint import constraint
 from antiphon.adapters.formats.chat_template.families import FAMILIES
-from antiphon.application.ports import Turn
-from antiphon.application.sampling import Constraint
-from antiphon.domain import web
+from antiphon.application.ports import Constraint, Turn
+from antiphon.domain import web_tool_specs
 from antiphon.domain.errors import RequestError
-from antiphon.domain.offers import FILE_SEARCH_SPEC, PYTHON_SPEC, Definition, offer
+from antiphon.domain.offers import ToolDefinition, make_offer
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice, Shell, ToolSpec
+from antiphon.domain.tool_specs import FILE_SEARCH_SPEC, PYTHON_SPEC
+from antiphon.domain.tools import Shell, ToolChoice, ToolSpec
 
 SCHEMA = {
     "type": "object",
@@ -28,12 +28,16 @@ WEATHER = ToolSpec(name="get_weather", parameters=SCHEMA, strict=True)
 PATCH = ToolSpec(name="patch", kind="custom")
 ZIP = ToolSpec(name="zip", kind="custom", grammar=("regex", "[0-9]{5}"))
 BEYOND = ToolSpec(name="beyond", kind="custom", grammar=("lark", 'start: %json {"type": "null"}'))
-[SHELL] = offer(
-    [Definition(tool=Shell(environment={"type": "container_auto"}), path="tools[0]", is_run=True)],
+[SHELL] = make_offer(
+    [
+        ToolDefinition(
+            tool=Shell(environment={"type": "container_auto"}), path="tools[0]", is_server_run=True
+        )
+    ],
     None,
 ).specs
-OWN = (*web.SPECS.values(), PYTHON_SPEC, FILE_SEARCH_SPEC, SHELL)
-REQUIRED = Choice(mode="required")
+OWN = (*web_tool_specs.SPECS.values(), PYTHON_SPEC, FILE_SEARCH_SPEC, SHELL)
+REQUIRED = ToolChoice(mode="required")
 JSON = TextConfig(format={"type": "json_schema", "name": "n", "schema": SCHEMA})
 
 
@@ -45,7 +49,7 @@ def bound(family: str = "hermes", *, inside: bool = False, **turn: Any) -> Const
 def test_nothing_is_bound_that_nothing_asks_for() -> None:
     assert bound() is None
     assert bound(tools=[ToolSpec(name="f"), PATCH, BEYOND]) is None
-    assert bound(tools=[WEATHER], choice=Choice(mode="none")) is None
+    assert bound(tools=[WEATHER], choice=ToolChoice(mode="none")) is None
 
 
 def test_a_text_format_without_reasoning_is_its_schema_with_few_blanks() -> None:
@@ -133,33 +137,36 @@ def accepts() -> Accepts:
         (
             {
                 "tools": [WEATHER, PATCH],
-                "choice": Choice(mode="required", names=frozenset({"patch"})),
+                "choice": ToolChoice(mode="required", names=frozenset({"patch"})),
             },
             [DIFF],
             [PARIS],
         ),
         (
-            {"tools": OWN, "choice": Choice(mode="required", names=frozenset(web.SPECS))},
+            {
+                "tools": OWN,
+                "choice": ToolChoice(mode="required", names=frozenset(web_tool_specs.SPECS)),
+            },
             [SEARCHED, OPENED, THOUGHT + SEARCHED],
             ["Hi", CODE, FOUND, LISTED, SEARCHED.replace("bonn", "")],
         ),
         (
-            {"tools": OWN, "choice": Choice(mode="required", names=frozenset({"python"}))},
+            {"tools": OWN, "choice": ToolChoice(mode="required", names=frozenset({"python"}))},
             [CODE, THOUGHT + CODE],
             ["Hi", SEARCHED, FOUND, LISTED, CODE.replace("code", "cod")],
         ),
         (
-            {"tools": OWN, "choice": Choice(mode="required", names=frozenset({"file_search"}))},
+            {"tools": OWN, "choice": ToolChoice(mode="required", names=frozenset({"file_search"}))},
             [FOUND, THOUGHT + FOUND],
             ["Hi", SEARCHED, CODE, LISTED, FOUND.replace('"a", "b"', "")],
         ),
         (
-            {"tools": OWN, "choice": Choice(mode="required", names=frozenset({"shell"}))},
+            {"tools": OWN, "choice": ToolChoice(mode="required", names=frozenset({"shell"}))},
             [LISTED, THOUGHT + LISTED],
             ["Hi", SEARCHED, CODE, FOUND, LISTED.replace("commands", "cmd")],
         ),
         (
-            {"tools": OWN, "choice": Choice(names=frozenset({"python", "file_search"}))},
+            {"tools": OWN, "choice": ToolChoice(names=frozenset({"python", "file_search"}))},
             ["Hi", f"Hi\n{CODE}\n{FOUND}"],
             [SEARCHED, LISTED],
         ),
@@ -174,7 +181,7 @@ def accepts() -> Accepts:
             [f"Hi {PARIS}{PARIS}", THOUGHT, f"Hi {THOUGHT}"],
         ),
         (
-            {"tools": [PATCH, BEYOND], "choice": Choice(names=frozenset({"patch"}))},
+            {"tools": [PATCH, BEYOND], "choice": ToolChoice(names=frozenset({"patch"}))},
             ["Hi", DIFF],
             [DIFF.replace('"patch"', '"beyond"')],
         ),
@@ -224,7 +231,7 @@ TEXTS = [('"a"\n', True), ('"ab"\n"c"\n', True), ('"d"\n', False), ('"a"', False
 def test_a_custom_tool_is_called_with_its_grammar(
     accepts: Accepts, family: str, call: str, mode: Any
 ) -> None:
-    asked = bound(family, tools=[LINES, WEATHER], choice=Choice(mode=mode), effort="none")
+    asked = bound(family, tools=[LINES, WEATHER], choice=ToolChoice(mode=mode), effort="none")
     form = FAMILIES[family].form
     assert form
     if mode == "auto" and not form.trigger:

@@ -14,7 +14,7 @@ from antiphon.application.ports import Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import SettingsError
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import ToolChoice, ToolSpec
 
 TEMPLATE = """
 {%- for message in messages %}
@@ -78,7 +78,7 @@ def test_its_ends_of_turn_stop_the_engine(folder: Path) -> None:
 async def test_its_parser_is_of_the_family_that_the_template_shows(folder: Path) -> None:
     model = load(folder)
     turn = hello(tools=[ToolSpec(name="look")])
-    parser = model.parser(turn, await model.render(turn))
+    parser = model.make_parser(turn, await model.render(turn))
     text = '<think>\nHm.\n</think>\n\n<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
     ids = byte_tokenizer().encode(text).ids
     assert [*parser.feed(Step(text=text, token_ids=ids)), *parser.end()] == [
@@ -105,14 +105,14 @@ async def test_a_prompt_may_have_opened_the_reasoning(
 ) -> None:
     model = load(folder)
     asked = hello(**turn)
-    assert model.parser(asked, await model.render(asked)).feed(Step(text="Hm.")) == [first]
+    assert model.make_parser(asked, await model.render(asked)).feed(Step(text="Hm.")) == [first]
 
 
 def test_a_constraint_knows_whether_the_prompt_opens_the_reasoning(folder: Path) -> None:
     model = load(folder)
 
     def reasoning(**turn: Any) -> Any:
-        choice = Choice(mode="required")
+        choice = ToolChoice(mode="required")
         bound = model.constraint(hello(tools=[ToolSpec(name="look")], choice=choice, **turn))
         assert bound
         first = bound.value["format"]

@@ -6,8 +6,11 @@ import pytest
 
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
-from antiphon.adapters.formats.chat_template.takes import Takes, takes
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
+from antiphon.adapters.formats.chat_template.template_capabilities import (
+    TemplateCapabilities,
+    template_capabilities,
+)
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.application.ports import Turn
 from antiphon.domain import content as c
@@ -72,17 +75,19 @@ def _parts(*parts: str) -> tuple[c.InputText | c.InputImage, ...]:
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        (TEXT_ONLY, Takes()),
-        (CARELESS, Takes()),
-        (EITHER, Takes(images=True, tool_images=True)),
-        (USERS_ALONE, Takes(images=True)),
-        (PARTS_ALONE, Takes(texts=False, images=True, tool_images=True)),
-        ("{{ raise_exception('never') }}", Takes()),
-        ("{{ messages[5].content }}", Takes()),
+        (TEXT_ONLY, TemplateCapabilities()),
+        (CARELESS, TemplateCapabilities()),
+        (EITHER, TemplateCapabilities(images=True, tool_images=True)),
+        (USERS_ALONE, TemplateCapabilities(images=True)),
+        (PARTS_ALONE, TemplateCapabilities(texts=False, images=True, tool_images=True)),
+        ("{{ raise_exception('never') }}", TemplateCapabilities()),
+        ("{{ messages[5].content }}", TemplateCapabilities()),
     ],
 )
-def test_what_a_template_takes_is_found_out_by_trying(source: str, found: Takes) -> None:
-    assert takes(template(source)) == found
+def test_what_a_template_takes_is_found_out_by_trying(
+    source: str, found: TemplateCapabilities
+) -> None:
+    assert template_capabilities(template(source)) == found
 
 
 async def test_images_stand_where_they_were_said_in_their_order() -> None:

@@ -10,10 +10,10 @@ from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.adapters.formats.chat_template.parser import ChatTemplateParser
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
-from antiphon.domain.client_tools import fields_of
-from antiphon.domain.offers import Definition, offer
+from antiphon.domain.client_tools import item_fields_of
+from antiphon.domain.offers import ToolDefinition, make_offer
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import ApplyPatch, Choice, ToolSpec
+from antiphon.domain.tools import ApplyPatch, ToolChoice, ToolSpec
 
 Read = Callable[..., list[d.Delta]]
 Build = Callable[..., ChatTemplateParser]
@@ -168,8 +168,10 @@ def test_an_unknown_name_leaves_the_payload_as_text(read: Read) -> None:
     ]
 
 
-@pytest.mark.parametrize("choice", [Choice(mode="none"), Choice(names=frozenset({"apply_patch"}))])
-def test_a_tool_that_may_not_be_called_is_not_called(read: Read, choice: Choice) -> None:
+@pytest.mark.parametrize(
+    "choice", [ToolChoice(mode="none"), ToolChoice(names=frozenset({"apply_patch"}))]
+)
+def test_a_tool_that_may_not_be_called_is_not_called(read: Read, choice: ToolChoice) -> None:
     assert read("hermes", call(PARIS), choice=choice) == [d.TextDelta(PARIS + "\n")]
 
 
@@ -363,10 +365,10 @@ TYPED_CALLS = {
 
 @pytest.mark.parametrize("family", TYPED_CALLS)
 def test_a_call_of_a_tool_of_a_fixed_shape_says_so_and_fits(read: Read, family: str) -> None:
-    (tool,) = offer([Definition(tool=ApplyPatch(), path="tools[0]")], None).specs
+    (tool,) = make_offer([ToolDefinition(tool=ApplyPatch(), path="tools[0]")], None).specs
     start, arguments, *_ = read(family, TYPED_CALLS[family] % DELETE, tools=(tool,))
     assert start == d.CallStart("apply_patch", kind="apply_patch")
     assert isinstance(arguments, d.ArgumentsDelta)
-    assert fields_of("apply_patch", arguments.text) == {
+    assert item_fields_of("apply_patch", arguments.text) == {
         "operation": {"type": "delete_file", "path": "a.txt"}
     }

@@ -16,7 +16,7 @@ from antiphon.domain import content as c
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import ToolChoice, ToolSpec
 
 FORMAT = scripted_chat()
 MARKUP = ScriptedMarkup()
@@ -158,7 +158,7 @@ async def test_tools_are_in_the_prompt_unless_the_choice_is_none() -> None:
         return len((await FORMAT.render(Turn(model="m", items=[user("Hi")], **turn))).token_ids)
 
     assert await size(tools=TOOLS[:1]) < await size(tools=TOOLS)
-    assert await size(tools=TOOLS, choice=Choice(mode="none")) == await size()
+    assert await size(tools=TOOLS, choice=ToolChoice(mode="none")) == await size()
 
 
 async def test_previous_messages_come_before_the_items() -> None:
@@ -185,7 +185,7 @@ def text(parts: Parts, **options: Any) -> str:
 
 
 def deltas(parts: Parts) -> list[d.Delta]:
-    parser = FORMAT.parser(Turn(model="m", items=(), tools=TOOLS), prompt_of(()))
+    parser = FORMAT.make_parser(Turn(model="m", items=(), tools=TOOLS), prompt_of(()))
     written = [token for part in tokens(parts) for token in part]
     found = [delta for n, text in written for delta in parser.feed(Step(text=text, token_ids=(n,)))]
     return [*found, *parser.end()]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.formats.chat_template.families import FAMILIES, detect
+from antiphon.adapters.formats.chat_template.families import FAMILIES, detect_family
 from antiphon.adapters.formats.chat_template.template import ChatTemplate, load_template
 from antiphon.domain.errors import RequestError, SettingsError
 
@@ -137,5 +137,5 @@ def test_a_folder_without_a_template_stops_the_start(
     ],
 )
 def test_a_template_shows_its_family(template: str, family: str) -> None:
-    assert detect(template) == family
+    assert detect_family(template) == family
     assert family in FAMILIES

@@ -91,10 +91,10 @@ def parsed(
     render: Callable[[Turn], Prompt],
     turn: Turn,
     ids: list[int],
-    *became: Item,
+    *record_items: Item,
 ) -> list[d.Delta]:
-    """Parse what a turn has generated, and keep it as what it `became`."""
-    parser = harmony.parser(turn, render(turn))
+    """Parse what a turn has generated, and keep it as what it `record_items`."""
+    parser = harmony.make_parser(turn, render(turn))
     deltas = joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
-    harmony.keep(turn, render(turn), token_ids=ids, parser=parser, items=became)
+    harmony.remember(turn, render(turn), token_ids=ids, parser=parser, items=record_items)
     return deltas

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from antiphon.domain import web
+from antiphon.domain import web_tool_specs
 from antiphon.domain.client_tools import CLIENT_TOOLS, parameters_of
-from antiphon.domain.offers import FILE_SEARCH_SPEC, PYTHON_SPEC, Definition, offer
+from antiphon.domain.offers import ToolDefinition, make_offer
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice, Shell, ToolSpec
+from antiphon.domain.tool_specs import FILE_SEARCH_SPEC, PYTHON_SPEC
+from antiphon.domain.tools import Shell, ToolChoice, ToolSpec
 
 CITY = {
     "type": "object",
@@ -36,8 +37,8 @@ def a_tool(name: str, **fields: Any) -> ToolSpec:
     return ToolSpec(name=name, **({} if "kind" in fields else {"parameters": CITY}), **fields)
 
 
-def a_choice(mode: Any, *names: str) -> Choice:
-    return Choice(mode=mode, names=frozenset(names) if names else None)
+def a_choice(mode: Any, *names: str) -> ToolChoice:
+    return ToolChoice(mode=mode, names=frozenset(names) if names else None)
 
 
 def call(name: str, arguments: str) -> str:
@@ -48,10 +49,10 @@ def own(recipient: str, given: str, channel: str = "analysis") -> str:
     return f"<|channel|>{channel} to={recipient} code<|message|>{given}"
 
 
-BROWSER = tuple(web.SPECS.values())
+BROWSER = tuple(web_tool_specs.SPECS.values())
 PLACE = {"type": "container_auto"}
-[SHELL] = offer(
-    [Definition(tool=Shell(environment=PLACE), path="tools[0]", is_run=True)], None
+[SHELL] = make_offer(
+    [ToolDefinition(tool=Shell(environment=PLACE), path="tools[0]", is_server_run=True)], None
 ).specs
 RENAMED_PYTHON = msgspec.structs.replace(PYTHON_SPEC, name="code_interpreter")
 
@@ -138,7 +139,10 @@ CASES: dict[str, dict[str, Any]] = {
         ],
     },
     "a web search, forced": {
-        "turn": {"tools": (*BROWSER, WEATHER), "choice": a_choice("required", *web.SPECS)},
+        "turn": {
+            "tools": (*BROWSER, WEATHER),
+            "choice": a_choice("required", *web_tool_specs.SPECS),
+        },
         "allowed": [
             own("browser.search", '{"query": "bonn", "topn": 3}'),
             own("browser.search", '{"query": "bonn"}', "commentary"),
@@ -208,7 +212,7 @@ CASES: dict[str, dict[str, Any]] = {
     "own tools that may be called, beside one that may not": {
         "turn": {
             "tools": (*BROWSER, PYTHON_SPEC, SHELL),
-            "choice": a_choice("auto", *web.SPECS, "python"),
+            "choice": a_choice("auto", *web_tool_specs.SPECS, "python"),
         },
         "allowed": [
             FINAL + "Hi",

@@ -12,9 +12,9 @@ from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain.offers import PYTHON_SPEC
-from antiphon.domain.tools import Choice, ToolSpec
-from antiphon.domain.web import SPECS
+from antiphon.domain.tool_specs import PYTHON_SPEC
+from antiphon.domain.tools import ToolChoice, ToolSpec
+from antiphon.domain.web_tool_specs import SPECS
 
 from .conftest import a_turn, parsed
 
@@ -109,13 +109,13 @@ def test_without_an_offer_it_is_no_call(
 
 
 def test_nothing_is_told_where_nothing_may_be_called(prompt_text: Callable[[Turn], str]) -> None:
-    turn = a_turn(items=(HELLO,), tools=BROWSER, choice=Choice(mode="none"))
+    turn = a_turn(items=(HELLO,), tools=BROWSER, choice=ToolChoice(mode="none"))
     assert "browser" not in prompt_text(turn)
 
 
 def test_a_forced_call_has_its_arguments(harmony: HarmonyFormat) -> None:
     names = frozenset({"web_search"})
-    turn = a_turn(items=(HELLO,), tools=BROWSER, choice=Choice(mode="required", names=names))
+    turn = a_turn(items=(HELLO,), tools=BROWSER, choice=ToolChoice(mode="required", names=names))
     constraint = harmony.constraint(turn)
     assert constraint is not None
     assert "analysis to=browser.search code" in str(constraint.value)

@@ -13,17 +13,17 @@ from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Parser, Prompt, Step, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain.client_tools import fields_of
-from antiphon.domain.offers import Definition, offer
-from antiphon.domain.tools import Choice, Shell
+from antiphon.domain.client_tools import item_fields_of
+from antiphon.domain.offers import ToolDefinition, make_offer
+from antiphon.domain.tools import Shell, ToolChoice
 
 from .conftest import a_turn, joined
 
 Render = Callable[[Turn], Prompt]
 HELLO = i.Message(role="user", content="What is in there?")
 PLACE = {"type": "container_reference", "container_id": "cntr_1"}
-[TOOL] = offer(
-    [Definition(tool=Shell(environment=PLACE), path="tools[0]", is_run=True)], None
+[TOOL] = make_offer(
+    [ToolDefinition(tool=Shell(environment=PLACE), path="tools[0]", is_server_run=True)], None
 ).specs
 
 WRITTEN = {
@@ -43,7 +43,7 @@ def parsed(harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int]) -
 def read(
     harmony: HarmonyFormat, render: Render, turn: Turn, ids: list[int]
 ) -> tuple[list[d.Delta], Parser]:
-    parser = harmony.parser(turn, render(turn))
+    parser = harmony.make_parser(turn, render(turn))
     return [*parser.feed(Step(token_ids=ids)), *parser.end()], parser
 
 
@@ -64,14 +64,14 @@ def test_calls_become_commands_and_are_continued_exactly(
     start, arguments, *_ = joined(deltas)
     assert start == d.CallStart("shell", kind="container")
     assert isinstance(arguments, d.ArgumentsDelta)
-    fields = fields_of("container", arguments.text)
+    fields = item_fields_of("container", arguments.text)
     assert fields is not None
     assert commands is None or list(fields["action"]["commands"]) == commands
     call = i.ShellCall(call_id="c", environment=PLACE, **fields)
     output = i.ShellCallOutput(call_id="c", output=({"stdout": "1"},))
-    became = (call, output)
-    harmony.keep(turn, render(turn), token_ids=generated, parser=parser, items=became)
-    after = a_turn(items=(HELLO, *became), tools=(TOOL,))
+    record_items = (call, output)
+    harmony.remember(turn, render(turn), token_ids=generated, parser=parser, items=record_items)
+    after = a_turn(items=(HELLO, *record_items), tools=(TOOL,))
     prompt = list(render(after).token_ids)
     assert prompt[: len(before) + len(generated)] == before + generated
     assert "<|start|>container.exec to=assistant" in encoding.text(prompt)
@@ -86,7 +86,7 @@ def test_what_is_no_call_is_handed_on_as_it_is(
     deltas = parsed(harmony, render, turn, encoding.encode_markup(markup))
     handed = "".join(each.text for each in deltas if isinstance(each, d.ArgumentsDelta))
     assert handed == written
-    assert fields_of("container", handed or "{}") is None
+    assert item_fields_of("container", handed or "{}") is None
 
 
 def test_the_model_is_told_of_a_namespace(prompt_text: Callable[[Turn], str]) -> None:
@@ -99,7 +99,7 @@ def test_the_model_is_told_of_a_namespace(prompt_text: Callable[[Turn], str]) ->
 
 
 def test_a_shell_of_the_clients_is_a_function(prompt_text: Callable[[Turn], str]) -> None:
-    local = offer([Definition(tool=Shell(), path="tools[0]")], None).specs
+    local = make_offer([ToolDefinition(tool=Shell(), path="tools[0]")], None).specs
     call = i.ShellCall(call_id="c", action={"commands": ["ls"]})
     prompt = prompt_text(a_turn(items=(HELLO, call), tools=local))
     assert "to=functions.shell" in prompt
@@ -107,7 +107,7 @@ def test_a_shell_of_the_clients_is_a_function(prompt_text: Callable[[Turn], str]
 
 
 def test_a_forced_call_is_bound_to_what_the_model_was_told(harmony: HarmonyFormat) -> None:
-    turn = a_turn(items=(HELLO,), tools=(TOOL,), choice=Choice(mode="required"))
+    turn = a_turn(items=(HELLO,), tools=(TOOL,), choice=ToolChoice(mode="required"))
     constraint = harmony.constraint(turn)
     assert constraint is not None
     bound = msgspec.json.encode(constraint).decode()

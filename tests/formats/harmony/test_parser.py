@@ -10,7 +10,7 @@ from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
-from antiphon.domain.tools import Choice
+from antiphon.domain.tools import ToolChoice
 
 from .conftest import Parse, a_turn, feed, joined
 
@@ -259,9 +259,13 @@ def test_without_parallel_calls_only_the_first_call_is_made(encoding: Encoding) 
 
 
 @pytest.mark.parametrize(
-    "choice", [Choice(mode="none"), Choice(names=frozenset({"note"}))], ids=["none", "others"]
+    "choice",
+    [ToolChoice(mode="none"), ToolChoice(names=frozenset({"note"}))],
+    ids=["none", "others"],
 )
-def test_a_tool_that_may_not_be_called_is_not_called(encoding: Encoding, choice: Choice) -> None:
+def test_a_tool_that_may_not_be_called_is_not_called(
+    encoding: Encoding, choice: ToolChoice
+) -> None:
     parser = HarmonyParser(encoding, a_turn(choice=choice))
     ids = encoding.encode_markup(f"<|channel|>commentary {TO} json{ARGUMENTS}<|call|>")
     assert joined(feed(parser, ids)) == [

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from antiphon.adapters.formats.harmony import HarmonyParser
 from antiphon.adapters.formats.harmony import encoding as h
-from antiphon.adapters.formats.harmony.custom_input import Unwrapper
 from antiphon.adapters.formats.harmony.encoding import load_encoding
-from antiphon.adapters.formats.tools import wrapped
+from antiphon.adapters.formats.harmony.input_unwrapper import Unwrapper
+from antiphon.adapters.formats.tools import wrap_text
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
@@ -95,7 +95,7 @@ def test_one_step_never_gives_two_deltas_that_are_one(ids: list[int]) -> None:
 def test_a_custom_tools_text_survives_its_wrapping(text: str, cuts: list[int], bare: bool) -> None:
     text = text.encode("utf-8", "replace").decode()
     unwrapper = Unwrapper("input")
-    written = f"= {text}" if bare else wrapped(text)
+    written = f"= {text}" if bare else wrap_text(text)
     pieces, start = [], 0
     for cut in [*sorted(cuts), len(written)]:
         pieces.append(unwrapper.feed(written[start:cut]))

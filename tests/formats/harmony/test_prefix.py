@@ -13,7 +13,7 @@ from antiphon.application.ports import Prompt, Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain.client_tools import CLIENT_TOOLS, fields_of
+from antiphon.domain.client_tools import CLIENT_TOOLS, item_fields_of
 from antiphon.domain.tools import ToolSpec
 
 from .conftest import TOOLS, a_turn, joined
@@ -65,9 +65,9 @@ def answers_to(items: list[i.Item]) -> list[i.Item]:
 def play(harmony: HarmonyFormat, render: Render, turn: Turn, generated: list[int]) -> Turn:
     """Parse what was generated for the turn and return the turn after it."""
     prompt = render(turn)
-    parser = harmony.parser(turn, prompt)
+    parser = harmony.make_parser(turn, prompt)
     items = items_of(parser.feed(Step(token_ids=generated)) + parser.end())
-    harmony.keep(turn, prompt, token_ids=generated, parser=parser, items=items)
+    harmony.remember(turn, prompt, token_ids=generated, parser=parser, items=items)
     return a_turn(items=(*turn.items, *items, *answers_to(items)), cache_salt=turn.cache_salt)
 
 
@@ -127,13 +127,13 @@ def test_a_call_of_a_fixed_shape_is_continued_as_the_model_wrote_it(
     turn = a_turn(items=(HELLO,), tools=(tool,))
     markup = f"<|channel|>commentary to=functions.{tool.name} json<|message|>{TYPED[kind]}<|call|>"
     before, generated = list(render(turn).token_ids), encoding.encode_markup(markup)
-    parser = harmony.parser(turn, render(turn))
+    parser = harmony.make_parser(turn, render(turn))
     deltas = parser.feed(Step(token_ids=generated)) + parser.end()
     assert deltas[0] == d.CallStart(tool.name, kind=kind)
-    fields = fields_of(kind, TYPED[kind])
+    fields = item_fields_of(kind, TYPED[kind])
     assert fields is not None
     call = CLIENT_TOOLS[kind].item(call_id="call_1", **fields)
-    harmony.keep(turn, render(turn), token_ids=generated, parser=parser, items=[call])
+    harmony.remember(turn, render(turn), token_ids=generated, parser=parser, items=[call])
     after = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
     assert after[: len(before) + len(generated)] == before + generated
 
@@ -147,14 +147,14 @@ def test_a_call_of_a_server_is_continued_as_the_model_wrote_it(
     arguments = '{ "q":"\\u0041" }'
     markup = f"<|channel|>commentary to=functions.{tool.name} json<|message|>{arguments}<|call|>"
     before, generated = list(render(turn).token_ids), encoding.encode_markup(markup)
-    parser = harmony.parser(turn, render(turn))
+    parser = harmony.make_parser(turn, render(turn))
     deltas = parser.feed(Step(token_ids=generated)) + parser.end()
     assert deltas[0] == d.CallStart("read", namespace="my docs", kind=kind)
     call = i.McpCall(server_label="my docs", name="read", arguments=arguments, output="A")
     written: i.Item = call
     if kind == "mcp_approval":
         written = i.McpApprovalRequest(server_label="my docs", name="read", arguments=arguments)
-    harmony.keep(turn, render(turn), token_ids=generated, parser=parser, items=[written])
+    harmony.remember(turn, render(turn), token_ids=generated, parser=parser, items=[written])
     after = list(render(a_turn(items=(HELLO, call), tools=(tool,))).token_ids)
     assert after[: len(before) + len(generated)] == before + generated
 

@@ -13,8 +13,8 @@ from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
-from antiphon.domain.offers import PYTHON_SPEC
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tool_specs import PYTHON_SPEC
+from antiphon.domain.tools import ToolChoice, ToolSpec
 
 from .conftest import a_turn, parsed
 
@@ -76,7 +76,7 @@ def test_it_stands_beside_functions(prompt_text: Callable[[Turn], str]) -> None:
 
 
 def test_nothing_is_told_where_nothing_may_be_called(prompt_text: Callable[[Turn], str]) -> None:
-    turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,), choice=Choice(mode="none"))
+    turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,), choice=ToolChoice(mode="none"))
     assert "python" not in prompt_text(turn)
 
 
@@ -95,6 +95,6 @@ def test_under_another_name_it_is_a_function(
 
 
 def test_a_forced_call_may_hold_any_code(harmony: HarmonyFormat) -> None:
-    turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,), choice=Choice(mode="required"))
+    turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,), choice=ToolChoice(mode="required"))
     assert harmony.constraint(turn) is not None
     assert harmony.constraint(a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))) is None

@@ -16,7 +16,7 @@ from antiphon.domain import content as c
 from antiphon.domain import items as i
 from antiphon.domain.errors import RequestError
 from antiphon.domain.response import TextConfig
-from antiphon.domain.tools import Choice, ToolSpec
+from antiphon.domain.tools import ToolChoice, ToolSpec
 
 from .conftest import a_turn
 
@@ -140,12 +140,12 @@ def test_a_schema_nested_without_end_is_refused(render: Render, depth: int) -> N
 
 
 def test_tool_choice_none_offers_no_tools(prompt_text: PromptText) -> None:
-    turn = a_turn(items=(HELLO,), tools=(WEATHER,), choice=Choice(mode="none"))
+    turn = a_turn(items=(HELLO,), tools=(WEATHER,), choice=ToolChoice(mode="none"))
     assert prompt_text(turn) == prompt_text(a_turn(items=(HELLO,), tools=()))
 
 
 def test_a_choice_among_tools_leaves_the_prompt_as_it_is(prompt_text: PromptText) -> None:
-    turn = a_turn(items=(HELLO,), choice=Choice(names=frozenset({"note"})))
+    turn = a_turn(items=(HELLO,), choice=ToolChoice(names=frozenset({"note"})))
     assert prompt_text(turn) == prompt_text(a_turn(items=(HELLO,)))
 
 

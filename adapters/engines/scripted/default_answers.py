@@ -1,0 +1,84 @@
+"""What is played without a script: a tool call, an instance of the schema asked for, or an echo."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.adapters.engines.scripted.grammar_inputs import smallest_input
+from antiphon.adapters.engines.scripted.schema_instances import smallest_instance
+from antiphon.adapters.engines.scripted.script import Message, Part
+from antiphon.application.ports import Constraint
+from antiphon.domain.tools import NAMED_KINDS, ToolChoice, ToolSpec
+
+_ECHOED = 60
+_AUTO = ToolChoice()
+
+
+def answer(
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[ToolSpec] = (),
+    choice: ToolChoice = _AUTO,
+    text_format: Mapping[str, Any] = {"type": "text"},
+    constraint: Constraint | None = None,
+) -> Part:
+    """Return the one part of a turn that nobody scripted.
+
+    >>> answer([("user", "Hello there")])
+    {'say': 'Echo: Hello there'}
+    >>> answer([("user", "Hi")], tools=[ToolSpec(name="now")])
+    {'call': 'now', 'args': {}}
+    >>> answer([("user", "Hi"), ("tool", "noon")], tools=[ToolSpec(name="now")])
+    {'say': 'Echo: Hi'}
+    """
+    allowed = [tool for tool in tools if choice.allows(tool.name)]
+    # Tools of a fixed shape are called only by who is told to: an agent would run what comes.
+    forced = allowed[0] if allowed and choice.mode == "required" else None
+    tool = next((tool for tool in allowed if tool.kind in NAMED_KINDS), forced)
+    if tool is not None and not _has_output(messages):
+        return _call(tool)
+    text = _formatted(text_format.get("type"), text_format.get("schema"))
+    if text is None and constraint is not None:
+        text = _formatted(constraint.kind, constraint.value)
+    return {"say": "Echo: " + _last_of_user(messages)[-_ECHOED:] if text is None else text}
+
+
+def _has_output(messages: Sequence[Message]) -> bool:
+    """Return whether a tool has answered since the user last spoke."""
+    last = next((role for role, _ in reversed(messages) if role in ("user", "tool")), None)
+    return last == "tool"
+
+
+def _call(tool: ToolSpec) -> Part:
+    if tool.kind == "custom":
+        return {"custom": tool.name, "input": smallest_input(tool.grammar)}
+    if tool.kind == "python":
+        return {"python": "print(1)"}
+    arguments = smallest_instance(tool.parameters or {"type": "object"})
+    return {"call": tool.name, "args": arguments if isinstance(arguments, dict) else {}}
+
+
+def _formatted(kind: str | None, value: Any) -> str | None:
+    """Return a small text that what was asked for accepts; None where all is accepted."""
+    match kind:
+        case "json_schema":
+            return _json(smallest_instance(value))
+        case "json_object":
+            return '{"ok":true}'
+        case "regex":
+            return smallest_input(("regex", value))
+        case "grammar":
+            return smallest_input(("lark", value))
+        case "choice":
+            return str(value[0]) if value else None
+    return None
+
+
+def _last_of_user(messages: Sequence[Message]) -> str:
+    return next((text for role, text in reversed(messages) if role == "user"), "")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

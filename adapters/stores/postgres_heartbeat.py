@@ -1,0 +1,79 @@
+"""The heartbeats of a server, on a connection and an event loop of their own.
+
+They go on while the server's event loop is busy: else a long step of one run would hand all runs
+to another server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from antiphon.adapters.stores import postgres_statements as sql
+from antiphon.adapters.stores.postgres_server import (
+    CONNECTION_ERRORS,
+    DATABASE_ERRORS,
+    Connection,
+    PostgresServer,
+)
+from antiphon.domain.errors import StoreError
+
+
+class PostgresHeartbeat:
+    """Begins its thread with the first beat. May be asked from any thread."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connection: Connection = None
+
+    def beat(self, owner: str, ttl_s: float) -> None:
+        """Blocks. Raises: StoreError."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                # A daemon: a server that hangs must not keep the process from ending.
+                threading.Thread(
+                    target=self._run, args=(self._loop,), name="postgres heart", daemon=True
+                ).start()
+            asyncio.run_coroutine_threadsafe(self._beat(owner, ttl_s), self._loop).result()
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        with self._lock:
+            loop, self._loop = self._loop, None
+            if loop is not None:
+                asyncio.run_coroutine_threadsafe(self._hang_up(), loop).result()
+                loop.call_soon_threadsafe(loop.stop)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_forever()
+        loop.close()
+
+    async def _beat(self, owner: str, ttl_s: float) -> None:
+        try:
+            async with asyncio.timeout(self._server.first.total_s):
+                try:
+                    await self._say(owner, ttl_s)
+                except (
+                    CONNECTION_ERRORS
+                ):  # in the pause since the last beat; the same once more does no harm
+                    await self._hang_up()
+                    await self._say(owner, ttl_s)
+        except DATABASE_ERRORS as error:
+            await self._hang_up()
+            raise StoreError(self._server.error_message(error)) from error
+
+    async def _say(self, owner: str, ttl_s: float) -> None:
+        if self._connection is None:
+            self._connection = await self._server.connect("heart")
+        await self._connection.execute(sql.BEAT, owner, float(ttl_s))
+
+    async def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+            await asyncio.sleep(0)  # in which the transport is closed

@@ -1,0 +1,1 @@
+"""From a request to what a model is shown: prompt templates, history, items, media."""

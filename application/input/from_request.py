@@ -1,0 +1,185 @@
+"""What a request asks for: the Response that its run will fill, and the turn of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from antiphon.application.input.sampling import sampling_of
+from antiphon.application.ports import Model, Turn
+from antiphon.domain.conversation import ActiveConfiguration
+from antiphon.domain.errors import RequestError
+from antiphon.domain.items import Item
+from antiphon.domain.offers import Offer
+from antiphon.domain.request import (
+    AnyFormat,
+    CreateResponse,
+    PlainFormat,
+    TextParams,
+)
+from antiphon.domain.response import (
+    CacheConfig,
+    ConversationRef,
+    InputTransformation,
+    ReasoningConfig,
+    Response,
+    TextConfig,
+)
+
+VERBOSITY = {
+    "low": "Keep your answer short: only what was asked for, in as few words as it takes.",
+    "high": "Answer in detail: explain, and give examples where they help.",
+}
+"""`text.verbosity` as instructions: models that people run themselves know no other way."""
+
+TIERS = {"auto": "default", "fast": "priority"}
+"""How a tier is echoed where not by its own name."""
+
+
+def response_of(
+    request: CreateResponse,
+    offered: Offer,
+    model: Model,
+    *,
+    response_id: str,
+    created_at: int,
+    removed: Sequence[InputTransformation] = (),
+) -> Response:
+    """Return the Response as it begins: what it echoes, with the values that are in effect.
+
+    Raises: RequestError for what this model does not support.
+    """
+    defaults = model.sampling_defaults
+    return Response(
+        id=response_id,
+        created_at=created_at,
+        status="queued" if request.background else "in_progress",
+        background=bool(request.background),
+        instructions=request.instructions,
+        max_output_tokens=request.max_output_tokens,
+        max_tool_calls=request.max_tool_calls,
+        model=request.model or "",
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        previous_response_id=request.previous_response_id,
+        conversation=_conversation(request),
+        reasoning=_reasoning(request, model),
+        store=request.store is not False,
+        temperature=_first(request.temperature, defaults.get("temperature"), 1.0),
+        text=_text(request),
+        tool_choice=request.tool_choice or "auto",
+        tools=offered.echo,
+        top_logprobs=request.top_logprobs or 0,
+        top_p=_first(request.top_p, defaults.get("top_p"), 1.0),
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        truncation=request.truncation or "disabled",
+        user=request.user,
+        safety_identifier=request.safety_identifier,
+        service_tier=TIERS.get(request.service_tier or "auto", request.service_tier or ""),
+        prompt_cache_key=request.prompt_cache_key,
+        metadata=request.metadata or {},
+        prompt_cache_options=_cache(request),
+        prompt_cache_retention=request.prompt_cache_retention or UNSET,
+        input_transformations=tuple(removed) or UNSET,
+        prompt=request.prompt or UNSET,
+        request_id=request.request_id or UNSET,
+    )
+
+
+def turn_of(
+    request: CreateResponse,
+    offered: Offer,
+    model: Model,
+    *,
+    items: Sequence[Item],
+    active_configuration: ActiveConfiguration,
+    cache_salt: str,
+    trace_headers: Mapping[str, str],
+) -> Turn:
+    """Return the turn that the model is asked for, over these items.
+
+    `active_configuration` takes precedence over the request's own fields.
+
+    Raises: RequestError for what this model does not support.
+    """
+    return Turn(
+        model=request.model or "",
+        items=items,
+        instructions=_instructions(request),
+        tools=offered.specs,
+        choice=offered.choice,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        text=_text(request, active_configuration.format),
+        effort=_supported(active_configuration.effort, request, model, "input")
+        or _effort(request, model),
+        previous_messages=request.previous_input_messages or (),
+        template_kwargs=request.chat_template_kwargs or {},
+        truncate=request.truncation == "auto",
+        sampling=sampling_of(request, watched=bool(request.stream or request.background)),
+        priority=request.priority or 0,
+        cache_salt=cache_salt,
+        trace_headers=trace_headers,
+    )
+
+
+def _instructions(request: CreateResponse) -> str | None:
+    verbosity = (request.text.verbosity if request.text else None) or "medium"
+    given = (request.instructions, VERBOSITY.get(verbosity))
+    return "\n\n".join(text for text in given if text) or None
+
+
+def _cache(request: CreateResponse) -> CacheConfig | UnsetType:
+    asked = request.prompt_cache_options
+    if asked is None:
+        return UNSET
+    return CacheConfig(
+        mode=asked.mode or "implicit",
+        ttl=asked.ttl or "30m",
+        comparison_response_id=asked.comparison_response_id or UNSET,
+    )
+
+
+def _conversation(request: CreateResponse) -> ConversationRef | None:
+    conversation_id = request.conversation_id
+    return None if conversation_id is None else ConversationRef(id=conversation_id)
+
+
+def _text(request: CreateResponse, active_configuration: AnyFormat | None = None) -> TextConfig:
+    asked = request.text or TextParams()
+    form = active_configuration or asked.format or PlainFormat()
+    return TextConfig(format=msgspec.to_builtins(form), verbosity=asked.verbosity or "medium")
+
+
+def _reasoning(request: CreateResponse, model: Model) -> ReasoningConfig:
+    asked = request.reasoning
+    if asked is None:
+        return ReasoningConfig()
+    return ReasoningConfig(
+        effort=_effort(request, model),
+        summary=asked.summary or asked.generate_summary,
+        context=asked.context or UNSET,
+        mode=asked.mode or UNSET,
+    )
+
+
+def _effort(request: CreateResponse, model: Model) -> str | None:
+    effort = request.reasoning.effort if request.reasoning else None
+    return _supported(effort, request, model, "reasoning.effort")
+
+
+def _supported(effort: str | None, request: CreateResponse, model: Model, param: str) -> str | None:
+    if effort is not None and effort not in model.efforts:
+        known = ", ".join(repr(each) for each in model.efforts)
+        raise RequestError(
+            f"Unsupported value: {effort!r} is not supported with the {request.model!r} model. "
+            f"Supported values are: {known}.",
+            param=param,
+            code="unsupported_value",
+        )
+    return effort
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)

@@ -1,0 +1,82 @@
+"""The items that a client sends: read, checked, references resolved; and as they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Raw
+
+from antiphon.application.input.history import Remembered, item_in
+from antiphon.application.ports import NewId, ResponseStore, StoredItem
+from antiphon.application.support.threads import run_in_thread
+from antiphon.domain import conversation as c
+from antiphon.domain import items as i
+from antiphon.domain.decoding import decode_item
+from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.include_filter import may_have_hidden_fields, restore_hidden_fields
+
+
+class ReadItems:
+    """What is wrong with an item is raised with its place, `input[2].role`."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(
+        self,
+        given: str | Sequence[Raw] | None,
+        *,
+        tenant: str,
+        path: str = "input",
+        remembered: Remembered | None = None,
+    ) -> list[c.Entry]:
+        """Return the items, those `remembered` or stored in place of references.
+
+        Raises: RequestError.
+        """
+        read = await run_in_thread(_size(given), c.entries, given, path)
+        c.check_input(read, path)
+        return [await self._resolved(entry, tenant, path, remembered or {}) for entry in read]
+
+    async def _resolved(
+        self, entry: c.Entry, tenant: str, path: str, remembered: Remembered
+    ) -> c.Entry:
+        if may_have_hidden_fields(entry.item) and entry.item.id:
+            return await self._restored(entry, entry.item.id, tenant, path)
+        if not isinstance(entry.item, i.ItemReference):
+            return entry
+        try:
+            stored = item_in(remembered, entry.item.id) or await self._store.item(
+                tenant, entry.item.id
+            )
+        except NotFound:
+            raise RequestError(
+                f"Item with id {entry.item.id[:100]!r} not found.", param=path
+            ) from None
+        return c.Entry(item=decode_item(stored.raw, path), raw=stored.raw)
+
+    async def _restored(self, entry: c.Entry, item_id: str, tenant: str, path: str) -> c.Entry:
+        try:
+            stored = await self._store.item(tenant, item_id)
+        except NotFound:
+            return entry  # another server's, or never stored: it is what it is
+        raw = restore_hidden_fields(entry.raw, stored.raw)
+        return c.Entry(item=decode_item(raw, path), raw=raw)
+
+
+def _size(given: str | Sequence[Raw] | None) -> int:
+    # A text is one item, however long.
+    if given is None or isinstance(given, str):
+        return 0
+    return sum(len(memoryview(raw)) for raw in given)
+
+
+def as_it_is(entry: c.Entry) -> StoredItem:
+    """Return an item that the server made, or has kept before, as it is kept."""
+    return StoredItem(id=entry.item.id or "", raw=entry.raw)
+
+
+def to_store(entries: Sequence[c.Entry], new_id: NewId) -> list[StoredItem]:
+    """Return items as they are kept and listed, each with an id."""
+    resources = [c.to_resource(entry, new_id) for entry in entries]
+    return [StoredItem(id=item_id, raw=raw) for item_id, raw in resources]

@@ -1,0 +1,68 @@
+"""A request's sampling parameters, and the constraint that it sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.application.ports import Constraint, Sampling
+from antiphon.application.ports.sampling import ALL_AT_ONCE
+from antiphon.domain.checks import constraint_of
+from antiphon.domain.decoding import read
+from antiphon.domain.request import CreateResponse
+
+ENGINE_FIELDS = ("vllm_xargs", "kv_transfer_params", "ec_transfer_params")
+"""Request fields that only an engine understands."""
+
+CONSTRAINT_KINDS: Mapping[str, Any] = {"json": "json_schema"}
+"""Names of `structured_outputs` that a Constraint calls otherwise."""
+
+CONSTRAINT_OPTIONS = (
+    "disable_any_whitespace",
+    "disable_additional_properties",
+    "whitespace_pattern",
+)
+
+
+def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
+    """Return the request's sampling; `watched` says whether someone reads token by token."""
+    wants_logprobs = "message.output_text.logprobs" in (request.include or ())
+    stop = (request.stop,) if isinstance(request.stop, str) else request.stop
+    return Sampling(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        repetition_penalty=request.repetition_penalty,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        seed=request.seed,
+        max_tokens=request.max_output_tokens,
+        stop=stop or (),
+        stop_token_ids=request.stop_token_ids or (),
+        include_stop_str_in_output=bool(request.include_stop_str_in_output),
+        ignore_eos=bool(request.ignore_eos),
+        logit_bias=request.logit_bias or {},
+        logprobs=(request.top_logprobs or 0) if wants_logprobs else None,
+        constraint=_constraint(request),
+        step_tokens=1 if watched else ALL_AT_ONCE,
+        extra={name: getattr(request, name) for name in ENGINE_FIELDS if getattr(request, name)},
+    )
+
+
+def _constraint(request: CreateResponse) -> Constraint | None:
+    found = constraint_of(request)
+    if found is None:
+        return None
+    kind, value = found
+    if kind in ("json", "structural_tag") and isinstance(value, str):
+        # vLLM takes both as JSON text too; from here on they are what the text says.
+        value = read(msgspec.json.decode, value.encode(), f"structured_outputs.{kind}")
+    options = {
+        name: getattr(request.structured_outputs, name)
+        for name in CONSTRAINT_OPTIONS
+        if getattr(request.structured_outputs, name) is not None
+    }
+    return Constraint(kind=CONSTRAINT_KINDS.get(kind, kind), value=value, options=options)

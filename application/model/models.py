@@ -1,0 +1,41 @@
+"""The models that this server offers, by the names that clients use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from antiphon.application.ports import Model
+from antiphon.domain.errors import NotFound, RequestError
+
+
+class Models:
+    """All names of all models; the first model's first name is the default one."""
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self.all = tuple(models)
+
+    @property
+    def by_name(self) -> Mapping[str, Model]:
+        return {name: model for model in self.all for name in model.names}
+
+    def get(self, name: str) -> Model:
+        """Raises: RequestError, for a request that asks for a model we do not have."""
+        for model in self.all:
+            if name in model.names:
+                return model
+        known = ", ".join(repr(each) for each in self.by_name)
+        raise RequestError(
+            f"The requested model {name[:100]!r} does not exist. This server has {known}.",
+            param="model",
+            code="model_not_found",
+        )
+
+    def exists(self, name: str) -> None:
+        """Raises: NotFound."""
+        if name not in self.by_name:
+            raise NotFound(f"The model {name[:100]!r} does not exist.", code="model_not_found")
+
+    async def check(self) -> None:
+        """Raises: EngineDead when one of the models cannot serve."""
+        for model in self.all:
+            await model.check()

@@ -1,0 +1,46 @@
+"""Tool searches that the server runs, between two turns of the model
+(docs/reference/api.md#tool-search)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+import msgspec
+
+from antiphon.application.ports import Json, ModelTurn
+from antiphon.domain import deltas as d
+from antiphon.domain import items as i
+from antiphon.domain.tools import AnyTool
+from antiphon.domain.usage import TurnUsage
+
+
+def tool_searches_in(items: Sequence[i.AnyItem]) -> list[i.ToolSearchCall]:
+    """Return the searches that the server is to run."""
+    return [
+        item
+        for item in items
+        if isinstance(item, i.ToolSearchCall)
+        and item.execution == "server"
+        and item.status == "completed"
+    ]
+
+
+class ToolSearchTurn(ModelTurn):
+    """Yields what each search of the turn `after` has found, as an item; no model writes."""
+
+    def __init__(self, found: Sequence[Sequence[AnyTool]], *, after: ModelTurn) -> None:
+        self._found = found
+        self._after = after
+
+    async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
+        deltas: list[d.Delta] = []
+        for tools in self._found:
+            fields = {"tools": tuple(msgspec.to_builtins(tools)), "execution": "server"}
+            deltas += (d.ToolStart("tool_search_output", fields), d.ItemEnd())
+        yield [*deltas, d.TurnEnd("stop", TurnUsage())]
+
+    async def aclose(self) -> None:
+        pass
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        return self._after.messages()

@@ -1,0 +1,277 @@
+"""One turn of a model: formats, engines, and what joins them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from antiphon.application.ports.sampling import Constraint, Sampling
+from antiphon.domain.content import Logprob
+from antiphon.domain.deltas import Delta
+from antiphon.domain.items import Item
+from antiphon.domain.json import Json
+from antiphon.domain.response import TextConfig
+from antiphon.domain.tools import ToolChoice, ToolSpec
+from antiphon.domain.usage import TurnUsage
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """One engine run, as asked for: independent of any format or engine.
+
+    `items` are the conversation in order, without what the conversation rules drop. `tools` are
+    offered to the model in this order; `choice` says which of them it may or must call. `effort`
+    is None where the request leaves it to the model. `previous_messages` are in the format's own
+    shape and come first. `known_tokens` are those that the turn before read and wrote, where this
+    one goes on after what the server did for it: what its prompt has beyond them, tools gave.
+    """
+
+    model: str
+    items: Sequence[Item]
+    instructions: str | None = None
+    tools: Sequence[ToolSpec] = ()
+    choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    text: TextConfig = TextConfig()
+    effort: str | None = None
+    previous_messages: Sequence[Json] = ()
+    template_kwargs: Mapping[str, Any] = {}
+    truncate: bool = False
+    sampling: Sampling = Sampling()
+    priority: int = 0
+    cache_salt: str | None = None
+    trace_headers: Mapping[str, str] = {}
+    known_tokens: int | None = None
+
+
+class Step(Struct, frozen=True, kw_only=True, gc=False):
+    """What the engine generated since its last step.
+
+    `text` is the tokens' text, special tokens included; it may lag behind `token_ids` while a
+    character or a stop string is unfinished. `logprobs` has one entry a token, when asked for.
+    `finish` is set on the last step: `stop`, `length`, `abort` or `error`. `cached_tokens` counts
+    prompt tokens that were not computed again; it is known from the first step on.
+    """
+
+    text: str = ""
+    token_ids: Sequence[int] = ()
+    logprobs: tuple[Logprob, ...] | None = None
+    finish: str | None = None
+    cached_tokens: int = 0
+
+
+class Prompt(Struct, frozen=True, kw_only=True):
+    """A rendered turn; `image_urls` belong, in order, to the image placeholders in it.
+
+    They are data URLs, of a type that was looked up. `prepared` is the engine's own; `place` is the
+    format's: by what it knows the conversation so far.
+    """
+
+    token_ids: Sequence[int]
+    image_urls: Sequence[str] = ()
+    prepared: Any = None
+    place: bytes = b""
+
+
+class Parser(Protocol):
+    """Reads what the model writes in one turn. Never raises on it, and loses no text.
+
+    The same tokens give the same items and the same joined deltas, in however many steps they come.
+    """
+
+    reasoning_tokens: int
+    """Tokens of reasoning read so far."""
+
+    is_well_formed: bool
+    """Whether what was read can be shown to the model again as it was written: nothing had to be
+    mended, and all of it was given out."""
+
+    def feed(self, step: Step) -> list[Delta]: ...
+
+    def end(self) -> list[Delta]:
+        """Return what was held back; nothing is fed afterwards."""
+
+
+class Format(Protocol):
+    """How one family of models writes: conversation → tokens, tokens → deltas."""
+
+    name: str
+    """As `--format` spells it: `harmony`, `chat:hermes`…"""
+
+    stop_token_ids: Sequence[int]
+    """Tokens that end the assistant's turn, besides the model's own."""
+
+    skip_special_tokens: bool
+    """Whether the engine should leave special tokens out of `Step.text`."""
+
+    reads_text: bool
+    """Whether the parser needs `Step.text`; if not, the engine need not decode."""
+
+    reads_images: bool
+    """Whether a prompt can hold images."""
+
+    efforts: Sequence[str]
+    """Values of `reasoning.effort` that the model knows."""
+
+    async def render(self, turn: Turn) -> Prompt:
+        """Return the prompt. Raises: RequestError for what this model cannot be given."""
+
+    def make_parser(self, turn: Turn, prompt: Prompt) -> Parser: ...
+
+    def remember(
+        self,
+        turn: Turn,
+        prompt: Prompt,
+        *,
+        token_ids: Sequence[int],
+        parser: Parser,
+        items: Sequence[Item],
+    ) -> None:
+        """Remember that this output, complete and read by `parser`, has become `items`: a prompt
+        with them continues this prompt and its output exactly.
+        """
+
+    def constraint(self, turn: Turn) -> Constraint | None:
+        """Return what the output must match so that tool choice, strict tools and text format hold.
+
+        Reasoning stays free; only what follows it is bound. None where nothing is asked for.
+        Raises: RequestError where the format cannot bind what is asked for.
+        """
+
+    def messages(self, token_ids: Sequence[int]) -> list[Json]:
+        """Return prompt or output as the format's own messages, each with its tokens.
+
+        Shape (vLLM's): `{"type": "raw_message_tokens", "message": …, "tokens": [int]}`.
+        """
+
+
+class EngineRequest(Struct, frozen=True, kw_only=True):
+    """A run for the engine. `request_id` is unique among live runs.
+
+    `turn` is what the prompt was rendered from: no engine that samples looks at it; the scripted
+    engine takes tools and schemas from it that a real model would understand from the prompt.
+    """
+
+    request_id: str
+    model: str
+    prompt: Prompt
+    sampling: Sampling
+    detokenize: bool = True
+    priority: int = 0
+    cache_salt: str | None = None
+    trace_headers: Mapping[str, str] = {}
+    turn: Turn
+
+
+class Steps(Protocol):
+    """A run's steps, read once; `aclose` aborts the run if it is not over."""
+
+    def __aiter__(self) -> AsyncIterator[Step]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Generates tokens for prompts."""
+
+    async def start(self) -> None:
+        """Load what is needed. Raises: SettingsError with what to do about it."""
+
+    async def aclose(self) -> None: ...
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The names that the engine serves, the base model first."""
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that prompt and output may have together."""
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """The model's own sampling defaults, as fields of Sampling; may be empty."""
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether prompts may bring images."""
+
+    async def check(self) -> None:
+        """Raises: EngineDead when no request can be served."""
+
+    async def prepare(self, prompt: Prompt) -> Prompt:
+        """Return the prompt as it will run: each image has all the tokens that it takes.
+
+        What has no images comes back as it is. Raises: RequestError for images it cannot take.
+        """
+
+    async def generate(self, request: EngineRequest) -> Steps:
+        """Admit the run and return its steps, the last with `finish` set.
+
+        Leaving the iterator aborts the run in the engine.
+        Raises: here RequestError (a bad constraint, no room) or TooManyRequests; later EngineError.
+        """
+
+
+class ModelTurn(Protocol):
+    """A turn that was admitted: iterate once over lists of deltas, one list an engine step.
+
+    The last delta is a TurnEnd. Raises while iterating: EngineError. Leaving the iterator, or
+    `aclose` before it was begun, aborts the run.
+    """
+
+    def __aiter__(self) -> AsyncGenerator[list[Delta]]: ...
+
+    async def aclose(self) -> None: ...
+
+    def record_items(self, items: Sequence[Item]) -> None:  # noqa: ARG002 - it is a default
+        """Hear which items this turn has become, once it has ended by itself: later prompts may
+        repeat it as it was written. What is no turn of a model has nothing to repeat.
+        """
+        return
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        """Return the turn's input and output in the format's own shape, as far as they exist."""
+
+    def tokens_used(self) -> Sequence[TurnUsage]:
+        """Return the tokens taken so far, for a turn that is left before its end told of them."""
+        return ()
+
+
+class Model(Protocol):
+    """One turn of a model: conversation → deltas."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that clients may ask for."""
+
+    @property
+    def format_name(self) -> str:
+        """The name of its format, for people."""
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether a turn's items may hold images."""
+
+    @property
+    def efforts(self) -> Sequence[str]: ...
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that prompt and output may have together."""
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]: ...
+
+    async def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    async def check(self) -> None:
+        """Raises: EngineDead when no request can be served."""
+
+    async def count(self, turn: Turn) -> int:
+        """Return the turn's input tokens, also when they are too many. Raises: RequestError."""
+
+    async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
+        """Render and admit a turn. Raises: RequestError, TooManyRequests, EngineDead."""

@@ -1,0 +1,55 @@
+"""What an engine is told besides the prompt: sampling and the constraint on its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+
+class Constraint(Struct, frozen=True, kw_only=True):
+    """What the engine's output must match, from the first token on.
+
+    `value` by kind: json_schema a schema (dict); json_object None; regex a pattern; grammar a Lark
+    or EBNF text; choice a list of strings; structural_tag an xgrammar structural tag (dict).
+    `options` are vLLM's switches (`disable_any_whitespace`…).
+    """
+
+    kind: Literal["json_schema", "json_object", "regex", "grammar", "choice", "structural_tag"]
+    value: Any = None
+    options: Mapping[str, Any] = {}
+
+
+class Sampling(Struct, frozen=True, kw_only=True):
+    """None means: the model's own default (its generation config), else the engine's.
+
+    `logprobs`: how many alternatives a token, None for no logprobs at all.
+    `step_tokens`: how many tokens the engine may gather before it gives a step; 1 streams every
+    token. `extra`: fields that the engine adapter passes on by name (`vllm_xargs`,
+    `kv_transfer_params`…).
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = False
+    logit_bias: Mapping[str, float] = {}
+    logprobs: int | None = None
+    constraint: Constraint | None = None
+    step_tokens: int = 1
+    extra: Mapping[str, Any] = {}
+
+
+ALL_AT_ONCE = 1 << 30
+"""As `step_tokens`: nobody watches, so the engine may give everything in one step."""

@@ -1,0 +1,1 @@
+"""The API's other resources: conversations, containers, files, vector stores, keys, webhooks."""

@@ -1,0 +1,135 @@
+"""Conversations as objects of their own, and their items (docs/reference/api.md#conversations)."""
+
+from __future__ import annotations
+
+from antiphon.application.input.items import ReadItems, to_store
+from antiphon.application.ports import Clock, NewId, ResponseStore, StoredItem
+from antiphon.application.resources.quotas import CheckQuota
+from antiphon.application.support.paging import Page, PageQuery
+from antiphon.domain.conversation import Conversation, check_ids
+from antiphon.domain.errors import NotFound
+from antiphon.domain.request import NewConversation, NewItems, NewMetadata
+
+
+class CreateConversation:
+    def __init__(
+        self,
+        store: ResponseStore,
+        read_items: ReadItems,
+        check_quota: CheckQuota,
+        *,
+        new_id: NewId,
+        now: Clock,
+    ) -> None:
+        self._store = store
+        self._read_items = read_items
+        self._check_quota = check_quota
+        self._new_id = new_id
+        self._now = now
+
+    async def __call__(self, tenant: str, request: NewConversation) -> Conversation:
+        """Raises: QuotaExceeded; RequestError that names the item at fault."""
+        await self._check_quota(tenant)
+        entries = await self._read_items(request.items, tenant=tenant, path="items")
+        check_ids((), [each.item for each in entries], "items")
+        conversation = Conversation(
+            id=self._new_id("conv"),
+            created_at=int(self._now()),
+            metadata=request.metadata or {},
+        )
+        items = to_store(entries, self._new_id)
+        await self._store.create_conversation(tenant, conversation, items)
+        return conversation
+
+
+class GetConversation:
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(self, tenant: str, conversation_id: str) -> Conversation:
+        """Raises: NotFound."""
+        return await self._store.conversation(tenant, conversation_id)
+
+
+class UpdateConversation:
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(
+        self, tenant: str, conversation_id: str, request: NewMetadata
+    ) -> Conversation:
+        """Replace the metadata. Raises: NotFound."""
+        metadata = request.metadata or {}
+        return await self._store.update_conversation(tenant, conversation_id, metadata)
+
+
+class DeleteConversation:
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(self, tenant: str, conversation_id: str) -> None:
+        """Raises: NotFound."""
+        await self._store.delete_conversation(tenant, conversation_id)
+
+
+class CreateItems:
+    def __init__(
+        self,
+        store: ResponseStore,
+        read_items: ReadItems,
+        check_quota: CheckQuota,
+        *,
+        new_id: NewId,
+    ) -> None:
+        self._store = store
+        self._read_items = read_items
+        self._check_quota = check_quota
+        self._new_id = new_id
+
+    async def __call__(
+        self, tenant: str, conversation_id: str, request: NewItems
+    ) -> Page[StoredItem]:
+        """Return the items that were added.
+
+        Raises: NotFound, ConversationLocked, QuotaExceeded, RequestError.
+        """
+        await self._check_quota(tenant)
+        entries = await self._read_items(request.items, tenant=tenant, path="items")
+        there = await self._store.conversation_items(tenant, conversation_id)
+        check_ids((item.id for item in there), [each.item for each in entries], "items")
+        items = to_store(entries, self._new_id)
+        await self._store.add_items(tenant, conversation_id, items)
+        return Page(items=items, has_more=False)
+
+
+class ListItems:
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(
+        self, tenant: str, conversation_id: str, page_query: PageQuery
+    ) -> Page[StoredItem]:
+        """Raises: NotFound; RequestError."""
+        return page_query.apply(await self._store.conversation_items(tenant, conversation_id))
+
+
+class GetItem:
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(self, tenant: str, conversation_id: str, item_id: str) -> StoredItem:
+        """Raises: NotFound."""
+        for item in reversed(await self._store.conversation_items(tenant, conversation_id)):
+            if item.id == item_id:
+                return item
+        raise NotFound(f"Item with id {item_id[:100]!r} not found.")
+
+
+class DeleteItem:
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:
+        """Return the conversation that the item was taken out of. Raises: NotFound."""
+        await self._store.remove_item(tenant, conversation_id, item_id)
+        return await self._store.conversation(tenant, conversation_id)

@@ -1,0 +1,399 @@
+"""Vector stores as objects: create, list, look up, change, delete, search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from antiphon.application.ports import (
+    Clock,
+    Embeddings,
+    FileStore,
+    FileToAdd,
+    NewId,
+    VectorStores,
+)
+from antiphon.application.resources.indexing import IndexFiles
+from antiphon.application.support.paging import Page, PageQuery
+from antiphon.application.support.periodic import run_periodically
+from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.file_filters import Filter
+from antiphon.domain.ranking import RankedPassage, rank_passages, weights_of
+from antiphon.domain.vector_stores import (
+    AnyChunking,
+    ChunkSizes,
+    FileBatch,
+    NewFileBatch,
+    NewStoreFile,
+    NewVectorStore,
+    RankingOptions,
+    Status,
+    StoreFile,
+    VectorStore,
+    VectorStoreChanges,
+    expiry_of,
+    sizes_of,
+)
+
+RESULTS = 10
+"""How many passages a search gives that asks for no number."""
+
+CANDIDATES = 50
+"""How many passages of each way of searching are ranked together, at least."""
+
+ACTIVE_S = 60
+"""A use of a vector store is noted when the last noted one is so long ago."""
+
+
+SWEPT_AT_ONCE = 200
+"""Chunks that are erased in one transaction: files that are added wait for no more than that."""
+
+
+class VectorStoreLimits(Struct, frozen=True, kw_only=True):
+    """`stores` is for a tenant, `files` for each vector store."""
+
+    stores: int = 10_000
+    files: int = 10_000
+
+
+class FindVectorStore:
+    """Knows whether a vector store has expired."""
+
+    def __init__(self, stores: VectorStores, *, now: Clock) -> None:
+        self._stores = stores
+        self._now = now
+
+    async def __call__(self, tenant: str, store_id: str) -> VectorStore:
+        """Raises: NotFound."""
+        return self._as_of_now(await self._stores.get(tenant, store_id))
+
+    async def usable(self, tenant: str, store_id: str, path: str) -> VectorStore:
+        """Return a vector store that is used now; `path` is where the request names it.
+
+        Raises: NotFound; RequestError if it has expired.
+        """
+        try:
+            store = await self(tenant, store_id)
+        except NotFound as error:
+            raise NotFound(error.message, param=path) from None
+        if store.status == "expired":
+            raise RequestError(
+                f"Vector store with id {store_id[:100]!r} has expired.",
+                param=path,
+                code="vector_store_expired",
+            )
+        now = int(self._now())
+        if now - store.last_active_at >= ACTIVE_S:
+            expires_at = expiry_of(store.expires_after, now)
+            store = replace(store, last_active_at=now, expires_at=expires_at)
+            await self._stores.touch(tenant, store)
+        return store
+
+    async def list_all(self, tenant: str) -> list[VectorStore]:
+        return [self._as_of_now(each) for each in await self._stores.list_all(tenant)]
+
+    def _as_of_now(self, store: VectorStore) -> VectorStore:
+        if store.expires_at is None or store.expires_at > self._now():
+            return store
+        return replace(store, status="expired")
+
+
+class RequestedFile(Struct, frozen=True, kw_only=True):
+    """A file that is to be in a vector store; `path` is where the request names it."""
+
+    path: str
+    file: NewStoreFile
+    sizes: ChunkSizes
+
+
+def wanted(
+    file_ids: Sequence[str],
+    chunking: AnyChunking | None = None,
+    attributes: dict[str, str | bool | int | float] | None = None,
+) -> list[RequestedFile]:
+    """Return files that are treated alike. Raises: RequestError."""
+    sizes = sizes_of(chunking)
+    return [
+        RequestedFile(
+            path=f"file_ids[{position}]",
+            file=NewStoreFile(file_id=each, attributes=attributes),
+            sizes=sizes,
+        )
+        for position, each in enumerate(file_ids)
+    ]
+
+
+class AddFiles:
+    """Adds files to vector stores, which are indexed later."""
+
+    def __init__(
+        self,
+        stores: VectorStores,
+        files: FileStore,
+        index: IndexFiles,
+        *,
+        limits: VectorStoreLimits,
+        now: Clock,
+    ) -> None:
+        self._stores = stores
+        self._files = files
+        self._index = index
+        self._limits = limits
+        self._now = now
+
+    async def look_up(self, tenant: str, files: Sequence[RequestedFile]) -> list[FileToAdd]:
+        """Return the files as they are added; of one that comes twice, the last. Raises: NotFound,
+        with the place where the request names it."""
+        found = {each.file.file_id: await self._named(tenant, each) for each in files}
+        return list(found.values())
+
+    async def __call__(
+        self,
+        tenant: str,
+        store: VectorStore,
+        files: Sequence[FileToAdd],
+        *,
+        batch: FileBatch | None = None,
+    ) -> None:
+        """Raises: RequestError."""
+        if store.file_counts.total + len(files) > self._limits.files:
+            raise RequestError(
+                f"A vector store may have {self._limits.files} files.",
+                param="file_ids" if len(files) > 1 else "file_id",
+                code="vector_store_full",
+            )
+        await self._stores.add_files(tenant, store.id, files, batch=batch)
+        self._index.wake()
+
+    async def _named(self, tenant: str, wanted: RequestedFile) -> FileToAdd:
+        file_id = wanted.file.file_id
+        try:
+            uploaded = await self._files.get(tenant, file_id)
+        except NotFound:
+            raise NotFound(f"File with id {file_id!r} not found.", param=wanted.path) from None
+        return FileToAdd(
+            id=file_id,
+            filename=uploaded.filename,
+            created_at=int(self._now()),
+            attributes=dict(wanted.file.attributes or {}),
+            sizes=wanted.sizes,
+        )
+
+
+class CreateVectorStore:
+    def __init__(
+        self,
+        stores: VectorStores,
+        add_files: AddFiles,
+        *,
+        limits: VectorStoreLimits,
+        new_id: NewId,
+        now: Clock,
+    ) -> None:
+        self._stores = stores
+        self._add_files = add_files
+        self._limits = limits
+        self._new_id = new_id
+        self._now = now
+
+    async def __call__(self, tenant: str, request: NewVectorStore) -> VectorStore:
+        """Raises: RequestError; NotFound."""
+        files = await self._add_files.look_up(
+            tenant, wanted(request.file_ids or (), request.chunking_strategy)
+        )
+        if len(await self._stores.list_all(tenant)) >= self._limits.stores:
+            raise RequestError(
+                f"There are {self._limits.stores} vector stores, which is all that are kept. "
+                "Delete those that are no longer needed.",
+                code="vector_store_quota_exceeded",
+            )
+        now = int(self._now())
+        store = VectorStore(
+            id=self._new_id("vs"),
+            created_at=now,
+            name=request.name or "",
+            description=request.description,
+            expires_after=request.expires_after,
+            expires_at=expiry_of(request.expires_after, now),
+            last_active_at=now,
+            metadata=request.metadata or {},
+        )
+        await self._stores.create(tenant, store)
+        if files:
+            await self._add_files(tenant, store, files)
+        return await self._stores.get(tenant, store.id)
+
+
+class ListVectorStores:
+    def __init__(self, find: FindVectorStore) -> None:
+        self._find = find
+
+    async def __call__(self, tenant: str, page_query: PageQuery) -> Page[VectorStore]:
+        """Raises: RequestError."""
+        return page_query.apply(await self._find.list_all(tenant))
+
+
+class UpdateVectorStore:
+    def __init__(self, stores: VectorStores, find: FindVectorStore) -> None:
+        self._stores = stores
+        self._find = find
+
+    async def __call__(
+        self, tenant: str, store_id: str, changes: VectorStoreChanges
+    ) -> VectorStore:
+        """Raises: NotFound; RequestError."""
+        store = await self._find.usable(tenant, store_id, "vector_store_id")
+        if changes.name is not UNSET:
+            store = replace(store, name=changes.name or "")
+        if changes.metadata is not UNSET:
+            store = replace(store, metadata=changes.metadata or {})
+        if changes.expires_after is not UNSET:
+            after = changes.expires_after or None
+            expires_at = expiry_of(after, store.last_active_at)
+            store = replace(store, expires_after=after, expires_at=expires_at)
+        await self._stores.update(tenant, store)
+        return await self._find(tenant, store_id)
+
+
+class DeleteVectorStore:
+    def __init__(self, stores: VectorStores) -> None:
+        self._stores = stores
+
+    async def __call__(self, tenant: str, store_id: str) -> None:
+        """Its files stay what they were: uploaded. Raises: NotFound."""
+        await self._stores.delete(tenant, store_id)
+
+
+class SearchVectorStores:
+    """Searches by words and, where there are embeddings, by meaning (docs/decisions/0051)."""
+
+    def __init__(self, stores: VectorStores, embeddings: Embeddings | None) -> None:
+        self._stores = stores
+        self._embeddings = embeddings
+
+    async def __call__(
+        self,
+        tenant: str,
+        store_ids: Sequence[str],
+        queries: Sequence[str],
+        *,
+        fits: Filter | None = None,
+        options: RankingOptions | None = None,
+        most: int = RESULTS,
+    ) -> list[RankedPassage]:
+        """Return the best passages for any of the queries. Raises: EmbeddingsError, StoreError."""
+        weights = weights_of(options, has_embeddings=self._embeddings is not None)
+        vectors = None
+        if self._embeddings is not None and weights.embedding_weight:
+            vectors = await self._embeddings.embed(queries)
+        found = [
+            await self._stores.search(
+                tenant,
+                store_ids,
+                words=query if weights.text_weight else "",
+                vectors=None if vectors is None else replace(vectors, each=[vectors.each[at]]),
+                fits=fits,
+                most=max(most, CANDIDATES),
+            )
+            for at, query in enumerate(queries)
+        ]
+        threshold = (options.score_threshold if options else None) or 0.0
+        return rank_passages(found, weights, most=most, threshold=threshold)
+
+
+class CreateStoreFile:
+    def __init__(self, stores: VectorStores, find: FindVectorStore, add_files: AddFiles) -> None:
+        self._stores = stores
+        self._find = find
+        self._add_files = add_files
+
+    async def __call__(self, tenant: str, store_id: str, request: NewStoreFile) -> StoreFile:
+        """Raises: NotFound; RequestError."""
+        store = await self._find.usable(tenant, store_id, "vector_store_id")
+        sizes = sizes_of(request.chunking_strategy)
+        file = RequestedFile(path="file_id", file=request, sizes=sizes)
+        await self._add_files(tenant, store, await self._add_files.look_up(tenant, [file]))
+        return await self._stores.file(tenant, store_id, request.file_id)
+
+
+class CreateFileBatch:
+    def __init__(
+        self,
+        stores: VectorStores,
+        find: FindVectorStore,
+        add_files: AddFiles,
+        *,
+        new_id: NewId,
+        now: Clock,
+    ) -> None:
+        self._stores = stores
+        self._find = find
+        self._add_files = add_files
+        self._new_id = new_id
+        self._now = now
+
+    async def __call__(self, tenant: str, store_id: str, request: NewFileBatch) -> FileBatch:
+        """Raises: NotFound; RequestError."""
+        store = await self._find.usable(tenant, store_id, "vector_store_id")
+        files = await self._add_files.look_up(tenant, _wanted_in(request))
+        batch = FileBatch(
+            id=self._new_id("vsfb"), created_at=int(self._now()), vector_store_id=store.id
+        )
+        await self._add_files(tenant, store, files, batch=batch)
+        return await self._stores.batch(tenant, store_id, batch.id)
+
+
+def _wanted_in(request: NewFileBatch) -> list[RequestedFile]:
+    if (request.file_ids is None) == (request.files is None):
+        raise RequestError(
+            "Send one of 'file_ids' and 'files'.",
+            param="files" if request.files else "file_ids",
+            code="mutually_exclusive_parameters" if request.files else "missing_required_parameter",
+        )
+    if request.files is None:
+        return wanted(request.file_ids or (), request.chunking_strategy, request.attributes)
+    return [
+        RequestedFile(
+            path=f"files[{position}].file_id",
+            file=each,
+            sizes=sizes_of(each.chunking_strategy, f"files[{position}].chunking_strategy"),
+        )
+        for position, each in enumerate(request.files)
+    ]
+
+
+class ListStoreFiles:
+    def __init__(self, stores: VectorStores) -> None:
+        self._stores = stores
+
+    async def __call__(
+        self,
+        tenant: str,
+        store_id: str,
+        page_query: PageQuery,
+        *,
+        status: Status | None = None,
+        batch_id: str | None = None,
+    ) -> Page[StoreFile]:
+        """Raises: NotFound; RequestError."""
+        files = await self._stores.files(tenant, store_id, batch_id=batch_id)
+        return page_query.apply([each for each in files if status in (None, each.status)])
+
+
+class SweepVectorStores:
+    """Erases what was removed and what has expired, a little at a time."""
+
+    def __init__(self, stores: VectorStores, *, now: Clock) -> None:
+        self._stores = stores
+        self._now = now
+
+    async def __call__(self) -> None:
+        """Raises: StoreError."""
+        while await self._stores.sweep(self._now(), limit=SWEPT_AT_ONCE):
+            pass
+
+    async def run_every(self, seconds: float) -> None:
+        """Sweep about every so many seconds, until cancelled."""
+        await run_periodically("what was removed stays in vector stores", self, every_s=seconds)

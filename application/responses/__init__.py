@@ -1,0 +1,1 @@
+"""What `/v1/responses` does: create, follow, get, list, cancel, delete, compact, count tokens."""

@@ -1,0 +1,95 @@
+"""Compact a conversation on request: a run with a compaction_trigger, shown as a new window of
+input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from antiphon.application.ports import NewId
+from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.start import AcceptedResponse
+from antiphon.domain.conversation import Entry, entry, raw_items, to_resource
+from antiphon.domain.errors import RequestError
+from antiphon.domain.items import AnyItem, CompactionTrigger, Message
+from antiphon.domain.request import CreateResponse
+from antiphon.domain.response import Response
+from antiphon.domain.usage import Usage
+
+TRIGGER = entry(CompactionTrigger()).raw
+
+
+class CompactedWindow(Struct, frozen=True, kw_only=True):
+    """What stands for the conversation from now on: all user messages, then the compaction."""
+
+    id: str
+    object: str = "response.compaction"
+    created_at: int
+    output: tuple[Raw | AnyItem, ...]
+    usage: Usage | None
+
+
+class Compaction(Struct, frozen=True, kw_only=True):
+    """A compaction that runs; `window` makes the answer of its last state."""
+
+    created: AcceptedResponse
+    new_id: NewId
+
+    def window(self, response: Response) -> CompactedWindow:
+        turn = self.created.turn
+        told = _user_messages((*turn.history, *turn.added), self.new_id)
+        return CompactedWindow(
+            id=response.id,
+            created_at=response.created_at,
+            output=(*told, *response.output),
+            usage=response.usage,
+        )
+
+
+class CompactConversation:
+    """`POST /v1/responses/compact` (docs/reference/api.md#compaction); nothing is stored."""
+
+    def __init__(self, create: CreateResponseService, *, new_id: NewId) -> None:
+        self._create = create
+        self._new_id = new_id
+
+    async def __call__(
+        self,
+        request: CreateResponse,
+        *,
+        tenant: str,
+        trace_headers: Mapping[str, str] | None = None,
+        strict: bool = False,
+    ) -> Compaction:
+        """Start the run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
+        if request.conversation is not None:
+            raise RequestError(
+                "Unsupported parameter: 'conversation'. Send its items as 'input'.",
+                param="conversation",
+                code="unsupported_parameter",
+            )
+        items = (*raw_items(request.input), TRIGGER)
+        triggered = replace(
+            request,
+            input=items,
+            store=False,
+            background=None,
+            stream=None,
+            # Either would warm up instead, and answer with a window that lacks the compaction.
+            generate=None,
+            prompt_cache_options=None,
+        )
+        created = await self._create(
+            triggered, tenant=tenant, trace_headers=trace_headers, strict=strict
+        )
+        return Compaction(created=created, new_id=self._new_id)
+
+
+def _user_messages(entries: Sequence[Entry], new_id: NewId) -> list[Raw]:
+    return [
+        to_resource(each, new_id)[1]
+        for each in entries
+        if isinstance(each.item, Message) and each.item.role == "user"
+    ]

@@ -1,0 +1,87 @@
+"""Create a response: check the request, claim its conversation, prepare the response, start it.
+
+Whatever can be answered with a status code is raised here, before anything is written to the
+client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from antiphon.application.input.history import Remembered
+from antiphon.application.input.prompt_templates import ExpandPrompt
+from antiphon.application.ports import (
+    NewId,
+)
+from antiphon.application.resources.conversation_claim import ClaimConversation
+from antiphon.application.resources.quotas import CheckQuota
+from antiphon.application.responses.prepare import PrepareResponse
+from antiphon.application.responses.start import AcceptedResponse, StartResponse
+from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.domain.checks import check_request
+from antiphon.domain.request import CreateResponse
+
+
+class CreateResponseService:
+    """`POST /v1/responses`, streamed or not: both read the log of the same run."""
+
+    def __init__(
+        self,
+        expand_prompt: ExpandPrompt,
+        check_quota: CheckQuota,
+        claim_conversation: ClaimConversation,
+        prepare: PrepareResponse,
+        start: StartResponse,
+        runs: ActiveRuns,
+        *,
+        new_id: NewId,
+    ) -> None:
+        self._expand_prompt = expand_prompt
+        self._check_quota = check_quota
+        self._claim_conversation = claim_conversation
+        self._prepare = prepare
+        self._start = start
+        self._runs = runs
+        self._new_id = new_id
+
+    async def __call__(
+        self,
+        request: CreateResponse,
+        *,
+        tenant: str,
+        body: bytes | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        remembered: Remembered | None = None,
+        response_id: str | None = None,
+        key: str | None = None,
+        strict: bool = False,
+    ) -> AcceptedResponse:
+        """Start a run, or queue it.
+
+        `body` is the request as it arrived: without it, only this server can start the run.
+        `remembered` holds the unstored responses that the caller keeps. `response_id` is a fresh
+        id by default. `key` is the Idempotency-Key of a stored response: other requests will ask
+        for that response, so it continues when its client leaves, like a background response.
+        `strict` refuses what would have no effect.
+
+        Raises: RequestError, TooManyRequests, QueueFull, QuotaExceeded, ServerShuttingDown,
+        EngineDead, StoreError.
+        """
+        self._runs.check_open()
+        request = await self._expand_prompt(request)
+        check_request(request)
+        if request.store is not False or request.conversation_id is not None:
+            await self._check_quota(tenant, responses=int(request.store is not False))
+        response_id = response_id or self._new_id("resp")
+        async with self._claim_conversation(request, tenant=tenant, response_id=response_id):
+            prepared = await self._prepare(
+                request,
+                response_id,
+                tenant=tenant,
+                body=body,
+                trace_headers=trace_headers,
+                remembered=remembered,
+                key=key,
+                strict=strict,
+            )
+            return await self._start(prepared)

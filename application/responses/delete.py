@@ -1,0 +1,22 @@
+"""Delete a response; one that runs is stopped first."""
+
+from __future__ import annotations
+
+from antiphon.application.ports import EventLog, ResponseStore
+from antiphon.application.runs.stop import StopRun
+from antiphon.domain.response import TERMINAL
+
+
+class DeleteResponse:
+    def __init__(self, store: ResponseStore, log: EventLog, stop_run: StopRun) -> None:
+        self._store = store
+        self._log = log
+        self._stop_run = stop_run
+
+    async def __call__(self, tenant: str, response_id: str) -> None:
+        """Stop the response if it runs, then forget it. Raises: NotFound."""
+        response = await self._store.get(tenant, response_id)  # whose it is comes first
+        if response.status not in TERMINAL:
+            await self._stop_run(tenant, response_id)
+        await self._store.delete(tenant, response_id)
+        await self._log.drop(response_id)

@@ -1,0 +1,34 @@
+"""Read the events of a response: from the start or after a number, live or after the fact."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from antiphon.application.ports import EventBatches, EventLog, Store
+from antiphon.application.runs.stored_events import FollowedEvents, StoredEvents
+from antiphon.domain.errors import NotFound, RequestError
+
+
+class FollowResponse:
+    """Any number of readers, at any time, see the same events under the same numbers.
+
+    The log of this process is read where it has one, else what the store has.
+    """
+
+    def __init__(self, log: EventLog, store: Store) -> None:
+        self._log = log
+        self._store = store
+
+    async def __call__(self, tenant: str, response_id: str, *, after: int = -1) -> EventBatches:
+        """Return the events above `after`. Raises: NotFound; RequestError if the log is gone."""
+        await self._store.get(tenant, response_id)
+        with suppress(NotFound):
+            local = await self._log.open(response_id, after=after)
+            return FollowedEvents(local, self._store, tenant, response_id, after=after)
+        with suppress(NotFound):
+            return await StoredEvents.open(self._store, tenant, response_id, after=after)
+        raise RequestError(
+            "This response can no longer be streamed; retrieve it without 'stream'.",
+            param="stream",
+            code="invalid_request_error",
+        )

@@ -1,0 +1,34 @@
+"""Return a stored response."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from antiphon.application.ports import Store
+from antiphon.domain.errors import NotFound
+from antiphon.domain.response import Response
+
+QUEUED_EVENTS = 2
+"""`created` and `queued`: what follows them in a log says that the run was begun."""
+
+
+class GetResponse:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def __call__(self, tenant: str, response_id: str) -> Response:
+        """Raises: NotFound."""
+        response = await self._store.get(tenant, response_id)
+        if response.status == "queued" and await self._has_begun(tenant, response_id):
+            return replace(response, status="in_progress")
+        return response
+
+    async def _has_begun(self, tenant: str, response_id: str) -> bool:
+        # The stored state is written twice, at first and at the end; what is between is in the log.
+        try:
+            logged = await self._store.events(
+                tenant, response_id, after=QUEUED_EVENTS - 1, limit_bytes=1
+            )
+        except NotFound:
+            return False
+        return bool(logged.chunks)

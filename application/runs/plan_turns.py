@@ -1,0 +1,95 @@
+"""Which turns a request's response needs: decided before the first of them is admitted."""
+
+from __future__ import annotations
+
+from antiphon.application.input.show_items import ShowItems
+from antiphon.application.ports import Model, Seal, ToolServers
+from antiphon.application.runs.prepare_turn import PreparedTurn
+from antiphon.application.runs.turns import Plan, Turns
+from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
+from antiphon.domain import mcp
+from antiphon.domain.compaction import kept
+from antiphon.domain.errors import RequestError
+from antiphon.domain.items import CompactionTrigger
+from antiphon.domain.offers import mcp_servers_of
+from antiphon.domain.request import CreateResponse
+
+COMPACTED_AT = 0.8
+"""Part of the context from which on a conversation is compacted, where the request says none."""
+
+
+class PlanTurns:
+    """Makes the turns of a prepared request; none of them is admitted yet."""
+
+    def __init__(
+        self,
+        show_items: ShowItems,
+        seal: Seal,
+        tool_servers: ToolServers | None = None,
+        *,
+        budgets: Budgets = DEFAULT_BUDGETS,
+    ) -> None:
+        self._show_items = show_items
+        self._seal = seal
+        self._tool_servers = tool_servers
+        self._budgets = budgets
+
+    async def __call__(
+        self, request: CreateResponse, prepared: PreparedTurn, *, tenant: str, response_id: str
+    ) -> Turns:
+        """Raises: RequestError."""
+        plan = await plan_of(request, prepared, tenant=tenant)
+        return Turns(
+            plan,
+            self._show_items,
+            self._seal,
+            self._tool_servers,
+            self._budgets,
+            response_id=response_id,
+        )
+
+
+async def plan_of(request: CreateResponse, prepared: PreparedTurn, *, tenant: str) -> Plan:
+    """Return the plan. Raises: RequestError."""
+    warms_up = request.is_prewarm
+    triggered = bool(prepared.added) and isinstance(prepared.added[-1].item, CompactionTrigger)
+    if triggered and not prepared.turn.items:
+        raise RequestError("There is no conversation to compact.", param="input")
+    servers = mcp_servers_of(prepared.offered)
+    labels = dict.fromkeys(server.server_label for server in servers)
+    return Plan(
+        tenant=tenant,
+        model=prepared.model,
+        offered=prepared.offered,
+        turn=prepared.turn,
+        compacts=not warms_up and (triggered or await _is_too_long(request, prepared)),
+        answers=not triggered,
+        warms_up=warms_up,
+        summary=_summary(request),
+        servers=servers,
+        unlisted=[
+            label for label in labels if mcp.listed_tools(label, prepared.conversation) is None
+        ],
+        approved_calls=prepared.approved_calls,
+        max_calls=request.max_tool_calls,
+        hosted=prepared.hosted,
+    )
+
+
+async def _is_too_long(request: CreateResponse, prepared: PreparedTurn) -> bool:
+    turn = prepared.turn
+    if not request.context_management or len(kept(turn.items)) == len(turn.items):
+        return False  # not asked for, or nothing would be gained
+    asked = request.context_management[0].compact_threshold
+    return await prepared.model.count(turn) > (asked or _limit(prepared.model))
+
+
+def _limit(model: Model) -> int:
+    return int(model.context_length * COMPACTED_AT)
+
+
+def _summary(request: CreateResponse) -> str | None:
+    asked = request.reasoning
+    if asked is None or request.include_reasoning is False:
+        return None
+    return asked.summary or asked.generate_summary

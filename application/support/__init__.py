@@ -1,0 +1,1 @@
+"""What services share: retry, compensation, periodic tasks, threads, paging."""

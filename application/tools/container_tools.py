@@ -1,0 +1,52 @@
+"""The tools that work in a container: the code interpreter and the shell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from antiphon.application.ports import NewId
+from antiphon.application.tools.calls import ToolCaller
+from antiphon.application.tools.code_interpreter import CodeInterpreterCaller
+from antiphon.application.tools.hosted import ToolProvider
+from antiphon.application.tools.response_container import FindResponseContainer
+from antiphon.application.tools.shell import ShellCaller
+from antiphon.domain import items as i
+from antiphon.domain.offers import RequestTool, ToolDefinition
+from antiphon.domain.tools import CONTAINER, PYTHON, CodeInterpreter, Shell
+
+
+class CodeTools(Struct, frozen=True, kw_only=True):
+    """Which of them the operator allows."""
+
+    code_interpreter: bool = False
+    shell: bool = False
+
+
+class ContainerToolProvider(ToolProvider):
+    """Gives each response what runs its code and its commands."""
+
+    def __init__(
+        self, find_response_container: FindResponseContainer, allowed: CodeTools, new_id: NewId
+    ) -> None:
+        self._find_workplace = find_response_container
+        self._allowed = allowed
+        self._new_id = new_id
+
+    def handles(self, tool: RequestTool) -> bool:
+        if isinstance(tool, Shell):
+            return self._allowed.shell and not tool.is_local
+        return self._allowed.code_interpreter and isinstance(tool, CodeInterpreter)
+
+    async def callers(
+        self, asked: Sequence[ToolDefinition], conversation: Sequence[i.Item], *, tenant: str
+    ) -> Mapping[str, ToolCaller]:
+        latest = {type(each.tool): each for each in asked}
+        workplace = await self._find_workplace(list(latest.values()), conversation, tenant=tenant)
+        callers: dict[str, ToolCaller] = {}
+        if CodeInterpreter in latest:
+            callers[PYTHON] = CodeInterpreterCaller(workplace)
+        if Shell in latest:
+            callers[CONTAINER] = ShellCaller(workplace, self._new_id)
+        return callers

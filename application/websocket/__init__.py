@@ -1,0 +1,1 @@
+"""WebSocket mode: lanes, steering, continuations."""

@@ -1,0 +1,82 @@
+"""The limit: a bare ASGI app that sends recorded frames, and does nothing else for them.
+
+No server can spend less on a stream of these bytes: there is no engine, no parser, no JSON and no
+framework here, only one `send` an event, and a turn of the event loop before each delta, as an
+engine that makes one token a step would give.
+
+    REPLAY_BODY=frames.sse uvicorn benchmarks.baseline:app --loop uvloop --http httptools
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+Ports = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Ports]]
+Send = Callable[[Ports], Awaitable[None]]
+
+BODY = Path(os.environ["REPLAY_BODY"]).read_bytes()
+FRAMES = [frame + b"\n\n" for frame in BODY.split(b"\n\n") if frame]
+IS_DELTA = [b".delta\n" in frame for frame in FRAMES]
+
+
+def _final_response() -> bytes:
+    """Return the JSON of the response, as the event that ends the run has it."""
+    ends = (b"event: response.completed", b"event: response.incomplete")
+    frame = next(each for each in FRAMES if each.startswith(ends))
+    response = json.loads(frame.partition(b"data: ")[2])["response"]
+    return json.dumps(response, separators=(",", ":")).encode()
+
+
+RESPONSE = _final_response()
+STREAM_START = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", b"text/event-stream; charset=utf-8")],
+}
+JSON_START = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(RESPONSE)).encode()),
+    ],
+}
+
+
+async def app(scope: Ports, receive: Receive, send: Send) -> None:
+    if scope["type"] == "lifespan":
+        await _live(receive, send)
+        return
+    wants_stream = b'"stream": true' in await _body(receive)
+    if not wants_stream:
+        await send(JSON_START)
+        await send({"type": "http.response.body", "body": RESPONSE})
+        return
+    await send(STREAM_START)
+    for frame, is_delta in zip(FRAMES, IS_DELTA, strict=True):
+        if is_delta:
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": frame, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    for phase in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{phase}.complete"})
+
+
+async def _body(receive: Receive) -> bytes:
+    parts = []
+    more = True
+    while more:
+        event = await receive()
+        parts.append(event.get("body", b""))
+        more = event.get("more_body", False)
+    return b"".join(parts)

@@ -1,0 +1,122 @@
+"""Servers as processes of their own, and what Linux says they spent."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 15.0
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_PROC = Path("/proc")
+
+
+class StartFailed(Exception):
+    """A server did not come up; the text ends with what it logged."""
+
+
+class Server:
+    """A running server and its children."""
+
+    def __init__(self, pid: int, port: int) -> None:
+        self._pid = pid
+        self.port = port
+
+    def cpu_s(self) -> float:
+        """Return the seconds that the process tree spent so far, user and system."""
+        ticks = 0
+        for pid in self._tree():
+            user, system = _stat(pid)[11:13]
+            ticks += int(user) + int(system)
+        return ticks / _TICKS_A_SECOND
+
+    def peak_rss_mb(self) -> float:
+        """Return the most memory that the process tree held at once, at the most."""
+        total_kb = 0
+        for pid in self._tree():
+            status = (_PROC / str(pid) / "status").read_text()
+            if peak := re.search(r"VmHWM:\s+(\d+) kB", status):
+                total_kb += int(peak[1])
+        return total_kb * 1024 / 1e6
+
+    def _tree(self) -> list[int]:
+        children: dict[int, list[int]] = {}
+        for entry in _PROC.iterdir():
+            if entry.name.isdigit() and (stat := _stat(int(entry.name))):
+                children.setdefault(int(stat[1]), []).append(int(entry.name))
+        found, to_visit = [], [self._pid]
+        while to_visit:
+            pid = to_visit.pop()
+            found.append(pid)
+            to_visit += children.get(pid, [])
+        return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; none when the process is gone."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    # The name before them is in parentheses and may itself contain spaces and parentheses.
+    return text[text.rindex(")") + 2 :].split()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def run_server(
+    command: Sequence[str], *, port: int, folder: Path, variables: Mapping[str, str]
+) -> Iterator[Server]:
+    """Run a server until the block is left; it is up when it answers HTTP. Raises: StartFailed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    logged = folder / "server.log"
+    with logged.open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env=dict(variables), stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            _await_answer(process, port, logged)
+            yield Server(process.pid, port)
+        finally:
+            _stop(process)
+
+
+def _await_answer(process: subprocess.Popen[bytes], port: int, logged: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if _answers(port):
+            return
+        time.sleep(0.05)
+    tail = logged.read_text(errors="replace")[-2000:]
+    raise StartFailed(f"{process.args!r} did not come up; it logged:\n{tail}")
+
+
+def _answers(port: int) -> bool:
+    # An open port is not enough: a server may listen before it has started what it serves.
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as probe:
+            probe.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            return probe.recv(5) == b"HTTP/"
+    except OSError:
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(STOP_LIMIT_S)

@@ -1,0 +1,150 @@
+"""The one normal form of `tool_choice` (docs/reference/api.md#tool-choice)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.domain import mcp
+from antiphon.domain import tools as t
+from antiphon.domain.errors import RequestError
+from antiphon.domain.json import Json
+
+TOOL_SEARCH_KINDS = ("tool_search", "server_tool_search")
+COMPUTERS = ("computer", "computer_use_preview")
+
+CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
+    "function": ("function",),
+    "custom": ("custom",),
+    "shell": ("shell", t.CONTAINER),
+    "local_shell": ("local_shell",),
+    "apply_patch": ("apply_patch",),
+    "computer": COMPUTERS,
+    "computer_use": COMPUTERS,
+    "computer_use_preview": COMPUTERS,
+    "tool_search": TOOL_SEARCH_KINDS,
+    "mcp": t.MCP_KINDS,
+    "code_interpreter": (t.PYTHON,),
+    **dict.fromkeys(t.WEB_SEARCHES, t.WEB_KINDS),
+    "file_search": (t.FILE_SEARCH,),
+}
+"""The kinds of tools that a tool_choice of a type may mean."""
+
+SERVER_RUN_CHOICES = frozenset(
+    {
+        "image_generation",
+        "programmatic_tool_calling",
+    }
+)
+"""tool_choice objects that force a tool that only the server could run."""
+
+
+def parse_tool_choice(
+    value: str | Json | None,
+    specs: Sequence[t.ToolSpec],
+    labels: frozenset[str] = frozenset(),
+) -> t.ToolChoice:
+    """Return tool_choice in its normal form. Raises: RequestError with param tool_choice.
+
+    `labels` are those of MCP servers, whose tools need not be known yet.
+    """
+    if value is None or value == "auto":
+        return t.ToolChoice()
+    if value == "none":
+        return t.ToolChoice(mode="none")
+    if value == "required":
+        return t.ToolChoice(mode="required")
+    if isinstance(value, str):
+        raise invalid_tool_choice(f"{value!r} is none of 'auto', 'none', 'required'")
+    kind = value.get("type")
+    if kind == "allowed_tools":
+        return _allowed(value, specs, labels)
+    if isinstance(kind, str) and kind in CHOSEN_KINDS:
+        names = _chosen(kind, value, specs, specs, labels)
+        return t.ToolChoice(mode="required", names=names) if names else t.ToolChoice()
+    if isinstance(kind, str) and kind in SERVER_RUN_CHOICES:
+        raise invalid_tool_choice(f"this server runs no tool of type {kind!r}")
+    raise invalid_tool_choice(f"unknown type {kind!r}")
+
+
+def _allowed(value: Json, specs: Sequence[t.ToolSpec], labels: frozenset[str]) -> t.ToolChoice:
+    mode, entries = value.get("mode", "auto"), value.get("tools")
+    if mode not in ("auto", "required"):
+        raise invalid_tool_choice(f"mode {mode!r} is none of 'auto', 'required'")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise invalid_tool_choice("'tools' must be a list of tools")
+    called = _by_name(specs)
+    unnamed = [spec for spec in specs if spec.kind not in t.NAMED_KINDS]  # one of a kind
+    names: set[str] = set()
+    for entry in entries:
+        kind = entry.get("type")
+        if isinstance(kind, str) and kind in CHOSEN_KINDS:
+            named = called.get(str(entry.get("name")), ())
+            names |= _chosen(kind, entry, named, unnamed, labels)
+    if mode == "required" and not names and labels:
+        mode = "auto"
+    if mode == "required" and not names:
+        raise invalid_tool_choice("'required' needs at least one allowed tool")
+    return t.ToolChoice(mode=mode, names=frozenset(names))
+
+
+def _by_name(specs: Sequence[t.ToolSpec]) -> Mapping[str, Sequence[t.ToolSpec]]:
+    """Return the specs by each name that may mean them: a choice may list thousands."""
+    found: dict[str, list[t.ToolSpec]] = {}
+    for spec in specs:
+        for name in {spec.client_name, spec.name, _joined(spec)} - {None}:
+            found.setdefault(str(name), []).append(spec)
+    return found
+
+
+def _chosen(
+    kind: str,
+    value: Json,
+    called: Sequence[t.ToolSpec],
+    specs: Sequence[t.ToolSpec],
+    labels: frozenset[str],
+) -> frozenset[str]:
+    """Return the names of the tools that are meant; none of a server that lists no such tool.
+
+    `called` are those of the value's name.
+    """
+    label = value.get("server_label")
+    if kind == "mcp" and isinstance(label, str) and label in labels:
+        return _of_server(value, specs)
+    name, namespace = value.get("name"), value.get("namespace")
+    is_named = kind in t.NAMED_KINDS
+    if is_named and not isinstance(name, str):
+        raise invalid_tool_choice(f"a tool of type {kind!r} needs a name")
+    found = frozenset(
+        spec.name
+        for spec in (called if is_named else specs)
+        if spec.kind in CHOSEN_KINDS[kind]
+        and (not is_named or _is_called(spec, str(name), namespace))
+    )
+    if not found:
+        which = f" called {name!r}" if is_named else ""
+        raise invalid_tool_choice(f"there is no {kind} tool{which} in 'tools' that can be called")
+    return found
+
+
+def _of_server(value: Json, specs: Sequence[t.ToolSpec]) -> frozenset[str]:
+    label, name = value["server_label"], value.get("name")
+    return frozenset(
+        spec.name
+        for spec in specs
+        if mcp.is_mcp_tool(spec) and spec.namespace == label and name in (None, spec.client_name)
+    )
+
+
+def _is_called(spec: t.ToolSpec, name: str, namespace: Any) -> bool:
+    # By both names, or by the two in one, as vLLM has it; also where that is too long for a model.
+    is_both = (spec.namespace, spec.client_name) == (namespace, name)
+    return is_both or name in (spec.name, _joined(spec))
+
+
+def _joined(spec: t.ToolSpec) -> str | None:
+    return f"{spec.namespace}{t.NAMESPACE_MARK}{spec.client_name}" if spec.namespace else None
+
+
+def invalid_tool_choice(why: str) -> RequestError:
+    return RequestError(f"Invalid 'tool_choice': {why}.", param="tool_choice", code="invalid_value")

@@ -1,0 +1,59 @@
+"""Lists of items, in pages, and what may be included in them
+(docs/reference/api.md#lists, #include)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, get_args
+
+from litestar.params import FromQuery, QueryParameter
+
+from antiphon.application.ports import StoredItem
+from antiphon.application.support.paging import L, Page
+from antiphon.domain.errors import RequestError
+from antiphon.domain.include_filter import IncludeFilter
+from antiphon.domain.request import INCLUDABLE
+
+INCLUDE_VALUES = frozenset(get_args(INCLUDABLE))
+
+Include = Annotated[list[str] | None, QueryParameter(name="include[]", required=False)]
+IncludePlain = Annotated[list[str] | None, QueryParameter(name="include", required=False)]
+After = FromQuery[str | None]
+Before = FromQuery[str | None]
+Limit = Annotated[int, QueryParameter(ge=1, le=100)]
+Order = FromQuery[Literal["asc", "desc"]]
+
+
+def as_objects(page: Page[L]) -> dict[str, Any]:
+    """Return a page of objects that are shown as they are."""
+    return {
+        "object": "list",
+        "data": page.items,
+        "first_id": page.items[0].id if page.items else None,
+        "last_id": page.items[-1].id if page.items else None,
+        "has_more": page.has_more,
+    }
+
+
+def as_list(page: Page[StoredItem], view: IncludeFilter) -> dict[str, Any]:
+    """Return the page as the API shows it to who has this view."""
+    return {
+        "object": "list",
+        "data": [view.raw(item.raw) for item in page.items],
+        "first_id": page.items[0].id if page.items else None,
+        "last_id": page.items[-1].id if page.items else None,
+        "has_more": page.has_more,
+    }
+
+
+def view_of(*given: list[str] | None, seal: Callable[[str], str]) -> IncludeFilter:
+    """Return what a reader sees who asked to `include` these. Raises: RequestError."""
+    values = [value for each in given for text in each or () for value in text.split(",")]
+    for position, value in enumerate(values):
+        if value not in INCLUDE_VALUES:
+            raise RequestError(
+                f"Invalid value: {value[:100]!r} cannot be included.",
+                param=f"include[{position}]",
+                code="invalid_value",
+            )
+    return IncludeFilter(values, seal=seal)

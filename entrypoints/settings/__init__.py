@@ -1,0 +1,20 @@
+"""Settings: the schema, the table that is drawn from it, and the sources that fill it."""
+
+from antiphon.entrypoints.settings.schema import SCRIPTED_MODELS, Settings, without_password
+from antiphon.entrypoints.settings.sections import McpServer, WebSearch
+from antiphon.entrypoints.settings.sources import CONFIG_VARIABLE, DEFAULT_FILE, find_file, load
+from antiphon.entrypoints.settings.table import SETTINGS, Setting
+
+__all__ = [
+    "CONFIG_VARIABLE",
+    "DEFAULT_FILE",
+    "SCRIPTED_MODELS",
+    "SETTINGS",
+    "McpServer",
+    "Setting",
+    "Settings",
+    "WebSearch",
+    "find_file",
+    "load",
+    "without_password",
+]

@@ -1,0 +1,44 @@
+"""Where the code of models runs."""
+
+from __future__ import annotations
+
+from antiphon.adapters.ids import new_id
+from antiphon.application.ports import (
+    Sandboxes,
+)
+from antiphon.application.resources.containers import (
+    ContainerLimits,
+)
+from antiphon.entrypoints.settings import Settings
+
+
+def sandboxes(settings: Settings) -> Sandboxes | None:
+    """Return what runs the code of models, None where it is not asked for."""
+    if not settings.code_interpreter and not settings.shell:
+        return None
+    from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits
+    from antiphon.adapters.sandboxes.bwrap_command import Limits
+
+    code = settings.code
+    return BubblewrapSandboxes(
+        python=code.python,
+        new_id=new_id,
+        limits=Limits(
+            commands=settings.shell,
+            memory_bytes=code.memory_mb * 1024**2,
+            disk_bytes=code.disk_mb * 1024**2,
+            cpu_s=code.cpu_s,
+        ),
+        pool_limits=PoolLimits(per_tenant=code.per_tenant, all=code.most, idle_s=code.idle_s),
+        timeout_s=code.timeout_s,
+        cgroup=code.cgroup,
+    )
+
+
+def container_limits(settings: Settings) -> ContainerLimits:
+    code = settings.code
+    return ContainerLimits(
+        memory_bytes=code.memory_mb * 1024**2,
+        disk_bytes=code.disk_mb * 1024**2,
+        idle_s=code.idle_s,
+    )

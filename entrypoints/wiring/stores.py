@@ -1,0 +1,75 @@
+"""Which store keeps what, and which keys and prompt templates there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from antiphon.adapters.keys.file import KeysFile
+from antiphon.application.ports import (
+    KeyStore,
+    PromptTemplates,
+    Store,
+)
+from antiphon.application.resources.keys import FindTenant
+from antiphon.entrypoints.own_classes import instance_of
+from antiphon.entrypoints.settings import Settings
+
+
+def sqlite_store(settings: Settings) -> Store:
+    from antiphon.adapters.stores.sqlite import SqliteStore
+
+    assert settings.sqlite_file is not None
+    return SqliteStore(settings.sqlite_file)
+
+
+def postgres_store(settings: Settings) -> Store:
+    from antiphon.adapters.stores.postgres import PostgresStore
+
+    return PostgresStore(settings.store)
+
+
+def redis_store(settings: Settings) -> Store:
+    from antiphon.adapters.stores.redis import RedisStore
+
+    return RedisStore(settings.store)
+
+
+def named_store(settings: Settings) -> Store:
+    """Return an instance of the class that `package.module:Class` names."""
+    store: Store = instance_of(settings.store, what="The store")
+    return store
+
+
+def keys_file(path: Path | None) -> KeysFile | None:
+    return None if path is None else KeysFile(path)
+
+
+def find_tenant(settings: Settings, file: KeysFile | None, store: KeyStore) -> FindTenant | None:
+    """Return what knows API keys, None where none are asked for."""
+    if not settings.needs_keys:
+        return None
+    return FindTenant([store.key] if file is None else [file.key, store.key])
+
+
+def prompt_templates(folder: Path | None) -> PromptTemplates | None:
+    from antiphon.adapters.prompts.folder import FolderPromptTemplates
+
+    return None if folder is None else FolderPromptTemplates(folder)
+
+
+STORE_KINDS = {
+    "memory": "memory",
+    "sqlite": "sqlite",
+    "postgres": "postgres",
+    "postgresql": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
+}
+
+
+def store_kind(settings: Settings) -> str:
+    return STORE_KINDS.get(settings.store.partition("://")[0], "named")
+
+
+def file_store_kind(settings: Settings) -> str:
+    return "memory" if settings.store == "memory" else "folder"

@@ -1,0 +1,158 @@
+"""What every Engine promises, as tests: subclass EngineContract, with its two fixtures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.application.ports import Engine, EngineRequest, Sampling, Step
+from antiphon.domain.errors import RequestError
+
+RequestFactory = Callable[..., EngineRequest]
+
+
+async def steps_of(engine: Engine, request: EngineRequest) -> list[Step]:
+    async with aclosing(await engine.generate(request)) as steps:
+        return [step async for step in steps]
+
+
+def text_of(steps: list[Step]) -> str:
+    return "".join(step.text for step in steps)
+
+
+def tokens_of(steps: list[Step]) -> list[int]:
+    return [token_id for step in steps for token_id in step.token_ids]
+
+
+class EngineContract:
+    """Needs the fixtures `engine`, started, and `ask`.
+
+    `ask(**sampling)` returns a new request, always of the same prompt, that the engine answers with
+    the same text of at least 32 tokens.
+    """
+
+    async def test_it_serves_names_and_has_a_context_length(self, engine: Engine) -> None:
+        await engine.check()
+        assert engine.models
+        assert engine.context_length > 0
+
+    async def test_a_prompt_without_images_is_prepared_as_it_is(
+        self, engine: Engine, ask: RequestFactory
+    ) -> None:
+        prompt = ask().prompt
+        assert await engine.prepare(prompt) == prompt
+
+    async def test_only_the_last_step_says_how_the_run_finished(
+        self, engine: Engine, ask: RequestFactory
+    ) -> None:
+        steps = await steps_of(engine, ask(max_tokens=8))
+        assert [step.finish for step in steps] == [None] * (len(steps) - 1) + ["length"]
+
+    @pytest.mark.parametrize("limit", [1, 2, 17])
+    async def test_max_tokens_is_met_exactly(
+        self, engine: Engine, ask: RequestFactory, limit: int
+    ) -> None:
+        steps = await steps_of(engine, ask(max_tokens=limit))
+        assert len(tokens_of(steps)) == limit
+
+    @pytest.mark.parametrize("step_tokens", [1, 3, 1 << 30])
+    async def test_the_text_is_the_same_in_however_many_steps_it_comes(
+        self, engine: Engine, ask: RequestFactory, step_tokens: int
+    ) -> None:
+        one_by_one = await steps_of(engine, ask(max_tokens=24))
+        steps = await steps_of(engine, ask(max_tokens=24, step_tokens=step_tokens))
+        assert text_of(steps) == text_of(one_by_one)
+        assert tokens_of(steps) == tokens_of(one_by_one)
+
+    async def test_a_step_has_at_most_as_many_tokens_as_asked_for(
+        self, engine: Engine, ask: RequestFactory
+    ) -> None:
+        steps = await steps_of(engine, ask(max_tokens=24, step_tokens=5))
+        assert max(len(step.token_ids) for step in steps) <= 5
+
+    @pytest.mark.parametrize("include", [False, True])
+    async def test_a_stop_string_ends_the_text(
+        self, engine: Engine, ask: RequestFactory, include: bool
+    ) -> None:
+        text = text_of(await steps_of(engine, ask(max_tokens=24)))
+        stop = text[len(text) // 2 :][:4]
+        steps = await steps_of(
+            engine, ask(max_tokens=24, stop=(stop,), include_stop_str_in_output=include)
+        )
+        start = text.index(stop)
+        assert text_of(steps) == text[: start + len(stop) if include else start]
+        assert steps[-1].finish == "stop"
+
+    async def test_logprobs_come_one_a_token_with_the_likeliest_first(
+        self, engine: Engine, ask: RequestFactory
+    ) -> None:
+        for step in await steps_of(engine, ask(max_tokens=12, logprobs=3, step_tokens=5)):
+            assert step.logprobs is not None
+            assert len(step.logprobs) == len(step.token_ids)
+            for token in step.logprobs:
+                chances = [top.logprob for top in token.top_logprobs]
+                assert len(chances) == 3
+                assert chances == sorted(chances, reverse=True)
+                assert token.logprob <= 0
+
+    async def test_logprobs_that_nobody_asked_for_are_not_there(
+        self, engine: Engine, ask: RequestFactory
+    ) -> None:
+        assert {step.logprobs for step in await steps_of(engine, ask(max_tokens=4))} == {None}
+
+    async def test_a_prompt_that_leaves_no_room_is_refused_before_the_run(
+        self, engine: Engine, ask: RequestFactory
+    ) -> None:
+        request = ask()
+        token_ids = [request.prompt.token_ids[0]] * engine.context_length
+        request = replace(request, prompt=replace(request.prompt, token_ids=token_ids))
+        with pytest.raises(RequestError) as refused:
+            await engine.generate(request)
+        assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
+
+    async def test_a_run_may_be_left_at_any_step(self, engine: Engine, ask: RequestFactory) -> None:
+        whole = await steps_of(engine, ask(max_tokens=8))
+        async with aclosing(await engine.generate(ask())) as steps:
+            async for step in steps:
+                assert step.finish is None
+                break
+        await (await engine.generate(ask())).aclose()
+        assert text_of(await steps_of(engine, ask(max_tokens=8))) == text_of(whole)
+
+    async def test_a_cancelled_reader_leaves_the_engine_working(
+        self, engine: Engine, ask: RequestFactory
+    ) -> None:
+        reading = asyncio.create_task(steps_of(engine, ask(ignore_eos=True, max_tokens=1000)))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await engine.check()
+        assert await steps_of(engine, ask(max_tokens=2))
+
+    async def test_runs_at_once_do_not_mix(self, engine: Engine, ask: RequestFactory) -> None:
+        alone = await steps_of(engine, ask(max_tokens=16))
+        together = await asyncio.gather(
+            *(steps_of(engine, ask(max_tokens=limit)) for limit in (16, 5, 16, 9))
+        )
+        assert [tokens_of(steps) for steps in together] == [
+            tokens_of(alone)[:limit] for limit in (16, 5, 16, 9)
+        ]
+
+    async def test_cached_tokens_are_known_from_the_first_step_and_within_the_prompt(
+        self, engine: Engine, ask: RequestFactory
+    ) -> None:
+        request = ask(max_tokens=4)
+        cached = {step.cached_tokens for step in await steps_of(engine, request)}
+        assert len(cached) == 1
+        assert 0 <= cached.pop() < len(request.prompt.token_ids)
+
+
+def with_sampling(request: EngineRequest, **fields: Any) -> EngineRequest:
+    """Return the request with this sampling, for an `ask` of your own."""
+    return replace(request, sampling=Sampling(**fields))

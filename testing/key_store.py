@@ -1,0 +1,58 @@
+"""What every store must do with API keys."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from antiphon.application.ports import ApiKey, Store
+from antiphon.domain.errors import StoreError
+from antiphon.testing.store_fixtures import StoreFixtures
+
+
+def api_key(name: str, *, created_at: int = 7) -> ApiKey:
+    return ApiKey(
+        id=f"key_{name}",
+        name=f"é {name}",
+        tenant=f"tenant_{name}",
+        hash=hashlib.sha256(name.encode()).digest(),
+        created_at=created_at,
+    )
+
+
+@pytest.mark.asyncio
+class KeyStoreContract(StoreFixtures):
+    """What StoreContract says of API keys."""
+
+    async def test_keys_are_listed_oldest_first(self, store: Store, another: Store) -> None:
+        assert await store.keys() == []
+        keys = [api_key("z", created_at=1), api_key("a", created_at=2), api_key("m", created_at=2)]
+        for one in keys:
+            await store.add_key(one)
+        assert await another.keys() == keys
+
+    async def test_a_key_is_found_by_its_hash(self, store: Store, another: Store) -> None:
+        for name in ("a", "b"):
+            await store.add_key(api_key(name))
+        assert await another.key(api_key("b").hash) == api_key("b")
+        assert await another.key(api_key("unknown").hash) is None
+        assert await another.key(b"") is None
+
+    async def test_a_revoked_key_is_gone(self, store: Store, another: Store) -> None:
+        for name in ("a", "b"):
+            await store.add_key(api_key(name))
+        assert await store.revoke_key("key_a")
+        assert not await another.revoke_key("key_a")
+        assert not await store.revoke_key("key_unknown")
+        assert await another.key(api_key("a").hash) is None
+        assert await another.keys() == [api_key("b")]
+
+    async def test_neither_an_id_nor_a_hash_is_given_twice(self, store: Store) -> None:
+        await store.add_key(api_key("a"))
+        same_id = ApiKey(id="key_a", name="", tenant="t", hash=b"other" * 6, created_at=8)
+        same_hash = ApiKey(id="key_b", name="", tenant="t", hash=api_key("a").hash, created_at=8)
+        for one in (same_id, same_hash):
+            with pytest.raises(StoreError):
+                await store.add_key(one)
+        assert await store.keys() == [api_key("a")]

@@ -1,0 +1,41 @@
+"""What every Store must do."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.application.ports import Store
+from antiphon.testing.agreements import AgreementsContract
+from antiphon.testing.idempotency_store import IdempotencyStoreContract
+from antiphon.testing.key_store import KeyStoreContract
+from antiphon.testing.outbox import OutboxContract
+from antiphon.testing.response_store import ResponseStoreContract
+from antiphon.testing.run_store import RunStoreContract
+
+
+@pytest.mark.asyncio
+class StoreContract(
+    ResponseStoreContract,
+    RunStoreContract,
+    IdempotencyStoreContract,
+    OutboxContract,
+    KeyStoreContract,
+    AgreementsContract,
+):
+    """Subclass it where pytest collects tests.
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        async def store(self, tmp_path):
+            store = MyStore(tmp_path / "kept")
+            await store.start()
+            yield store
+            await store.aclose()
+
+    Where several processes can share what is kept, override `another` in the same way: it is a
+    second store on what `store` keeps.
+    """
+
+    async def test_a_store_that_is_well_says_so(self, store: Store) -> None:
+        await store.check()
+        await store.check()

@@ -1,0 +1,118 @@
+"""What every ToolServer must do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
+
+LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@pytest.mark.asyncio
+class ToolServerContract:
+    """Subclass it where pytest collects tests. `working_call` is a call that gives an output.
+
+    class TestMyTools(ToolServerContract):
+        works = ("look_up", {"word": "antiphon"})
+
+        @pytest.fixture
+        async def server(self):
+            yield MyTools()
+    """
+
+    working_call: tuple[str, Json]
+
+    @pytest.fixture
+    async def server(self) -> ToolServer:
+        raise NotImplementedError("override this fixture: return your server")
+
+    @pytest.fixture
+    async def session(self, server: ToolServer) -> AsyncIterator[ToolSession]:
+        session = server.session()
+        yield session
+        await session.aclose()
+        await server.aclose()
+
+    async def test_its_label_is_a_short_name(self, server: ToolServer) -> None:
+        assert LABEL.fullmatch(server.label)
+
+    async def test_its_tools_have_names_of_their_own_and_schemas_of_objects(
+        self, session: ToolSession
+    ) -> None:
+        tools = await session.tools()
+        names = [tool["name"] for tool in tools]
+        assert self.working_call[0] in names
+        assert len(set(names)) == len(names)
+        for tool in tools:
+            assert tool["input_schema"].get("type", "object") == "object"
+            assert msgspec.json.decode(msgspec.json.encode(tool)) == tool
+
+    async def test_its_tools_are_the_same_for_every_session(
+        self, server: ToolServer, session: ToolSession
+    ) -> None:
+        other = server.session()
+        assert await other.tools() == await session.tools()
+        await other.aclose()
+
+    async def test_a_call_gives_text(self, session: ToolSession) -> None:
+        gave_text(await session.call(*self.working_call))
+
+    async def test_a_session_may_call_before_it_lists(self, session: ToolSession) -> None:
+        gave_text(await session.call(*self.working_call))
+        assert await session.tools()
+
+    async def test_calls_run_side_by_side(self, session: ToolSession) -> None:
+        for result in await asyncio.gather(*(session.call(*self.working_call) for _ in range(10))):
+            gave_text(result)
+
+    async def test_an_unknown_tool_is_a_result_with_an_error(self, session: ToolSession) -> None:
+        refused(await session.call("no_such_tool", {}))
+        gave_text(await session.call(*self.working_call))
+
+    @pytest.mark.parametrize("arguments", [{"no_such_argument": [None]}, {"": {}}])
+    async def test_whatever_the_arguments_are_there_is_a_result(
+        self, session: ToolSession, arguments: Json
+    ) -> None:
+        result = await session.call(self.working_call[0], arguments)
+        assert (result.output is None) != (result.error is None)
+        gave_text(await session.call(*self.working_call))
+
+    async def test_who_stops_waiting_does_not_disturb_the_others(
+        self, session: ToolSession
+    ) -> None:
+        leaving, staying = (asyncio.create_task(session.call(*self.working_call)) for _ in range(2))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        gave_text(await staying)
+        gave_text(await session.call(*self.working_call))
+        await asyncio.wait([leaving])
+
+    async def test_a_session_that_is_closed_leaves_the_others_alone(
+        self, server: ToolServer, session: ToolSession
+    ) -> None:
+        other = server.session()
+        gave_text(await other.call(*self.working_call))
+        await other.aclose()
+        gave_text(await session.call(*self.working_call))
+
+    async def test_what_was_not_used_can_be_closed(self, server: ToolServer) -> None:
+        await server.session().aclose()
+        await server.aclose()
+
+
+def gave_text(result: ToolResult) -> None:
+    assert result.error is None
+    assert isinstance(result.output, str)
+
+
+def refused(result: ToolResult) -> None:
+    assert result.output is None
+    error: Any = result.error
+    assert isinstance(error["type"], str)

@@ -1,0 +1,150 @@
+"""What every Web must do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from antiphon.application.ports import DomainFilter, Web, WebPage, WebResult
+from antiphon.domain.errors import WebError
+
+EVERYWHERE = DomainFilter()
+LINK = re.compile("【([0-9]+)†([^【】†]*)】")
+
+
+@pytest.mark.asyncio
+class WebContract:
+    """Subclass it where pytest collects tests.
+
+    `known_query` finds pages that can be read; there is no page at `missing_url`.
+
+    class TestMyWeb(WebContract):
+        finds = "antiphon"
+        nowhere = "https://example.org/nowhere"
+
+        @pytest.fixture
+        async def opened(self):
+            return MyWeb()
+    """
+
+    known_query: str
+    missing_url: str
+
+    @pytest.fixture
+    async def opened(self) -> Web:
+        raise NotImplementedError("override this fixture: return your web, not started")
+
+    @pytest.fixture
+    async def web(self, opened: Web) -> AsyncIterator[Web]:
+        await opened.start()
+        yield opened
+        await opened.aclose()
+
+    async def test_a_search_finds_pages_with_titles_in_one_line(self, web: Web) -> None:
+        found = await web.search(self.known_query, most=5, domains=EVERYWHERE)
+        assert found
+        assert len({each.url for each in found}) == len(found)
+        for each in found:
+            assert each.url.startswith(("http://", "https://"))
+            assert each.title
+            assert "\n" not in each.title + each.text
+            assert not re.search("[【】†]", each.title + each.text)
+
+    async def test_a_search_shows_no_more_than_it_may(self, web: Web) -> None:
+        assert len(await web.search(self.known_query, most=1, domains=EVERYWHERE)) == 1
+
+    async def test_what_a_search_finds_can_be_read(self, web: Web) -> None:
+        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
+        check_page(await web.read(found.url))
+
+    async def test_blocked_domains_are_not_shown(self, web: Web) -> None:
+        found = await web.search(self.known_query, most=20, domains=EVERYWHERE)
+        blocked = tuple({host(each) for each in found})
+        assert not await web.search(
+            self.known_query, most=20, domains=DomainFilter(blocked=blocked)
+        )
+
+    async def test_only_allowed_domains_are_shown(self, web: Web) -> None:
+        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
+        domains = DomainFilter(allowed=(host(found),))
+        shown = await web.search(self.known_query, most=20, domains=domains)
+        assert {host(each) for each in shown} == {host(found)}
+        elsewhere = DomainFilter(allowed=("elsewhere.example",))
+        assert not await web.search(self.known_query, most=20, domains=elsewhere)
+
+    async def test_where_the_user_is_disturbs_no_search(self, web: Web) -> None:
+        place = {"type": "approximate", "country": "DE", "city": "Köln\r\nx: y", "region": None}
+        assert await web.search(self.known_query, most=5, domains=EVERYWHERE, location=place)
+
+    @pytest.mark.parametrize("query", ["", '"', "NEAR(a b) AND", "x" * 5000, "\x00\n", "ö 漢字"])
+    async def test_any_text_is_a_query(self, web: Web, query: str) -> None:
+        await web.search(query, most=5, domains=EVERYWHERE)
+
+    async def test_a_page_that_is_not_there_is_told(self, web: Web) -> None:
+        await told(web, self.missing_url)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "",
+            "nonsense",
+            "file:///etc/passwd",
+            "data:text/plain,hello",
+            "javascript:alert(1)",
+            "/etc/passwd",
+            "../../etc/passwd",
+            "http://[",
+            "http://user:password@example.org/",
+            "https://example.org/\r\nx: y",
+            "view-source:https://example.org/",
+        ],
+    )
+    async def test_what_is_no_page_of_the_web_is_not_read(self, web: Web, url: str) -> None:
+        await told(web, url)
+
+    async def test_searches_and_reads_go_side_by_side(self, web: Web) -> None:
+        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
+        pages = await asyncio.gather(*(web.read(found.url) for _ in range(5)))
+        again = await asyncio.gather(
+            *(web.search(self.known_query, most=1, domains=EVERYWHERE) for _ in range(5))
+        )
+        assert len(set(pages)) == 1
+        assert [each[0].url for each in again] == [found.url] * 5
+
+    async def test_who_stops_waiting_does_not_disturb_the_others(self, web: Web) -> None:
+        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
+        leaving, staying = (asyncio.create_task(web.read(found.url)) for _ in range(2))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        check_page(await staying)
+        await asyncio.wait([leaving])
+        check_page(await web.read(found.url))
+
+    async def test_what_was_not_started_can_be_closed(self, opened: Web) -> None:
+        await opened.aclose()
+
+
+def host(found: WebResult) -> str:
+    return urlsplit(found.url).hostname or ""
+
+
+def check_page(page: WebPage) -> None:
+    assert page.url.startswith(("http://", "https://"))
+    assert page.title
+    assert "\n" not in page.title
+    assert page.text.strip()
+    assert len(page.text.encode()) <= 1024 * 1024
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", page.text)
+    numbers = [int(link[1]) for link in LINK.finditer(page.text)]
+    assert all(number < len(page.links) for number in numbers)
+    assert not re.search("[【】†]", LINK.sub("", page.text))
+    assert all(link.startswith(("http://", "https://")) for link in page.links)
+
+
+async def told(web: Web, url: str) -> None:
+    with pytest.raises(WebError, match=r"^[^\n]+\.\Z"):  # a sentence for a model
+        await web.read(url)

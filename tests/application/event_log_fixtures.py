@@ -1,0 +1,88 @@
+"""Runs to log: their events, a store that fails when told to, and readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from typing import Any, TypeVar
+
+from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.application.ports import EventBatches, EventChunk, Lease, NewRun, StoredResponse
+from antiphon.application.runs.event_chunks import encode_chunk
+from antiphon.domain import deltas as d
+from antiphon.domain.errors import StoreError
+from antiphon.domain.events import Event
+from antiphon.domain.response import Response
+from antiphon.domain.sequencer import Sequencer
+
+T = TypeVar("T")
+
+TENANT = "tenant"
+ID = "resp_1"
+OWNER = "srv_1"
+LEASE = Lease(tenant=TENANT, response_id=ID, epoch=1)
+
+
+def sequencer() -> Sequencer:
+    numbers = count(1)
+    return Sequencer(
+        Response(id=ID, created_at=100, model="m"),
+        new_id=lambda prefix: f"{prefix}_{next(numbers)}",
+        now=lambda: 101.5,
+    )
+
+
+def words(seq: Sequencer, *texts: str) -> list[Event]:
+    return [event for text in texts for event in seq.feed(d.TextDelta(text))]
+
+
+def numbers(events: Sequence[Event]) -> list[int]:
+    return [event.sequence_number for event in events]
+
+
+async def begun(store: MemoryStore, seq: Sequencer, *, durable: bool = True) -> list[Event]:
+    """Create the response, with the first events of its log where the store keeps that."""
+    first = [*seq.open(), *seq.start()]
+    run = NewRun(owner=OWNER, events=encode_chunk(first) if durable else None)
+    await store.create(TENANT, StoredResponse(response=seq.response, run=run))
+    return first
+
+
+async def rest(batches: EventBatches) -> list[Event]:
+    return [event async for batch in batches for event in batch]
+
+
+async def several_turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class FailingStore(MemoryStore):
+    """Its appends and finishes wait for the gate, and fail where `fails` says so.
+
+    `heard` writes are written all the same: only their answer is lost.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.writes = 0
+        self.fails: Callable[[int], bool] = lambda _: False
+        self.heard = False
+
+    async def append(self, lease: Lease, events: EventChunk) -> bool:
+        return await self._write(lambda: MemoryStore.append(self, lease, events))
+
+    async def finish(self, lease: Lease, response: Response, **given: Any) -> bool:
+        return await self._write(lambda: MemoryStore.finish(self, lease, response, **given))
+
+    async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
+        await self.gate.wait()
+        self.writes += 1
+        if not self.fails(self.writes):
+            return await write()
+        if self.heard:
+            await write()
+        raise StoreError("the disk is full")

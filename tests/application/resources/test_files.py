@@ -1,0 +1,31 @@
+"""Uploaded files: how many are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.adapters.stores.files import MemoryFileStore
+from antiphon.application.resources.files import CreateFile, FileLimits
+from antiphon.domain.errors import RequestError
+
+
+async def test_empty_files_are_bounded_in_number() -> None:
+    numbers = iter(range(9))
+    store = MemoryFileStore()
+    limits = FileLimits(max_bytes=10, quota_bytes=10, max_files=2)
+    add = CreateFile(
+        store, limits=limits, new_id=lambda prefix: f"{prefix}_{next(numbers)}", now=lambda: 0.0
+    )
+
+    async def upload(tenant: str = "t") -> str:
+        file = await add(tenant, filename="empty", purpose="user_data", content=b"")
+        return file.id
+
+    first = await upload()
+    await upload()
+    with pytest.raises(RequestError) as refused:
+        await upload()
+    assert refused.value.code == "file_quota_exceeded"
+    assert await upload("another")
+    await store.delete("t", first)
+    assert await upload()

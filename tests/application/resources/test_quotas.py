@@ -1,0 +1,112 @@
+"""Quotas: what a tenant may keep, asked of the store now and then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from antiphon.adapters.ids import new_id
+from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.application.ports import NewRun, StorageUsage, StoredResponse
+from antiphon.application.resources.quotas import CheckQuota, Quotas
+from antiphon.domain.errors import QuotaExceeded
+from antiphon.domain.response import Response
+
+
+class CountedStore(MemoryStore):
+    """Counts how often it is asked for what is used."""
+
+    asked = 0
+
+    async def usage(self, tenant: str) -> StorageUsage:
+        self.asked += 1
+        await asyncio.sleep(0)  # as a store that is not in memory
+        return await super().usage(tenant)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def store() -> CountedStore:
+    return CountedStore()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def keep(store: MemoryStore, tenant: str, count: int) -> list[str]:
+    ids = [new_id("resp") for _ in range(count)]
+    for each in ids:
+        response = Response(id=each, created_at=1, model="m")
+        await store.create(tenant, StoredResponse(response=response, run=NewRun(owner="srv_1")))
+    return ids
+
+
+async def test_no_quota_asks_no_store(store: CountedStore, clock: Clock) -> None:
+    await CheckQuota(store, Quotas(), clock=clock)("us", responses=1)
+    assert store.asked == 0
+
+
+async def test_the_last_response_that_may_be_kept_is_let_in_and_the_next_is_not(
+    store: CountedStore, clock: Clock
+) -> None:
+    await keep(store, "us", 2)
+    check = CheckQuota(store, Quotas(responses=3), clock=clock)
+    await check("us", responses=1)
+    with pytest.raises(QuotaExceeded) as caught:
+        await check("us", responses=1)
+    assert caught.value.code == "insufficient_quota"
+    assert "Delete" in caught.value.message
+    await check("them", responses=1)
+
+
+async def test_deleting_makes_room_within_five_seconds(store: CountedStore, clock: Clock) -> None:
+    [first, _] = await keep(store, "us", 2)
+    check = CheckQuota(store, Quotas(responses=2), clock=clock)
+    with pytest.raises(QuotaExceeded):
+        await check("us", responses=1)
+    await store.delete("us", first)
+    clock.now += 5
+    await check("us", responses=1)
+
+
+async def test_bytes_are_bounded_as_well(store: CountedStore, clock: Clock) -> None:
+    check = CheckQuota(store, Quotas(bytes=10), clock=clock)
+    await check("us", responses=1)
+    await keep(store, "us", 1)
+    clock.now += 5
+    for responses in (0, 1):
+        with pytest.raises(QuotaExceeded):
+            await check("us", responses=responses)
+
+
+async def test_items_are_no_responses(store: CountedStore, clock: Clock) -> None:
+    await keep(store, "us", 1)
+    await CheckQuota(store, Quotas(responses=1), clock=clock)("us")
+
+
+async def test_a_burst_is_counted_although_the_store_is_asked_once_in_a_while(
+    store: CountedStore, clock: Clock
+) -> None:
+    check = CheckQuota(store, Quotas(responses=10), clock=clock)
+
+    async def is_let_in() -> bool:
+        try:
+            await check("us", responses=1)
+        except QuotaExceeded:
+            return False
+        return True
+
+    assert sum(await asyncio.gather(*(is_let_in() for _ in range(100)))) == 10
+    asked = store.asked
+    assert not await is_let_in()
+    assert store.asked == asked

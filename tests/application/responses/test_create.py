@@ -1,0 +1,327 @@
+"""Creating responses: one run, whoever reads it, and a defined end for everything that can fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.application.support.paging import PageQuery
+from antiphon.domain import deltas as d
+from antiphon.domain import events as e
+from antiphon.domain import items as i
+from antiphon.domain.errors import EngineError, NotFound, RequestError, StoreError
+
+STOP = d.TurnEnd("stop", d.TurnUsage(input=3, output=2))
+LENGTH = d.TurnEnd("length", d.TurnUsage(input=3, output=16))
+TENANT = "t"
+
+
+async def events_of(created: Any) -> list[e.Event]:
+    return [event async for batch in created.events for event in batch]
+
+
+async def test_the_whole_answer_is_the_last_event_of_the_stream(house: Any) -> None:
+    streamed = await events_of(await house.create(stream=True))
+    whole = await house.whole()
+    assert isinstance(streamed[-1], e.Completed)
+    assert streamed[-1].response.output == tuple(
+        i.Message(id=item.id, status=whole.output[0].status, role="assistant", content=item.content)
+        for item in streamed[-1].response.output
+    )
+    assert whole.status == "completed"
+
+
+async def test_a_stored_response_can_be_read_when_its_terminal_event_is_seen(house: Any) -> None:
+    created = await house.create()
+    async for batch in created.events:
+        if isinstance(batch[-1], e.Completed):
+            assert await house.get(TENANT, created.id) == batch[-1].response
+
+
+async def test_an_unstored_response_is_never_found(house: Any) -> None:
+    response = await house.whole(store=False)
+    assert response.store is False
+    with pytest.raises(NotFound):
+        await house.get(TENANT, response.id)
+    with pytest.raises(NotFound):
+        await house.follow(TENANT, response.id)
+
+
+async def test_a_limit_ends_as_incomplete(house: Any) -> None:
+    house.model.played = [[d.TextDelta("Once")], [LENGTH]]
+    response = await house.whole()
+    assert response.status == "incomplete"
+    assert response.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_an_engine_that_fails_ends_as_failed_and_is_stored_so(house: Any) -> None:
+    house.model.played = [[d.TextDelta("Once")], EngineError("the engine broke")]
+    events = await events_of(await house.create(stream=True))
+    assert [type(event) for event in events[-2:]] == [e.Error, e.Failed]
+    stored = await house.get(TENANT, events[-1].response.id)  # type: ignore[attr-defined]
+    assert (stored.status, stored.error.message) == ("failed", "the engine broke")
+    assert [item.status for item in stored.output] == ["incomplete"]
+
+
+async def test_a_defect_of_ours_ends_as_failed_without_its_details(house: Any) -> None:
+    house.model.played = [ZeroDivisionError("secret")]
+    response = await house.whole()
+    assert response.status == "failed"
+    assert "secret" not in response.error.message
+
+
+@pytest.mark.parametrize("error", [StoreError("the disk is full"), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize("end", [STOP, LENGTH, EngineError("the engine broke")])
+async def test_a_store_that_cannot_keep_the_end_fails_the_response(
+    house: Any, error: Exception, end: Any
+) -> None:
+    house.model.played = [[d.TextDelta("Once")], end if isinstance(end, Exception) else [end]]
+    house.store.failing, house.store.error = {"finish"}, error
+    events = await events_of(await house.create(stream=True))
+    assert [type(event) for event in events[-2:]] == [e.Error, e.Failed]
+    assert [type(event) for event in events].count(e.Error) == 1
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+async def test_a_store_that_cannot_begin_starts_no_run(house: Any) -> None:
+    house.store.failing = {"create"}
+    with pytest.raises(StoreError):
+        await house.create()
+    assert house.model.begun[0].closed
+    assert len(house.runs) == 0
+
+
+async def test_what_the_model_refuses_is_raised_before_any_event(house: Any) -> None:
+    house.model.refusal = RequestError("too long", param="input")
+    with pytest.raises(RequestError, match="too long"):
+        await house.create(stream=True)
+
+
+async def test_leaving_a_foreground_response_cancels_it(house: Any) -> None:
+    house.model.played = [[d.TextDelta("Once")], asyncio.Event()]
+    created = await house.create(stream=True)
+    await created.leave()
+    await asyncio.wait([created.task])
+    assert house.model.begun[0].closed
+    assert (await house.get(TENANT, created.id)).status == "cancelled"
+
+
+async def test_leaving_a_background_response_lets_it_run(house: Any) -> None:
+    gate = asyncio.Event()
+    house.model.played = [[d.TextDelta("Once")], gate, [STOP]]
+    created = await house.create(background=True)
+    await created.leave()
+    gate.set()
+    await created.task
+    assert (await house.get(TENANT, created.id)).status == "completed"
+
+
+async def test_a_background_response_is_cancelled_once_and_for_all(house: Any) -> None:
+    house.model.played = [[d.TextDelta("Once")], asyncio.Event()]
+    created = await house.create(background=True)
+    first = await house.cancel(TENANT, created.id)
+    assert first.status == "cancelled"
+    assert await house.cancel(TENANT, created.id) == first
+
+
+async def test_a_foreground_or_finished_response_cannot_be_cancelled(house: Any) -> None:
+    plain = await house.whole()
+    with pytest.raises(RequestError, match="synchronous"):
+        await house.cancel(TENANT, plain.id)
+    created = await house.create(background=True)
+    await created.task
+    with pytest.raises(RequestError, match="Cannot cancel a completed response"):
+        await house.cancel(TENANT, created.id)
+
+
+async def test_two_readers_see_the_same_events(house: Any) -> None:
+    gate = asyncio.Event()
+    house.model.played = [[d.TextDelta("a")], gate, [d.TextDelta("b")], [STOP]]
+    created = await house.create(background=True, stream=True)
+    late = await house.follow(TENANT, created.id)
+    gate.set()
+    first = [event async for batch in created.events for event in batch]
+    second = [event async for batch in late for event in batch]
+    assert first == second
+
+
+@pytest.mark.parametrize("after", [-1, 0, 3, 6])
+async def test_a_reader_that_comes_back_gets_what_it_missed(house: Any, after: int) -> None:
+    created = await house.create(stream=True)
+    everything = await events_of(created)
+    again = await house.follow(TENANT, created.id, after=after)
+    assert [event async for batch in again for event in batch] == everything[after + 1 :]
+
+
+async def test_a_continued_conversation_has_inputs_and_outputs_in_order(house: Any) -> None:
+    first = await house.whole(input="one")
+    await house.whole(input="two", previous_response_id=first.id, instructions="Be brief.")
+    turn = house.model.turns[-1]
+    assert [item.role for item in turn.items] == ["user", "assistant", "user"]
+    assert turn.instructions == "Be brief."
+    third = await house.whole(input="three", previous_response_id=first.id)
+    assert third.instructions is None
+    assert house.model.turns[-1].instructions is None
+
+
+@pytest.mark.parametrize("status", ["failed", "in_progress"])
+async def test_a_response_without_a_good_end_cannot_be_continued(house: Any, status: str) -> None:
+    wait = asyncio.Event()
+    house.model.played = [EngineError("gone")] if status == "failed" else [wait]
+    created = await house.create(background=True)
+    if status == "failed":
+        await created.task
+    with pytest.raises(RequestError) as caught:
+        await house.create(previous_response_id=created.id)
+    assert caught.value.param == "previous_response_id"
+    created.task.cancel()
+
+
+async def test_an_unknown_previous_response_has_a_code_of_its_own(house: Any) -> None:
+    with pytest.raises(RequestError) as caught:
+        await house.create(previous_response_id="resp_none")
+    assert caught.value.code == "previous_response_not_found"
+
+
+async def test_a_referenced_item_is_put_in_its_place(house: Any) -> None:
+    first = await house.whole()
+    reference = {"type": "item_reference", "id": first.output[0].id}
+    await house.whole(input=[reference, {"role": "user", "content": "again"}])
+    assert [item.role for item in house.model.turns[-1].items] == ["assistant", "user"]
+    with pytest.raises(RequestError, match="not found"):
+        await house.create(input=[{"type": "item_reference", "id": "msg_none"}])
+
+
+async def test_reasoning_is_sealed_when_asked_and_opened_when_it_comes_back(house: Any) -> None:
+    house.model.played = [[d.ReasoningDelta("hm"), d.CallStart("f")], [STOP]]
+    tools = [{"type": "function", "name": "f"}]
+    include = ["reasoning.encrypted_content"]
+    response = await house.whole(tools=tools, store=False, include=include)
+    reasoning, call = response.output
+    assert reasoning.encrypted_content == "sealed:t:hm"
+    sent_back = {"type": "reasoning", "summary": [], "encrypted_content": "sealed:t:hm"}
+    answered = {"type": "function_call_output", "call_id": call.call_id, "output": "1"}
+    made = {"type": "function_call", "call_id": call.call_id, "name": "f", "arguments": "{}"}
+    asked = {"role": "user", "content": "hi"}
+    await house.whole(input=[asked, sent_back, made, answered], tools=tools)
+    assert house.model.turns[-1].items[1].content[0].text == "hm"
+
+
+async def test_foreign_sealed_reasoning_is_no_error(house: Any) -> None:
+    foreign = {"type": "reasoning", "summary": [], "encrypted_content": "nonsense"}
+    response = await house.whole(input=[{"role": "user", "content": "x"}, foreign])
+    assert len(house.model.turns[-1].items) == 1
+    assert [each.reason for each in response.input_transformations] == ["organization_mismatch"]
+
+
+async def test_hidden_reasoning_is_not_in_the_output(house: Any) -> None:
+    house.model.played = [[d.ReasoningDelta("hm"), d.TextDelta("Hi")], [STOP]]
+    response = await house.whole(include_reasoning=False)
+    assert [type(item) for item in response.output] == [i.Message]
+
+
+async def test_the_formats_own_messages_are_shown_on_request(house: Any) -> None:
+    response = await house.whole(enable_response_messages=True)
+    assert response.input_messages == ({"message": "in"},)
+    assert response.output_messages == ({"message": "out"},)
+
+
+async def test_effective_values_are_echoed(house: Any) -> None:
+    response = await house.whole()
+    assert (response.temperature, response.top_p) == (0.6, 1.0)
+    with pytest.raises(RequestError) as caught:
+        await house.create(reasoning={"effort": "medium"})
+    assert caught.value.param == "reasoning.effort"
+
+
+async def test_nobody_watching_means_one_step(house: Any) -> None:
+    await house.whole()
+    await events_of(await house.create(stream=True))
+    plain, watched = (turn.sampling.step_tokens for turn in house.model.turns)
+    assert plain > 1_000_000
+    assert watched == 1
+
+
+async def test_fields_without_effect_are_reported(house: Any, caplog: Any) -> None:
+    caplog.set_level("INFO", "antiphon.requests")
+    created = await house.create(
+        moderation={"model": "x"}, tools=[{"type": "acme:search"}], reasoning={"mode": "pro"}
+    )
+    assert list(created.ignored) == ["tools[0]", "moderation", "reasoning.mode"]
+    assert "without effect: tools[0], moderation, reasoning.mode" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"model": None}, "model"),
+        ({"model": "nope"}, "model"),
+        ({"input": None}, "input"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"background": True, "store": False}, "background"),
+        (
+            {"previous_response_id": "resp_1", "previous_input_messages": []},
+            "previous_input_messages",
+        ),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "grammar": "b"}}, "structured_outputs"),
+    ],
+)
+async def test_a_request_that_cannot_be_honoured_names_its_field(
+    house: Any, fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        await house.create(**fields)
+    assert caught.value.param == param
+
+
+async def test_a_deleted_response_that_runs_is_stopped_first(house: Any) -> None:
+    house.model.played = [[d.TextDelta("Once")], asyncio.Event()]
+    created = await house.create(background=True)
+    await house.delete(TENANT, created.id)
+    assert created.task.done()
+    with pytest.raises(NotFound):
+        await house.get(TENANT, created.id)
+
+
+async def test_a_foreign_tenant_finds_nothing(house: Any) -> None:
+    response = await house.whole()
+    for verb in (house.get, house.delete, house.cancel, house.follow):
+        with pytest.raises(NotFound):
+            await verb("other", response.id)
+
+
+async def test_input_items_are_paged_in_both_orders(house: Any) -> None:
+    texts = ["a", "b", "c"]
+    response = await house.whole(input=[{"role": "user", "content": text} for text in texts])
+
+    async def page(**query: Any) -> tuple[list[str], bool, list[str]]:
+        options = {"after": None, "limit": 20, "order": "asc", **query}
+        found = await house.input_items(TENANT, response.id, PageQuery(**options))
+        shown = [json.loads(bytes(item.raw))["content"][0]["text"] for item in found.items]
+        return shown, found.has_more, [item.id for item in found.items]
+
+    shown, more, ids = await page()
+    assert (shown, more) == (texts, False)
+    assert (await page(order="desc"))[0] == texts[::-1]
+    assert (await page(limit=2))[:2] == (["a", "b"], True)
+    assert (await page(after=ids[1]))[0] == ["c"]
+    with pytest.raises(RequestError) as caught:
+        await page(after="msg_none")
+    assert caught.value.param == "after"
+
+
+async def test_a_client_that_leaves_while_a_response_is_saved_leaves_none_unfinished(
+    house: Any,
+) -> None:
+    house.store.created = asyncio.Event()
+    creating = asyncio.create_task(house.create())
+    await house.store.created.wait()
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert house.model.begun[0].closed
+    assert await house.store.held_leases(house.owner) == []

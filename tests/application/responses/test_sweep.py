@@ -1,0 +1,62 @@
+"""Sweeping: all that is past its time goes, and a store that fails is told of once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+import msgspec
+import pytest
+
+from antiphon.adapters.ids import new_id
+from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.application.ports import Lease, NewRun, StoredResponse
+from antiphon.application.responses.sweep import AT_ONCE, Sweep
+from antiphon.application.support.periodic import run_periodically
+from antiphon.domain.errors import StoreError
+from antiphon.domain.response import Response
+
+
+async def over(store: MemoryStore, *, expires_at: float | None) -> None:
+    response = Response(id=new_id("resp"), created_at=1, model="m")
+    run = NewRun(owner="srv_1")
+    await store.create("t", StoredResponse(response=response, expires_at=expires_at, run=run))
+    done = msgspec.structs.replace(response, status="completed")
+    assert await store.finish(Lease(tenant="t", response_id=response.id), done)
+
+
+async def test_all_that_is_past_its_time_is_forgotten_however_much_it_is() -> None:
+    store = MemoryStore()
+    for _ in range(2 * AT_ONCE + 1):
+        await over(store, expires_at=1.0)
+    await over(store, expires_at=None)
+    await over(store, expires_at=4e9)
+    sweep = Sweep(store, keep_events_s=600)
+    assert await sweep() == 2 * AT_ONCE + 1
+    assert await sweep() == 0
+    assert (await store.usage("t")).responses == 2
+
+
+async def test_work_that_fails_is_told_of_once_and_so_is_that_it_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    outcomes = iter([True, False, False, False, True, False, True])
+    done = asyncio.Event()
+
+    async def work() -> None:
+        outcome = next(outcomes, None)
+        if outcome is None:
+            done.set()
+        elif not outcome:
+            raise StoreError("the disk is full")
+
+    task = asyncio.create_task(run_periodically("nothing is swept", work, every_s=0.001))
+    async with asyncio.timeout(30):
+        await done.wait()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    lines = [record.getMessage() for record in caplog.records if record.name == "antiphon.rounds"]
+    assert lines == ["nothing is swept", "no longer: nothing is swept"] * 2

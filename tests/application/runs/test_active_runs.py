@@ -1,0 +1,51 @@
+"""The runs of a process: none of them is stopped before it can come to its own end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from antiphon.application.ports import Lease
+from antiphon.application.runs.active_runs import ActiveRuns
+
+LEASE = Lease(tenant="t", response_id="resp_a")
+
+
+async def test_a_run_that_is_stopped_as_it_starts_comes_to_its_own_end() -> None:
+    runs, ends = ActiveRuns(), []
+
+    async def run() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as exc:
+            ends.append(exc.args)
+
+    with runs.counted_as_active(LEASE.response_id):
+        starting = asyncio.ensure_future(runs.start(LEASE.response_id, run(), lease=LEASE))
+        # Between the making of the task and its first step.
+        asyncio.get_running_loop().call_soon(runs.stop_unleased, LEASE)
+        await asyncio.wait([await starting])
+    assert ends == [("the lease is lost",)]
+    assert len(runs) == 0
+
+
+async def test_a_run_that_ends_is_not_disturbed() -> None:
+    runs, gate, ends = ActiveRuns(), asyncio.Event(), []
+
+    async def run() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await gate.wait()
+            ends.append("left its tools")
+
+    with runs.counted_as_active(LEASE.response_id):
+        task = await runs.start(LEASE.response_id, run(), lease=LEASE)
+    for _ in range(3):
+        runs.stop_unleased(LEASE)
+        await asyncio.sleep(0)
+    stopping = asyncio.ensure_future(runs.cancel(LEASE.response_id))
+    draining = asyncio.ensure_future(runs.drain(0))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.wait([task, stopping, draining])
+    assert ends == ["left its tools"]

@@ -1,0 +1,152 @@
+"""Responses of more than one turn: each has one end, whichever turn goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from antiphon.domain import deltas as d
+from antiphon.domain import items as i
+from antiphon.domain.errors import EngineError, RequestError
+
+STOP = d.TurnEnd("stop", d.TurnUsage(input=3, output=2))
+LENGTH = d.TurnEnd("length", d.TurnUsage(input=3, output=2))
+SUMMARY = [[d.TextDelta("They talked.")], [STOP]]
+ANSWER = [[d.TextDelta("Hello")], [STOP]]
+LONG = [
+    {"role": "user", "content": "first"},
+    {"role": "assistant", "content": "second"},
+    {"role": "user", "content": "third"},
+]
+
+
+@pytest.fixture
+def compacting(house: Any) -> dict[str, Any]:
+    """A request whose conversation is compacted and then answered."""
+    house.model.context_length = 2
+    house.model.played = SUMMARY
+    return {"input": LONG, "context_management": [{"type": "compaction"}]}
+
+
+async def test_all_turns_of_a_response_have_the_salt_of_tenant_and_client(
+    house: Any, compacting: dict[str, Any]
+) -> None:
+    house.model.later = [ANSWER]
+    await house.whole(**compacting)
+    await house.whole(input="hi", cache_salt="mine")
+    salts = [turn.cache_salt for turn in house.model.turns]
+    assert salts == ["salt of t None", "salt of t None", "salt of t mine"]
+
+
+async def test_a_compaction_comes_before_the_answer_in_one_response(
+    house: Any, compacting: dict[str, Any]
+) -> None:
+    house.model.later = [ANSWER]
+    response = await house.whole(**compacting)
+    assert [type(item) for item in response.output] == [i.Compaction, i.Message]
+    assert response.usage.total_tokens == 10
+    summarised, answered = house.model.turns
+    assert len(summarised.items) == 4
+    assert [item.content[0].text[-12:] for item in answered.items] == ["They talked."]
+    assert answered.items[0].content[-1].text == "third"
+
+
+async def test_the_turns_have_ids_of_their_own_in_the_engine(
+    house: Any, compacting: dict[str, Any]
+) -> None:
+    asked: list[str] = []
+    begin = house.model.start_turn
+
+    async def noting(turn: Any, *, request_id: str) -> Any:
+        asked.append(request_id)
+        return await begin(turn, request_id=request_id)
+
+    house.model.start_turn = noting
+    await house.whole(**compacting)
+    assert len(set(asked)) == len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("later", "status", "code"),
+    [
+        ([[EngineError("lost")]], "failed", "server_error"),
+        ([EngineError("gone")], "failed", "server_error"),
+        ([RequestError("too long", param="input")], "failed", "invalid_prompt"),
+        ([[[d.TextDelta("Hel")], [LENGTH]]], "incomplete", None),
+    ],
+)
+async def test_a_later_turn_that_goes_wrong_ends_the_response(
+    house: Any, compacting: dict[str, Any], later: list[Any], status: str, code: str | None
+) -> None:
+    house.model.later = later
+    response = await house.whole(**compacting)
+    assert response.status == status
+    assert (response.error.code if response.error else None) == code
+    assert isinstance(response.output[0], i.Compaction)
+    assert (await house.get("t", response.id)).status == status
+
+
+async def test_a_summary_of_no_words_fails_the_response(
+    house: Any, compacting: dict[str, Any]
+) -> None:
+    house.model.played = [[d.TextDelta(" ")], [STOP]]
+    response = await house.whole(**compacting)
+    assert response.status == "failed"
+    assert len(house.model.begun) == 1
+
+
+async def test_a_reader_that_leaves_stops_a_later_turn(
+    house: Any, compacting: dict[str, Any]
+) -> None:
+    house.model.later = [[[d.TextDelta("Hel")], asyncio.Event()]]
+    created = await house.create(**compacting, stream=True)
+    async for batch in created.events:
+        if any(getattr(event, "delta", "") == "Hel" for event in batch):
+            break
+    await created.leave()
+    await asyncio.wait([created.task])
+    assert all(turn.closed for turn in house.model.begun)
+    assert (await house.get("t", created.id)).status == "cancelled"
+
+
+async def test_a_summary_that_cannot_be_written_costs_no_answer(house: Any) -> None:
+    house.model.played = [[d.ReasoningDelta("Hm.")], [d.TextDelta("Hello")], [STOP]]
+    house.model.later = [EngineError("busy")]
+    response = await house.whole(reasoning={"summary": "auto"})
+    assert response.status == "completed"
+    assert [type(item) for item in response.output] == [i.Reasoning, i.Message]
+    assert response.output[0].summary == ()
+
+
+async def test_a_model_that_summarises_by_itself_is_not_asked_again(house: Any) -> None:
+    house.model.played = [
+        [d.ReasoningDelta("Hm."), d.SummaryDelta("Own."), d.TextDelta("Hello")],
+        [STOP],
+    ]
+    response = await house.whole(reasoning={"summary": "auto"})
+    assert [part.text for part in response.output[0].summary] == ["Own."]
+    assert len(house.model.begun) == 1
+
+
+async def test_a_thought_that_was_cut_is_not_summarised(house: Any) -> None:
+    house.model.played = [[d.ReasoningDelta("Hm")], [LENGTH]]
+    response = await house.whole(reasoning={"summary": "auto"})
+    assert response.status == "incomplete"
+    assert len(house.model.begun) == 1
+
+
+async def test_each_thought_gets_its_own_summary(house: Any) -> None:
+    house.model.played = [
+        [d.ReasoningDelta("One."), d.TextDelta("a"), d.ReasoningDelta("Two."), d.TextDelta("b")],
+        [STOP],
+    ]
+    house.model.later = [
+        [[d.TextDelta("first")], [STOP]],
+        [[d.TextDelta("second")], [STOP]],
+    ]
+    response = await house.whole(reasoning={"summary": "auto"})
+    summaries = [item.summary[0].text for item in response.output if isinstance(item, i.Reasoning)]
+    assert summaries == ["first", "second"]
+    assert response.usage.output_tokens == 6

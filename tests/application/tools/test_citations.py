@@ -1,0 +1,129 @@
+"""Markers in messages become annotations right behind them; the text stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import pytest
+
+from antiphon.application.ports import Json, ModelTurn
+from antiphon.application.tools.calls import SingleItemCaller, ToolCalls
+from antiphon.application.tools.citations import CitingTurn
+from antiphon.application.tools.mcp import McpSessions
+from antiphon.domain import deltas as d
+from antiphon.domain.content import Annotation, FileCitation, UrlCitation
+from antiphon.domain.usage import TurnUsage
+
+END = d.TurnEnd("stop", TurnUsage())
+
+
+class Written(ModelTurn):
+    """A turn of the model, batch by batch."""
+
+    def __init__(self, *batches: Sequence[d.Delta]) -> None:
+        self._batches = batches
+
+    async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
+        for batch in self._batches:
+            yield [*batch]
+
+    async def aclose(self) -> None:
+        pass
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        return [], []
+
+
+def of_pages(words: str, start: int, end: int) -> Annotation | None:
+    if not words.startswith("p"):
+        return None
+    return UrlCitation(start_index=start, end_index=end, url=f"https://{words}", title=words)
+
+
+def of_files(words: str, start: int, end: int) -> Annotation | None:
+    return FileCitation(file_id=words, index=start) if words.startswith("f") else None
+
+
+async def cited(*batches: Sequence[d.Delta]) -> list[d.Delta]:
+    turn = CitingTurn(Written(*batches), [of_pages, of_files])
+    async with aclosing(aiter(turn)) as read:
+        return [delta async for batch in read for delta in batch]
+
+
+def page(words: str, start: int) -> d.AnnotationDelta:
+    annotation = of_pages(words, start, start + len(words) + 2)
+    assert annotation
+    return d.AnnotationDelta(annotation)
+
+
+def text(said: str, phase: str | None = None) -> d.TextDelta:
+    return d.TextDelta(said, phase=phase)
+
+
+async def test_an_annotation_follows_its_marker() -> None:
+    written = [text("Dry 【p"), text("1】"), text(" and 【f2】 warm")]
+    assert await cited(written, [END]) == [
+        text("Dry 【p"),
+        text("1】"),
+        page("p1", 4),
+        text(" and 【f2】 warm"),
+        d.AnnotationDelta(FileCitation(file_id="f2", index=13)),
+        END,
+    ]
+
+
+async def test_what_nobody_knows_stays_text() -> None:
+    written = [text("【x】 and 【】 and 【p"), END]
+    assert await cited(written) == written
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        d.ItemEnd(),
+        d.RefusalDelta("no"),
+        d.ReasoningDelta("【p2】"),
+        d.CallStart("f"),
+        text("", phase="final_answer"),
+    ],
+    ids=lambda delta: type(delta).__name__,
+)
+async def test_places_count_from_the_beginning_of_a_part(between: d.Delta) -> None:
+    last = text("a【p1】", phase="final_answer")
+    written = [text("before 【p", phase="commentary"), between, last]
+    assert await cited(written) == [*written, page("p1", 1)]
+
+
+async def test_a_part_goes_on_after_an_annotation_and_a_batch() -> None:
+    given = page("p0", 0)
+    assert await cited([text("ab"), given], [text("【p1】")]) == [
+        text("ab"),
+        given,
+        text("【p1】"),
+        page("p1", 2),
+    ]
+
+
+class Citing(SingleItemCaller):
+    """A caller whose calls may be cited."""
+
+    def cite(self, words: str, start: int, end: int) -> Annotation | None:
+        return of_pages(words, start, end)
+
+
+def test_each_caller_is_asked_once_and_only_if_it_cites() -> None:
+    citing = Citing()
+    assert ToolCalls({"mcp": McpSessions(None, []), "a": citing, "b": citing}, None).cites == [
+        citing.cite
+    ]
+    assert ToolCalls({"mcp": McpSessions(None, [])}, None).cites == []
+
+
+async def test_any_pieces_give_the_same_annotations() -> None:
+    said = "One 【p1】【p22】, two 【f3】 and 【other】 and 【p4】"
+    whole = await cited([text(said)])
+    for size in range(1, 9):
+        pieces = [[text(said[at : at + size])] for at in range(0, len(said), size)]
+        found = await cited(*pieces)
+        assert [each for each in found if isinstance(each, d.AnnotationDelta)] == whole[1:]

@@ -1,0 +1,150 @@
+"""Pages as a model sees them: lines, parts, links, places."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from antiphon.domain import browser_pages
+from antiphon.domain.browser_pages import (
+    BrowserPage,
+    Link,
+    find_results_page,
+    render_page,
+    search_results_page,
+    wrap_lines,
+)
+from antiphon.domain.errors import WebError
+
+PAGE = BrowserPage(
+    url="https://a.example/x",
+    title="A page",
+    lines=("# Top", "one 【0†two words†b.example】 three", "", "Four"),
+    links=(Link(url="https://b.example/"),),
+)
+
+
+def test_a_page_is_shown_with_its_number_its_place_and_numbered_lines() -> None:
+    assert render_page(PAGE, 3, most=1000) == (
+        "[3] A page (https://a.example/x)\n"
+        "**viewing lines [0 - 3] of 3**\n\n"
+        "L0: # Top\n"
+        "L1: one 【0†two words†b.example】 three\n"
+        "L2: \n"
+        "L3: Four"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "lines"),
+    [
+        ({"first": 2}, "[2 - 3]"),
+        ({"first": 1, "count": 2}, "[1 - 2]"),
+        ({"count": 99}, "[0 - 3]"),
+        ({"most": 1}, "[0 - 0]"),
+        ({"most": 20}, "[0 - 1]"),
+        ({"first": 3, "count": 1, "most": 1}, "[3 - 3]"),
+    ],
+)
+def test_a_part_says_which_lines_it_has(asked: dict[str, int], lines: str) -> None:
+    text = render_page(PAGE, 0, **{"most": 1000, **asked})
+    first, last = lines[1:-1].split(" - ")
+    assert f"**viewing lines {lines} of 3**\n\nL{first}: " in text
+    assert f"\nL{last}: " in text
+    assert f"\nL{int(last) + 1}: " not in text
+
+
+def test_a_line_that_is_not_there_is_told() -> None:
+    with pytest.raises(WebError, match="last line of the page is 3"):
+        render_page(PAGE, 0, first=4, most=1000)
+
+
+def test_a_page_without_text_has_one_empty_line() -> None:
+    page = BrowserPage(url="u", title="t", lines=wrap_lines(""))
+    assert render_page(page, 0, most=10) == "[0] t (u)\n**viewing lines [0 - 0] of 0**\n\nL0: "
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a\n\nb\n", "word " * 200, "x" * 500, "\n", " " * 300, "é " * 99]
+)
+def test_lines_are_the_text_in_a_width(text: str) -> None:
+    lines = wrap_lines(text)
+    assert all(len(line) <= browser_pages.LINE_WIDTH for line in lines)
+    assert "".join(lines) == text.replace("\n", "")
+
+
+@pytest.mark.parametrize("text", ["x" * 10**6, "a b" * 300_000, "\n" * 10**6, " " * 10**6])
+def test_a_long_text_is_cut_at_once(text: str) -> None:
+    began = time.process_time()
+    wrap_lines(text)
+    assert time.process_time() - began < 2
+
+
+def test_a_search_is_a_page_of_links() -> None:
+    page = search_results_page(
+        "rain", [("https://a.example/x", "A", "wet"), ("https://b.example", "B", "")]
+    )
+    assert page.lines == (
+        "# Search Results",
+        "",
+        "  * 【0†A†a.example】 wet",
+        "  * 【1†B†b.example】 ",
+    )
+    assert page.cited(0) is None
+    assert page.cited(2) == ("https://a.example/x", "A")
+    assert page.cited(99) == ("https://b.example", "B")
+    assert search_results_page("q", []).lines == ("No results.", "")
+
+
+def test_places_are_found_whatever_the_case_and_without_links() -> None:
+    page = find_results_page(PAGE, "ONE two")
+    assert page.title == "Find results for text: `ONE two` in `A page`"
+    assert page.url == "https://a.example/x/find?pattern=ONE%20two"
+    assert page.lines == ("# 【0†match at L1】", "one two words three", "", "Four", "")
+    assert page.links == (Link(url=PAGE.url, title="A page", line=0, leads_to=1),)
+    assert page.cited(3) == (PAGE.url, "A page")
+    none = find_results_page(PAGE, "five")
+    assert none.lines == ("No results for the text: `five`",)
+    assert none.cited(0) is None
+
+
+def test_a_text_is_found_over_the_end_of_a_line() -> None:
+    page = BrowserPage(
+        url="u", title="t", lines=wrap_lines("word " * 40 + "needle in " + "word " * 15)
+    )
+    words = find_results_page(page, "needle in word")
+    assert len(words.links) == 1
+    line = words.links[0].leads_to
+    assert page.lines
+    assert "needle" in page.lines[line]
+
+
+def test_places_do_not_overlap_and_have_an_end() -> None:
+    page = BrowserPage(url="u", title="t", lines=("x x",) * 1000)
+    assert [link.leads_to for link in find_results_page(page, "x").links] == list(range(0, 200, 4))
+
+
+def test_links_over_the_end_of_a_line_leave_lines_their_numbers() -> None:
+    page = BrowserPage(url="u", title="t", lines=("a 【0†b ", "c†h", "ost】 d", "needle"))
+    assert find_results_page(page, "needle").links[0].leads_to == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("a " * 500_000, "a " * 900 + "b"),
+        ("a" + " " * 10**6, "a b"),
+        ("ab" * 500_000, "ab" * 999 + "c"),
+    ],
+)
+def test_a_hostile_page_is_searched_at_once(text: str, pattern: str) -> None:
+    page = BrowserPage(url="u", title="t", lines=wrap_lines(text))
+    began = time.process_time()
+    assert find_results_page(page, pattern).links == ()
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("pattern", [".*", "(", "[a", "\\", "x" * 2000, "\ud800", "\x00"])
+def test_a_pattern_is_a_text_and_no_more(pattern: str) -> None:
+    assert find_results_page(PAGE, pattern).links == ()

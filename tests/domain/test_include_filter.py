@@ -1,0 +1,44 @@
+"""The view of events and responses: the same for both, and nothing of what is not kept."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from antiphon.domain import events as e
+from antiphon.domain import items as i
+from antiphon.domain.include_filter import INCLUDABLE_FIELDS, IncludeFilter
+from antiphon.domain.request import INCLUDABLE
+from antiphon.domain.response import Response
+
+CALL = i.CodeInterpreterCall(
+    id="ci_1", status="completed", code="1", container_id="cntr_1", outputs=({"logs": "1"},)
+)
+RESPONSE = Response(id="resp_1", created_at=1, model="m", status="completed", output=(CALL,))
+
+
+def test_a_streamed_item_is_shown_as_in_the_final_response() -> None:
+    told = IncludeFilter().events(
+        [e.ItemDone(output_index=0, item=CALL), e.Completed(response=RESPONSE)]
+    )
+    hidden = replace(CALL, outputs=None)
+    assert told[0] == e.ItemDone(output_index=0, item=hidden)
+    assert told[1] == e.Completed(response=replace(RESPONSE, output=(hidden,)))
+
+
+def test_what_is_included_is_shown() -> None:
+    visible = IncludeFilter(["code_interpreter_call.outputs"])
+    assert visible.response(RESPONSE) == RESPONSE
+
+
+def test_a_response_that_is_not_kept_hides_nothing() -> None:
+    passing = replace(RESPONSE, store=False)
+    assert IncludeFilter().response(passing) == passing
+
+
+def test_deltas_pass_untouched() -> None:
+    delta = e.TextDelta(item_id="msg_1", output_index=0, content_index=0, delta="a")
+    assert IncludeFilter().events([delta])[0] is delta
+
+
+def test_only_values_of_the_api_are_in_the_table() -> None:
+    assert set(INCLUDABLE_FIELDS) <= set(INCLUDABLE.__args__)

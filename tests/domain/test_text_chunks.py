@@ -1,0 +1,63 @@
+"""A text in chunks: nothing of it is lost, none is longer than asked for."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.domain.text_chunks import text_chunks
+
+TEXTS = st.text(alphabet=st.sampled_from("ab \n.漢字é"), max_size=400)
+SIZES = st.integers(2, 20)
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[漢字]|[^\s漢字]+", text)
+
+
+@given(TEXTS, SIZES, st.integers(0, 10))
+def test_the_new_parts_of_all_chunks_are_the_text(text: str, size: int, overlap: int) -> None:
+    cut = list(text_chunks(text, size=size, overlap=min(overlap, size // 2)))
+    again = "".join(chunk.text[chunk.overlap_chars :] for chunk in cut)
+    assert re.sub(r"\s", "", again) == re.sub(r"\s", "", text)
+    assert all(chunk.text in text for chunk in cut)
+
+
+@given(TEXTS, SIZES)
+def test_no_chunk_has_more_words_than_tokens(text: str, size: int) -> None:
+    for chunk in text_chunks(text, size=size, overlap=size // 2):
+        assert 1 <= len(words(chunk.text)) <= size
+
+
+def test_each_chunk_begins_with_the_end_of_the_one_before() -> None:
+    text = " ".join(f"w{n}" for n in range(10))
+    cut = list(text_chunks(text, size=4, overlap=2))
+    assert [chunk.text for chunk in cut] == [
+        "w0 w1 w2 w3",
+        "w2 w3 w4 w5",
+        "w4 w5 w6 w7",
+        "w6 w7 w8 w9",
+    ]
+    assert [chunk.text[: chunk.overlap_chars] for chunk in cut] == ["", "w2 w3", "w4 w5", "w6 w7"]
+
+
+def test_a_long_text_is_cut_like_a_short_one() -> None:
+    text = "one two " * 300_000
+    cut = list(text_chunks(text, size=100, overlap=0))
+    assert "".join(chunk.text for chunk in cut).replace(" ", "") == text.replace(" ", "")
+
+
+def test_text_without_spaces_is_cut_too() -> None:
+    assert len(list(text_chunks("x" * 10_000, size=100, overlap=50))) > 10
+    assert len(list(text_chunks("字" * 1000, size=100, overlap=50))) == 19
+
+
+def test_a_chunk_spans_no_megabytes_of_spaces() -> None:
+    cut = list(text_chunks(f"a b{' ' * 1_000_000}c d", size=100, overlap=50))
+    assert [chunk.text for chunk in cut] == ["a b", "c d"]
+    spread = (" " * 100).join("x" for _ in range(1000))
+    assert sum(len(chunk.text) for chunk in text_chunks(spread, size=100, overlap=50)) <= len(
+        spread
+    )
