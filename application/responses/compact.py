@@ -61,6 +61,7 @@ class CompactConversation:
         *,
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
+        strict: bool = False,
     ) -> Compaction:
         """Start the run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
         if request.conversation is not None:
@@ -80,7 +81,9 @@ class CompactConversation:
             generate=None,
             prompt_cache_options=None,
         )
-        created = await self._create(triggered, tenant=tenant, trace_headers=trace_headers)
+        created = await self._create(
+            triggered, tenant=tenant, trace_headers=trace_headers, strict=strict
+        )
         return Compaction(created=created, new_id=self._new_id)
 
 

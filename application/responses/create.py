@@ -54,6 +54,7 @@ class CreateResponseService:
         remembered: Remembered | None = None,
         response_id: str | None = None,
         key: str | None = None,
+        strict: bool = False,
     ) -> AcceptedResponse:
         """Start a run, or queue it.
 
@@ -61,6 +62,7 @@ class CreateResponseService:
         `remembered` holds the unstored responses that the caller keeps. `response_id` is a fresh
         id by default. `key` is the Idempotency-Key of a stored response: other requests will ask
         for that response, so it continues when its client leaves, like a background response.
+        `strict` refuses what would have no effect.
 
         Raises: RequestError, TooManyRequests, QueueFull, QuotaExceeded, ServerShuttingDown,
         EngineDead, StoreError.
@@ -80,5 +82,6 @@ class CreateResponseService:
                 trace_headers=trace_headers,
                 remembered=remembered,
                 key=key,
+                strict=strict,
             )
             return await self._start(prepared)

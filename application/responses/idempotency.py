@@ -155,6 +155,7 @@ class CreateOnce:
         tenant: str,
         body: bytes | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        strict: bool = False,
     ) -> AcceptedResponse | ExistingResponse:
         """Return a new response, or the stored one that has the key. None is no key.
 
@@ -162,7 +163,12 @@ class CreateOnce:
         request; IdempotencyKeyInUse.
         """
         create = partial(
-            self._create, request, tenant=tenant, body=body, trace_headers=trace_headers
+            self._create,
+            request,
+            tenant=tenant,
+            body=body,
+            trace_headers=trace_headers,
+            strict=strict,
         )
         if repeat is None:
             return await create()

@@ -82,10 +82,15 @@ class PrepareResponse:
         trace_headers: Mapping[str, str] | None,
         remembered: Remembered | None,
         key: str | None,
+        strict: bool,
     ) -> PreparedResponse:
         """Return what the run will need. Raises: RequestError, StoreError."""
         turn = await self._prepare_turn(
-            request, tenant=tenant, trace_headers=trace_headers, remembered=remembered
+            request,
+            tenant=tenant,
+            trace_headers=trace_headers,
+            remembered=remembered,
+            strict=strict,
         )
         response = response_of(
             request,
