@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
+from antiphon.adapters.stores.memory_records import (
+    Claim,
+    ConversationRecord,
+    OutboxEntry,
+    ReservedKey,
+    ResponseRecord,
+    copies_of,
+)
+from antiphon.adapters.stores.stored_json import body_of, output_of
 from antiphon.application.ports import (
     LOG_READ_BYTES,
     ApiKey,
@@ -38,168 +44,6 @@ Key = tuple[str, str]
 """A tenant and an id."""
 
 
-# --- what is kept ---------------------------------------------------------------------------------
-
-
-class _Claim(Struct, frozen=True):
-    response_id: str
-    owner: str
-
-
-class _Conversation:
-    """A conversation with its items by place. A place is given once: later items have higher."""
-
-    __slots__ = ("about", "claim", "items", "next_place")
-
-    def __init__(self, about: Conversation) -> None:
-        self.about = about
-        self.items: dict[int, StoredItem] = {}
-        self.claim: _Claim | None = None
-        self.next_place = 0
-
-    def append(self, items: Sequence[StoredItem]) -> None:
-        self.items.update(enumerate(items, self.next_place))
-        self.next_place += len(items)
-
-
-class _Log:
-    """The chunks of one run, which follow each other."""
-
-    __slots__ = ("_firsts", "chunks", "size")
-
-    def __init__(self, first: EventChunk) -> None:
-        self.chunks = [first]
-        self._firsts = [first.first]
-        self.size = len(first.body)
-
-    def has(self, chunk: EventChunk) -> bool:
-        """Whether it is there already. Raises: StoreError if it does not follow the last."""
-        last = self.chunks[-1]
-        if chunk.first == last.first + last.count:
-            return False
-        if self.chunks[self._place(chunk.first)] == chunk:
-            return True
-        raise StoreError(
-            f"Events from number {chunk.first} on do not follow {last.count} from {last.first} on."
-        )
-
-    def add(self, chunk: EventChunk) -> None:
-        self.chunks.append(chunk)
-        self._firsts.append(chunk.first)
-        self.size += len(chunk.body)
-
-    def read(self, after: int, limit_bytes: int) -> list[EventChunk]:
-        """Return chunks from the one that has `after + 1` in it on, a piece of them."""
-        found: list[EventChunk] = []
-        if after >= self.last:
-            return found
-        size = 0
-        for chunk in islice(self.chunks, self._place(after + 1), None):
-            size += len(chunk.body)
-            if found and size > limit_bytes:
-                break
-            found.append(chunk)
-        return found
-
-    @property
-    def last(self) -> int:
-        """The number of its last event."""
-        return self.chunks[-1].first + self.chunks[-1].count - 1
-
-    def _place(self, number: int) -> int:
-        return max(bisect_right(self._firsts, number) - 1, 0)
-
-
-class _Kept:
-    """A response with its run, and its place in the tree of responses that continue each other.
-
-    `conversation` is the one that it was made in, whose items below `place` it was given.
-    """
-
-    __slots__ = (
-        "body",
-        "conversation",
-        "deleted",
-        "epoch",
-        "expires_at",
-        "finished_at",
-        "input",
-        "job",
-        "log",
-        "output",
-        "owner",
-        "parent",
-        "place",
-        "tenant",
-        "used_by",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        tenant: str,
-        stored: StoredResponse,
-        parent: _Kept | None,
-        conversation: _Conversation | None,
-    ) -> None:
-        self.tenant = tenant
-        self.conversation = conversation
-        self.place = conversation.next_place if conversation else 0
-        self.body = body_of(stored.response)
-        self.input = _copied(stored.input)
-        self.output = output_of(stored.response)
-        self.parent = parent
-        self.deleted = False
-        self.used_by = 0
-        self.owner = stored.run.owner
-        self.epoch = 0 if self.owner is None else 1
-        self.job = stored.run.job
-        self.log = None if stored.run.events is None else _Log(stored.run.events)
-        self.expires_at = None if stored.response.conversation else stored.expires_at
-        self.finished_at: float | None = None
-        self.waiting: list[asyncio.Future[None]] = []
-
-    def response(self) -> Response:
-        return response_from(self.body, [bytes(item.raw) for item in self.output])
-
-    def given(self) -> list[StoredItem]:
-        """Return what the conversation had then and still has."""
-        items = self.conversation.items if self.conversation else {}
-        return [item for place, item in items.items() if place < self.place]
-
-    def ancestors(self) -> list[_Kept]:
-        """Return those that this one continues, oldest first."""
-        found: list[_Kept] = []
-        kept = self.parent
-        while kept is not None:
-            found.append(kept)
-            kept = kept.parent
-        return found[::-1]
-
-    def wake(self) -> None:
-        for woken in self.waiting:
-            if not woken.done():
-                woken.set_result(None)
-        self.waiting.clear()
-
-
-class _Reserved(Struct, frozen=True, kw_only=True):
-    response_id: str
-    fingerprint: bytes
-    owner: str
-    expires_at: float
-
-
-class _Due(Struct):
-    """A notice with when it is due, by the clock that nobody sets."""
-
-    delivery: WebhookDelivery
-    at: float
-
-
-# --- the store ------------------------------------------------------------------------------------
-
-
 class MemoryStore(Store):
     """Past `keep` responses, those that were created first are deleted; running ones never are.
 
@@ -218,17 +62,17 @@ class MemoryStore(Store):
         self._keep = keep
         self._clock = clock
         self._steady = steady
-        self._kept: dict[Key, _Kept] = {}
-        self._unfinished: dict[Key, _Kept] = {}
-        self._conversations: dict[Key, _Conversation] = {}
+        self._kept: dict[Key, ResponseRecord] = {}
+        self._unfinished: dict[Key, ResponseRecord] = {}
+        self._conversations: dict[Key, ConversationRecord] = {}
         # An item that is in a response and in a conversation is here twice.
         self._items: dict[Key, list[StoredItem]] = {}
         self._responses: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._alive_until: dict[str, float] = {}
-        self._reserved: dict[Key, _Reserved] = {}
+        self._reserved: dict[Key, ReservedKey] = {}
         self._reserved_by: dict[Key, str] = {}
-        self._outbox: dict[str, _Due] = {}
+        self._outbox: dict[str, OutboxEntry] = {}
         self._api_keys: dict[str, ApiKey] = {}
         self._agreed: dict[str, bytes] = {}
 
@@ -251,7 +95,7 @@ class MemoryStore(Store):
         if key in self._kept:
             raise StoreError(f"There is a response {response.id!r} already.")
         parent = self._kept.get((tenant, response.previous_response_id or ""))
-        kept = _Kept(tenant, stored, parent, self._conversation_of(tenant, response))
+        kept = ResponseRecord(tenant, stored, parent, self._conversation_of(tenant, response))
         if parent is not None:
             parent.used_by += 1
         self._kept[key] = kept
@@ -288,7 +132,7 @@ class MemoryStore(Store):
             left = [*kept.input, *kept.output] if response.keeps_items else []
             self._release(tenant, response.conversation.id, response.id, left)
         for delivery in deliveries:
-            self._outbox[delivery.id] = _Due(delivery, self._steady())
+            self._outbox[delivery.id] = OutboxEntry(delivery, self._steady())
         kept.wake()
         return True
 
@@ -337,8 +181,8 @@ class MemoryStore(Store):
     ) -> None:
         if (tenant, conversation.id) in self._conversations:
             raise StoreError(f"There is a conversation {conversation.id!r} already.")
-        self._conversations[tenant, conversation.id] = _Conversation(conversation)
-        self._append(tenant, self._conversations[tenant, conversation.id], _copied(items))
+        self._conversations[tenant, conversation.id] = ConversationRecord(conversation)
+        self._append(tenant, self._conversations[tenant, conversation.id], copies_of(items))
         self._forget_old_conversations()
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
@@ -364,7 +208,7 @@ class MemoryStore(Store):
         found = self._find_conversation(tenant, conversation_id)
         if self._is_claimed(tenant, found):
             raise ConversationLocked
-        self._append(tenant, found, _copied(items))
+        self._append(tenant, found, copies_of(items))
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
         items = self._find_conversation(tenant, conversation_id).items
@@ -379,7 +223,7 @@ class MemoryStore(Store):
         found = self._find_conversation(tenant, conversation_id)
         if self._is_claimed(tenant, found):
             raise ConversationLocked
-        found.claim = _Claim(response_id, owner)
+        found.claim = Claim(response_id, owner)
 
     async def release(
         self,
@@ -388,7 +232,7 @@ class MemoryStore(Store):
         response_id: str,
         items: Sequence[StoredItem] = (),
     ) -> None:
-        self._release(tenant, conversation_id, response_id, _copied(items))
+        self._release(tenant, conversation_id, response_id, copies_of(items))
 
     # --- runs -------------------------------------------------------------------------------------
 
@@ -473,7 +317,7 @@ class MemoryStore(Store):
         if reserved is None or self._is_free(tenant, reserved):
             if reserved is not None:
                 self._free(tenant, reserved.response_id)
-            reserved = _Reserved(
+            reserved = ReservedKey(
                 response_id=response_id,
                 fingerprint=fingerprint,
                 owner=owner,
@@ -542,27 +386,27 @@ class MemoryStore(Store):
     def _is_alive(self, owner: str | None) -> bool:
         return self._alive_until.get(owner or "", -math.inf) > self._steady()
 
-    def _leased(self, lease: Lease) -> _Kept | None:
+    def _leased(self, lease: Lease) -> ResponseRecord | None:
         """Return what the lease is for; None if it is void."""
         kept = self._unfinished.get((lease.tenant, lease.response_id))
         if kept is None or kept.owner is None or kept.epoch != lease.epoch:
             return None
         return kept
 
-    def _add(self, kept: _Kept, events: EventChunk) -> None:
+    def _add(self, kept: ResponseRecord, events: EventChunk) -> None:
         if kept.log is None:
             raise StoreError("No log is kept of this response.")
         if not kept.log.has(events):
             kept.log.add(events)
             self._bytes[kept.tenant] += len(events.body)
 
-    def _is_claimed(self, tenant: str, found: _Conversation) -> bool:
+    def _is_claimed(self, tenant: str, found: ConversationRecord) -> bool:
         claim = found.claim
         if claim is None:
             return False
         return self._is_alive(claim.owner) or (tenant, claim.response_id) in self._unfinished
 
-    def _is_free(self, tenant: str, reserved: _Reserved) -> bool:
+    def _is_free(self, tenant: str, reserved: ReservedKey) -> bool:
         if reserved.expires_at <= self._clock():
             return True
         exists = (tenant, reserved.response_id) in self._kept
@@ -586,17 +430,17 @@ class MemoryStore(Store):
             found.claim = None
             self._append(tenant, found, items)
 
-    def _find_conversation(self, tenant: str, conversation_id: str) -> _Conversation:
+    def _find_conversation(self, tenant: str, conversation_id: str) -> ConversationRecord:
         try:
             return self._conversations[tenant, conversation_id]
         except KeyError:
             raise NotFound(f"There is no conversation {conversation_id!r}.") from None
 
-    def _conversation_of(self, tenant: str, response: Response) -> _Conversation | None:
+    def _conversation_of(self, tenant: str, response: Response) -> ConversationRecord | None:
         ref = response.conversation
         return self._conversations.get((tenant, ref.id)) if ref else None
 
-    def _append(self, tenant: str, found: _Conversation, items: Sequence[StoredItem]) -> None:
+    def _append(self, tenant: str, found: ConversationRecord, items: Sequence[StoredItem]) -> None:
         found.append(items)
         self._list(tenant, items)
 
@@ -613,7 +457,7 @@ class MemoryStore(Store):
         self._unlist(tenant, found.items.values())
         found.items.clear()
 
-    def _find(self, tenant: str, response_id: str) -> _Kept:
+    def _find(self, tenant: str, response_id: str) -> ResponseRecord:
         try:
             return self._kept[tenant, response_id]
         except KeyError:
@@ -627,7 +471,7 @@ class MemoryStore(Store):
             self._forget(*over)
 
     def _forget(self, tenant: str, response_id: str) -> None:
-        kept: _Kept | None = self._kept.pop((tenant, response_id))
+        kept: ResponseRecord | None = self._kept.pop((tenant, response_id))
         assert kept is not None
         self._unfinished.pop((tenant, response_id), None)
         self._free(tenant, response_id)
@@ -658,7 +502,7 @@ class MemoryStore(Store):
             if _is_past(reserved.expires_at, now):
                 yield partial(self._free, tenant, reserved.response_id)
 
-    def _forget_log(self, kept: _Kept) -> None:
+    def _forget_log(self, kept: ResponseRecord) -> None:
         self._bytes[kept.tenant] -= kept.log.size if kept.log else 0
         kept.log = None
         kept.wake()
@@ -680,7 +524,7 @@ class MemoryStore(Store):
                 self._items.pop((tenant, item.id), None)
 
 
-def _taken(kept: _Kept, owner: str) -> LeasedRun:
+def _taken(kept: ResponseRecord, owner: str) -> LeasedRun:
     kept.owner = owner
     kept.epoch += 1
     response = kept.response()
@@ -690,8 +534,3 @@ def _taken(kept: _Kept, owner: str) -> LeasedRun:
 
 def _is_past(at: float | None, now: float) -> bool:
     return at is not None and at <= now
-
-
-def _copied(items: Sequence[StoredItem]) -> list[StoredItem]:
-    # A Raw may be a view that would keep a whole request body alive.
-    return [StoredItem(id=item.id, raw=item.raw.copy()) for item in items]
