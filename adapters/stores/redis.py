@@ -144,7 +144,7 @@ class RedisStore(Store):
             status=response.status,
             body=body_of(response),
             output=_items(output_of(response)),
-            keeps_items=response.keeps_items,
+            leaves_items=response.keeps_items,
             events=_chunk(events),
             notices=[msgspec.structs.asdict(delivery) for delivery in deliveries],
         )
