@@ -17,17 +17,19 @@ from antiphon.domain.response import Response
 
 
 class Claim(Struct, frozen=True):
+    """A response's exclusive use of a conversation."""
+
     response_id: str
     owner: str
 
 
 class ConversationRecord:
-    """A conversation with its items by place. A place is given once: later items have higher."""
+    """A conversation with its items by place. A place is never reused: later items have higher."""
 
-    __slots__ = ("about", "claim", "items", "next_place")
+    __slots__ = ("claim", "conversation", "items", "next_place")
 
-    def __init__(self, about: Conversation) -> None:
-        self.about = about
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
         self.items: dict[int, StoredItem] = {}
         self.claim: Claim | None = None
         self.next_place = 0
@@ -38,7 +40,7 @@ class ConversationRecord:
 
 
 class ChunkLog:
-    """The chunks of one run, which follow each other."""
+    """The log of one run: event chunks without gaps."""
 
     __slots__ = ("_firsts", "chunks", "size")
 
@@ -48,66 +50,73 @@ class ChunkLog:
         self.size = len(first.body)
 
     def has(self, chunk: EventChunk) -> bool:
-        """Whether it is there already. Raises: StoreError if it does not follow the last."""
+        """Return whether the log already has the chunk.
+
+        Raises: StoreError if it does not, and the chunk is not the next one either.
+        """
         last = self.chunks[-1]
         if chunk.first == last.first + last.count:
             return False
-        if self.chunks[self._place(chunk.first)] == chunk:
+        if self.chunks[self._index_of(chunk.first)] == chunk:
             return True
         raise StoreError(
             f"Events from number {chunk.first} on do not follow {last.count} from {last.first} on."
         )
 
-    def add(self, chunk: EventChunk) -> None:
+    def append(self, chunk: EventChunk) -> None:
         self.chunks.append(chunk)
         self._firsts.append(chunk.first)
         self.size += len(chunk.body)
 
     def read(self, after: int, limit_bytes: int) -> list[EventChunk]:
-        """Return chunks from the one that has `after + 1` in it on, a piece of them."""
-        found: list[EventChunk] = []
-        if after >= self.last:
-            return found
+        """Return chunks, starting with the one that contains event `after + 1`.
+
+        At least one if there is any, then as many as fit in `limit_bytes`.
+        """
+        chunks: list[EventChunk] = []
+        if after >= self.last_number:
+            return chunks
         size = 0
-        for chunk in islice(self.chunks, self._place(after + 1), None):
+        for chunk in islice(self.chunks, self._index_of(after + 1), None):
             size += len(chunk.body)
-            if found and size > limit_bytes:
+            if chunks and size > limit_bytes:
                 break
-            found.append(chunk)
-        return found
+            chunks.append(chunk)
+        return chunks
 
     @property
-    def last(self) -> int:
-        """The number of its last event."""
+    def last_number(self) -> int:
+        """The number of the last event."""
         return self.chunks[-1].first + self.chunks[-1].count - 1
 
-    def _place(self, number: int) -> int:
+    def _index_of(self, number: int) -> int:
         return max(bisect_right(self._firsts, number) - 1, 0)
 
 
 class ResponseRecord:
-    """A response with its run, and its place in the tree of responses that continue each other.
+    """A response with its run, and its position in the tree of responses that continue each other.
 
-    `conversation` is the one that it was made in, whose items below `place` it was given.
+    `conversation` is the one the response was created in. Its items below `conversation_end` are
+    part of the response's context. `child_count` is the number of responses that continue this one.
     """
 
     __slots__ = (
         "body",
+        "child_count",
         "conversation",
-        "deleted",
+        "conversation_end",
         "epoch",
         "expires_at",
         "finished_at",
         "input",
+        "is_deleted",
         "job",
         "log",
         "output",
         "owner",
         "parent",
-        "place",
         "tenant",
-        "used_by",
-        "waiting",
+        "waiters",
     )
 
     def __init__(
@@ -119,46 +128,48 @@ class ResponseRecord:
     ) -> None:
         self.tenant = tenant
         self.conversation = conversation
-        self.place = conversation.next_place if conversation else 0
+        self.conversation_end = conversation.next_place if conversation else 0
         self.body = body_of(stored.response)
-        self.input = copies_of(stored.input)
+        self.input = copy_items(stored.input)
         self.output = output_of(stored.response)
         self.parent = parent
-        self.deleted = False
-        self.used_by = 0
+        self.is_deleted = False
+        self.child_count = 0
         self.owner = stored.run.owner
         self.epoch = 0 if self.owner is None else 1
         self.job = stored.run.job
         self.log = None if stored.run.events is None else ChunkLog(stored.run.events)
         self.expires_at = None if stored.response.conversation else stored.expires_at
         self.finished_at: float | None = None
-        self.waiting: list[asyncio.Future[None]] = []
+        self.waiters: list[asyncio.Future[None]] = []
 
     def response(self) -> Response:
         return response_from(self.body, [bytes(item.raw) for item in self.output])
 
-    def given(self) -> list[StoredItem]:
-        """Return what the conversation had then and still has."""
+    def conversation_items(self) -> list[StoredItem]:
+        """Return the items that the conversation had at creation and still has."""
         items = self.conversation.items if self.conversation else {}
-        return [item for place, item in items.items() if place < self.place]
+        return [item for place, item in items.items() if place < self.conversation_end]
 
     def ancestors(self) -> list[ResponseRecord]:
-        """Return those that this one continues, oldest first."""
-        found: list[ResponseRecord] = []
-        kept = self.parent
-        while kept is not None:
-            found.append(kept)
-            kept = kept.parent
-        return found[::-1]
+        """Return the responses that this one continues, oldest first."""
+        records: list[ResponseRecord] = []
+        parent = self.parent
+        while parent is not None:
+            records.append(parent)
+            parent = parent.parent
+        return records[::-1]
 
-    def wake(self) -> None:
-        for woken in self.waiting:
-            if not woken.done():
-                woken.set_result(None)
-        self.waiting.clear()
+    def wake_waiters(self) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
 
 
-class ReservedKey(Struct, frozen=True, kw_only=True):
+class Reservation(Struct, frozen=True, kw_only=True):
+    """The response that an Idempotency-Key is reserved for."""
+
     response_id: str
     fingerprint: bytes
     owner: str
@@ -166,12 +177,12 @@ class ReservedKey(Struct, frozen=True, kw_only=True):
 
 
 class OutboxEntry(Struct):
-    """A notice with when it is due, by the clock that nobody sets."""
+    """A webhook delivery, and when it is due by the monotonic clock."""
 
     delivery: WebhookDelivery
-    at: float
+    due_at: float
 
 
-def copies_of(items: Sequence[StoredItem]) -> list[StoredItem]:
+def copy_items(items: Sequence[StoredItem]) -> list[StoredItem]:
     # A Raw may be a view that would keep a whole request body alive.
     return [StoredItem(id=item.id, raw=item.raw.copy()) for item in items]
