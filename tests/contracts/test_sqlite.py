@@ -386,7 +386,7 @@ async def test_a_file_that_stays_locked_fails_writes_and_not_reads(
 ) -> None:
     elsewhere = connect(path)
     elsewhere.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="another process keeps it locked"):
+    with pytest.raises(StoreError, match="another process has it locked"):
         await file.write(lambda db: add("a", db))
     assert await texts(file) == []
     elsewhere.execute("ROLLBACK")
