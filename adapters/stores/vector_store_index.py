@@ -1,4 +1,4 @@
-"""The full-text index of vector stores: an FTS5 table for each tenant, written and swept here."""
+"""The full-text index of vector stores: one FTS5 table per tenant, and the chunks it refers to."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from antiphon.domain.text_chunks import TextChunk, add_spaces
 
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2")
 
-MERGED_PAGES = 500
-"""How much of an index is merged in one transaction."""
+MERGE_PAGES = 500
+"""How many pages of an index one transaction merges."""
 
 
 def make_index(db: apsw.Connection, store: int) -> None:
@@ -32,11 +32,11 @@ def index_of(tenant: int) -> str:
 
 
 def scope_of(store: int) -> str:
-    """Return the word that every chunk of a store has in the index."""
+    """Return the word that marks every chunk of a store in the index."""
     return f"s{store}"
 
 
-def _place(db: apsw.Connection, file: int) -> tuple[str, str]:
+def _index_and_scope(db: apsw.Connection, file: int) -> tuple[str, str]:
     """Return the index and the scope of a file."""
     query = "SELECT s.tenant, s.key FROM files f JOIN stores s ON s.key = f.store WHERE f.key = ?"
     [(tenant, store)] = rows_of(db, query, (file,))
@@ -46,7 +46,7 @@ def _place(db: apsw.Connection, file: int) -> tuple[str, str]:
 def add_chunks(
     db: apsw.Connection, file: int, chunks: Sequence[TextChunk], vectors: Vectors | None
 ) -> None:
-    index, scope = _place(db, file)
+    index, scope = _index_and_scope(db, file)
     [(first,)] = rows_of(db, "SELECT coalesce(max(key), 0) + 1 FROM chunks", ())
     size = 0
     for key, chunk in enumerate(chunks, first):
@@ -70,33 +70,33 @@ def add_chunks(
 
 
 def erase_chunks(db: apsw.Connection, file: int, *, limit: int) -> int:
-    """Erase up to `limit` of a file's chunks, -1 for all; return how many those were."""
-    index, scope = _place(db, file)
+    """Erase up to `limit` chunks of a file, or all if it is -1. Return their number."""
+    index, scope = _index_and_scope(db, file)
     query = "SELECT key, text FROM chunks WHERE file = ? ORDER BY key LIMIT ?"
-    found = rows_of(db, query, (file, limit))
-    for key, text in found:
+    chunks = rows_of(db, query, (file, limit))
+    for key, text in chunks:
         db.execute(
             f"INSERT INTO {index} ({index}, rowid, scope, text) VALUES ('delete', ?, ?, ?)",
             (key, scope, add_spaces(text)),
         )
         db.execute("DELETE FROM chunks WHERE key = ?", (key,))
     db.execute("DELETE FROM vectors WHERE file = ?", (file,))
-    if not found:
+    if not chunks:
         return 0
     db.execute(
         "UPDATE tenants SET to_merge = 2 FROM stores s, files f"
         " WHERE tenants.key = s.tenant AND s.key = f.store AND f.key = ?",
         (file,),
     )
-    return len(found)
+    return len(chunks)
 
 
 def sweep_removed(db: apsw.Connection, limit: int) -> int:
+    """Erase removed files and stores, up to about `limit` chunks. Return how much was erased."""
     swept = 0
     for (file,) in rows_of(db, "SELECT key FROM files WHERE is_removed LIMIT ?", (limit,)):
-        erased = erase_chunks(db, file, limit=limit - swept)
-        swept += erased
-        if swept >= limit:  # there may be more of it
+        swept += erase_chunks(db, file, limit=limit - swept)
+        if swept >= limit:  # the file may have more chunks
             return swept
         db.execute("DELETE FROM files WHERE key = ?", (file,))
         swept += 1
@@ -114,14 +114,16 @@ def sweep_removed(db: apsw.Connection, limit: int) -> int:
 
 
 def _merge(db: apsw.Connection) -> int:
-    """Merge some of an index from which much was erased; return 0 when none is left to merge."""
+    """Merge a part of an index from which chunks were erased. Return 0 if there is none."""
     query = "SELECT key, to_merge FROM tenants WHERE to_merge LIMIT 1"
     for tenant, to_merge in rows_of(db, query, ()):
         index = index_of(tenant)
-        pages = -MERGED_PAGES if to_merge == 2 else MERGED_PAGES  # the first call is a negative one
+        pages = (
+            -MERGE_PAGES if to_merge == 2 else MERGE_PAGES
+        )  # the first call needs a negative number
         before = db.total_changes()
         db.execute(f"INSERT INTO {index} ({index}, rank) VALUES ('merge', ?)", (pages,))
-        goes_on = db.total_changes() - before >= 2  # as the manual of FTS5 has it
-        db.execute("UPDATE tenants SET to_merge = ? WHERE key = ?", (goes_on, tenant))
+        is_unfinished = db.total_changes() - before >= 2  # as documented by FTS5
+        db.execute("UPDATE tenants SET to_merge = ? WHERE key = ?", (is_unfinished, tenant))
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""The rows of vector stores, files and batches in SQLite: written from values, read as values."""
+"""Conversion of vector stores, files and batches to and from rows of SQLite."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _FILE = """SELECT f.id, s.id, f.created_at, f.status, f.last_error, f.usage_byte
     FROM files f JOIN stores s ON s.key = f.store"""
 
 
-class Described(Struct, frozen=True, kw_only=True):
-    """What of a vector store is kept as JSON."""
+class StoreDescription(Struct, frozen=True, kw_only=True):
+    """The fields of a vector store that are stored as JSON."""
 
     name: str
     description: str | None
@@ -42,19 +42,19 @@ class Described(Struct, frozen=True, kw_only=True):
     metadata: dict[str, str]
 
 
-_decode_description = msgspec.json.Decoder(Described).decode
+_decode_description = msgspec.json.Decoder(StoreDescription).decode
 _decode_error = msgspec.json.Decoder(IndexingError).decode
 decode_attributes = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def changing_values(store: VectorStore) -> Row:
-    described = Described(
+def mutable_values(store: VectorStore) -> Row:
+    description = StoreDescription(
         name=store.name,
         description=store.description,
         expires_after=store.expires_after,
         metadata=store.metadata,
     )
-    return store.last_active_at, store.expires_at, msgspec.json.encode(described)
+    return store.last_active_at, store.expires_at, msgspec.json.encode(description)
 
 
 def store_key(db: apsw.Connection, tenant: str, store_id: str) -> int:
@@ -64,19 +64,22 @@ def store_key(db: apsw.Connection, tenant: str, store_id: str) -> int:
 
 
 def read_stores(db: apsw.Connection, tenant: str, *ids: str) -> list[VectorStore]:
-    found = rows_of(
+    stores = rows_of(
         db,
         "SELECT s.key, s.id, s.created_at, s.last_active_at, s.expires_at, s.described"
         " FROM stores s JOIN tenants t ON t.key = s.tenant"
         f" WHERE t.name = ? AND NOT s.is_removed {'AND s.id = ?' if ids else ''} ORDER BY s.key",
         (tenant, *ids),
     )
-    counted = _counted(db, [row[0] for row in found])
-    return [_store(row, *counted.get(row[0], ({}, 0))) for row in found]
+    totals = _count_files(db, [row[0] for row in stores])
+    return [_store_of(row, *totals.get(row[0], ({}, 0))) for row in stores]
 
 
-def _counted(db: apsw.Connection, keys: Sequence[int]) -> Mapping[int, tuple[dict[str, int], int]]:
-    found: dict[int, tuple[dict[str, int], int]] = {}
+def _count_files(
+    db: apsw.Connection, keys: Sequence[int]
+) -> Mapping[int, tuple[dict[str, int], int]]:
+    """Return, for each store, the number of files by status and the bytes of all of them."""
+    totals: dict[int, tuple[dict[str, int], int]] = {}
     for key, status, count, size in rows_of(
         db,
         "SELECT store, status, count(*), sum(usage_bytes) FROM files"
@@ -84,23 +87,23 @@ def _counted(db: apsw.Connection, keys: Sequence[int]) -> Mapping[int, tuple[dic
         " GROUP BY store, status",
         (json.dumps(keys),),
     ):
-        counts, bytes_before = found.get(key, ({}, 0))
-        found[key] = ({**counts, status: count}, bytes_before + size)
-    return found
+        counts, total_size = totals.get(key, ({}, 0))
+        totals[key] = ({**counts, status: count}, total_size + size)
+    return totals
 
 
-def _store(row: Row, counts: dict[str, int], usage_bytes: int) -> VectorStore:
-    _, store_id, created_at, last_active_at, expires_at, described = row
-    known = _decode_description(described)
+def _store_of(row: Row, counts: dict[str, int], usage_bytes: int) -> VectorStore:
+    _, store_id, created_at, last_active_at, expires_at, encoded = row
+    description = _decode_description(encoded)
     return VectorStore(
         id=store_id,
         created_at=created_at,
         last_active_at=last_active_at,
         expires_at=expires_at,
-        name=known.name,
-        description=known.description,
-        expires_after=known.expires_after,
-        metadata=known.metadata,
+        name=description.name,
+        description=description.description,
+        expires_after=description.expires_after,
+        metadata=description.metadata,
         usage_bytes=usage_bytes,
         file_counts=counts_of(counts),
         status="in_progress" if counts.get("in_progress") else "completed",
@@ -139,8 +142,8 @@ def read_files(
 
 
 def read_file(db: apsw.Connection, store: int, file_id: str) -> StoreFile:
-    for found in read_files(db, store, "AND f.id = ?", file_id):
-        return found
+    for file in read_files(db, store, "AND f.id = ?", file_id):
+        return file
     raise NotFound(f"No file with id {file_id[:100]!r} in the vector store.", param="file_id")
 
 

@@ -1,7 +1,7 @@
-"""Vector stores in SQLite: a file of its own beside the uploaded files, or in memory.
+"""Vector stores in SQLite: in a separate file beside the uploaded files, or in memory.
 
-Words are searched by FTS5, a table for each tenant. Vectors are compared one by one with that of
-the query (numpy): for some ten thousand chunks nothing is faster than reading them in a row.
+FTS5 searches for words, with one table per tenant. NumPy compares the vector of the query with
+every stored vector: for some ten thousand chunks, nothing is faster than reading them in sequence.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from antiphon.domain.vector_stores import FileBatch, IndexingError, StoreFile, V
 
 MIGRATIONS = "vector_stores"
 
-_ALIVE = "key = ? AND attempts = ? AND status = 'in_progress' AND NOT is_removed"
+_JOB_IS_VALID = "key = ? AND attempts = ? AND status = 'in_progress' AND NOT is_removed"
 
 
 class SqliteVectorStores(VectorStores):
-    """Safe for several servers of one machine. Without a path, all is in memory."""
+    """Vector stores that several servers of one machine may share; in memory without a path."""
 
     def __init__(self, path: Path | None, *, now: Callable[[], float] = time.time) -> None:
         self._file: SqliteFile | SqliteMemory = (
@@ -46,7 +46,7 @@ class SqliteVectorStores(VectorStores):
         self._now = now
 
     async def start(self) -> None:
-        # What dead servers had in hand need not wait until it is due again.
+        # Jobs that dead servers had claimed are due immediately.
         query = "UPDATE files SET due_at = 0 WHERE status = 'in_progress'"
         await self._file.start(alone=lambda db: db.execute(query).fetchall())
 
@@ -59,7 +59,7 @@ class SqliteVectorStores(VectorStores):
             db.execute(
                 "INSERT INTO stores (tenant, id, created_at, last_active_at, expires_at, described)"
                 " SELECT key, ?, ?, ?, ?, ? FROM tenants WHERE name = ?",
-                (store.id, store.created_at, *rows.changing_values(store), tenant),
+                (store.id, store.created_at, *rows.mutable_values(store), tenant),
             )
 
         await self._file.write(work)
@@ -78,7 +78,7 @@ class SqliteVectorStores(VectorStores):
         def work(db: apsw.Connection) -> None:
             db.execute(
                 "UPDATE stores SET last_active_at = ?, expires_at = ?, described = ? WHERE key = ?",
-                (*rows.changing_values(store), rows.store_key(db, tenant, store.id)),
+                (*rows.mutable_values(store), rows.store_key(db, tenant, store.id)),
             )
 
         await self._file.write(work)
@@ -126,9 +126,9 @@ class SqliteVectorStores(VectorStores):
                     "INSERT INTO batches (id, store, created_at) VALUES (?, ?, ?)",
                     (batch.id, store, batch.created_at),
                 )
-            for each in files:
-                rows.remove_file(db, store, each.id)
-                rows.insert_file(db, store, each, batch, now)
+            for file in files:
+                rows.remove_file(db, store, file.id)
+                rows.insert_file(db, store, file, batch, now)
 
         await self._file.write(work)
 
@@ -139,9 +139,8 @@ class SqliteVectorStores(VectorStores):
             key = rows.store_key(db, tenant, store_id)
             if batch_id is not None:
                 rows.batch_row(db, key, batch_id)
-            return rows.read_files(
-                db, key, "AND f.batch = ?" if batch_id else "", *filter(None, [batch_id])
-            )
+                return rows.read_files(db, key, "AND f.batch = ?", batch_id)
+            return rows.read_files(db, key)
 
         return await self._file.read(work)
 
@@ -185,14 +184,14 @@ class SqliteVectorStores(VectorStores):
         def work(db: apsw.Connection) -> list[str]:
             store = rows.store_key(db, tenant, store_id)
             rows.read_file(db, store, file_id)
-            found = rows_of(
+            chunks = rows_of(
                 db,
                 "SELECT c.text, c.repeats FROM chunks c JOIN files f ON f.key = c.file"
                 " WHERE f.store = ? AND f.id = ? AND NOT f.is_removed AND f.status = 'completed'"
                 " ORDER BY c.key",
                 (store, file_id),
             )
-            return [text[overlap_chars:] for text, overlap_chars in found]
+            return [text[overlap_chars:] for text, overlap_chars in chunks]
 
         return await self._file.read(work)
 
@@ -219,7 +218,7 @@ class SqliteVectorStores(VectorStores):
         now = self._now()
 
         def work(db: apsw.Connection) -> list[IndexJob]:
-            found = rows_of(
+            due = rows_of(
                 db,
                 "SELECT f.key, f.attempts + 1, t.name, f.id, f.filename, f.chunk_size, f.overlap"
                 " FROM files f JOIN stores s ON s.key = f.store JOIN tenants t ON t.key = s.tenant"
@@ -227,15 +226,14 @@ class SqliteVectorStores(VectorStores):
                 " ORDER BY f.due_at, f.key LIMIT ?",
                 (now, limit),
             )
-            for key, attempt, *_ in found:
+            for key, attempt, *_ in due:
                 db.execute(
                     "UPDATE files SET due_at = ?, attempts = ? WHERE key = ?",
                     (now + claim_s, attempt, key),
                 )
-            return [rows.job_of(row) for row in found]
+            return [rows.job_of(row) for row in due]
 
-        # Looked for among the readers first: a write that finds nothing would be a write all the
-        # same, for every server, every few seconds.
+        # Read first: otherwise every server would write every few seconds, even with nothing due.
         query = (
             "SELECT 1 FROM files WHERE status = 'in_progress' AND NOT is_removed AND due_at <= ?"
         )
@@ -244,10 +242,12 @@ class SqliteVectorStores(VectorStores):
         return await self._file.write(work)
 
     async def extend_claim(self, job: IndexJob, seconds: float) -> bool:
-        until = self._now() + seconds
+        due_at = self._now() + seconds
 
         def work(db: apsw.Connection) -> bool:
-            db.execute(f"UPDATE files SET due_at = ? WHERE {_ALIVE}", (until, job.key, job.attempt))
+            db.execute(
+                f"UPDATE files SET due_at = ? WHERE {_JOB_IS_VALID}", (due_at, job.key, job.attempt)
+            )
             return db.changes() > 0
 
         return await self._file.write(work)
@@ -256,7 +256,9 @@ class SqliteVectorStores(VectorStores):
         self, job: IndexJob, chunks: Sequence[TextChunk], vectors: Vectors | None, *, first: bool
     ) -> bool:
         def work(db: apsw.Connection) -> bool:
-            if not rows_of(db, f"SELECT 1 FROM files WHERE {_ALIVE}", (job.key, job.attempt)):
+            if not rows_of(
+                db, f"SELECT 1 FROM files WHERE {_JOB_IS_VALID}", (job.key, job.attempt)
+            ):
                 return False
             if first:
                 erase_chunks(db, job.key, limit=-1)
@@ -267,13 +269,13 @@ class SqliteVectorStores(VectorStores):
         return await self._file.write(work)
 
     async def finish(self, job: IndexJob, error: IndexingError | None = None) -> bool:
-        told = None if error is None else msgspec.json.encode(error)
+        encoded_error = None if error is None else msgspec.json.encode(error)
         status = "completed" if error is None else "failed"
 
         def work(db: apsw.Connection) -> bool:
             db.execute(
-                f"UPDATE files SET status = ?, last_error = ? WHERE {_ALIVE}",
-                (status, told, job.key, job.attempt),
+                f"UPDATE files SET status = ?, last_error = ? WHERE {_JOB_IS_VALID}",
+                (status, encoded_error, job.key, job.attempt),
             )
             return db.changes() > 0
 
