@@ -129,9 +129,11 @@ class ToolCalls:
         return Work(output, refuse, caller.abort, self._slots)
 
     @asynccontextmanager
-    async def run_in_parallel(self, works: Sequence[Work]) -> AsyncGenerator[Sequence[RunningWork]]:
-        """Run the works side by side; leaving the block stops those that still run."""
-        running = [RunningWork(work, self._budgets) for work in works]
+    async def run_in_parallel(
+        self, work_list: Sequence[Work]
+    ) -> AsyncGenerator[Sequence[RunningWork]]:
+        """Run all of it side by side; leaving the block stops what still runs."""
+        running = [RunningWork(work, self._budgets) for work in work_list]
         try:
             yield running
         finally:
@@ -196,8 +198,8 @@ class ToolCallingTurn(TurnWrapper):
         if not isinstance(end, d.TurnEnd) or end.reason != "stop":
             yield waiting
             return
-        works = [self._calls.run(call.start, call.arguments) for call in calls]
-        async with self._calls.run_in_parallel(works) as running:
+        work_list = [self._calls.run(call.start, call.arguments) for call in calls]
+        async with self._calls.run_in_parallel(work_list) as running:
             position = 0
             for call, work in zip(calls, running, strict=True):
                 assert call.end_position is not None

@@ -133,10 +133,10 @@ class McpTurn(ModelTurn):
             for approved in self._approved_calls
             if approved.definition is not None
         )
-        openings, works = zip(*self._items(current_tools), strict=True)
+        openings, work_list = zip(*self._items(current_tools), strict=True)
         # Yielded before anything is called: a run that has shown nothing may start over.
         yield openings[0]
-        async with self._calls.run_in_parallel(works) as running:
+        async with self._calls.run_in_parallel(work_list) as running:
             for work, next_opening in zip(running, [*openings[1:], None], strict=True):
                 async for output in work:
                     yield [*output]
