@@ -50,7 +50,7 @@ class ResponseContainer:
         self._sandboxes = sandboxes
         self._tenant = tenant
         self._sandbox = sandbox
-        self._spec = request.kind
+        self._spec = request.spec
         self._missing_files = list(request.files)
         self._paths: set[str] = set()
         self._lock = asyncio.Lock()
@@ -167,10 +167,10 @@ def _options_of(definition: ToolDefinition) -> tuple[str | dict[str, object], st
 
 
 def _merge(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:
-    sizes = [each.kind.memory_bytes for each in (first, second)]
+    sizes = [each.spec.memory_bytes for each in (first, second)]
     memory = max((size for size in sizes if size is not None), default=None)
     return ContainerRequest(
-        kind=replace(first.kind, memory_bytes=memory),
+        spec=replace(first.spec, memory_bytes=memory),
         files=tuple(dict([*first.files, *second.files]).items()),
     )
 
