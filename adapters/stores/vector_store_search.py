@@ -72,7 +72,9 @@ def _matching_files(db: apsw.Connection, stores: Sequence[int], fits: Filter | N
         (json.dumps(stores),),
     )
     return [
-        key for key, attributes in files if fits is None or fits.matches(decode_attributes(attributes))
+        key
+        for key, attributes in files
+        if fits is None or fits.matches(decode_attributes(attributes))
     ]
 
 
