@@ -31,7 +31,7 @@ AntiphonError
 │   └── UnsupportedDocument   no reader for this type of document
 ├── SettingsError             the server cannot start with these settings     exit 2
 ├── InvalidGrammar            becomes a RequestError that names the tool's definition
-├── UnsupportedGrammar        the model is told of it, but it is not enforced
+├── UnsupportedGrammar        the model sees the grammar, but it is not enforced
 └── EventOutOfOrder           the lifecycle forbids the event: a bug of the server
 
 The HTTP status of each is looked up in entrypoints/http/errors.py.

@@ -22,7 +22,7 @@ from antiphon.domain.json import Json
 from antiphon.domain.tools import MCP_KINDS, McpTool, ToolSpec, flat_name
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-LONGEST_NAME = 128
+MAX_NAME_CHARS = 128
 """The maximum number of characters in a tool's name, from the MCP specification."""
 
 _LONG_RUN = re.compile(r"(?<![^\W\d])[^\W\d]{1024}|(?<![^\w\s])[^\w\s]{1024}|(?<!\s)\s{1024}")
@@ -113,7 +113,7 @@ def tool_specs_of(server: McpTool, listed_tools: Sequence[Json]) -> tuple[ToolSp
 
 def _is_valid(tool: Json) -> bool:
     name = tool.get("name")
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
         return False
     prompt_parts = (name, tool.get("description"), tool.get("input_schema"))
     return _LONG_RUN.search(msgspec.json.encode(prompt_parts).decode()) is None

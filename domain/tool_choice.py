@@ -55,7 +55,7 @@ def parse_tool_choice(
     if value == "required":
         return t.ToolChoice(mode="required")
     if isinstance(value, str):
-        raise invalid_tool_choice(f"{value!r} is none of 'auto', 'none', 'required'")
+        raise invalid_tool_choice(f"it must be 'auto', 'none' or 'required', not {value!r}")
     kind = value.get("type")
     if kind == "allowed_tools":
         return _parse_allowed_tools(value, specs, labels)
@@ -72,7 +72,7 @@ def _parse_allowed_tools(
 ) -> t.ToolChoice:
     mode, entries = value.get("mode", "auto"), value.get("tools")
     if mode not in ("auto", "required"):
-        raise invalid_tool_choice(f"mode {mode!r} is none of 'auto', 'required'")
+        raise invalid_tool_choice(f"its mode must be 'auto' or 'required', not {mode!r}")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise invalid_tool_choice("'tools' must be a list of tools")
     specs_by_name = _specs_by_name(specs)
@@ -81,8 +81,8 @@ def _parse_allowed_tools(
     for entry in entries:
         kind = entry.get("type")
         if isinstance(kind, str) and kind in CHOSEN_KINDS:
-            named = specs_by_name.get(str(entry.get("name")), ())
-            names |= _chosen_names(kind, entry, named, unnamed, labels)
+            same_name_specs = specs_by_name.get(str(entry.get("name")), ())
+            names |= _chosen_names(kind, entry, same_name_specs, unnamed, labels)
     if mode == "required" and not names and labels:
         mode = "auto"
     if mode == "required" and not names:
@@ -102,14 +102,14 @@ def _specs_by_name(specs: Sequence[t.ToolSpec]) -> Mapping[str, Sequence[t.ToolS
 def _chosen_names(
     kind: str,
     value: Json,
-    named: Sequence[t.ToolSpec],
+    same_name_specs: Sequence[t.ToolSpec],
     specs: Sequence[t.ToolSpec],
     labels: frozenset[str],
 ) -> frozenset[str]:
     """Return the names of the tools that `value` selects.
 
-    `named` are the specs with the value's name. The result is empty for an MCP server that lists no
-    such tool.
+    `same_name_specs` are the specs with the value's name. The result is empty for an MCP server
+    that lists no such tool.
     """
     label = value.get("server_label")
     if kind == "mcp" and isinstance(label, str) and label in labels:
@@ -120,13 +120,13 @@ def _chosen_names(
         raise invalid_tool_choice(f"a tool of type {kind!r} needs a name")
     names = frozenset(
         spec.name
-        for spec in (named if is_named else specs)
+        for spec in (same_name_specs if is_named else specs)
         if spec.kind in CHOSEN_KINDS[kind]
         and (not is_named or _has_name(spec, str(name), namespace))
     )
     if not names:
-        which = f" called {name!r}" if is_named else ""
-        raise invalid_tool_choice(f"there is no {kind} tool{which} in 'tools' that can be called")
+        which = f" named {name!r}" if is_named else ""
+        raise invalid_tool_choice(f"'tools' has no {kind} tool{which} that can be called")
     return names
 
 
