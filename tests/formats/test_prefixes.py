@@ -444,10 +444,10 @@ def test_the_oldest_turns_are_forgotten_first() -> None:
         lambda entry: "other" if entry.isupper() else "model", limit=10
     )
     for asked in ("A", "B", "C"):
-        turn_cache.remember(turn_cache.places(None, [asked])[-1], ["said"], [1, 2, 3, 4])
+        turn_cache.remember(turn_cache.prefix_digests(None, [asked])[-1], ["said"], [1, 2, 3, 4])
 
     def told(*entries: str) -> list[Any]:
-        return list(turn_cache.turns(entries, turn_cache.places(None, entries)))
+        return list(turn_cache.group_turns(entries, turn_cache.prefix_digests(None, entries)))
 
     assert told("A", "said") == ["A", "said"]
     assert list(told("C", "said")[1].token_ids) == [1, 2, 3, 4]
@@ -480,20 +480,20 @@ def test_only_what_is_new_in_a_prompt_is_encoded() -> None:
 
 def test_what_was_encoded_for_one_tenant_is_encoded_again_for_another() -> None:
     known: LruCache[Any] = LruCache(100)
-    TokenCache("a", known).remember(300 * "x", [1, 2])
-    assert list(TokenCache("a", known).find(300 * "x") or ()) == [1, 2]
-    assert TokenCache("b", known).find(300 * "x") is None
+    TokenCache("a", known).put(300 * "x", [1, 2])
+    assert list(TokenCache("a", known).get(300 * "x") or ()) == [1, 2]
+    assert TokenCache("b", known).get(300 * "x") is None
 
 
 def test_the_texts_that_were_not_used_for_longest_are_forgotten_first() -> None:
-    known: LruCache[str] = LruCache(10)
-    known.remember(b"a", "first", 4)
-    known.remember(b"b", "second", 4)
-    assert known.find(b"a") == "first"
-    known.remember(b"c", "third", 4)
-    assert [known.find(key) for key in (b"a", b"b", b"c")] == ["first", None, "third"]
-    known.remember(b"d", "too long", 11)
-    assert not known
+    cache: LruCache[str] = LruCache(10)
+    cache.put(b"a", "first", 4)
+    cache.put(b"b", "second", 4)
+    assert cache.get(b"a") == "first"
+    cache.put(b"c", "third", 4)
+    assert [cache.get(key) for key in (b"a", b"b", b"c")] == ["first", None, "third"]
+    cache.put(b"d", "too long", 11)
+    assert not cache
 
 
 @pytest.mark.parametrize("speaker_of", [scripted, seeing_harmony])

@@ -77,7 +77,7 @@ class ChatTemplateFormat(Format):
     ) -> None:
         ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
         self._renderer.turn_cache.remember(
-            prompt.place,
+            prompt.prefix_digest,
             list(transcript(approvals_as_calls(items), turn.tools)),
             token_ids if ended and parser.is_well_formed else None,
             has_reasoning=parser.reasoning_tokens > 0,

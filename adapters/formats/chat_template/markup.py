@@ -26,7 +26,7 @@ from antiphon.adapters.formats.chat_template.transcript import (
     OutputEntry,
     Piece,
     ReasoningEntry,
-    chat_recall,
+    chat_turn_cache,
     function_of,
     transcript,
     written,
@@ -142,7 +142,7 @@ class ScriptedRenderer(Renderer):
     reads_images = True
 
     def __init__(self) -> None:
-        self.turn_cache = chat_recall()
+        self.turn_cache = chat_turn_cache()
 
     def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - it never does
         return False
@@ -159,15 +159,15 @@ class ScriptedRenderer(Renderer):
         for message in turn.previous_messages:
             prompt.add(_previous(message))
         entries = list(transcript(turn.items, turn.tools))
-        places = self.turn_cache.places(turn.cache_salt, entries)
-        for entry in self.turn_cache.turns(entries, places):
+        digests = self.turn_cache.prefix_digests(turn.cache_salt, entries)
+        for entry in self.turn_cache.group_turns(entries, digests):
             if isinstance(entry, CachedTurn):
                 prompt.repeat(entry)
             else:
                 prompt.add(entry)
         prompt.close()
         prompt.ids += HEADS["assistant"]
-        return Prompt(token_ids=prompt.ids, image_urls=prompt.image_urls, place=places[-1])
+        return Prompt(token_ids=prompt.ids, image_urls=prompt.image_urls, prefix_digest=digests[-1])
 
 
 @lru_cache(maxsize=64)

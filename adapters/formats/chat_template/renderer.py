@@ -45,7 +45,7 @@ from antiphon.adapters.formats.chat_template.transcript import (
     OutputEntry,
     Piece,
     ReasoningEntry,
-    chat_recall,
+    chat_turn_cache,
     function_of,
     pieces,
     text_of,
@@ -99,7 +99,7 @@ class TemplateRenderer(Renderer):
         self._takes = template_capabilities(template)
         self._plain = MarkerCutter(markers_of(tokenizer, family, template.source))
         self._texts: LruCache[array[int]] = LruCache(MAX_CACHED_TOKENS)
-        self.turn_cache = chat_recall()
+        self.turn_cache = chat_turn_cache()
         self._known_seams: dict[str, SplicePoints] = {}
 
     @property
@@ -108,15 +108,15 @@ class TemplateRenderer(Renderer):
 
     async def render(self, turn: Turn) -> Prompt:
         told = _entries(turn)
-        places = self.turn_cache.places(turn.cache_salt, told)
-        entries = list(self.turn_cache.turns(told, places))
+        digests = self.turn_cache.prefix_digests(turn.cache_salt, told)
+        entries = list(self.turn_cache.group_turns(told, digests))
         known = self._seams(options(turn))
         pieces, image_urls = self._pieces(turn, [_cuttable(each, known) for each in entries], known)
         if pieces is None:
             pieces, image_urls = self._pieces(turn, [_cuttable(each, {}) for each in entries], {})
         assert pieces is not None, "there is nothing to cut"
         ids = await self._encode(pieces, TokenCache(turn.cache_salt, self._texts))
-        return Prompt(token_ids=ids, image_urls=image_urls, place=places[-1])
+        return Prompt(token_ids=ids, image_urls=image_urls, prefix_digest=digests[-1])
 
     def _pieces(
         self, turn: Turn, entries: Sequence[Entry | CachedTurn[Entry]], known: SplicePoints
@@ -189,14 +189,14 @@ class TemplateRenderer(Renderer):
         return text.rstrip().endswith(self._family.think[0])
 
     async def _encode(self, pieces: Sequence[str | Sequence[int]], known: TokenCache) -> list[int]:
-        texts = {piece: known.find(piece) for piece in pieces if isinstance(piece, str)}
+        texts = {piece: known.get(piece) for piece in pieces if isinstance(piece, str)}
         new = [text for text, found in texts.items() if found is None]
         if sum(map(len, new)) > LONG_PROMPT:
             encoded = await asyncio.to_thread(self._encode_all, new)
         else:
             encoded = self._encode_all(new)
         for text, ids in zip(new, encoded, strict=True):
-            known.remember(text, ids)
+            known.put(text, ids)
             texts[text] = ids
         whole = [texts[piece] if isinstance(piece, str) else piece for piece in pieces]
         return [token for part in whole for token in part or ()]

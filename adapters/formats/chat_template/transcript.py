@@ -102,7 +102,7 @@ def transcript(items: Sequence[i.Item], tools: Sequence[ToolSpec]) -> Iterator[E
                 yield OutputEntry(name, _call_id(call or item), OUTPUTS[type(item)](item))
 
 
-def chat_recall() -> TurnCache[Entry]:
+def chat_turn_cache() -> TurnCache[Entry]:
     """Return a memory of turns as they are told here; ids are ours, so they tell no turn apart."""
     return TurnCache(_author, key=_told)
 
@@ -110,7 +110,7 @@ def chat_recall() -> TurnCache[Entry]:
 def _author(entry: Entry) -> Author:
     match entry:
         case ReasoningEntry():
-            return "thought"
+            return "reasoning"
         case CallEntry() | MessageEntry(role="assistant"):
             return "model"
         case OutputEntry():

@@ -105,21 +105,21 @@ class Renderer:
         self._today = today
         self._image_tokens = image_tokens
         self._texts: LruCache[array[int]] = LruCache(MAX_CACHED_TOKENS)
-        self._recall: TurnCache[HarmonyMessage] = TurnCache(_author, key=_told)
+        self._turn_cache: TurnCache[HarmonyMessage] = TurnCache(_author, key=_told)
         self._tool_sections = ToolSections(encoding)
 
     async def render(self, turn: Turn) -> Prompt:
         image_urls: list[str] = []
         written = _written(turn)
-        places = self._recall.places(turn.cache_salt, written)
-        told = self._recall.turns(written, places)
+        digests = self._turn_cache.prefix_digests(turn.cache_salt, written)
+        told = self._turn_cache.group_turns(written, digests)
         entries = _without_old_reasoning(list(self._entries(turn, told, image_urls)))
         pieces = [piece for entry in entries for piece in entry.pieces]
         ids = await self._encode(
             [*pieces, h.START, self._encoding.encode_fixed(ASSISTANT)],
             TokenCache(turn.cache_salt, self._texts),
         )
-        return Prompt(token_ids=ids, image_urls=image_urls, place=places[-1])
+        return Prompt(token_ids=ids, image_urls=image_urls, prefix_digest=digests[-1])
 
     def remember(
         self,
@@ -132,8 +132,8 @@ class Renderer:
     ) -> None:
         """Remember that this output has become `items` (ports.Format)."""
         repeats = parser.is_well_formed and token_ids[-1:] and token_ids[-1] in h.STOPS
-        self._recall.remember(
-            prompt.place,
+        self._turn_cache.remember(
+            prompt.prefix_digest,
             list(write_items(approvals_as_calls(items), turn.tools)),
             [*token_ids[:-1], _ENDS[token_ids[-1]]] if repeats else None,
             has_reasoning=parser.reasoning_tokens > 0,
@@ -149,7 +149,7 @@ class Renderer:
             if not isinstance(piece, str):
                 ids += piece
                 continue
-            if (found := known.find(piece)) is not None:
+            if (found := known.get(piece)) is not None:
                 ids += found
                 continue
             start = len(ids)
@@ -159,7 +159,7 @@ class Renderer:
                 if without_pause >= CHARACTERS_WITHOUT_PAUSE:
                     without_pause = 0
                     await asyncio.sleep(0)
-            known.remember(piece, ids[start:])
+            known.put(piece, ids[start:])
         return ids
 
     def _entries(
@@ -364,7 +364,7 @@ def _author(written: HarmonyMessage) -> Author:
         case ToolMessage():
             return "tool"
         case TextMessage(kind="analysis"):
-            return "thought"
+            return "reasoning"
         case CallMessage() | TextMessage(role="assistant"):
             return "model"
     return "other"
