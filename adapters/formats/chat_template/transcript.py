@@ -18,12 +18,12 @@ from antiphon.adapters.formats.tools import (
     browser_call_of,
     called_mcp_name,
     description_of,
-    found_tool_names,
+    tool_names_of,
     input_parameters,
     logs_of,
     model_tool_name,
     name_of_kind,
-    typed_call,
+    typed_call_of,
     wrap_text,
 )
 from antiphon.adapters.formats.turn_cache import Author, TurnCache
@@ -228,7 +228,7 @@ def _named(item: Any, tools: Sequence[ToolSpec]) -> str:
 
 
 CALLS: Mapping[type[i.Item], Callable[[Any, Sequence[ToolSpec]], tuple[str, str]]] = {
-    **dict.fromkeys(KINDS_OF, typed_call),
+    **dict.fromkeys(KINDS_OF, typed_call_of),
     i.FunctionCall: lambda item, tools: (_named(item, tools), item.arguments),
     i.CustomToolCall: lambda item, tools: (_named(item, tools), wrap_text(item.input)),
     i.McpCall: lambda item, tools: (called_mcp_name(item, tools), item.arguments),
@@ -264,7 +264,7 @@ OUTPUTS: Mapping[type[i.Item], Callable[[Any], Sequence[Piece]]] = {
     i.LocalShellCallOutput: lambda item: pieces(item.output),
     i.ShellCallOutput: lambda item: _json(item.output),
     i.ApplyPatchCallOutput: lambda item: pieces(item.output or item.status or "completed"),
-    i.ToolSearchOutput: lambda item: _json({"tools": found_tool_names(item)}),
+    i.ToolSearchOutput: lambda item: _json({"tools": tool_names_of(item)}),
     i.ProgramOutput: lambda item: pieces(item.result),
 }
 """What came back, as an item of its own."""

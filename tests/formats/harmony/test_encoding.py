@@ -48,7 +48,7 @@ def test_text_comes_back_as_it_was(text: str) -> None:
 
 @given(st.lists(st.integers()))
 def test_any_numbers_spell_something(ids: list[int]) -> None:
-    assert isinstance(load_encoding().spell(ids), bytes)
+    assert isinstance(load_encoding().decode_bytes(ids), bytes)
 
 
 def test_half_a_character_can_be_encoded(encoding: Encoding) -> None:

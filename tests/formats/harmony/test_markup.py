@@ -92,7 +92,7 @@ def test_what_a_script_says_is_what_the_parser_reads(
 ) -> None:
     written = markup.write(parts, tools=TOOLS, thinking=True)
     assert joined(feed(parser, ids_of(written))) == deltas
-    assert parser.recovered == 0
+    assert parser.repair_count == 0
 
 
 def test_without_thinking_nothing_is_thought(markup: HarmonyMarkup) -> None:

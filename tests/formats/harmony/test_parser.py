@@ -76,7 +76,7 @@ def test_well_formed_output_gives_exactly_these_deltas(
     parse: Parse, parser: HarmonyParser, markup: str, deltas: list[d.Delta]
 ) -> None:
     assert parse(markup) == deltas
-    assert parser.recovered == 0
+    assert parser.repair_count == 0
 
 
 ARGUMENTS = '<|message|>{"city": "Paris"}'
@@ -133,7 +133,7 @@ def test_deviations_without_stray_text_are_not_worth_counting(
     parse: Parse, parser: HarmonyParser, markup: str, deltas: list[d.Delta]
 ) -> None:
     assert parse(markup) == deltas
-    assert parser.recovered == 0
+    assert parser.repair_count == 0
 
 
 MALFORMED: dict[str, tuple[str, list[d.Delta]]] = {
@@ -220,7 +220,7 @@ def test_malformed_output_loses_no_text_and_is_counted(
     parse: Parse, parser: HarmonyParser, markup: str, deltas: list[d.Delta]
 ) -> None:
     assert parse(markup) == deltas
-    assert 1 <= parser.recovered <= 2  # a message that was started before the last one ended
+    assert 1 <= parser.repair_count <= 2  # a message that was started before the last one ended
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_the_bytes_of_the_logprobs_spell_the_text(
     for start in range(0, len(ids), 2):
         part = ids[start : start + 2]
         logprobs = tuple(
-            Logprob(token="?", logprob=-1.0, bytes=tuple(encoding.spell((token,))))
+            Logprob(token="?", logprob=-1.0, bytes=tuple(encoding.decode_bytes((token,))))
             for token in part
         )
         deltas += parser.feed(Step(token_ids=part, logprobs=logprobs))

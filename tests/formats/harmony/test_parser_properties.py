@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from antiphon.adapters.formats.harmony import HarmonyParser
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import load_encoding
-from antiphon.adapters.formats.harmony.input_unwrapper import Unwrapper
+from antiphon.adapters.formats.harmony.input_unwrapper import InputUnwrapper
 from antiphon.adapters.formats.tools import wrap_text
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
@@ -64,7 +64,7 @@ def test_the_same_tokens_give_the_same_items_in_any_steps(ids: list[int], cuts: 
     whole, cut = new_parser(), new_parser()
     assert joined(in_pieces(cut, ids, cuts)) == joined(in_pieces(whole, ids, []))
     assert cut.reasoning_tokens == whole.reasoning_tokens
-    assert cut.recovered == whole.recovered
+    assert cut.repair_count == whole.repair_count
 
 
 @given(turns)
@@ -94,7 +94,7 @@ def test_one_step_never_gives_two_deltas_that_are_one(ids: list[int]) -> None:
 @given(st.text(), st.lists(st.integers(min_value=0, max_value=100)), st.booleans())
 def test_a_custom_tools_text_survives_its_wrapping(text: str, cuts: list[int], bare: bool) -> None:
     text = text.encode("utf-8", "replace").decode()
-    unwrapper = Unwrapper("input")
+    unwrapper = InputUnwrapper("input")
     written = f"= {text}" if bare else wrap_text(text)
     pieces, start = [], 0
     for cut in [*sorted(cuts), len(written)]:
