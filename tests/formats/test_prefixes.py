@@ -114,14 +114,14 @@ def _said(parts: Sequence[Part]) -> str:
 
 def of_template(source: str, family: str, write: Write, end: str, *, free: bool = False) -> Speaker:
     row = FAMILIES[family]
-    markers = [*(row.think or ()), *row.calls, *row.dropped, *row.ends]
+    markers = [*(row.think or ()), *row.calls, *row.hidden_markers, *row.end_markers]
     tokenizer = WordTokenizer(list(dict.fromkeys(markers)))
     template = ChatTemplate({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
     spoken = ChatTemplateFormat(
         family,
         tokenizer,
         renderer=TemplateRenderer(template, tokenizer, row),
-        stop_token_ids=[tokenizer.encode(each, special=True)[0] for each in row.ends],
+        stop_token_ids=[tokenizer.encode(each, special=True)[0] for each in row.end_markers],
     )
     return Speaker(
         spoken,
@@ -465,7 +465,7 @@ class Counting(WordTokenizer):
 
 def test_only_what_is_new_in_a_prompt_is_encoded() -> None:
     row = FAMILIES["hermes"]
-    tokenizer = Counting([*(row.think or ()), *row.calls, *row.dropped, *row.ends])
+    tokenizer = Counting([*(row.think or ()), *row.calls, *row.hidden_markers, *row.end_markers])
     renderer = TemplateRenderer(ChatTemplate({"default": templates.QWEN}, {}), tokenizer, row)
     spoken = ChatTemplateFormat("hermes", tokenizer, renderer=renderer, stop_token_ids=[5, 6])
     ends = tokenizer.token_id("<|im_end|>")

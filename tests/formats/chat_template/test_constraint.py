@@ -232,7 +232,7 @@ def test_a_custom_tool_is_called_with_its_grammar(
     accepts: Accepts, family: str, call: str, mode: Any
 ) -> None:
     asked = bound(family, tools=[LINES, WEATHER], choice=ToolChoice(mode=mode), effort="none")
-    form = FAMILIES[family].form
+    form = FAMILIES[family].call_form
     assert form
     if mode == "auto" and not form.trigger:
         assert asked is None
@@ -284,7 +284,7 @@ ARGUMENTS = '{"city": "Oslo"}'
 def test_every_family_is_bound_in_its_own_markup(
     accepts: Accepts, family: str, one: str, joint: str
 ) -> None:
-    form = FAMILIES[family].form
+    form = FAMILIES[family].call_form
     assert form
     call = f"{form.open}{one}{form.close}"
     calls = f"{form.open}{one}{joint}{one}{form.close}"

@@ -24,7 +24,7 @@ from antiphon.adapters.formats.chat_template.marker_cutter import (
 from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.tokenizer import FolderTokenizer, HfTokenizer
-from antiphon.adapters.formats.chat_template.transcript import written
+from antiphon.adapters.formats.chat_template.transcript import to_json_text
 from antiphon.application.ports import Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
@@ -116,7 +116,9 @@ class Model:
             family,
             tokenizer,
             renderer=self.renderer,
-            stop_token_ids=[each for each in map(tokenizer.token_id, row.ends) if each is not None],
+            stop_token_ids=[
+                each for each in map(tokenizer.token_id, row.end_markers) if each is not None
+            ],
         )
 
     def prompt(self, turn: Turn) -> list[int]:
@@ -144,7 +146,9 @@ def conversation(told: str) -> Turn:
         tools=[ToolSpec(name="look", description=told, parameters={"properties": {told: told}})],
         items=[
             i.Message(role="user", content=told),
-            i.FunctionCall(call_id="abcdefghi", name="look", arguments=written({told: [told]})),
+            i.FunctionCall(
+                call_id="abcdefghi", name="look", arguments=to_json_text({told: [told]})
+            ),
             i.FunctionCallOutput(call_id="abcdefghi", output=told),
             i.Message(role="assistant", content=told),
             i.Message(role="user", content=(c.InputText(text=told), c.InputText(text="!"))),
@@ -174,7 +178,7 @@ def test_no_text_of_a_conversation_becomes_a_control_token(kind: str, told: str)
     turn = conversation(told)
     ids, harmless = model.prompt(turn), model.prompt(conversation("xyz"))
     assert model.controls(ids) == model.controls(harmless)
-    escaped = written(told)[1:-1]
+    escaped = to_json_text(told)[1:-1]
     text = model.text(ids)
     assert text.replace(escaped, "xyz").replace(told, "xyz") == model.text(harmless)
 

@@ -54,7 +54,7 @@ def test_whitespace_alone_is_no_message(read: Read, text: str) -> None:
 
 
 def test_a_prompt_that_opened_the_reasoning_is_gone_on_from(read: Read) -> None:
-    assert read("deepseek_r1", "\nHm.\n</think>\n\nYes.", reasons_first=True) == [
+    assert read("deepseek_r1", "\nHm.\n</think>\n\nYes.", starts_in_reasoning=True) == [
         d.ReasoningDelta("Hm."),
         d.ItemEnd(),
         d.TextDelta("Yes."),

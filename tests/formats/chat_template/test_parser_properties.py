@@ -45,7 +45,13 @@ PAYLOADS = [
 
 
 def markers(family: Family) -> list[str]:
-    kinds = (family.think or (), family.refusal or (), family.calls, family.dropped, family.ends)
+    kinds = (
+        family.think or (),
+        family.refusal or (),
+        family.calls,
+        family.hidden_markers,
+        family.end_markers,
+    )
     return [marker for kind in kinds for marker in kind]
 
 
@@ -57,7 +63,7 @@ ARGUMENTS = {
 
 
 def calls(family: Family) -> list[str]:
-    form = family.form
+    form = family.call_form
     if form is None:
         return []
     names = ("get_weather", "apply_patch", "launch")
@@ -138,7 +144,7 @@ def test_no_text_is_lost(read: Read, written: tuple[str, str]) -> None:
 def test_arguments_come_back(
     read: Read, family: str, arguments: dict[str, object], patch: str
 ) -> None:
-    form = FAMILIES[family].form
+    form = FAMILIES[family].call_form
     assert form
     calls = form.separator.join(
         form.begin.replace("{name}", name) + json.dumps(value) + form.end

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.formats.chat_template.renderer import chat_messages, options
+from antiphon.adapters.formats.chat_template.renderer import chat_messages, template_options
 from antiphon.application.ports import Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
@@ -211,9 +211,9 @@ def test_ids_are_fitted_to_templates_that_count_their_letters() -> None:
 
 
 def test_effort_is_told_in_every_dialect() -> None:
-    assert options(Turn(model="m", items=())) == {}
-    assert options(Turn(model="m", items=(), effort="none"))["enable_thinking"] is False
-    asked = options(
+    assert template_options(Turn(model="m", items=())) == {}
+    assert template_options(Turn(model="m", items=(), effort="none"))["enable_thinking"] is False
+    asked = template_options(
         Turn(model="m", items=(), effort="high", template_kwargs={"enable_thinking": 1, "x": 2})
     )
     assert asked == {
