@@ -50,8 +50,8 @@ class Images:
             prompt_token_ids=list(prompt.token_ids), multi_modal_data={"image": images}
         )
         try:
-            # Without the cache that vLLM shares with the engine's process: it assumes that all it has
-            # processed is sent, but a prompt that is only counted never is.
+            # Without the cache that vLLM shares with the engine's process: it assumes that all
+            # processed images are sent, but those of a prompt that is only counted never are.
             prepared: Any = await self._renderer.process_for_engine_async(
                 tokens, time.time(), skip_mm_cache=True
             )
