@@ -93,8 +93,8 @@ class _Writer:
         yield f"{_ROOT} ::= {self._style.prefix} {start} {self._style.suffix}"
         for name, node in grammar.rules.items():
             yield f"{_rule_name(name)} ::= {self._write(node)}"
-        for written, name in self._named_classes.items():
-            yield f"{name} ::= {written}"
+        for ebnf, name in self._named_classes.items():
+            yield f"{name} ::= {ebnf}"
 
     def _write(self, node: n.Node) -> str:
         match node:
@@ -110,20 +110,20 @@ class _Writer:
                 return " | ".join(map(self._write, options))
             case n.Repeat(part, minimum, maximum):
                 is_one = isinstance(part, n.Rule | n.Text | n.Characters)
-                written = self._write(part)
-                return (written if is_one else f"({written})") + _write_quantifier(minimum, maximum)
+                ebnf = self._write(part)
+                return (ebnf if is_one else f"({ebnf})") + _write_quantifier(minimum, maximum)
             case n.Rule(name):
                 return _rule_name(name)
 
     def _write_part(self, node: n.Node) -> str:
-        written = self._write(node)
-        return f"({written})" if isinstance(node, n.AnyOf) else written
+        ebnf = self._write(node)
+        return f"({ebnf})" if isinstance(node, n.AnyOf) else ebnf
 
-    def _name_if_long(self, written: str) -> str:
+    def _name_if_long(self, ebnf: str) -> str:
         """Replace a long class by the name of a rule: `\\w` alone has hundreds of ranges."""
-        if len(written) < MIN_NAMED_CLASS_LENGTH:
-            return written
-        return self._named_classes.setdefault(written, f"class-{len(self._named_classes)}")
+        if len(ebnf) < MIN_NAMED_CLASS_LENGTH:
+            return ebnf
+        return self._named_classes.setdefault(ebnf, f"class-{len(self._named_classes)}")
 
     def _escape(self, char: str) -> str:
         if char in self._style.escapes:

@@ -156,8 +156,8 @@ def _make_format(
 def _resolve_family(name: str, template: str) -> str:
     family = detect_family(template) if name == "auto" else name
     if family not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
-        raise SettingsError(f"There is no chat format {name!r}; there are: auto, {known}.")
+        names = ", ".join(sorted(FAMILIES))
+        raise SettingsError(f"There is no chat format {name!r}; choose one of: auto, {names}.")
     return family
 
 
