@@ -64,14 +64,14 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
 class Prompt(Struct, frozen=True, kw_only=True):
     """A rendered turn; `image_urls` belong, in order, to the image placeholders in it.
 
-    They are data URLs, of a type that was looked up. `prepared` is the engine's own; `place` is the
-    format's: by what it knows the conversation so far.
+    They are data URLs of a checked type. Only the engine reads `prepared`. Only the format reads
+    `prefix_digest`, which identifies the conversation that the prompt renders.
     """
 
     token_ids: Sequence[int]
     image_urls: Sequence[str] = ()
     prepared: Any = None
-    place: bytes = b""
+    prefix_digest: bytes = b""
 
 
 class Parser(Protocol):
