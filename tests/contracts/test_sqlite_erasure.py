@@ -1,4 +1,4 @@
-"""What the SQLite store erases: nothing deleted or swept leaves a trace in its files."""
+"""The SQLite store leaves no trace of deleted or swept content in its files."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 
 def connect(path: Path) -> apsw.Connection:
-    """Another program's connection."""
+    """Return the connection of another program."""
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(5_000)
     return connection
 
 
 def traces(path: Path, secret: str = SECRET) -> list[str]:
-    """Return the files of the store in which `secret` can be found."""
+    """Return the files of the store that contain `secret`."""
     files = path.parent.glob(f"{path.name}*")
     return [file.name for file in files if secret.encode() in file.read_bytes()]
 
 
 async def keep_secrets(store: SqliteStore, name: str, *, after: str | None = None) -> None:
-    """Of all sizes: in a page, and far longer than one."""
+    """Store secrets of all sizes: within a page, and far longer than one."""
     raw = b'{"content":"%b"}' % (SECRET.encode() * 1000)
     secret = StoredItem(id=f"msg_{SECRET}", raw=Raw(raw))
     await store.create(US, running(name, item("x"), secret, after=after, instructions=SECRET))
-    said = [Message(id=f"msg_{n}", role="assistant", content=SECRET * n) for n in (1, 20, 900)]
-    done = finished(name, after=after, instructions=SECRET, output=tuple(said))
+    messages = [Message(id=f"msg_{n}", role="assistant", content=SECRET * n) for n in (1, 20, 900)]
+    done = finished(name, after=after, instructions=SECRET, output=tuple(messages))
     assert await end(store, done)
 
 
@@ -81,7 +81,7 @@ async def test_deleted_content_leaves_no_trace_in_the_files(store: SqliteStore, 
 
 
 async def keep_a_secret_log(store: SqliteStore, name: str, *, expires_at: float = 0) -> None:
-    """A finished response whose events tell a secret."""
+    """Store a finished response whose events contain a secret."""
     run = NewRun(owner=OWNER, job=SECRET.encode(), events=chunk(0, 1, SECRET.encode()))
     await store.create(US, running(name, run=run, expires_at=expires_at))
     for n, size in enumerate((1, 20, 900), 1):
@@ -113,14 +113,14 @@ async def test_swept_content_leaves_no_trace_in_the_files(store: SqliteStore, pa
     assert await context_of(store, "b") == turns("b")
 
 
-async def test_a_job_goes_with_the_end_of_its_run(store: SqliteStore, path: Path) -> None:
+async def test_a_job_is_deleted_when_its_run_ends(store: SqliteStore, path: Path) -> None:
     await keep_a_secret_log(store, "a")
     elsewhere = connect(path)
     assert elsewhere.execute("SELECT * FROM jobs").fetchall() == []
     elsewhere.close()
 
 
-async def test_a_sweep_of_many_leaves_gaps_for_other_writes(store: SqliteStore, path: Path) -> None:
+async def test_a_large_sweep_lets_other_writes_in_between(store: SqliteStore, path: Path) -> None:
     for n in range(250):
         await store.create(US, running(str(n), expires_at=0))
         assert await end(store, finished(str(n)))
@@ -141,7 +141,7 @@ async def test_deleted_content_is_wiped_while_the_store_is_open(
     assert traces(path) == []
 
 
-async def test_what_others_continue_is_wiped_when_they_are_gone(
+async def test_a_deleted_response_is_wiped_once_no_response_continues_it(
     store: SqliteStore, path: Path
 ) -> None:
     await keep_secrets(store, "a")
@@ -170,7 +170,7 @@ async def test_deleted_conversations_and_items_leave_no_trace_in_the_files(
     assert await items_of(store, "b") == ["x"]
 
 
-async def test_what_a_response_left_in_a_conversation_goes_with_the_last_of_both(
+async def test_items_of_a_response_and_a_conversation_are_wiped_with_the_last_of_both(
     store: SqliteStore, path: Path
 ) -> None:
     await converse(store, "a")
@@ -187,7 +187,7 @@ async def test_what_a_response_left_in_a_conversation_goes_with_the_last_of_both
     assert traces(path) == []
 
 
-async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
+async def test_a_reader_in_another_process_delays_the_wiping_but_no_write(
     store: SqliteStore, path: Path
 ) -> None:
     await keep_secrets(store, "a")
@@ -202,7 +202,7 @@ async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
     assert traces(path) == []
 
 
-async def test_the_wiping_is_tried_again_until_nobody_is_in_the_way(
+async def test_the_wiping_is_retried_until_no_reader_is_in_the_way(
     store: SqliteStore, path: Path
 ) -> None:
     await keep_secrets(store, "a")

@@ -1,4 +1,4 @@
-"""What the SQLite store promises of runs besides the contract: processes that die, old files."""
+"""Runs in the SQLite store beyond the contract: killed processes, and files of old versions."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from antiphon.testing.run_store import (
     waiting,
 )
 
-OLDER = ("0001_responses.sql", "0002_conversations.sql")
-KEPT_OF_OLD = ((US, "a", "completed"), (US, "b", "queued"), (THEM, "a", "failed"))
+OLD_MIGRATIONS = ("0001_responses.sql", "0002_conversations.sql")
+OLD_RESPONSES = ((US, "a", "completed"), (US, "b", "queued"), (THEM, "a", "failed"))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-# --- processes that die ---------------------------------------------------------------------------
+# --- killed processes -----------------------------------------------------------------------------
 
 SERVER = """
 import asyncio, sys
@@ -108,7 +108,7 @@ asyncio.run(main())
 async def another_process(
     path: Path, owner: str, *, ttl_s: float, runs: str = ""
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A server on the same file, which may run a response and writes its log as fast as it can."""
+    """Start a server on the same file, which may run a response and append to its log quickly."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", SERVER, str(path), owner, str(ttl_s), runs),
         stdin=asyncio.subprocess.PIPE,
@@ -128,21 +128,25 @@ async def line_of(process: asyncio.subprocess.Process) -> str:
     return (await process.stdout.readline()).decode().strip()
 
 
-async def test_a_lone_server_takes_what_a_killed_one_ran_at_once(path: Path) -> None:
+async def test_a_server_alone_on_the_file_leases_the_runs_of_a_killed_one_immediately(
+    path: Path,
+) -> None:
     async with another_process(path, "srv_killed", ttl_s=3600, runs="a") as killed:
-        seen = [await line_of(killed) for _ in range(50)]
+        numbers = [await line_of(killed) for _ in range(50)]
         killed.kill()
         await killed.wait()
         async with opened(path) as store:
-            [taken] = await take(store)
-            assert taken.lease == lease("a", epoch=2)
-            assert taken.job == b"job"
+            [run] = await take(store)
+            assert run.lease == lease("a", epoch=2)
+            assert run.job == b"job"
             log = await log_of(store, "a")
-            assert last_of(log) >= int(seen[-1])
+            assert last_of(log) >= int(numbers[-1])
             assert [one.first for one in log] == [0, *range(2, last_of(log) + 1)]
 
 
-async def test_a_server_that_is_not_alone_waits_until_the_killed_one_is_dead(path: Path) -> None:
+async def test_a_server_that_shares_the_file_waits_for_the_death_of_a_killed_one(
+    path: Path,
+) -> None:
     passed_s = 0.0
     async with (
         another_process(path, "srv_alive", ttl_s=3600),
@@ -157,7 +161,7 @@ async def test_a_server_that_is_not_alone_waits_until_the_killed_one_is_dead(pat
             assert await store.held_leases(NEXT) == [lease("a", epoch=2)]
 
 
-async def test_a_server_that_starts_takes_nothing_from_one_that_runs(path: Path) -> None:
+async def test_a_starting_server_takes_no_run_from_a_live_one(path: Path) -> None:
     async with (
         another_process(path, "srv_alive", ttl_s=3600, runs="a") as other,
         opened(path) as store,
@@ -171,7 +175,7 @@ async def has_more(store: SqliteStore, name: str, than: int) -> bool:
     return last_of(await log_of(store, name)) > than
 
 
-async def test_what_another_process_writes_is_news(path: Path) -> None:
+async def test_waiting_readers_notice_what_another_process_writes(path: Path) -> None:
     async with opened(path) as store, another_process(path, "srv_alive", ttl_s=3600, runs="a"):
         after = 1
         for _ in range(20):
@@ -182,7 +186,9 @@ async def test_what_another_process_writes_is_news(path: Path) -> None:
             after = last_of(log)
 
 
-async def test_beats_reach_the_file_while_the_event_loop_is_blocked(store: SqliteStore) -> None:
+async def test_heartbeats_reach_the_file_while_the_event_loop_is_blocked(
+    store: SqliteStore,
+) -> None:
     await store.create(US, logged("a"))
     beating = threading.Thread(target=store.beat, args=(OWNER, 60))
     beating.start()
@@ -190,8 +196,8 @@ async def test_beats_reach_the_file_while_the_event_loop_is_blocked(store: Sqlit
     assert await take(store) == []
 
 
-async def test_a_clock_that_starts_anew_revives_nobody(path: Path) -> None:
-    """A machine that was up for a day has been restarted."""
+async def test_a_clock_that_restarts_revives_no_owner(path: Path) -> None:
+    """The machine was up for a day and has been restarted."""
     async with opened(path) as store:
         await store.create(US, logged("a"))
         await alive(store, OWNER, ttl_s=15)
@@ -199,7 +205,7 @@ async def test_a_clock_that_starts_anew_revives_nobody(path: Path) -> None:
             assert names(await restarted.lease_runs(NEXT, limit=1)) == ["a"]
 
 
-async def test_the_oldest_are_taken_first_whoever_had_them(store: SqliteStore) -> None:
+async def test_the_oldest_runs_are_leased_first_whoever_owned_them(store: SqliteStore) -> None:
     for n, owner in enumerate(("srv_z", None, "srv_a", None, "srv_z")):
         await store.create(US, logged(str(n), owner=owner))
     assert names(await take(store, limit=2)) == ["0", "1"]
@@ -210,7 +216,7 @@ async def test_the_oldest_are_taken_first_whoever_had_them(store: SqliteStore) -
 # --- logs -----------------------------------------------------------------------------------------
 
 
-async def test_a_long_log_comes_in_pieces(store: SqliteStore) -> None:
+async def test_a_long_log_is_read_in_several_slices(store: SqliteStore) -> None:
     await store.create(US, logged("a"))
     for n in range(12):
         assert await store.append(lease("a"), chunk(2 + n, 1, bytes([n]) * 1_000_000))
@@ -222,7 +228,7 @@ async def test_a_long_log_comes_in_pieces(store: SqliteStore) -> None:
     assert whole[-1].body == bytes([11]) * 1_000_000
 
 
-async def test_a_read_of_a_part_keeps_no_transaction_open(store: SqliteStore, path: Path) -> None:
+async def test_a_partial_read_keeps_no_transaction_open(store: SqliteStore, path: Path) -> None:
     await store.create(US, logged("a"))
     for n in range(12):
         assert await store.append(lease("a"), chunk(2 + n, 1, b"x" * 1_000_000))
@@ -236,7 +242,7 @@ def is_empty(file: Path) -> bool:
     return file.stat().st_size == 0
 
 
-async def test_a_hundred_who_wait_are_woken_by_their_own_log_only(
+async def test_each_of_a_hundred_readers_is_woken_by_its_own_log_only(
     store: SqliteStore, path: Path
 ) -> None:
     for n in range(100):
@@ -258,7 +264,7 @@ async def test_a_hundred_who_wait_are_woken_by_their_own_log_only(
         task.cancel()
 
 
-async def test_closing_wakes_those_who_wait_for_news(path: Path) -> None:
+async def test_closing_wakes_waiting_readers(path: Path) -> None:
     async with opened(path) as store:
         await store.create(US, logged("a"))
         waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
@@ -267,18 +273,18 @@ async def test_closing_wakes_those_who_wait_for_news(path: Path) -> None:
         await waiting
 
 
-# --- files of before ------------------------------------------------------------------------------
+# --- files of old versions ------------------------------------------------------------------------
 
 
-def old_file(path: Path) -> None:
-    """A file of the second version, with what a killed server left in it."""
+def create_old_file(path: Path) -> None:
+    """Create a file of the second version, as a killed server left it."""
     db = apsw.Connection(str(path))
     db.pragma("journal_mode", "WAL")
-    for number, name in enumerate(OLDER, 1):
+    for number, name in enumerate(OLD_MIGRATIONS, 1):
         script = files("antiphon.adapters.stores") / "migrations" / "sqlite" / name
         db.execute(script.read_text("utf-8")).fetchall()
         db.pragma("user_version", number)
-    for tenant, name, status in KEPT_OF_OLD:
+    for tenant, name, status in OLD_RESPONSES:
         response = finished(name, status=status, output=())
         db.execute(
             "INSERT INTO responses (tenant, id, status, created_at, body) VALUES (?, ?, ?, 0, ?)",
@@ -298,12 +304,12 @@ def old_file(path: Path) -> None:
     db.close()
 
 
-async def reads_well(path: Path) -> bool:
+async def has_old_content(path: Path) -> bool:
     async with opened(path) as store:
         assert await context_of(store, "a") == turns("a")
-        [left] = await take(store)
-        assert left.lease == lease("b", epoch=1)
-        assert left.job is None
+        [run] = await take(store)
+        assert run.lease == lease("b", epoch=1)
+        assert run.job is None
         assert not await is_locked(claim(store, "c", "new"))
         ours = await store.usage(US)
         await keep(store, "new")
@@ -316,9 +322,9 @@ async def reads_well(path: Path) -> bool:
     return True
 
 
-async def test_a_file_of_the_last_version_is_opened_with_what_it_holds(path: Path) -> None:
-    old_file(path)
-    assert await reads_well(path)
+async def test_a_file_of_the_previous_version_opens_with_its_content(path: Path) -> None:
+    create_old_file(path)
+    assert await has_old_content(path)
 
 
 KILLED = """
@@ -331,10 +337,10 @@ from antiphon.adapters.stores.file_lock import FileLock
 old, folder = map(Path, sys.argv[1:])
 
 def die_at(statement):
-    left = [statement]
+    remaining = [statement]
     def trace(cursor, sql, bindings):
-        left[0] -= 1
-        if not left[0]:
+        remaining[0] -= 1
+        if not remaining[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         return True
     apsw.connection_hooks.append(lambda connection: setattr(connection, "exec_trace", trace))
@@ -354,44 +360,47 @@ print(statement)
 """
 
 
-async def test_a_kill_at_any_statement_of_an_upgrade_leaves_a_file_that_starts(
+async def test_a_kill_at_any_statement_of_an_upgrade_leaves_a_file_that_opens(
     tmp_path: Path,
 ) -> None:
     old = tmp_path / "old.db"
-    old_file(old)
+    create_old_file(old)
     (tmp_path / "new").mkdir()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", KILLED, str(old), str(tmp_path / "new")),
         stdout=asyncio.subprocess.PIPE,
     )
-    said, _ = await process.communicate()
-    statements = int(said)
+    output, _ = await process.communicate()
+    statements = int(output)
     assert statements > 30  # of 0003 alone
     for statement in range(1, statements + 1):
-        assert await reads_well(tmp_path / "new" / f"{statement}.db")
+        assert await has_old_content(tmp_path / "new" / f"{statement}.db")
 
 
-# --- whoever is alone -----------------------------------------------------------------------------
+# --- locks and checks -----------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def kept_to_oneself(path: Path) -> Iterator[None]:
-    """As servers did before several could share a file."""
+def locked_exclusively(path: Path) -> Iterator[None]:
+    """Lock the file as servers did before several could share one."""
     descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield
     os.close(descriptor)
 
 
-async def test_a_file_that_a_server_keeps_to_itself_is_refused_as_it_is(path: Path) -> None:
-    old_file(path)
-    with kept_to_oneself(path), pytest.raises(SettingsError, match="another process has it locked"):
+async def test_a_file_that_another_server_has_locked_is_refused_unchanged(path: Path) -> None:
+    create_old_file(path)
+    with (
+        locked_exclusively(path),
+        pytest.raises(SettingsError, match="another process has it locked"),
+    ):
         async with opened(path, busy_s=0.05):
             pass
     db = apsw.Connection(str(path))
-    assert db.pragma("user_version") == len(OLDER)
+    assert db.pragma("user_version") == len(OLD_MIGRATIONS)
     db.close()
-    assert await reads_well(path)
+    assert await has_old_content(path)
 
 
 async def test_a_check_writes(path: Path) -> None:
@@ -408,18 +417,18 @@ async def test_a_check_writes(path: Path) -> None:
         await store.check()
 
 
-async def test_an_end_that_cannot_be_logged_is_not_written(store: SqliteStore) -> None:
+async def test_a_finish_with_events_out_of_order_is_not_written(store: SqliteStore) -> None:
     await store.create(US, waiting("a"))
-    [taken] = await take(store)
+    [run] = await take(store)
     with pytest.raises(StoreError, match="missing before number 9"):
-        await store.finish(taken.lease, finished("a"), events=chunk(9))
+        await store.finish(run.lease, finished("a"), events=chunk(9))
     assert (await store.get(US, "resp_a")).status == "in_progress"
-    assert await store.finish(taken.lease, finished("a"), events=chunk(2))
+    assert await store.finish(run.lease, finished("a"), events=chunk(2))
     assert not await end(store, finished("a"))
 
 
-async def test_use_is_what_there_is(store: SqliteStore, path: Path) -> None:
-    """The sums that triggers keep are those of the rows, whatever came and went."""
+async def test_usage_matches_the_stored_rows(store: SqliteStore, path: Path) -> None:
+    """The sums that triggers maintain are those of the rows, whatever was written and deleted."""
     await converse(store, "c", "x", "y")
     for name, before in (("a", None), ("b", "a"), ("c", "b")):
         await keep(store, name, after=before)
@@ -438,11 +447,11 @@ async def test_use_is_what_there_is(store: SqliteStore, path: Path) -> None:
     assert await store.usage(US) == StorageUsage(responses=4, bytes=size)
 
 
-# --- all at once ----------------------------------------------------------------------------------
+# --- atomicity ------------------------------------------------------------------------------------
 
 
 class FullDisk:
-    """Fails one statement, the `at`-th from when it is set."""
+    """Fails one statement: the `at`-th after `at` is set."""
 
     at = 0
 
@@ -475,7 +484,7 @@ async def state_of(store: SqliteStore) -> object:
     )
 
 
-async def test_an_end_that_fails_at_any_statement_is_not_written_at_all(
+async def test_a_finish_that_fails_at_any_statement_writes_nothing(
     disk: FullDisk, path: Path
 ) -> None:
     delivery = WebhookDelivery(id="evt_a", tenant=US, endpoint="main", body=b"{}")

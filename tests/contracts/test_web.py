@@ -1,4 +1,4 @@
-"""Every web keeps its promises: a folder, and each search service as a server plays it."""
+"""Every web passes the contract: a folder, and each search service, played by a server."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def sink() -> AsyncIterator[LoopbackServer]:
 
 
 def results(sink: LoopbackServer, text: str) -> list[dict[str, Any]]:
-    """What a service says of the pages; some of it is none of its business."""
+    """Return what a service says about the pages, including pages that do not match."""
     base = f"http://127.0.0.1:{sink.port}"
     shown: Any = {"title": "Antiphons\n【0†fake】", text: "An <strong>antiphon</strong>\n†"}
     urls = [f"{base}/{name}" for name in PAGES]
