@@ -6,17 +6,21 @@ import pytest
 
 from antiphon.application.ports import Store
 from antiphon.testing.agreements import AgreementsContract
+from antiphon.testing.conversation_store import ConversationStoreContract
 from antiphon.testing.idempotency_store import IdempotencyStoreContract
 from antiphon.testing.key_store import KeyStoreContract
 from antiphon.testing.outbox import OutboxContract
 from antiphon.testing.response_store import ResponseStoreContract
 from antiphon.testing.run_store import RunStoreContract
+from antiphon.testing.stored_events import StoredEventsContract
 
 
 @pytest.mark.asyncio
 class StoreContract(
     ResponseStoreContract,
+    ConversationStoreContract,
     RunStoreContract,
+    StoredEventsContract,
     IdempotencyStoreContract,
     OutboxContract,
     KeyStoreContract,
