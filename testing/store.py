@@ -29,15 +29,15 @@ class StoreContract(
     """Subclass it where pytest collects tests.
 
     class TestMyStore(StoreContract):
-        @pytest.fixture
+        @pytest_asyncio.fixture
         async def store(self, tmp_path):
             store = MyStore(tmp_path / "kept")
             await store.start()
             yield store
             await store.aclose()
 
-    Where several processes can share what is kept, override `another` in the same way: it is a
-    second store on what `store` keeps.
+    If several processes can share a store, also override `another` in the same way: it is a second
+    store on the data of `store`.
     """
 
     async def test_a_store_that_is_well_says_so(self, store: Store) -> None:
