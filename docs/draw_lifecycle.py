@@ -1,4 +1,4 @@
-"""Draw docs/lifecycle.md from the tables of domain/lifecycle.py: `make docs`."""
+"""Draw docs/explanation/lifecycle.md from the tables of domain/lifecycle.py: `make docs`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State
 
-PAGE = Path(__file__).with_name("lifecycle.md")
+PAGE = Path(__file__).parent / "explanation" / "lifecycle.md"
 RESPONSE_STATES = (State.START, State.CREATED, State.RUNNING, State.ERROR, State.OVER)
 INTRO = """# The lifecycle of a response
 

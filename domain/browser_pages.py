@@ -51,7 +51,7 @@ class BrowserPage(Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
     is_list: bool = False
 
-    def cited(self, line: int) -> tuple[str, str] | None:
+    def source_of(self, line: int) -> tuple[str, str] | None:
         """Return URL and title of what stands in that line; None if that is nothing of the web."""
         if not self.is_list:
             return self.url, self.title

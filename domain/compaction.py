@@ -36,16 +36,16 @@ class Sealed(Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-def kept(conversation: Sequence[i.Item]) -> list[i.Item]:
+def items_to_keep(conversation: Sequence[i.Item]) -> list[i.Item]:
     """Return the items that survive: what instructs, and what the model has still to answer.
 
     That is the newest user message, unless an assistant's message has ended its turn, and the tool
     outputs at the end with their calls.
 
     >>> ask = i.Message(role="user", content="Add 1 and 2.")
-    >>> kept([ask, i.Message(role="assistant", content="3")])
+    >>> items_to_keep([ask, i.Message(role="assistant", content="3")])
     []
-    >>> kept([i.Message(role="user", content="Hi"), ask]) == [ask]
+    >>> items_to_keep([i.Message(role="user", content="Hi"), ask]) == [ask]
     True
     """
     stays = {n for n, item in enumerate(conversation) if _is_by(item, *INSTRUCTORS)}
@@ -57,7 +57,7 @@ def kept(conversation: Sequence[i.Item]) -> list[i.Item]:
 
 def text_to_seal(summary: str, conversation: Sequence[i.Item]) -> str:
     """Return the text to seal, of a summary of this conversation."""
-    items = tuple(Raw(msgspec.json.encode(item)) for item in kept(conversation))
+    items = tuple(Raw(msgspec.json.encode(item)) for item in items_to_keep(conversation))
     return msgspec.json.encode(Sealed(summary=summary, kept=items)).decode()
 
 
@@ -97,9 +97,9 @@ def unreadable_compaction() -> RequestError:
 def _answered_last(conversation: Sequence[i.Item]) -> set[int]:
     """Return the positions of the tool outputs at the end, and of their calls."""
     first = len(conversation)
-    while first and i.answers(conversation[first - 1]) is not None:
+    while first and i.answered_call_id(conversation[first - 1]) is not None:
         first -= 1
-    ids = {i.answers(item) for item in conversation[first:]}
+    ids = {i.answered_call_id(item) for item in conversation[first:]}
     calls = {n for n, item in enumerate(conversation[:first]) if i.call_id_of(item) in ids and ids}
     return calls | set(range(first, len(conversation)))
 

@@ -114,7 +114,7 @@ def check_call_output_pairs(conversation: Iterable[i.Item]) -> None:
     The order does not matter (docs/reference/api.md#calls-and-their-outputs).
     """
     items = list(conversation)
-    answered = {call_id for item in items if (call_id := i.answers(item)) is not None}
+    answered = {call_id for item in items if (call_id := i.answered_call_id(item)) is not None}
     asked: set[str] = set()
     for item in items:
         names = _names(item)
@@ -131,7 +131,7 @@ def calls_by_output(conversation: Iterable[i.Item]) -> Mapping[int, i.Item]:
     """Return the call that each output answers, by the `id()` of the output."""
     items = list(conversation)
     calls = {name: item for item in items for name in _names(item)}
-    named = ((item, i.answers(item)) for item in items)
+    named = ((item, i.answered_call_id(item)) for item in items)
     found = {id(item): calls[name] for item, name in named if name in calls}
     # Searches of the server's have no call_id; their outputs come in the order of the calls.
     searches = (item for item in items if isinstance(item, i.ToolSearchCall) and not item.call_id)
@@ -160,7 +160,7 @@ def items_for_model(
     start = _last(conversation, lambda item: isinstance(item, i.Compaction), default=0)
     kept = conversation[start:]
     current = 0 if all_reasoning else _last(kept, _finishes_a_turn, default=-1) + 1
-    answered = {i.answers(item) for item in kept}
+    answered = {i.answered_call_id(item) for item in kept}
     return [
         item
         for position, item in enumerate(kept)
@@ -197,12 +197,12 @@ def droppable_groups(conversation: Sequence[i.Item]) -> list[frozenset[int]]:
     taken: set[int] = set()
     by_call: dict[str, set[int]] = {}
     for position, item in enumerate(conversation):
-        call_id = i.call_id_of(item) or i.answers(item)
+        call_id = i.call_id_of(item) or i.answered_call_id(item)
         if call_id:
             by_call.setdefault(call_id, set()).add(position)
     newest = len(conversation) - 1
     for position, item in enumerate(conversation):
-        call_id = i.call_id_of(item) or i.answers(item)
+        call_id = i.call_id_of(item) or i.answered_call_id(item)
         group = frozenset(by_call[call_id]) if call_id else frozenset({position})
         if position in taken or newest in group or _instructs(item):
             continue

@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 from antiphon.domain.errors import RequestError, missing_parameter
 from antiphon.domain.items import ITEM_TYPES, AnyItem, ItemReference, Message
 from antiphon.domain.request import CHAT_COMPLETIONS_FIELDS, CreateResponse
-from antiphon.domain.tools import TOOL_TYPES, AnyTool, UnknownTool
+from antiphon.domain.tools import TOOL_TYPES, RequestTool, UnknownTool
 
 T = TypeVar("T")
 
@@ -131,14 +131,14 @@ def decode_item(raw: Raw | bytes, path: str) -> AnyItem:
     return item
 
 
-def decode_tool(raw: Raw | bytes, path: str) -> AnyTool | UnknownTool:
+def decode_tool(raw: Raw | bytes, path: str) -> RequestTool:
     """Read one tool; an unknown type is kept as it came. Raises: RequestError."""
     kind = read(_decode_head, raw, path).type
     if kind is None:
         raise missing_parameter(f"{path}.type")
     if kind not in _decode_tool:
         return UnknownTool(raw=read(msgspec.json.decode, raw, path))
-    tool: AnyTool = read(_decode_tool[kind].decode, raw, path)
+    tool: RequestTool = read(_decode_tool[kind].decode, raw, path)
     return tool
 
 

@@ -29,7 +29,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     key: str
     value: Any
 
-    def fits(self, attributes: Attributes) -> bool:
+    def matches(self, attributes: Attributes) -> bool:
         if self.key not in attributes:
             return self.type in NEGATIONS
         return _COMPARISONS[self.type](attributes[self.key], self.value)
@@ -39,8 +39,8 @@ class Compound(Struct, frozen=True, kw_only=True):
     type: str
     filters: tuple[Filter, ...]
 
-    def fits(self, attributes: Attributes) -> bool:
-        every = (each.fits(attributes) for each in self.filters)
+    def matches(self, attributes: Attributes) -> bool:
+        every = (each.matches(attributes) for each in self.filters)
         return all(every) if self.type == "and" else any(every)
 
 

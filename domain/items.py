@@ -363,7 +363,7 @@ ID_PREFIXES: Mapping[type[Item], str] = {
 """The prefix of each item type's ids."""
 
 
-def answers(item: Item) -> str | None:
+def answered_call_id(item: Item) -> str | None:
     """Return the call_id that `item` answers, if it is a tool's output that answers a call."""
     if isinstance(item, LocalShellCallOutput):
         return item.id or None

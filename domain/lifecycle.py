@@ -1,5 +1,5 @@
 """Which event may follow which (docs/reference/events.md#order). Order is a table:
-docs/lifecycle.md is drawn from it.
+docs/explanation/lifecycle.md is drawn from it.
 
 Three rules, and nothing else:
 1. `START` is where every stream begins; nothing follows `OVER`.

@@ -14,7 +14,7 @@ from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 from antiphon.domain.tool_choice import TOOL_SEARCH_KINDS, invalid_tool_choice, parse_tool_choice
-from antiphon.domain.tool_search import listed
+from antiphon.domain.tool_search import describe_deferred_tools
 from antiphon.domain.tool_specs import (
     HOSTED_SPECS,
     MAX_GRAMMAR_CHARS,
@@ -24,30 +24,29 @@ from antiphon.domain.tool_specs import (
     is_strict,
 )
 
-RequestTool = t.AnyTool | t.UnknownTool
 PREVIOUS_RESPONSE_PATH = "previous_response_id"
 """The path of definitions that this request did not bring itself."""
 
 
 class ToolDefinition(Struct, frozen=True, kw_only=True):
-    """A tool, and where it was defined: in `tools` (`later` false) or in an item.
+    """A tool, and where it was defined: in `tools` (`from_item` false) or in an item.
 
-    `is_server_run`: this server runs it: a tool of its own, or an MCP server, whose tools are
-    `listed` once it was asked. `asked` is what the client wrote, where `tool` stands in for it
-    (stand_ins.py).
+    `is_server_run`: this server runs the tool itself or calls an MCP server for it.
+    `listed_tools` are those that the MCP server has listed so far. `original` is what the client
+    wrote, if `tool` replaces it (tool_substitutions.py).
     """
 
-    tool: RequestTool
+    tool: t.RequestTool
     path: str
-    later: bool = False
+    from_item: bool = False
     is_server_run: bool = False
-    listed: tuple[Json, ...] = ()
-    asked: RequestTool | None = None
+    listed_tools: tuple[Json, ...] = ()
+    original: t.RequestTool | None = None
 
     @property
     def must_be_unique(self) -> bool:
         """Whether another such definition of the same tool would be a mistake."""
-        return not self.later and self.asked is None
+        return not self.from_item and self.original is None
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -100,7 +99,7 @@ def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | 
         choice = t.ToolChoice()  # a server was not asked yet, or in vain: nothing can be forced
     elif tool_choice == "required" and not specs:
         raise invalid_tool_choice("'required' needs at least one tool that a model can be offered")
-    echo = (each.asked or each.tool for each in definitions if not each.later)
+    echo = (each.original or each.tool for each in definitions if not each.from_item)
     return Offer(
         specs=specs,
         choice=choice,
@@ -111,13 +110,15 @@ def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | 
     )
 
 
-def with_loaded_tools(before: Offer, tools: Sequence[RequestTool]) -> Offer:
+def with_loaded_tools(before: Offer, tools: Sequence[t.RequestTool]) -> Offer:
     """Return the offer of a response's next turn, after a search that loaded these tools.
 
     What was to be called has been: only a restriction of tool_choice stays
     (docs/reference/api.md#tool-choice).
     """
-    found = [ToolDefinition(tool=tool, path=PREVIOUS_RESPONSE_PATH, later=True) for tool in tools]
+    found = [
+        ToolDefinition(tool=tool, path=PREVIOUS_RESPONSE_PATH, from_item=True) for tool in tools
+    ]
     choice = before.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         return make_offer([*before.definitions, *found], {**choice, "mode": "auto"})
@@ -133,7 +134,7 @@ def mcp_servers_of(offered: Offer) -> list[t.McpTool]:
 def with_listed_tools(before: Offer, listings: Mapping[str, tuple[Json, ...]]) -> Offer:
     """Return the offer with the tools that MCP servers have listed, by their label."""
     definitions = [
-        replace(each, listed=listings.get(str(_label(each)), each.listed))
+        replace(each, listed_tools=listings.get(str(_label(each)), each.listed_tools))
         for each in before.definitions
     ]
     return make_offer(definitions, before.tool_choice)
@@ -145,8 +146,8 @@ def _without_effect(definition: ToolDefinition, specs: Sequence[t.ToolSpec]) -> 
         yield definition.path
         return
     yield from ignored_paths_in(definition.tool, definition.path)
-    if definition.asked is not None:
-        yield from tool_substitutions.unused_fields(definition.asked, definition.path)
+    if definition.original is not None:
+        yield from tool_substitutions.unused_fields(definition.original, definition.path)
 
 
 def _overridden(definitions: Sequence[ToolDefinition]) -> list[str]:
@@ -159,18 +160,18 @@ def _overridden(definitions: Sequence[ToolDefinition]) -> list[str]:
     return [
         each.path
         for each, settings in of_web
-        if settings != of_web[-1][1] and each.path != PREVIOUS_RESPONSE_PATH and not each.later
+        if settings != of_web[-1][1] and each.path != PREVIOUS_RESPONSE_PATH and not each.from_item
     ]
 
 
 def _specs(definition: ToolDefinition) -> tuple[t.ToolSpec, ...]:
     tool = definition.tool
     if isinstance(tool, t.McpTool):
-        return mcp.specs(tool, definition.listed)
+        return mcp.tool_specs_of(tool, definition.listed_tools)
     if definition.is_server_run and type(tool) in HOSTED_SPECS:
         return HOSTED_SPECS[type(tool)](tool, definition.path)
     specs = SPECS[type(tool)](tool, definition.path) if type(tool) in SPECS else ()
-    if definition.later:  # being brought is being loaded
+    if definition.from_item:  # being brought is being loaded
         return tuple(replace(spec, deferred=False) for spec in specs)
     return specs
 
@@ -234,7 +235,7 @@ def _without_deferred(
     if not hidden or not any(spec.kind in TOOL_SEARCH_KINDS for spec in specs):
         return tuple(spec for spec in specs if spec.kind != "server_tool_search")
     still = {(spec.namespace, spec.client_name) for spec in specs if spec.name in hidden}
-    finds = "\n".join(listed([each.tool for each in definitions], still))
+    finds = "\n".join(describe_deferred_tools([each.tool for each in definitions], still))
     return tuple(
         replace(spec, description=f"{spec.description} There are:\n{finds}")
         if spec.kind in TOOL_SEARCH_KINDS
@@ -244,7 +245,7 @@ def _without_deferred(
     )
 
 
-def _echo(tool: t.AnyTool | t.UnknownTool) -> Any:
+def _echo(tool: t.RequestTool) -> Any:
     if isinstance(tool, t.UnknownTool):
         return tool.raw
     if isinstance(tool, t.McpTool):

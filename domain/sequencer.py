@@ -121,7 +121,7 @@ class Sequencer:
         self._open = BUILDERS[type(delta)](delta, seed)
         return self._number([*closing, *self._open.open(), *self._open.add(delta)])
 
-    def count(self, usages: Sequence[TurnUsage]) -> None:
+    def add_usage(self, usages: Sequence[TurnUsage]) -> None:
         """Count the tokens of a turn that has no TurnEnd, because it was left."""
         self._turns += usages
 
@@ -130,7 +130,7 @@ class Sequencer:
         done = self._end("completed", completed_at=int(self._now()))
         return self._number([*events, e.Completed(response=done)])
 
-    def cut(self, reason: str) -> list[e.Event]:
+    def end_incomplete(self, reason: str) -> list[e.Event]:
         """End as incomplete; `reason` is one of
         docs/reference/errors.md#incomplete-responses (`max_output_tokens`…)."""
         events = self._close("incomplete")

@@ -21,7 +21,6 @@ SHORTEST_STEM = 4
 LONGEST_LISTED = 300
 """Characters of a description that the list of what can be found repeats."""
 
-RequestTool = t.AnyTool | t.UnknownTool
 Named = t.FunctionTool | t.CustomTool
 Identity = tuple[str | None, str]
 """Namespace and name."""
@@ -30,7 +29,7 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+|[^\W\d_]+")
 
 
 def search(
-    arguments: Any, tools: Sequence[RequestTool], *, most: int = MOST_FOUND
+    arguments: Any, tools: Sequence[t.RequestTool], *, most: int = MOST_FOUND
 ) -> list[t.AnyTool]:
     """Return the deferred tools that answer best, as definitions: namespaces with those found.
 
@@ -49,7 +48,9 @@ def search(
     return _gathered([(space, tool) for _, _, space, tool in ranked[:most]])
 
 
-def listed(tools: Sequence[RequestTool], hidden: Collection[Identity]) -> Iterator[str]:
+def describe_deferred_tools(
+    tools: Sequence[t.RequestTool], hidden: Collection[Identity]
+) -> Iterator[str]:
     """Return a line for each namespace or tool of which something is hidden."""
     seen: set[str] = set()
     for space, tool in _deferred(tools):
@@ -60,7 +61,7 @@ def listed(tools: Sequence[RequestTool], hidden: Collection[Identity]) -> Iterat
             yield f"- {what.name}: {description}" if description else f"- {what.name}"
 
 
-def _deferred(tools: Sequence[RequestTool]) -> Iterator[tuple[t.NamespaceTool | None, Named]]:
+def _deferred(tools: Sequence[t.RequestTool]) -> Iterator[tuple[t.NamespaceTool | None, Named]]:
     for tool in tools:
         space = tool if isinstance(tool, t.NamespaceTool) else None
         inner = space.tools if space else (tool,)

@@ -63,7 +63,7 @@ def _function(tool: t.FunctionTool, path: str, namespace: str | None = None) -> 
         parameters=schema,
         strict=is_strict(schema) if tool.strict is None else tool.strict,
         namespace=namespace,
-        local=tool.name,
+        original_name=tool.name,
         deferred=tool.defer_loading is True,
     )
 
@@ -75,7 +75,7 @@ def _custom(tool: t.CustomTool, path: str, namespace: str | None = None) -> t.To
         description=tool.description or "",
         grammar=_grammar(tool.format, f"{path}.format"),
         namespace=namespace,
-        local=tool.name,
+        original_name=tool.name,
         deferred=tool.defer_loading is True,
     )
 
@@ -104,14 +104,14 @@ def _grammar(form: Json, path: str) -> tuple[str, str] | None:
     return syntax, definition
 
 
-def grammar_size(tool: t.AnyTool | t.UnknownTool) -> int:
+def grammar_size(tool: t.RequestTool) -> int:
     if isinstance(tool, t.NamespaceTool):
         return sum(map(grammar_size, tool.tools))
     definition = tool.format.get("definition") if isinstance(tool, t.CustomTool) else None
     return len(definition) if isinstance(definition, str) else 0
 
 
-def ignored_paths_in(tool: t.AnyTool | t.UnknownTool, path: str) -> Iterator[str]:
+def ignored_paths_in(tool: t.RequestTool, path: str) -> Iterator[str]:
     """Yield the paths of what has no effect: grammars that no engine can enforce, pictures that no
     search finds."""
     if isinstance(tool, t.NamespaceTool):

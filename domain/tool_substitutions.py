@@ -16,8 +16,6 @@ from antiphon.domain import tools as t
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 
-RequestTool = t.AnyTool | t.UnknownTool
-
 LABELS: Mapping[str, t.AnyTool] = {
     "code_interpreter": t.CodeInterpreter(container={"type": "auto"}),
     "container": t.Shell(environment={"type": "container_auto"}),
@@ -42,7 +40,7 @@ class ToolSubstitutions(Struct, frozen=True, kw_only=True):
     labels: frozenset[str] = frozenset()
     servers: Mapping[str, str] = {}
 
-    def tool(self, asked: RequestTool, path: str) -> RequestTool:
+    def tool(self, asked: t.RequestTool, path: str) -> t.RequestTool:
         """Return the tool that `asked` stands for, itself if it stands for none.
 
         Raises: RequestError where it asks for approval, which hosted tools cannot wait for.
@@ -87,7 +85,7 @@ class ToolSubstitutions(Struct, frozen=True, kw_only=True):
 NO_SUBSTITUTIONS = ToolSubstitutions()
 
 
-def unused_fields(asked: RequestTool, path: str) -> Iterator[str]:
+def unused_fields(asked: t.RequestTool, path: str) -> Iterator[str]:
     """Yield the paths of what a tool says that stands for another, which hears nothing of it."""
     if isinstance(asked, t.UnknownTool):
         return

@@ -195,6 +195,7 @@ AnyTool = (
     | ComputerUsePreview
     | ImageGeneration
 )
+RequestTool = AnyTool | UnknownTool
 
 TOOL_TYPES: Mapping[str, type[Tool]] = {
     kind.__struct_config__.tag: kind for kind in AnyTool.__args__
@@ -286,8 +287,8 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     """A tool as a model is told of it: `name` is the one that the model writes.
 
     `kind` says which item a call of it becomes; `grammar` is `(syntax, definition)` of a custom
-    tool. `local` is the name that the client knows, where that is another. A `deferred` tool is
-    to be shown only when a search has found it.
+    tool. `original_name` is the name that the client knows, if it differs. A `deferred` tool is
+    shown only after a search has found it.
     """
 
     name: str
@@ -297,12 +298,12 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     strict: bool = False
     grammar: tuple[str, str] | None = None
     namespace: str | None = None
-    local: str | None = None
+    original_name: str | None = None
     deferred: bool = False
 
     @property
     def client_name(self) -> str:
-        return self.local or self.name
+        return self.original_name or self.name
 
 
 class ToolChoice(Struct, frozen=True, kw_only=True):

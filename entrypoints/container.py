@@ -84,12 +84,14 @@ from antiphon.application.resources.webhooks import CreateDeliveries, SendDelive
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
-from antiphon.application.responses.create import CreateLimits, CreateResponseService
+from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.responses.idempotency import CreateOnce, IdempotencyKeys
 from antiphon.application.responses.list_input_items import ListInputItems
+from antiphon.application.responses.prepare import PrepareResponse
+from antiphon.application.responses.start import StartLimits, StartResponse
 from antiphon.application.responses.sweep import Sweep
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.background import StartBackgroundRuns
@@ -101,6 +103,7 @@ from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.application.runs.restore import RestoreRun
 from antiphon.application.runs.run_response import RunResponse
+from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.shutdown import ShutdownSignal
 from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import Budgets
@@ -293,28 +296,43 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)
-    create_response = providers.Singleton(
-        CreateResponseService,
-        expand_prompt,
-        providers.Singleton(ClaimConversation, store, owner=owner),
-        prepare_turn,
-        plan_turns,
-        jobs,
-        store,
-        log,
-        runs,
-        run_response,
-        check_quota,
-        owner=owner,
+    make_sequencer = providers.Singleton(
+        MakeSequencer,
         new_id=providers.Object(new_id),
         now=providers.Object(time.time),
         seal=sealer.provided.seal,
-        limits=providers.Singleton(
-            CreateLimits,
-            keep_days=settings.provided.keep_days,
-            max_waiting=settings.provided.max_waiting,
-            retry_s=settings.provided.store_retry_s,
+    )
+    create_response = providers.Singleton(
+        CreateResponseService,
+        expand_prompt,
+        check_quota,
+        providers.Singleton(ClaimConversation, store, owner=owner),
+        providers.Singleton(
+            PrepareResponse,
+            prepare_turn,
+            plan_turns,
+            jobs,
+            new_id=providers.Object(new_id),
+            now=providers.Object(time.time),
         ),
+        providers.Singleton(
+            StartResponse,
+            store,
+            log,
+            runs,
+            run_response,
+            make_sequencer,
+            owner=owner,
+            now=providers.Object(time.time),
+            limits=providers.Singleton(
+                StartLimits,
+                keep_days=settings.provided.keep_days,
+                max_waiting=settings.provided.max_waiting,
+                retry_s=settings.provided.store_retry_s,
+            ),
+        ),
+        runs,
+        new_id=providers.Object(new_id),
     )
     restore_run = providers.Singleton(
         RestoreRun,
@@ -324,9 +342,7 @@ class Container(containers.DeclarativeContainer):
         jobs,
         store,
         log,
-        new_id=providers.Object(new_id),
-        now=providers.Object(time.time),
-        seal=sealer.provided.seal,
+        make_sequencer,
         retry_s=settings.provided.store_retry_s,
     )
     stop_run = providers.Singleton(StopRun, store, runs, restore_run, run_response, owner=owner)
@@ -355,7 +371,8 @@ class Container(containers.DeclarativeContainer):
             max_nodes=settings.provided.max_json_nodes,
         ),
         dialect=providers.Callable(DIALECTS.__getitem__, settings.provided.dialect),
-        strict_unknown_fields=settings.provided.strict_unknown_fields,
+        strict=settings.provided.strict,
+        strict_unknown_fields=settings.provided.refuses_unknown_fields,
         log_requests=settings.provided.log_requests,
         error_stacks=settings.provided.error_stacks,
         websocket_s=settings.provided.websocket_s,

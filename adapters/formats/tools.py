@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from antiphon.application.ports import Turn
 from antiphon.domain import deltas as d
@@ -58,6 +59,28 @@ def scripted_name(tools: Iterable[ToolSpec], name: str) -> str:
     known = (tool.name for tool in tools if tool.kind != PYTHON)
     of_kind = (tool.name for tool in tools if RECIPIENTS.get(tool.kind) == name)
     return name if name in known else next(of_kind, name)
+
+
+def offers_tool_of(part: Mapping[str, Any], tools: Sequence[ToolSpec]) -> bool:
+    """Say whether the tool that a script's part calls is offered; True for a part without a call.
+
+    >>> offers_tool_of({"call": "add"}, [ToolSpec(name="add")])
+    True
+    """
+    names = {tool.name for tool in tools}
+    match part:
+        case {"call": name}:
+            return scripted_name(tools, name) in names
+        case {"custom": name}:
+            return name in names
+        case {"mcp": name}:
+            label = part.get("server")
+            return mcp_model_name(tools, name, label) is not None or (
+                model_tool_name(tools, name, label) in names
+            )
+        case {"python": _}:
+            return any(tool.kind == PYTHON for tool in tools)
+    return True
 
 
 def prompt_tools(turn: Turn) -> Sequence[ToolSpec]:

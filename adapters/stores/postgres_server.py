@@ -15,13 +15,14 @@ from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from antiphon.adapters.extras import install_command
 from antiphon.domain.errors import SettingsError, StoreError
 
 try:
     import asyncpg
 except ImportError:
     raise SettingsError(
-        "The store PostgreSQL needs asyncpg: pip install 'antiphon[postgres]'"
+        f"The store PostgreSQL needs a package. Install it with: {install_command('postgres')}"
     ) from None
 
 T = TypeVar("T")

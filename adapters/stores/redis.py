@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from msgspec import Raw
 
+from antiphon.adapters.extras import install_command
 from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
@@ -46,7 +47,7 @@ try:
     from antiphon.adapters.stores.redis_scripts import RedisScripts
 except ModuleNotFoundError as missing:
     raise SettingsError(
-        "The Redis store needs a package; install it with: pip install 'antiphon[redis]'"
+        f"The store Redis needs a package. Install it with: {install_command('redis')}"
     ) from missing
 
 SWEPT_AT_ONCE = 100

@@ -665,7 +665,7 @@ def _fitting(db: apsw.Connection, stores: Sequence[int], fits: Filter | None) ->
     return [
         key
         for key, attributes in found
-        if fits is None or fits.fits(_decode_attributes(attributes))
+        if fits is None or fits.matches(_decode_attributes(attributes))
     ]
 
 

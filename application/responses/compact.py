@@ -9,7 +9,8 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.application.ports import NewId
-from antiphon.application.responses.create import AcceptedResponse, CreateResponseService
+from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.start import AcceptedResponse
 from antiphon.domain.conversation import Entry, entry, raw_items, to_resource
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import AnyItem, CompactionTrigger, Message
@@ -37,8 +38,8 @@ class Compaction(Struct, frozen=True, kw_only=True):
     new_id: NewId
 
     def window(self, response: Response) -> CompactedWindow:
-        prepared = self.created.prepared
-        told = _user_messages((*prepared.history, *prepared.added), self.new_id)
+        turn = self.created.turn
+        told = _user_messages((*turn.history, *turn.added), self.new_id)
         return CompactedWindow(
             id=response.id,
             created_at=response.created_at,
@@ -60,6 +61,7 @@ class CompactConversation:
         *,
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
+        strict: bool = False,
     ) -> Compaction:
         """Start the run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
         if request.conversation is not None:
@@ -79,7 +81,9 @@ class CompactConversation:
             generate=None,
             prompt_cache_options=None,
         )
-        created = await self._create(triggered, tenant=tenant, trace_headers=trace_headers)
+        created = await self._create(
+            triggered, tenant=tenant, trace_headers=trace_headers, strict=strict
+        )
         return Compaction(created=created, new_id=self._new_id)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from antiphon.application.input.from_request import ignored_fields
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.domain.checks import check_conversation
@@ -27,12 +26,17 @@ class CountTokens:
         self._expand_prompt = expand_prompt
         self._prepare_turn = prepare_turn
 
-    async def __call__(self, request: CreateResponse, *, tenant: str) -> TokenCount:
-        """Count; without a model, the first one does. Raises: RequestError."""
+    async def __call__(
+        self, request: CreateResponse, *, tenant: str, strict: bool = False
+    ) -> TokenCount:
+        """Count; without a model, the first one does.
+
+        Raises: RequestError, if `strict` also for what would have no effect.
+        """
         request = await self._expand_prompt(request)
         check_conversation(request)
-        prepared = await self._prepare_turn(request, tenant=tenant)
+        prepared = await self._prepare_turn(request, tenant=tenant, strict=strict)
         return TokenCount(
             tokens=await prepared.model.count(prepared.turn),
-            ignored=(*prepared.offered.ignored, *ignored_fields(request)),
+            ignored=prepared.ignored,
         )

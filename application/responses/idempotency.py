@@ -20,7 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.ports import Clock, IdempotencyStore, NewId
-from antiphon.application.responses.create import AcceptedResponse, CreateResponseService
+from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.decoding import decode_any
@@ -154,6 +155,7 @@ class CreateOnce:
         tenant: str,
         body: bytes | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        strict: bool = False,
     ) -> AcceptedResponse | ExistingResponse:
         """Return a new response, or the stored one that has the key. None is no key.
 
@@ -161,7 +163,12 @@ class CreateOnce:
         request; IdempotencyKeyInUse.
         """
         create = partial(
-            self._create, request, tenant=tenant, body=body, trace_headers=trace_headers
+            self._create,
+            request,
+            tenant=tenant,
+            body=body,
+            trace_headers=trace_headers,
+            strict=strict,
         )
         if repeat is None:
             return await create()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.ports import Model, Seal, ToolServers
-from antiphon.application.runs.prepare_turn import Prepared
+from antiphon.application.runs.prepare_turn import PreparedTurn
 from antiphon.application.runs.turns import Plan, Turns
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.domain import mcp
-from antiphon.domain.compaction import kept
+from antiphon.domain.compaction import items_to_keep
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import CompactionTrigger
 from antiphon.domain.offers import mcp_servers_of
@@ -35,7 +35,7 @@ class PlanTurns:
         self._budgets = budgets
 
     async def __call__(
-        self, request: CreateResponse, prepared: Prepared, *, tenant: str, response_id: str
+        self, request: CreateResponse, prepared: PreparedTurn, *, tenant: str, response_id: str
     ) -> Turns:
         """Raises: RequestError."""
         plan = await plan_of(request, prepared, tenant=tenant)
@@ -49,7 +49,7 @@ class PlanTurns:
         )
 
 
-async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -> Plan:
+async def plan_of(request: CreateResponse, prepared: PreparedTurn, *, tenant: str) -> Plan:
     """Return the plan. Raises: RequestError."""
     warms_up = request.is_prewarm
     triggered = bool(prepared.added) and isinstance(prepared.added[-1].item, CompactionTrigger)
@@ -76,9 +76,9 @@ async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -
     )
 
 
-async def _is_too_long(request: CreateResponse, prepared: Prepared) -> bool:
+async def _is_too_long(request: CreateResponse, prepared: PreparedTurn) -> bool:
     turn = prepared.turn
-    if not request.context_management or len(kept(turn.items)) == len(turn.items):
+    if not request.context_management or len(items_to_keep(turn.items)) == len(turn.items):
         return False  # not asked for, or nothing would be gained
     asked = request.context_management[0].compact_threshold
     return await prepared.model.count(turn) > (asked or _limit(prepared.model))

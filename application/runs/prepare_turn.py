@@ -21,6 +21,7 @@ from antiphon.application.tools.hosted import ToolProvider, find_callers, mark_h
 from antiphon.domain import conversation as c
 from antiphon.domain import mcp
 from antiphon.domain.decoding import decode_tool
+from antiphon.domain.ignored import ignored_paths, refuse_ignored
 from antiphon.domain.items import AnyItem
 from antiphon.domain.offers import PREVIOUS_RESPONSE_PATH, Offer, ToolDefinition, make_offer
 from antiphon.domain.request import CreateResponse
@@ -29,13 +30,13 @@ from antiphon.domain.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutio
 from antiphon.domain.tools import McpTool
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
+class PreparedTurn(Struct, frozen=True, kw_only=True):
     """A turn that may be begun.
 
     `added` are the items that the request itself brought, `history` those that it continues;
     `removed` those that the model is not shown because nobody can read them; `conversation` is all
     of them, `approved_calls` the calls in it that this request approves. `hosted` run the calls of
-    tools that this server has, by their kind.
+    tools that this server has, by their kind. `ignored` are the paths of what has no effect.
     """
 
     model: Model
@@ -47,6 +48,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     conversation: Sequence[AnyItem] = ()
     approved_calls: Sequence[mcp.ApprovedCall] = ()
     hosted: Mapping[str, ToolCaller] = {}
+    ignored: Sequence[str] = ()
 
 
 class PrepareTurn:
@@ -80,8 +82,11 @@ class PrepareTurn:
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
-    ) -> Prepared:
-        """Return the turn. Raises: RequestError, StoreError."""
+        strict: bool = False,
+    ) -> PreparedTurn:
+        """Return the turn. Raises: RequestError, if `strict` also for what would have no effect;
+        StoreError.
+        """
         remembered = remembered or {}
         model = self._models.get(request.model) if request.model else self._models.all[0]
         added = await self._read_items(request.input, tenant=tenant, remembered=remembered)
@@ -97,6 +102,9 @@ class PrepareTurn:
             ]
         definitions = [mark_hosted(each, self._hosted) for each in definitions]
         offered = make_offer(definitions, self._stand_ins.choice(request.tool_choice))
+        ignored = ignored_paths(request, offered)
+        if strict:
+            refuse_ignored(ignored, offered)
         c.check_ids((entry.item.id for entry in history), new)
         c.check_call_output_pairs(conversation)
         approved_calls = mcp.approved_calls(conversation)
@@ -113,7 +121,7 @@ class PrepareTurn:
             cache_salt=self._salt(tenant, request.cache_salt),
             trace_headers=trace_headers or {},
         )
-        return Prepared(
+        return PreparedTurn(
             model=model,
             offered=offered,
             history=history,
@@ -123,6 +131,7 @@ class PrepareTurn:
             conversation=conversation,
             approved_calls=approved_calls if self._tool_servers is not None else (),
             hosted=await find_callers(definitions, self._hosted, conversation, tenant=tenant),
+            ignored=ignored,
         )
 
 
@@ -133,7 +142,7 @@ def _standing_in(
     tool = tool_substitutions.tool(definition.tool, definition.path)
     if tool is definition.tool:
         return definition
-    return replace(definition, tool=tool, asked=definition.tool)
+    return replace(definition, tool=tool, original=definition.tool)
 
 
 def _called_here(
@@ -146,7 +155,7 @@ def _called_here(
     if tool is None:
         return definition
     listed = mcp.listed_tools(tool.server_label, conversation)
-    return replace(definition, tool=tool, is_server_run=True, listed=listed or ())
+    return replace(definition, tool=tool, is_server_run=True, listed_tools=listed or ())
 
 
 def _definitions(
@@ -161,5 +170,5 @@ def _definitions(
     for position, number, raw in c.tools_in_items([*history, *added]):
         at = position - len(history)
         path = f"input[{at}].tools[{number}]" if at >= 0 else PREVIOUS_RESPONSE_PATH
-        found.append(ToolDefinition(tool=decode_tool(raw, path), path=path, later=True))
+        found.append(ToolDefinition(tool=decode_tool(raw, path), path=path, from_item=True))
     return found

@@ -10,16 +10,12 @@ from functools import partial
 
 from msgspec import Struct
 
-from antiphon.application.input.from_request import sealing
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.ports import (
-    Clock,
     EventLog,
     Lease,
     LeasedRun,
     ModelTurn,
-    NewId,
-    Seal,
     Store,
 )
 from antiphon.application.runs.jobs import Jobs
@@ -27,6 +23,7 @@ from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.run_response import Run, RunTurns
+from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.stored_events import log_of
 from antiphon.application.runs.turns import Turns
 from antiphon.application.support.retry import retry
@@ -80,10 +77,8 @@ class RestoreRun:
         jobs: Jobs,
         store: Store,
         log: EventLog,
+        make_sequencer: MakeSequencer,
         *,
-        new_id: NewId,
-        now: Clock,
-        seal: Seal,
         retry_s: float = 10,
     ) -> None:
         self._expand_prompt = expand_prompt
@@ -92,9 +87,7 @@ class RestoreRun:
         self._jobs = jobs
         self._store = store
         self._log = log
-        self._new_id = new_id
-        self._now = now
-        self._seal = seal
+        self._make_sequencer = make_sequencer
         self._retry_s = retry_s
 
     async def __call__(self, taken: LeasedRun) -> RestoredRun | None:
@@ -124,17 +117,15 @@ class RestoreRun:
         self, taken: LeasedRun, request: CreateResponse | None, events: Sequence[Event] | None
     ) -> tuple[Sequencer, Sequence[Event] | None]:
         """Return the sequencer after these events, and the events that it goes on from, if any."""
-        seal = sealing(request, self._seal, taken.lease.tenant) if request else None
+        tenant = taken.lease.tenant
         if events is not None:
             try:
-                resumed = Sequencer.resumed(
-                    taken.response, events, new_id=self._new_id, now=self._now, seal=seal
-                )
+                resumed = self._make_sequencer.resume(taken.response, events, request, tenant)
             except EventOutOfOrder:
                 logger.exception("response %s: its log cannot go on", taken.lease.response_id)
             else:
                 return resumed, events
-        anew = Sequencer(taken.response, new_id=self._new_id, now=self._now, seal=seal)
+        anew = self._make_sequencer(taken.response, request, tenant)
         anew.open()
         anew.start()
         return anew, None

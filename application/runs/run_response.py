@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.application.input.items import as_it_is
+from antiphon.application.input.items import to_stored_item
 from antiphon.application.ports import (
     EventLog,
     Lease,
@@ -198,10 +198,12 @@ class RunResponse:
             return sequencer.fail(Failure(code="invalid_prompt", message=exc.message))
         except Exception as exc:
             if limit.expired() and isinstance(exc, TimeoutError):
-                return sequencer.cut(OUT_OF_TIME)
+                return sequencer.end_incomplete(OUT_OF_TIME)
             logger.exception("response %s failed", run.id)
             return sequencer.fail(_failure(exc))
-        return sequencer.complete() if reason == "stop" else sequencer.cut(CUT_BY[reason])
+        return (
+            sequencer.complete() if reason == "stop" else sequencer.end_incomplete(CUT_BY[reason])
+        )
 
     async def _each(self, run: Run) -> str:
         """Write the events of all turns. Returns why the last one ended."""
@@ -213,7 +215,7 @@ class RunResponse:
                     reason = await self._turn(run, aclosing(aiter(turn)))
                 finally:
                     if len(sequencer.turns) == told:
-                        sequencer.count(turn.tokens_used())
+                        sequencer.add_usage(turn.tokens_used())
                 if reason == "stop":
                     turn.record_items(sequencer.output[before:])
                 if run.with_messages:
@@ -243,7 +245,7 @@ class RunResponse:
         """Keep the response's end, and in its conversation what it leaves there."""
         response = run.sequencer.response
         if not run.stored and run.conversation_id is not None:
-            made = [as_it_is(c.entry(item)) for item in response.output]
+            made = [to_stored_item(c.entry(item)) for item in response.output]
             left = [*run.input, *made] if response.keeps_items else []
             release = partial(self._store.release, run.tenant, run.conversation_id, run.id, left)
             await retry(release, self._retry_s)  # what was heard is not done again: the claim went

@@ -13,8 +13,8 @@ from antiphon.application.tools.hosted import ToolProvider
 from antiphon.application.tools.response_container import FindResponseContainer
 from antiphon.application.tools.shell import ShellCaller
 from antiphon.domain import items as i
-from antiphon.domain.offers import RequestTool, ToolDefinition
-from antiphon.domain.tools import CONTAINER, PYTHON, CodeInterpreter, Shell
+from antiphon.domain.offers import ToolDefinition
+from antiphon.domain.tools import CONTAINER, PYTHON, CodeInterpreter, RequestTool, Shell
 
 
 class CodeTools(Struct, frozen=True, kw_only=True):

@@ -24,9 +24,9 @@ from antiphon.domain.errors import EmbeddingsError, RequestError, StoreError
 from antiphon.domain.file_filters import Filter, parse_filter
 from antiphon.domain.file_search import queries_of, resolve_citation, results_of
 from antiphon.domain.json import Json
-from antiphon.domain.offers import RequestTool, ToolDefinition
+from antiphon.domain.offers import ToolDefinition
 from antiphon.domain.ranking import RankedPassage, check_weights
-from antiphon.domain.tools import FILE_SEARCH, FileSearch
+from antiphon.domain.tools import FILE_SEARCH, FileSearch, RequestTool
 from antiphon.domain.vector_stores import RankingOptions
 
 T = TypeVar("T")

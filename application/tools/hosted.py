@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.domain.items import AnyItem
-from antiphon.domain.offers import RequestTool, ToolDefinition
+from antiphon.domain.offers import ToolDefinition
+from antiphon.domain.tools import RequestTool
 
 
 class ToolProvider(Protocol):

@@ -164,7 +164,7 @@ class McpTurn(ModelTurn):
     def _run(self, request: i.McpApprovalRequest, tools: Tools | None) -> Work:
         if isinstance(tools, ToolServerError):
             return has_ended([self._sessions.refusal(str(tools))])
-        if tools is not None and mcp.named(request.name, tools) is None:
+        if tools is not None and mcp.tool_named(request.name, tools) is None:
             why = f"The server has no tool {request.name!r} any more."
             return has_ended([self._sessions.refusal(why)])
         start = d.CallStart(request.name, namespace=request.server_label, kind="mcp")

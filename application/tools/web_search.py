@@ -27,8 +27,8 @@ from antiphon.domain.browser_pages import BrowserPage, Link
 from antiphon.domain.content import Annotation, UrlCitation
 from antiphon.domain.errors import RequestError, WebError
 from antiphon.domain.json import Json
-from antiphon.domain.offers import RequestTool, ToolDefinition
-from antiphon.domain.tools import WEB_KINDS, AnyWebSearch, parse_arguments
+from antiphon.domain.offers import ToolDefinition
+from antiphon.domain.tools import WEB_KINDS, AnyWebSearch, RequestTool, parse_arguments
 
 T = TypeVar("T")
 
@@ -185,7 +185,7 @@ class WebSearchCaller(SingleItemCaller, CitationSource):
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
         match = _CITED.fullmatch(words)
         page = self._pages.get(int(match[1])) if match else None
-        cited = page.cited(int(match[2])) if match and page else None
+        cited = page.source_of(int(match[2])) if match and page else None
         # Pages of earlier responses are what a client says they were.
         if cited is None or not cited[0].startswith(("https://", "http://")):
             return None

@@ -255,7 +255,7 @@ except SettingsError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'antiphon[redis]'" in done.stdout
+    assert "-m pip install 'redis[hiredis]>=" in done.stdout
 
 
 # --- what goes ------------------------------------------------------------------------------------

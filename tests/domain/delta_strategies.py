@@ -108,7 +108,7 @@ def end(seq: Sequencer, how: str) -> list[e.Event]:
         case "complete":
             return seq.complete()
         case "cut":
-            return seq.cut("max_output_tokens")
+            return seq.end_incomplete("max_output_tokens")
         case "fail":
             return seq.fail(Failure(code="server_error", message="gone"))
     return seq.cancel()

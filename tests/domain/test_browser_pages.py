@@ -91,9 +91,9 @@ def test_a_search_is_a_page_of_links() -> None:
         "  * 【0†A†a.example】 wet",
         "  * 【1†B†b.example】 ",
     )
-    assert page.cited(0) is None
-    assert page.cited(2) == ("https://a.example/x", "A")
-    assert page.cited(99) == ("https://b.example", "B")
+    assert page.source_of(0) is None
+    assert page.source_of(2) == ("https://a.example/x", "A")
+    assert page.source_of(99) == ("https://b.example", "B")
     assert search_results_page("q", []).lines == ("No results.", "")
 
 
@@ -103,10 +103,10 @@ def test_places_are_found_whatever_the_case_and_without_links() -> None:
     assert page.url == "https://a.example/x/find?pattern=ONE%20two"
     assert page.lines == ("# 【0†match at L1】", "one two words three", "", "Four", "")
     assert page.links == (Link(url=PAGE.url, title="A page", line=0, leads_to=1),)
-    assert page.cited(3) == (PAGE.url, "A page")
+    assert page.source_of(3) == (PAGE.url, "A page")
     none = find_results_page(PAGE, "five")
     assert none.lines == ("No results for the text: `five`",)
-    assert none.cited(0) is None
+    assert none.source_of(0) is None
 
 
 def test_a_text_is_found_over_the_end_of_a_line() -> None:

@@ -58,7 +58,7 @@ FITS = [
 def test_a_filter_fits_by_the_attributes(value: Any, fits: bool) -> None:
     read = parse_filter(value, "filters")
     assert read is not None
-    assert read.fits(FILE) is fits
+    assert read.matches(FILE) is fits
 
 
 def test_null_is_no_filter() -> None:
@@ -108,5 +108,5 @@ def test_long_lists_are_not_gone_through_for_each_file() -> None:
     read = parse_filter(joined("and", *[listed] * MOST), "f")
     assert read is not None
     before = time.process_time()
-    assert all(read.fits(FILE) for _ in range(500))
+    assert all(read.matches(FILE) for _ in range(500))
     assert time.process_time() - before < 3

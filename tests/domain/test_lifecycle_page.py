@@ -19,4 +19,5 @@ def drawing() -> ModuleType:
 
 
 def test_the_page_is_fresh() -> None:
-    assert (DOCS / "lifecycle.md").read_text() == drawing().page(), "run `make docs`"
+    page = DOCS / "explanation" / "lifecycle.md"
+    assert page.read_text() == drawing().page(), "run `make docs`"

@@ -44,7 +44,9 @@ def offered(
 
 
 def definition(tool: dict[str, Any], path: str, *, later: bool) -> ToolDefinition:
-    return ToolDefinition(tool=decode_tool(json.dumps(tool).encode(), path), path=path, later=later)
+    return ToolDefinition(
+        tool=decode_tool(json.dumps(tool).encode(), path), path=path, from_item=later
+    )
 
 
 def names(of: Offer) -> list[str]:
@@ -252,7 +254,10 @@ def test_what_an_earlier_request_brought_is_named_as_ignored_there_alone() -> No
     tools = [{"type": "acme:search"}, {"type": "custom", "name": "sql", "format": ahead}]
     earlier = [decode_tool(json.dumps(tool).encode(), PREVIOUS_RESPONSE_PATH) for tool in tools]
     result = make_offer(
-        [ToolDefinition(tool=tool, path=PREVIOUS_RESPONSE_PATH, later=True) for tool in earlier],
+        [
+            ToolDefinition(tool=tool, path=PREVIOUS_RESPONSE_PATH, from_item=True)
+            for tool in earlier
+        ],
         None,
     )
     assert (names(result), result.ignored) == (["sql"], ())

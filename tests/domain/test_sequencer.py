@@ -108,7 +108,7 @@ def test_a_limit_leaves_the_cut_item_incomplete_and_says_why() -> None:
     seq.feed(d.ReasoningDelta("Hm"))
     seq.feed(d.TextDelta("Once upon"))
     seq.feed(d.TurnEnd("length", USAGE))
-    events = seq.cut("max_output_tokens")
+    events = seq.end_incomplete("max_output_tokens")
     assert types(events) == [e.Incomplete]
     assert [item.status for item in seq.response.output] == ["completed", "incomplete"]  # type: ignore[union-attr]
     assert seq.response.incomplete_details is not None

@@ -36,9 +36,9 @@ from . import templates
 TOOLS = (
     ToolSpec(name="look"),
     ToolSpec(name="note", kind="custom"),
-    ToolSpec(name="calc__add", kind="mcp", namespace="calc", local="add"),
+    ToolSpec(name="calc__add", kind="mcp", namespace="calc", original_name="add"),
     ToolSpec(name="run", kind="python"),
-    ToolSpec(name="calc__ask", kind="mcp_approval", namespace="calc", local="ask"),
+    ToolSpec(name="calc__ask", kind="mcp_approval", namespace="calc", original_name="ask"),
 )
 HELLO = i.Message(role="user", content="Hello")
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from antiphon.adapters.extras import install_command
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Steps
 from antiphon.domain.errors import EngineDead, SettingsError
 
@@ -114,7 +115,7 @@ class VllmEngine(Engine):
 
 def _import_vllm() -> tuple[Any, Any]:
     if find_spec("vllm") is None:
-        raise SettingsError("vLLM is not installed; install it with: pip install 'antiphon[vllm]'")
+        raise SettingsError(f"vLLM is not installed. Install it with: {install_command('vllm')}")
     # A server that people run for themselves tells nobody about it, unless they say so.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     try:

@@ -37,6 +37,7 @@ from antiphon.adapters.formats.tools import (
     mcp_model_name,
     model_tool_name,
     name_of_kind,
+    offers_tool_of,
     prompt_tools,
     scripted_name,
     wrap_text,
@@ -276,6 +277,9 @@ class ScriptedMarkup:
             written_parts.append(_spelled(turn.ids[start:]))
         ended = bool(turn.ids) and turn.ids[-1] == END
         return [*written_parts, [] if ended else _spelled([END])]
+
+    def offers(self, part: Mapping[str, Any], *, tools: Sequence[ToolSpec]) -> bool:
+        return offers_tool_of(part, tools)
 
     def text(self, token_ids: Sequence[int]) -> str:
         return TOKENIZER.decode(token_ids)

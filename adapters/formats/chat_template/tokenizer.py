@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from antiphon.adapters.extras import install_command
 from antiphon.domain.errors import SettingsError
 
 
@@ -43,7 +44,8 @@ class FolderTokenizer(Tokenizer):
             from tokenizers import Tokenizer as Loader  # the `chat` extra
         except ImportError:
             raise SettingsError(
-                "reading a model folder needs tokenizers: pip install 'antiphon[chat]'"
+                "Reading a model folder needs a package. Install it with: "
+                f"{install_command('chat')}"
             ) from None
         if not file.is_file():
             raise SettingsError(f"no tokenizer.json in {str(file.parent)!r}")

@@ -18,6 +18,7 @@ from antiphon.adapters.formats.tools import (
     mcp_model_name,
     model_tool_name,
     name_of_kind,
+    offers_tool_of,
     scripted_name,
     wrap_text,
 )
@@ -74,6 +75,9 @@ class HarmonyMarkup:
         if end == [h.END] or not begun:
             end = [h.RETURN]
         return self._with_texts([*written, end])
+
+    def offers(self, part: Part, *, tools: Sequence[ToolSpec]) -> bool:
+        return offers_tool_of(part, tools)
 
     def text(self, token_ids: Sequence[int]) -> str:
         return self._encoding.text(token_ids)

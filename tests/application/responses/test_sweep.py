@@ -58,5 +58,5 @@ async def test_work_that_fails_is_told_of_once_and_so_is_that_it_goes_on(
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    lines = [record.getMessage() for record in caplog.records if record.name == "antiphon.rounds"]
-    assert lines == ["nothing is swept", "no longer: nothing is swept"] * 2
+    lines = [record.getMessage() for record in caplog.records if record.name == "antiphon.periodic"]
+    assert lines == ["nothing is swept", "recovered: nothing is swept"] * 2

@@ -30,7 +30,7 @@ WEATHER = ToolSpec(
     },
 )
 PATCH = ToolSpec(name="apply_patch", kind="custom", description="Changes a file.")
-FIND = ToolSpec(name="crm__find", namespace="crm", local="find")
+FIND = ToolSpec(name="crm__find", namespace="crm", original_name="find")
 TOOLS = (WEATHER, PATCH, FIND)
 
 Read = Callable[..., list[d.Delta]]

@@ -16,7 +16,7 @@ from antiphon.domain.tools import ToolSpec
 
 TOOLS = (
     ToolSpec(name="get_weather", parameters={"type": "object", "properties": {}}),
-    ToolSpec(name="crm__find", namespace="crm", local="find"),
+    ToolSpec(name="crm__find", namespace="crm", original_name="find"),
     ToolSpec(name="note", kind="custom"),
 )
 

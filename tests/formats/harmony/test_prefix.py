@@ -142,7 +142,7 @@ def test_a_call_of_a_fixed_shape_is_continued_as_the_model_wrote_it(
 def test_a_call_of_a_server_is_continued_as_the_model_wrote_it(
     harmony: HarmonyFormat, render: Render, encoding: Encoding, kind: Any
 ) -> None:
-    tool = ToolSpec(name="my_docs__read_1", kind=kind, namespace="my docs", local="read")
+    tool = ToolSpec(name="my_docs__read_1", kind=kind, namespace="my docs", original_name="read")
     turn = a_turn(items=(HELLO,), tools=(tool,))
     arguments = '{ "q":"\\u0041" }'
     markup = f"<|channel|>commentary to=functions.{tool.name} json<|message|>{arguments}<|call|>"
