@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
+LIMIT_S = 300
+
+STRICT = ("-o", "asyncio_mode=strict", "-o", "asyncio_default_fixture_loop_scope=function")
 
 ONLY_FOR_OUR_TESTS = ("hypothesis", "jsonschema", "lark", "pytest_timeout", "xdist")
 
 _OUTCOMES = re.compile(r"(\d+) (passed|failed|error|skipped|warning)")
-_FILE = re.compile(
-    r"^<!-- file: (?P<path>\S+) -->\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
-)
 
 
 class Outcome(NamedTuple):
@@ -40,29 +40,21 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def run_pytest(folder: Path, *arguments: str, plugins: tuple[str, ...] = ()) -> Outcome:
-    """Run pytest with these plugins alone, in strict asyncio mode, warnings being errors."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    loaded = [part for plugin in plugins for part in ("-p", plugin)]
+def run_pytest(folder: Path, *arguments: str, plugins: tuple[str, ...] | None = None) -> Outcome:
+    """Run pytest with these plugins alone, or with all that are installed; warnings are errors."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    if plugins is not None:
+        env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    loaded = [part for plugin in plugins or () for part in ("-p", plugin)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-o", "filterwarnings=error", *loaded, *arguments],
         cwd=folder,
-        env={**clean, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)},
+        env={**env, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT_S,
         check=False,
     )
-    text = done.stdout + done.stderr
     last = done.stdout.strip().rpartition("\n")[2]
-    return Outcome({kind: int(count) for count, kind in _OUTCOMES.findall(last)}, text)
-
-
-def page(name: str) -> Path:
-    """Return the page of the documentation, in whichever folder it is."""
-    return next((ROOT / "docs").rglob(name))
-
-
-def files_of(page: Path) -> dict[str, str]:
-    """Return the files that a page shows, by the paths in the comments before them."""
-    return {found["path"]: found["text"] for found in _FILE.finditer(page.read_text("utf-8"))}
+    counts = {kind: int(count) for count, kind in _OUTCOMES.findall(last)}
+    return Outcome(counts, done.stdout + done.stderr)

@@ -12,11 +12,9 @@ from textwrap import dedent
 from typing import NamedTuple
 
 import pytest
-from tests.testing.runs import ONLY_FOR_OUR_TESTS, run_pytest, write
+from tests.testing.runs import LIMIT_S, ONLY_FOR_OUR_TESTS, STRICT, run_pytest, write
 
 from antiphon.testing.store import StoreContract
-
-STRICT = ("-o", "asyncio_mode=strict", "-o", "asyncio_default_fixture_loop_scope=function")
 
 STRANGERS = f"""
 import sys
@@ -180,6 +178,7 @@ def test_every_contract_has_an_example_here() -> None:
     assert contracts - parts_of_a_store == {example.module for example in EXAMPLES}
 
 
+@pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.module for example in EXAMPLES])
 def test_an_example_runs_in_strict_mode(tmp_path: Path, example: Example) -> None:
     module = importlib.import_module(f"antiphon.testing.{example.module}")
