@@ -507,6 +507,6 @@ def test_settings_do_not_show_the_secrets_of_servers(toml: Any) -> None:
 
 
 def test_the_tables_that_the_page_on_tools_shows_can_be_read(toml: Any) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text(encoding="utf-8")
     shown = page.split("```toml\n")[1].split("```")[0]
     assert [each.label for each in load(toml(shown)).mcp_servers] == ["files", "tickets"]
