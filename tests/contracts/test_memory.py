@@ -131,7 +131,7 @@ async def test_readers_that_left_leave_nothing_behind() -> None:
         await several_turns()
         waiting.cancel()
         await asyncio.wait([waiting])
-    assert log._logs["a"].waiting == []
+    assert log._logs["a"].waiters == []
 
 
 async def test_the_oldest_responses_are_deleted_when_there_are_too_many() -> None:
@@ -204,7 +204,7 @@ async def test_what_is_deleted_for_room_leaves_nothing_behind() -> None:
     assert await is_gone(store, "b")
     assert (await store.usage(US)).responses == 1
     assert (await store.usage(US)).bytes < 3_000
-    assert list(store._reserved) == [(US, "c")]
+    assert list(store._reservations) == [(US, "c")]
 
 
 async def test_time_is_told_by_the_clocks_it_is_given() -> None:

@@ -123,7 +123,7 @@ async def test_readers_elsewhere_miss_nothing_while_listening_is_cut_again_and_a
     reader = asyncio.create_task(follow())
     killed = 0
     for one in written[1:]:
-        killed += await kill(admin, "news")
+        killed += await kill(admin, "notifications")
         written_at[one.first] = clock()
         assert await store.append(lease("a"), one)
     assert await store.finish(lease("a"), finished("a"))
@@ -184,7 +184,7 @@ async def complaint(call: Awaitable[object], within_s: float) -> str:
 async def test_a_request_waits_for_a_connection_only_so_long(
     postgres: Postgres, admin: Any
 ) -> None:
-    async for store in opened(postgres, pool=2, start_s=0.3, middle_s=5):
+    async for store in opened(postgres, pool=2, start_timeout_s=0.3, run_timeout_s=5):
         await keep(store, "a")
         async with admin.transaction():
             await admin.execute("LOCK TABLE runs")
@@ -201,7 +201,7 @@ async def test_a_request_waits_for_a_connection_only_so_long(
 async def test_a_database_that_hangs_fails_what_begins_at_once_and_the_rest_later(
     postgres: Postgres, admin: Any
 ) -> None:
-    async for store in opened(postgres, start_s=0.3, middle_s=1):
+    async for store in opened(postgres, start_timeout_s=0.3, run_timeout_s=1):
         await store.create(US, logged("a"))
         async with admin.transaction():
             await admin.execute("LOCK TABLE runs, servers")
@@ -249,11 +249,11 @@ async def test_an_address_that_leads_nowhere_is_refused_with_the_reason(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = "{}:{}".format(*free.getsockname())
-        assert "no server listens there" in await refusal(instead(dsn, place=place), schema)
+        assert "no server is listening there" in await refusal(instead(dsn, place=place), schema)
     assert "createdb" in await refusal(instead(dsn, path="/not_there"), schema)
     assert "user or password" in await refusal(instead(dsn, user="nobody_here"), schema)
     assert "postgresql://user@" in await refusal(f"mysql://root:{SECRET}@here/db", schema)
-    assert "small letters" in await refusal(dsn, 'kept"; DROP')
+    assert "lowercase letters" in await refusal(dsn, 'kept"; DROP')
 
 
 async def test_a_server_that_never_answers_is_given_up(postgres: Postgres) -> None:
@@ -261,8 +261,8 @@ async def test_a_server_that_never_answers_is_given_up(postgres: Postgres) -> No
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         place = "{}:{}".format(*silent.getsockname())
-        said = await refusal(instead(postgres[0], place=place), postgres[1], start_s=0.2)
-    assert "does not answer in time" in said
+        said = await refusal(instead(postgres[0], place=place), postgres[1], start_timeout_s=0.2)
+    assert "did not answer in time" in said
 
 
 async def test_a_user_who_may_create_no_schema_is_told_what_to_ask_for(
@@ -287,7 +287,7 @@ async def test_a_database_that_can_only_be_read_is_refused(
 ) -> None:
     dsn, schema = postgres
     said = await refusal(f"{dsn}?default_transaction_read_only=on", schema)
-    assert "only be read" in said
+    assert "read-only" in said
 
 
 async def test_a_schema_of_a_newer_version_is_refused(
@@ -334,7 +334,7 @@ import asyncio, sys
 from antiphon.adapters.stores.postgres import PostgresStore
 
 async def main():
-    store = PostgresStore(sys.argv[1], schema=sys.argv[2], middle_s=0.5)
+    store = PostgresStore(sys.argv[1], schema=sys.argv[2], run_timeout_s=0.5)
     await store.start()
 
     async def work(db):
@@ -342,7 +342,7 @@ async def main():
         print("has it", flush=True)
         await asyncio.sleep(60)
 
-    await store._server.together(work)
+    await store._server.in_transaction(work)
 
 asyncio.run(main())
 """

@@ -128,7 +128,7 @@ async def own(tmp_path: Path) -> AsyncIterator[OwnRedis]:
 @pytest.fixture
 async def ours(own: OwnRedis) -> AsyncIterator[RedisStore]:
     """A store on it that does not wait for long."""
-    ours = RedisStore(own.url, retry_s=0.3, timeout_s=0.5)
+    ours = RedisStore(own.url, connect_timeout_s=0.3, timeout_s=0.5)
     await ours.start()
     yield ours
     await ours.aclose()
@@ -152,11 +152,11 @@ async def refusal(url: str, **options: float) -> str:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--appendonly", "no"), "Warning: whatever is kept may be lost"),
-        (("--appendonly", "yes", "--appendfsync", "always"), "survives a power cut"),
+        (("--appendonly", "no"), "Warning: all stored data may be lost"),
+        (("--appendonly", "yes", "--appendfsync", "always"), "survive a power cut"),
         (("--appendonly", "yes", "--appendfsync", "everysec"), "the last second"),
         (("--appendonly", "yes", "--appendfsync", "no"), "the last half minute"),
-        (("--rename-command", "CONFIG", ""), "Warning: whatever is kept may be lost"),
+        (("--rename-command", "CONFIG", ""), "Warning: all stored data may be lost"),
         (("--appendonly", "yes", "--rename-command", "CONFIG", ""), "is unknown"),
     ],
 )
@@ -186,12 +186,12 @@ async def test_a_cluster_is_refused(own: OwnRedis) -> None:
     own.stop()
     own.start("--cluster-enabled", "yes")
     await until(own.is_up)
-    assert "is a Cluster" in await refusal(own.url)
+    assert "is a cluster" in await refusal(own.url)
 
 
 async def test_a_replica_is_refused(own: OwnRedis) -> None:
     own.tell("REPLICAOF", "127.0.0.1", "1")
-    assert "it is a replica, which cannot be written" in await refusal(own.url)
+    assert "it is a replica, which is read-only" in await refusal(own.url)
 
 
 async def test_a_redis_that_is_not_there_is_refused(own: OwnRedis) -> None:

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import apsw
 import pytest
-from msgspec import Raw
 
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.adapters.stores.sqlite_file import SqliteFile
-from antiphon.application.ports import NewRun, StoredItem, StoredResponse
-from antiphon.domain.conversation import Conversation
+from antiphon.application.ports import StoredResponse
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
 from antiphon.testing.samples import (
@@ -31,7 +29,6 @@ from antiphon.testing.samples import (
     finished,
     item,
     lease,
-    logged,
     running,
     turns,
 )
@@ -40,7 +37,6 @@ from antiphon.testing.store_calls import (
     context_of,
     converse,
     end,
-    input_of,
     is_gone,
     is_locked,
     items_of,
@@ -247,173 +243,6 @@ async def test_a_file_of_the_first_version_is_opened_with_what_it_holds(path: Pa
     await store.aclose()
 
 
-# --- what goes ------------------------------------------------------------------------------------
-
-
-def traces(path: Path, secret: str = SECRET) -> list[str]:
-    """Return the files of the store in which `secret` can be found."""
-    files = path.parent.glob(f"{path.name}*")
-    return [file.name for file in files if secret.encode() in file.read_bytes()]
-
-
-async def keep_secrets(store: SqliteStore, name: str, *, after: str | None = None) -> None:
-    """Of all sizes: in a page, and far longer than one."""
-    raw = b'{"content":"%b"}' % (SECRET.encode() * 1000)
-    secret = StoredItem(id=f"msg_{SECRET}", raw=Raw(raw))
-    await store.create(US, running(name, item("x"), secret, after=after, instructions=SECRET))
-    said = [Message(id=f"msg_{n}", role="assistant", content=SECRET * n) for n in (1, 20, 900)]
-    done = finished(name, after=after, instructions=SECRET, output=tuple(said))
-    assert await end(store, done)
-
-
-async def test_deleted_content_leaves_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
-    await keep_secrets(store, "a")
-    for n in range(30):
-        await keep(store, str(n))
-    assert traces(path) != []
-    await store.delete(US, "resp_a")
-    await store.aclose()
-    assert traces(path) == []
-
-
-async def keep_a_secret_log(store: SqliteStore, name: str, *, expires_at: float = 0) -> None:
-    """A finished response whose events tell a secret."""
-    run = NewRun(owner=OWNER, job=SECRET.encode(), events=chunk(0, 1, SECRET.encode()))
-    await store.create(US, running(name, run=run, expires_at=expires_at))
-    for n, size in enumerate((1, 20, 900), 1):
-        assert await store.append(lease(name), chunk(n, 1, SECRET.encode() * size))
-    assert await end(store, finished(name))
-
-
-async def test_deleted_logs_leave_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
-    await keep_a_secret_log(store, "a")
-    for n in range(30):
-        await store.create(US, logged(str(n)))
-    assert traces(path) != []
-    await store.delete(US, "resp_a")
-    await keep(store, "next")  # written after the wiping
-    assert traces(path) == []
-
-
-async def test_swept_content_leaves_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
-    await keep_a_secret_log(store, "a")
-    assert traces(path) != []
-    assert await store.sweep(keep_events_s=3600) == 1
-    await keep(store, "next")  # written after the wiping
-    assert traces(path) == []
-    await keep_a_secret_log(store, "b", expires_at=1e12)
-    assert traces(path) != []
-    assert await store.sweep(keep_events_s=0) == 1
-    await keep(store, "one more")
-    assert traces(path) == []
-    assert await context_of(store, "b") == turns("b")
-
-
-async def test_a_job_goes_with_the_end_of_its_run(store: SqliteStore, path: Path) -> None:
-    await keep_a_secret_log(store, "a")
-    elsewhere = connect(path)
-    assert elsewhere.execute("SELECT * FROM jobs").fetchall() == []
-    elsewhere.close()
-
-
-async def test_a_sweep_of_many_leaves_gaps_for_other_writes(store: SqliteStore, path: Path) -> None:
-    for n in range(250):
-        await store.create(US, running(str(n), expires_at=0))
-        assert await end(store, finished(str(n)))
-    swept = asyncio.create_task(store.sweep(keep_events_s=0, limit=220))
-    await keep(store, "kept")
-    assert not swept.done()
-    assert await swept == 220
-    assert await store.sweep(keep_events_s=0) == 30
-    assert await context_of(store, "kept") == turns("kept")
-
-
-async def test_deleted_content_is_wiped_while_the_store_is_open(
-    store: SqliteStore, path: Path
-) -> None:
-    await keep_secrets(store, "a")
-    await store.delete(US, "resp_a")
-    await keep(store, "next")  # written after the wiping
-    assert traces(path) == []
-
-
-async def test_what_others_continue_is_wiped_when_they_are_gone(
-    store: SqliteStore, path: Path
-) -> None:
-    await keep_secrets(store, "a")
-    await keep(store, "b", after="a")
-    await store.delete(US, "resp_a")
-    assert len(await input_of(store, "b")) == 6
-    await store.delete(US, "resp_b")
-    await store.aclose()
-    assert traces(path) == []
-
-
-async def test_deleted_conversations_and_items_leave_no_trace_in_the_files(
-    store: SqliteStore, path: Path
-) -> None:
-    secret = item(SECRET, raw=b'{"content":"%b"}' % (SECRET.encode() * 1000))
-    about = Conversation(id="conv_a", created_at=0, metadata={"k": SECRET})
-    await store.create_conversation(US, about, [secret])
-    await converse(store, "b", "x")
-    await store.add_items(US, "conv_b", [secret])
-    assert traces(path) != []
-    await store.delete_conversation(US, "conv_a")
-    assert traces(path) != []
-    await store.remove_item(US, "conv_b", f"msg_{SECRET}")
-    await keep(store, "next")  # written after the wiping
-    assert traces(path) == []
-    assert await items_of(store, "b") == ["x"]
-
-
-async def test_what_a_response_left_in_a_conversation_goes_with_the_last_of_both(
-    store: SqliteStore, path: Path
-) -> None:
-    await converse(store, "a")
-    for name in ("one", "two"):
-        await claim(store, "a", name)
-        secret = item("secret", raw=b'{"content":"%b"}' % SECRET.encode())
-        await store.create(US, running(name, secret, within="a"))
-        await end(store, finished(name, within="a"))
-    await store.delete(US, "resp_one")
-    await store.delete_conversation(US, "conv_a")
-    assert await context_of(store, "two") == ["secret", "two_out"]
-    await store.delete(US, "resp_two")
-    await store.aclose()
-    assert traces(path) == []
-
-
-async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
-    store: SqliteStore, path: Path
-) -> None:
-    await keep_secrets(store, "a")
-    elsewhere = connect(path)
-    elsewhere.execute("BEGIN; SELECT count(*) FROM items").fetchall()
-    await store.delete(US, "resp_a")
-    await asyncio.wait_for(keep(store, "next"), 30)
-    assert traces(path) != []
-    elsewhere.execute("COMMIT")
-    elsewhere.close()
-    await store.aclose()
-    assert traces(path) == []
-
-
-async def test_the_wiping_is_tried_again_until_nobody_is_in_the_way(
-    store: SqliteStore, path: Path
-) -> None:
-    await keep_secrets(store, "a")
-    elsewhere = connect(path)
-    elsewhere.execute("BEGIN; SELECT count(*) FROM items").fetchall()
-    await store.delete(US, "resp_a")
-    await keep(store, "next")
-    assert traces(path) != []
-    elsewhere.execute("COMMIT")
-    async with asyncio.timeout(30):
-        while traces(path):
-            await store.usage(US)
-    elsewhere.close()
-
-
 # --- starting -------------------------------------------------------------------------------------
 
 
@@ -560,7 +389,7 @@ async def test_a_file_that_stays_locked_fails_writes_and_not_reads(
 ) -> None:
     elsewhere = connect(path)
     elsewhere.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="another process keeps it locked"):
+    with pytest.raises(StoreError, match="another process has it locked"):
         await file.write(lambda db: add("a", db))
     assert await texts(file) == []
     elsewhere.execute("ROLLBACK")

@@ -384,7 +384,7 @@ def kept_to_oneself(path: Path) -> Iterator[None]:
 
 async def test_a_file_that_a_server_keeps_to_itself_is_refused_as_it_is(path: Path) -> None:
     old_file(path)
-    with kept_to_oneself(path), pytest.raises(SettingsError, match="keeps it to itself"):
+    with kept_to_oneself(path), pytest.raises(SettingsError, match="another process has it locked"):
         async with opened(path, busy_s=0.05):
             pass
     db = apsw.Connection(str(path))
@@ -398,9 +398,9 @@ async def test_a_check_writes(path: Path) -> None:
         await store.check()
         elsewhere = apsw.Connection(str(path))
         elsewhere.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match="another process keeps it locked"):
+        with pytest.raises(StoreError, match="another process has it locked"):
             await store.check()
-        with pytest.raises(StoreError, match="another process keeps it locked"):
+        with pytest.raises(StoreError, match="another process has it locked"):
             await asyncio.to_thread(store.beat, OWNER, 15)
         elsewhere.execute("ROLLBACK")
         elsewhere.close()

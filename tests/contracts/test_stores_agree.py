@@ -48,7 +48,7 @@ class Asks:
         self._claims: dict[tuple[str, str], str] = {}
 
     async def next(self) -> tuple[str, Ask]:
-        kinds = [name for name in dir(self) if name.startswith("a_")]
+        kinds = [name for name in dir(self) if name.startswith(("a_", "an_"))]
         kind = self._random.choice(kinds)
         return kind, await getattr(self, kind)()
 
