@@ -1,16 +1,15 @@
-"""What every Engine promises, as tests: subclass EngineContract, with its two fixtures."""
+"""What every Engine must do."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from antiphon.application.ports import Engine, EngineRequest, Sampling, Step
+from antiphon.application.ports import Engine, EngineRequest, Step
 from antiphon.domain.errors import RequestError
 
 RequestFactory = Callable[..., EngineRequest]
@@ -29,12 +28,41 @@ def tokens_of(steps: list[Step]) -> list[int]:
     return [token_id for step in steps for token_id in step.token_ids]
 
 
+@pytest.mark.asyncio
 class EngineContract:
-    """Needs the fixtures `engine`, started, and `ask`.
+    """Subclass it where pytest collects tests.
 
-    `ask(**sampling)` returns a new request, always of the same prompt, that the engine answers with
-    the same text of at least 32 tokens.
+    `ask(**sampling)` returns a new request, always with the same prompt, which the engine answers
+    with the same text of at least 32 tokens.
+
+    class TestMyEngine(EngineContract):
+        @pytest_asyncio.fixture
+        async def engine(self):
+            engine = MyEngine()
+            await engine.start()
+            yield engine
+            await engine.aclose()
+
+        @pytest.fixture
+        def ask(self, engine):
+            numbers = itertools.count()
+            prompt = Prompt(token_ids=[1, 2, 3])
+            return lambda **sampling: EngineRequest(
+                request_id=f"run_{next(numbers)}",
+                model=engine.models[0],
+                prompt=prompt,
+                sampling=Sampling(temperature=0, **sampling),
+                turn=Turn(model=engine.models[0], items=()),
+            )
     """
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        raise NotImplementedError("override this fixture: return your engine, started")
+
+    @pytest.fixture
+    def ask(self) -> RequestFactory:
+        raise NotImplementedError("override this fixture: return a function that makes requests")
 
     async def test_it_serves_names_and_has_a_context_length(self, engine: Engine) -> None:
         await engine.check()
@@ -151,8 +179,3 @@ class EngineContract:
         cached = {step.cached_tokens for step in await steps_of(engine, request)}
         assert len(cached) == 1
         assert 0 <= cached.pop() < len(request.prompt.token_ids)
-
-
-def with_sampling(request: EngineRequest, **fields: Any) -> EngineRequest:
-    """Return the request with this sampling, for an `ask` of your own."""
-    return replace(request, sampling=Sampling(**fields))

@@ -50,12 +50,12 @@ class EventLogContract:
 
     class TestMyLog(EventLogContract):
         @pytest.fixture
-        async def log(self):
-            yield MyLog()
+        def log(self):
+            return MyLog()
     """
 
     @pytest.fixture
-    async def log(self) -> EventLog:
+    def log(self) -> EventLog:
         raise NotImplementedError("override this fixture: return an empty log")
 
     async def test_a_late_reader_gets_every_event_in_order(self, log: EventLog) -> None:

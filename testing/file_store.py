@@ -24,8 +24,22 @@ def a_file(number: int = 1, **fields: object) -> StoredFile:
     return StoredFile(**(known | fields))  # type: ignore[arg-type]
 
 
+@pytest.mark.asyncio
 class FileStoreContract:
-    """Needs the fixture `files`, started and empty."""
+    """Subclass it where pytest collects tests.
+
+    class TestMyFiles(FileStoreContract):
+        @pytest_asyncio.fixture
+        async def files(self, tmp_path):
+            files = MyFiles(tmp_path / "files")
+            await files.start()
+            yield files
+            await files.aclose()
+    """
+
+    @pytest.fixture
+    def files(self) -> FileStore:
+        raise NotImplementedError("override this fixture: return an empty file store, started")
 
     async def test_what_was_added_is_there_as_it_came(self, files: FileStore) -> None:
         await files.add(US, a_file(), CONTENT)

@@ -8,21 +8,23 @@ import pytest
 
 from antiphon.application.ports import IdempotencyRecord, NewRun, Store
 from antiphon.domain.errors import IdempotencyKeyInUse
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     FAR_FUTURE,
     OWNER,
     THEM,
     US,
+    chunk,
+    finished,
+    running,
+)
+from antiphon.testing.store_calls import (
     alive,
     end,
-    finished,
     keep,
-    running,
     sweep,
     unknown,
     until,
 )
-from antiphon.testing.run_store import chunk
 from antiphon.testing.store_fixtures import StoreFixtures
 
 FINGERPRINT = bytes(range(32))

@@ -8,14 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.application.ports import Lease, Store, WebhookDelivery
-from antiphon.testing.response_store import (
-    US,
-    end,
-    finished,
-    running,
-    sweep,
-    until,
-)
+from antiphon.testing.samples import US, finished, running
+from antiphon.testing.store_calls import end, sweep, until
 from antiphon.testing.store_fixtures import StoreFixtures
 
 

@@ -1,14 +1,12 @@
-"""What every store must do with responses, conversations and their items."""
+"""What every store must do with responses and their items."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
-from msgspec import Raw
 
 from antiphon.application.ports import (
     EventChunk,
@@ -16,267 +14,45 @@ from antiphon.application.ports import (
     NewRun,
     StorageUsage,
     Store,
-    StoredItem,
     StoredResponse,
 )
 from antiphon.domain import items as i
-from antiphon.domain.content import (
-    Logprob,
-    OutputText,
-    ReasoningText,
-    Refusal,
-    SummaryText,
-    TopLogprob,
-    UrlCitation,
-)
-from antiphon.domain.conversation import Conversation
-from antiphon.domain.errors import ConversationLocked, NotFound, StoreError
-from antiphon.domain.request import PromptParam
+from antiphon.domain.errors import StoreError
 from antiphon.domain.response import (
     TERMINAL,
-    ConversationRef,
-    Failure,
-    IncompleteDetails,
-    ReasoningConfig,
-    Response,
-    TextConfig,
 )
-from antiphon.domain.usage import TurnUsage, per_turn, total
+from antiphon.testing.samples import (
+    EVERY_FIELD,
+    EVERY_KIND_OF_OUTPUT,
+    FAR_FUTURE,
+    OWNER,
+    RUNNING,
+    THEM,
+    US,
+    as_json,
+    finished,
+    ids,
+    item,
+    running,
+    turns,
+)
+from antiphon.testing.store_calls import (
+    claim,
+    context_of,
+    converse,
+    end,
+    input_of,
+    is_gone,
+    keep,
+    sweep,
+    unknown,
+)
 from antiphon.testing.store_fixtures import StoreFixtures
-
-US, THEM = "us", "them"
-RUNNING = ("queued", "in_progress")
-
-FAR_FUTURE = 4e9
-"""Seconds since the epoch, far from now."""
-
-OWNER = "srv_a"
-"""The server that runs what these tests create, where they say nothing else."""
-
-TURNS = (TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1))
-
-EVERY_FIELD: dict[str, Any] = {
-    "created_at": 1_790_000_000,
-    "completed_at": 1_790_000_001,
-    "background": True,
-    "error": Failure(code="server_error", message="Ünlucky \u2028 🍀"),
-    "incomplete_details": IncompleteDetails(reason="max_output_tokens"),
-    "instructions": 'Be "brief".\n',
-    "max_output_tokens": 16,
-    "max_tool_calls": 3,
-    "model": "m",
-    "reasoning": ReasoningConfig(effort="low"),
-    "temperature": 0.1,
-    "text": TextConfig(format={"type": "json_schema", "schema": {"b": 1e-7, "a": [None]}}),
-    "tool_choice": {"type": "function", "name": "f"},
-    "tools": (Raw(b'{"type":"function","name":"f","x":1.50}'), Raw(b'{"type":"new"}')),
-    "top_p": 1.0,
-    "usage": total(TURNS),
-    "usage_per_turn": per_turn(TURNS),
-    "metadata": {"z": "1", "a": ""},
-    "prompt": PromptParam(id="p", version="1", variables={"v": Raw(b'{"type":"x","y":1.50}')}),
-    "request_id": "req_1",
-}
-
-EVERY_KIND_OF_OUTPUT: tuple[i.AnyItem, ...] = (
-    i.Reasoning(
-        id="rs_1",
-        summary=(SummaryText(text="s"),),
-        content=(ReasoningText(text="hm"),),
-        encrypted_content="gAAA",
-    ),
-    i.Message(
-        id="msg_1",
-        role="assistant",
-        status="completed",
-        phase="final_answer",
-        content=(
-            OutputText(
-                text="Hé\u2028llo",
-                annotations=(UrlCitation(start_index=0, end_index=1, url="u", title="t"),),
-                logprobs=(
-                    Logprob(
-                        token="H",
-                        logprob=-0.25,
-                        bytes=(72,),
-                        top_logprobs=(TopLogprob(token="h", logprob=-1e-9),),
-                    ),
-                ),
-            ),
-            Refusal(refusal="no"),
-        ),
-    ),
-    i.FunctionCall(id="fc_1", call_id="call_1", name="f", arguments='{"a": 1.0}'),
-    i.CustomToolCall(id="ctc_1", call_id="call_2", name="c", input="free\ttext", namespace="n"),
-    i.McpListTools(id="mcpl_1", server_label="s", tools=({"name": "x", "input_schema": {}},)),
-    i.McpCall(id="mcp_1", server_label="s", name="x", arguments="{}", error={"code": 1}),
-    i.McpApprovalRequest(id="mcpr_1", server_label="s", name="x", arguments="{}"),
-    i.WebSearchCall(id="ws_1", status="completed", action={"type": "search", "queries": ["q"]}),
-    i.CodeInterpreterCall(id="ci_1", container_id="cntr_1", code="1", outputs=({"logs": "1"},)),
-    i.ShellCall(id="sh_1", call_id="call_3", action={"commands": ["ls"], "timeout_ms": None}),
-    i.ToolSearchCall(id="tsc_1", arguments={"q": [1, 2.5]}),
-    i.Compaction(id="cmp_1", encrypted_content="gBBB"),
-)
-
-
-def item(name: str, *, raw: bytes | None = None) -> StoredItem:
-    """An item whose id starts with `msg_`."""
-    text = raw or b'{"type":"message","id":"msg_%b","role":"user","content":"hi"}' % name.encode()
-    return StoredItem(id=f"msg_{name}", raw=Raw(text))
-
-
-def running(
-    name: str,
-    *input_items: StoredItem,
-    after: str | None = None,
-    within: str | None = None,
-    run: NewRun = NewRun(owner=OWNER),  # noqa: B008 -- frozen
-    expires_at: float | None = None,
-    **fields: Any,
-) -> StoredResponse:
-    """A new response `resp_…`; without items its input is one, `msg_…_in`."""
-    response = Response(
-        **{
-            "id": f"resp_{name}",
-            "created_at": 0,
-            "model": "m",
-            "previous_response_id": None if after is None else f"resp_{after}",
-            "conversation": None if within is None else ConversationRef(id=f"conv_{within}"),
-            **fields,
-        }
-    )
-    return StoredResponse(
-        response=response,
-        input=input_items or (item(f"{name}_in"),),
-        expires_at=expires_at,
-        run=run,
-    )
-
-
-def finished(
-    name: str, *, after: str | None = None, within: str | None = None, **fields: Any
-) -> Response:
-    """The same response, finished; its output is one item, `msg_…_out`."""
-    answer = i.Message(id=f"msg_{name}_out", role="assistant", content="hello")
-    fields = {"status": "completed", "output": (answer,), **fields}
-    return running(name, after=after, within=within, **fields).response
-
-
-async def end(store: Store, response: Response, tenant: str = US) -> bool:
-    """Finish it as its first owner."""
-    return await store.finish(Lease(tenant=tenant, response_id=response.id), response)
-
-
-async def keep(store: Store, name: str, *, after: str | None = None, tenant: str = US) -> None:
-    """Create and finish a response with one item in, one out."""
-    await store.create(tenant, running(name, after=after))
-    assert await end(store, finished(name, after=after), tenant)
-
-
-async def alive(store: Store, *owners: str, ttl_s: float = 60) -> None:
-    for owner in owners:
-        await asyncio.to_thread(store.beat, owner, ttl_s)
-
-
-async def claim(
-    store: Store, conversation: str, name: str, *, tenant: str = US, owner: str = OWNER
-) -> None:
-    """Claim a conversation for a response of an owner that is alive."""
-    await alive(store, owner)
-    await store.claim(tenant, f"conv_{conversation}", f"resp_{name}", owner=owner)
-
-
-async def until(condition: Callable[[], Awaitable[object]], limit_s: float = 10) -> None:
-    """Return once it holds."""
-    async with asyncio.timeout(limit_s):
-        while not await condition():  # noqa: ASYNC110 -- another process may bring it about
-            await asyncio.sleep(0.01)
-
-
-async def begin(store: Store, conversation: str, name: str, tenant: str = US) -> None:
-    """Claim a conversation and create a response in it."""
-    await claim(store, conversation, name, tenant=tenant)
-    await store.create(tenant, running(name, within=conversation))
-
-
-async def say(store: Store, conversation: str, name: str, tenant: str = US) -> None:
-    """Run a response in a conversation to its end."""
-    await begin(store, conversation, name, tenant)
-    assert await end(store, finished(name, within=conversation), tenant)
-
-
-async def converse(store: Store, name: str, *items: str, tenant: str = US) -> None:
-    """Create the conversation `conv_…`."""
-    conversation = Conversation(id=f"conv_{name}", created_at=7, metadata={"k": "é"})
-    await store.create_conversation(tenant, conversation, [item(one) for one in items])
-
-
-def ids(items: Sequence[StoredItem]) -> list[str]:
-    return [one.id.removeprefix("msg_") for one in items]
-
-
-def turns(*names: str) -> list[str]:
-    return [f"{name}_{way}" for name in names for way in ("in", "out")]
-
-
-async def input_of(store: Store, name: str) -> list[str]:
-    return ids(await store.input_items(US, f"resp_{name}"))
-
-
-async def context_of(store: Store, name: str) -> list[str]:
-    return ids(await store.context(US, f"resp_{name}"))
-
-
-async def items_of(store: Store, conversation: str, tenant: str = US) -> list[str]:
-    return ids(await store.conversation_items(tenant, f"conv_{conversation}"))
-
-
-async def is_locked(call: Awaitable[object]) -> bool:
-    try:
-        await call
-    except ConversationLocked:
-        return True
-    return False
-
-
-async def unknown(lookup: Awaitable[object]) -> bool:
-    try:
-        await lookup
-    except NotFound:
-        return True
-    return False
-
-
-async def is_gone(store: Store, name: str, *, tenant: str = US) -> bool:
-    """Whether every method says so."""
-    response_id = f"resp_{name}"
-    return all(
-        [
-            await unknown(store.get(tenant, response_id)),
-            await unknown(store.input_items(tenant, response_id)),
-            await unknown(store.context(tenant, response_id)),
-            await unknown(store.delete(tenant, response_id)),
-            not await end(store, finished(name), tenant),
-            response_id not in [lease.response_id for lease in await store.held_leases(OWNER)],
-        ]
-    )
-
-
-async def sweep(store: Store, *, keep_events_s: float = 3600) -> int:
-    """Sweep until nothing is left."""
-    total_count = 0
-    while count := await store.sweep(keep_events_s=keep_events_s):
-        total_count += count
-    return total_count
-
-
-def as_json(response: Response) -> bytes:
-    return msgspec.json.encode(response)
 
 
 @pytest.mark.asyncio
 class ResponseStoreContract(StoreFixtures):
-    """What StoreContract says of responses, conversations and items."""
+    """What StoreContract says of responses and items."""
 
     # --- one response -----------------------------------------------------------------------------
 
@@ -490,231 +266,6 @@ class ResponseStoreContract(StoreFixtures):
         await store.delete(THEM, "resp_a")
         assert await context_of(store, "a") == turns("a")
         assert (await store.item(US, "msg_a_in")).id == "msg_a_in"
-
-    # --- conversations ----------------------------------------------------------------------------
-
-    async def test_a_conversation_is_read_as_it_was_written(self, store: Store) -> None:
-        await converse(store, "a", "x", "y")
-        found = await store.conversation(US, "conv_a")
-        assert found == Conversation(id="conv_a", created_at=7, metadata={"k": "é"})
-        assert await store.conversation_items(US, "conv_a") == [item("x"), item("y")]
-        assert (await store.item(US, "msg_y")) == item("y")
-
-    async def test_metadata_is_replaced(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        updated = await store.update_conversation(US, "conv_a", {"z": "1"})
-        assert updated == Conversation(id="conv_a", created_at=7, metadata={"z": "1"})
-        assert await store.conversation(US, "conv_a") == updated
-        assert await items_of(store, "a") == ["x"]
-
-    async def test_a_conversation_id_is_given_once(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        with pytest.raises(StoreError):
-            await converse(store, "a", "y")
-        assert await items_of(store, "a") == ["x"]
-
-    async def test_items_are_added_at_the_end_and_kept_byte_for_byte(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        odd = item("odd", raw=b'{ "type":"new", "unknown": [1.50] }')
-        await store.add_items(US, "conv_a", [odd, item("y")])
-        await store.add_items(US, "conv_a", [])
-        await store.add_items(US, "conv_a", [item("z")])
-        assert await items_of(store, "a") == ["x", "odd", "y", "z"]
-        assert (await store.conversation_items(US, "conv_a"))[1] == odd
-
-    async def test_an_item_is_removed_from_one_conversation(self, store: Store) -> None:
-        for name in "ab":
-            await converse(store, name, "x", "y", "x")
-        await store.remove_item(US, "conv_a", "msg_x")
-        assert await items_of(store, "a") == ["y"]
-        assert await items_of(store, "b") == ["x", "y", "x"]
-        assert await unknown(store.remove_item(US, "conv_a", "msg_x"))
-        await store.add_items(US, "conv_a", [item("z")])
-        assert await items_of(store, "a") == ["y", "z"]
-
-    async def test_a_deleted_conversation_is_unknown(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        await store.delete_conversation(US, "conv_a")
-        assert await self.no_conversation(store, US, "a")
-        assert await unknown(store.item(US, "msg_x"))
-
-    async def no_conversation(self, store: Store, tenant: str, name: str) -> bool:
-        known, conversation_id = store, f"conv_{name}"
-        return all(
-            [
-                await unknown(known.conversation(tenant, conversation_id)),
-                await unknown(known.update_conversation(tenant, conversation_id, {})),
-                await unknown(known.conversation_items(tenant, conversation_id)),
-                await unknown(known.add_items(tenant, conversation_id, [item("new")])),
-                await unknown(known.remove_item(tenant, conversation_id, "msg_x")),
-                await unknown(claim(store, name, "new", tenant=tenant)),
-                await unknown(known.delete_conversation(tenant, conversation_id)),
-            ]
-        )
-
-    async def test_a_response_leaves_its_items_in_its_conversation(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        await begin(store, "a", "one")
-        assert await items_of(store, "a") == ["x"]
-        assert await end(store, finished("one", within="a"))
-        await say(store, "a", "two")
-        assert await items_of(store, "a") == ["x", *turns("one", "two")]
-        await claim(store, "a", "three")
-
-    async def test_what_a_response_was_given_is_what_its_conversation_had_then(
-        self, store: Store
-    ) -> None:
-        await converse(store, "a", "x")
-        for name in ("one", "two"):
-            await say(store, "a", name)
-        await store.add_items(US, "conv_a", [item("later")])
-        assert await input_of(store, "one") == ["x", "one_in"]
-        assert await input_of(store, "two") == ["x", *turns("one"), "two_in"]
-        assert await context_of(store, "two") == ["x", *turns("one", "two")]
-        await keep(store, "next", after="two")
-        assert await context_of(store, "next") == ["x", *turns("one", "two", "next")]
-
-    async def test_what_comes_after_a_removed_item_was_not_given_before(self, store: Store) -> None:
-        await converse(store, "a", "x", "y")
-        await say(store, "a", "one")
-        for name in ("y", "one_in", "one_out"):
-            await store.remove_item(US, "conv_a", f"msg_{name}")
-        await store.add_items(US, "conv_a", [item("later")])
-        assert await items_of(store, "a") == ["x", "later"]
-        assert await input_of(store, "one") == ["x", "one_in"]
-
-    @pytest.mark.parametrize("last", sorted(TERMINAL))
-    async def test_only_a_failed_response_leaves_nothing(self, store: Store, last: str) -> None:
-        await converse(store, "a")
-        await begin(store, "a", "one")
-        assert await end(store, finished("one", within="a", status=last))
-        assert await items_of(store, "a") == ([] if last == "failed" else turns("one"))
-        await claim(store, "a", "two")
-
-    async def test_a_response_that_is_not_kept_leaves_its_items_too(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        await claim(store, "a", "one")
-        await store.release(US, "conv_a", "resp_one", [item("in"), item("out")])
-        assert await items_of(store, "a") == ["x", "in", "out"]
-        assert (await store.item(US, "msg_out")).id == "msg_out"
-        await say(store, "a", "two")
-        assert await input_of(store, "two") == ["x", "in", "out", "two_in"]
-
-    async def test_a_conversation_runs_one_response_at_a_time(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        await claim(store, "a", "one")
-        assert await is_locked(claim(store, "a", "two"))
-        assert await is_locked(store.add_items(US, "conv_a", [item("y")]))
-        await store.release(US, "conv_a", "resp_two", [item("z")])
-        assert await is_locked(claim(store, "a", "two"))
-        await store.release(US, "conv_a", "resp_one")
-        await store.release(US, "conv_a", "resp_one", [item("again")])
-        assert await items_of(store, "a") == ["x"]
-        await claim(store, "a", "two")
-
-    async def test_of_many_that_claim_a_conversation_one_succeeds(
-        self, store: Store, another: Store
-    ) -> None:
-        await converse(store, "a")
-        names = [str(number) for number in range(20)]
-        stores = [store, another] * 10
-        claims = [claim(one, "a", name) for one, name in zip(stores, names, strict=True)]
-        refused = await asyncio.gather(*map(is_locked, claims))
-        assert refused.count(False) == 1
-        holder = names[refused.index(False)]
-        await store.release(US, "conv_a", f"resp_{holder}", [item("left")])
-        assert await items_of(store, "a") == ["left"]
-
-    async def test_a_claimed_conversation_can_be_deleted(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        await begin(store, "a", "one")
-        await store.delete_conversation(US, "conv_a")
-        assert await end(store, finished("one", within="a"))
-        await store.release(US, "conv_a", "resp_one", [item("z")])
-        assert await self.no_conversation(store, US, "a")
-        assert await context_of(store, "one") == turns("one")
-        assert await unknown(store.item(US, "msg_z"))
-
-    async def test_deleting_a_response_that_runs_frees_its_conversation(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        await begin(store, "a", "one")
-        await store.delete(US, "resp_one")
-        await claim(store, "a", "two")
-        assert not await end(store, finished("one", within="a"))
-        assert await items_of(store, "a") == ["x"]
-
-    async def test_items_outlive_their_response_in_their_conversation(self, store: Store) -> None:
-        await converse(store, "a")
-        await say(store, "a", "one")
-        await say(store, "a", "two")
-        await store.delete(US, "resp_one")
-        assert await items_of(store, "a") == turns("one", "two")
-        assert await input_of(store, "two") == [*turns("one"), "two_in"]
-        assert (await store.item(US, "msg_one_in")).id == "msg_one_in"
-        await store.remove_item(US, "conv_a", "msg_one_in")
-        assert await unknown(store.item(US, "msg_one_in"))
-        await store.delete_conversation(US, "conv_a")
-        assert await unknown(store.item(US, "msg_one_out"))
-
-    async def test_items_outlive_their_conversation_in_their_response(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        await say(store, "a", "one")
-        await store.remove_item(US, "conv_a", "msg_one_in")
-        await store.delete_conversation(US, "conv_a")
-        assert await context_of(store, "one") == turns("one")
-        assert (await store.item(US, "msg_one_in")).id == "msg_one_in"
-        await store.delete(US, "resp_one")
-        for name in turns("one"):
-            assert await unknown(store.item(US, f"msg_{name}"))
-
-    async def test_the_conversations_of_another_tenant_are_unknown(self, store: Store) -> None:
-        await converse(store, "a", "x")
-        await claim(store, "a", "one")
-        assert await self.no_conversation(store, THEM, "a")
-        await store.release(THEM, "conv_a", "resp_one")
-        assert await is_locked(claim(store, "a", "two"))
-        await converse(store, "a", "y", tenant=THEM)
-        await say(store, "a", "one", tenant=THEM)
-        assert await items_of(store, "a") == ["x"]
-        assert await items_of(store, "a", THEM) == ["y", *turns("one")]
-        await store.delete_conversation(THEM, "conv_a")
-        assert await items_of(store, "a") == ["x"]
-
-    async def test_a_claim_of_the_dead_for_what_is_not_stored_counts_no_more(
-        self, store: Store, another: Store
-    ) -> None:
-        await converse(store, "a")
-        await claim(store, "a", "one")
-        await store.leave(OWNER)
-        await another.add_items(US, "conv_a", [item("x")])
-        await claim(another, "a", "two", owner="srv_b")
-        assert await is_locked(store.add_items(US, "conv_a", [item("y")]))
-        await store.release(US, "conv_a", "resp_one", [item("too_late")])
-        assert await is_locked(claim(store, "a", "three", owner="srv_c"))
-        assert await items_of(store, "a") == ["x"]
-
-    async def test_an_owner_that_beats_no_more_loses_its_claims(self, store: Store) -> None:
-        await converse(store, "a")
-        await alive(store, OWNER, ttl_s=0.1)
-        await store.claim(US, "conv_a", "resp_one", owner=OWNER)
-
-        async def is_free() -> bool:
-            return not await is_locked(claim(store, "a", "two", owner="srv_b"))
-
-        await until(is_free)
-
-    async def test_a_claim_of_the_dead_counts_while_its_response_is_unfinished(
-        self, store: Store, another: Store
-    ) -> None:
-        await converse(store, "a", "x")
-        await begin(store, "a", "one")
-        await store.leave(OWNER)
-        assert await is_locked(claim(another, "a", "two", owner="srv_b"))
-        assert await is_locked(another.add_items(US, "conv_a", [item("y")]))
-        [taken] = await another.lease_runs("srv_b", limit=1)
-        assert await another.finish(taken.lease, finished("one", within="a"))
-        assert await items_of(store, "a") == ["x", *turns("one")]
-        await claim(another, "a", "two", owner="srv_b")
 
     # --- what is past its time --------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 
@@ -17,23 +18,23 @@ LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @pytest.mark.asyncio
 class ToolServerContract:
-    """Subclass it where pytest collects tests. `working_call` is a call that gives an output.
+    """Subclass it where pytest collects tests. `working_call` is a call that returns an output.
 
     class TestMyTools(ToolServerContract):
-        works = ("look_up", {"word": "antiphon"})
+        working_call = ("look_up", {"word": "antiphon"})
 
         @pytest.fixture
-        async def server(self):
-            yield MyTools()
+        def server(self):
+            return MyTools()
     """
 
     working_call: tuple[str, Json]
 
     @pytest.fixture
-    async def server(self) -> ToolServer:
+    def server(self) -> ToolServer:
         raise NotImplementedError("override this fixture: return your server")
 
-    @pytest.fixture
+    @pytest_asyncio.fixture
     async def session(self, server: ToolServer) -> AsyncIterator[ToolSession]:
         session = server.session()
         yield session

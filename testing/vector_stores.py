@@ -91,8 +91,22 @@ def texts(passages: Sequence[Passage]) -> list[str]:
     return [passage.text for passage in passages]
 
 
+@pytest.mark.asyncio
 class VectorStoresContract:
-    """Needs the fixture `stores`, started and empty."""
+    """Subclass it where pytest collects tests.
+
+    class TestMyVectorStores(VectorStoresContract):
+        @pytest_asyncio.fixture
+        async def stores(self, tmp_path):
+            stores = MyVectorStores(tmp_path / "vectors")
+            await stores.start()
+            yield stores
+            await stores.aclose()
+    """
+
+    @pytest.fixture
+    def stores(self) -> VectorStores:
+        raise NotImplementedError("override this fixture: return empty vector stores, started")
 
     async def test_a_vector_store_is_there_as_it_came(self, stores: VectorStores) -> None:
         store = a_store(

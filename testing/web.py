@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
+import pytest_asyncio
 
 from antiphon.application.ports import DomainFilter, Web, WebPage, WebResult
 from antiphon.domain.errors import WebError
@@ -23,11 +24,11 @@ class WebContract:
     `known_query` finds pages that can be read; there is no page at `missing_url`.
 
     class TestMyWeb(WebContract):
-        finds = "antiphon"
-        nowhere = "https://example.org/nowhere"
+        known_query = "antiphon"
+        missing_url = "https://example.org/nowhere"
 
         @pytest.fixture
-        async def opened(self):
+        def opened(self):
             return MyWeb()
     """
 
@@ -35,10 +36,10 @@ class WebContract:
     missing_url: str
 
     @pytest.fixture
-    async def opened(self) -> Web:
+    def opened(self) -> Web:
         raise NotImplementedError("override this fixture: return your web, not started")
 
-    @pytest.fixture
+    @pytest_asyncio.fixture
     async def web(self, opened: Web) -> AsyncIterator[Web]:
         await opened.start()
         yield opened

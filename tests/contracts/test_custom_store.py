@@ -15,26 +15,32 @@ import pytest
 
 from antiphon.application.ports import Store
 from antiphon.domain.errors import SettingsError, StoreError
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     EVERY_FIELD,
     EVERY_KIND_OF_OUTPUT,
     OWNER,
     US,
     as_json,
+    chunk,
+    finished,
+    lease,
+    logged,
+    running,
+    turns,
+)
+from antiphon.testing.store import StoreContract
+from antiphon.testing.store_calls import (
     claim,
     context_of,
     converse,
     end,
-    finished,
     items_of,
     keep,
-    running,
+    log_of,
     say,
-    turns,
+    take,
     unknown,
 )
-from antiphon.testing.run_store import chunk, lease, log_of, logged, take
-from antiphon.testing.store import StoreContract
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,18 +12,14 @@ from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.ports import EventChunk, NewRun, StoredItem
 from antiphon.domain.errors import NotFound
 from antiphon.testing.event_log import numbers, rest, several_turns, text, whole
-from antiphon.testing.response_store import (
-    FAR_FUTURE,
-    US,
+from antiphon.testing.samples import FAR_FUTURE, US, finished, running, turns
+from antiphon.testing.store_calls import (
     claim,
     context_of,
     converse,
     end,
-    finished,
     is_gone,
     keep,
-    running,
-    turns,
     unknown,
 )
 

@@ -26,24 +26,31 @@ from antiphon.application.ports import (
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
 from antiphon.testing.idempotency_store import FINGERPRINT, reserve
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     OWNER,
     US,
+    chunk,
+    finished,
+    item,
+    lease,
+    logged,
+    running,
+    turns,
+)
+from antiphon.testing.store_calls import (
     alive,
     claim,
     context_of,
     converse,
     end,
-    finished,
     is_locked,
-    item,
     items_of,
     keep,
-    running,
-    turns,
+    last_of,
+    log_of,
+    take,
     until,
 )
-from antiphon.testing.run_store import chunk, last_of, lease, log_of, logged, take
 
 SECRET = "the-owl-flies-at-midnight"
 

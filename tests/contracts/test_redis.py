@@ -29,24 +29,29 @@ from antiphon.application.ports import (
 )
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     OWNER,
     US,
+    chunk,
+    finished,
+    item,
+    lease,
+    logged,
+    running,
+    turns,
+)
+from antiphon.testing.store_calls import (
     context_of,
     converse,
-    finished,
     input_of,
     is_gone,
-    item,
     items_of,
     keep,
-    running,
+    log_of,
     say,
-    turns,
     unknown,
     until,
 )
-from antiphon.testing.run_store import chunk, lease, log_of, logged
 
 SECRET = "the-owl-flies-at-midnight"
 

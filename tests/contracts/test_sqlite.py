@@ -19,27 +19,30 @@ from antiphon.adapters.stores.sqlite_file import SqliteFile
 from antiphon.application.ports import StoredResponse
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     EVERY_FIELD,
     EVERY_KIND_OF_OUTPUT,
     OWNER,
     US,
     as_json,
+    chunk,
+    finished,
+    item,
+    lease,
+    running,
+    turns,
+)
+from antiphon.testing.store_calls import (
     claim,
     context_of,
     converse,
     end,
-    finished,
     is_gone,
     is_locked,
-    item,
     items_of,
     keep,
-    running,
     say,
-    turns,
 )
-from antiphon.testing.run_store import chunk, lease
 
 SECRET = "the-owl-flies-at-midnight"
 
@@ -92,7 +95,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.testing.response_store import keep
+from antiphon.testing.store_calls import keep
 
 async def write(store, name, count):
     for n in range(count):

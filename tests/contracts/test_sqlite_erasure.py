@@ -14,22 +14,26 @@ from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.application.ports import NewRun, StoredItem
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.items import Message
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     OWNER,
     US,
+    chunk,
+    finished,
+    item,
+    lease,
+    logged,
+    running,
+    turns,
+)
+from antiphon.testing.store_calls import (
     claim,
     context_of,
     converse,
     end,
-    finished,
     input_of,
-    item,
     items_of,
     keep,
-    running,
-    turns,
 )
-from antiphon.testing.run_store import chunk, lease, logged
 
 SECRET = "the-owl-flies-at-midnight"
 

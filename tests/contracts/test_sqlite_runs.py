@@ -20,34 +20,34 @@ import pytest
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.application.ports import Clock, NewRun, StorageUsage, WebhookDelivery
 from antiphon.domain.errors import SettingsError, StoreError
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
+    NEXT,
     OWNER,
     THEM,
     US,
-    alive,
     as_json,
+    chunk,
+    finished,
+    item,
+    lease,
+    logged,
+    running,
+    turns,
+    waiting,
+)
+from antiphon.testing.store_calls import (
+    alive,
     claim,
     context_of,
     converse,
     end,
-    finished,
     is_locked,
-    item,
     keep,
-    running,
-    turns,
-    until,
-)
-from antiphon.testing.run_store import (
-    NEXT,
-    chunk,
     last_of,
-    lease,
     log_of,
-    logged,
     names,
     take,
-    waiting,
+    until,
 )
 
 OLD_MIGRATIONS = ("0001_responses.sql", "0002_conversations.sql")
@@ -83,8 +83,7 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.testing.run_store import chunk, lease, logged
-from antiphon.testing.response_store import US
+from antiphon.testing.samples import US, chunk, lease, logged
 
 async def main():
     _, path, owner, ttl_s, name = sys.argv

@@ -17,18 +17,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from antiphon.application.ports import Lease, NewRun, Store
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, NotFound
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     US,
-    claim,
+    chunk,
     finished,
     ids,
     item,
-    items_of,
+    lease,
     running,
     turns,
-    unknown,
 )
-from antiphon.testing.run_store import chunk, lease, log_of
+from antiphon.testing.store_calls import claim, items_of, log_of, unknown
 
 T = TypeVar("T")
 NAMES = st.sampled_from("abcdefgh")

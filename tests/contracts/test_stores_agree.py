@@ -15,8 +15,7 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import ApiKey, NewRun, StorageUsage, Store, WebhookDelivery
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import AntiphonError
-from antiphon.testing.response_store import FAR_FUTURE, finished, item, running
-from antiphon.testing.run_store import chunk, lease
+from antiphon.testing.samples import FAR_FUTURE, chunk, finished, item, lease, running
 
 SEEDS = int(os.environ.get("ANTIPHON_TEST_SEEDS", "3"))
 STEPS = 150

@@ -11,7 +11,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, EngineError, NotFound, StoreError
-from antiphon.testing.response_store import until
+from antiphon.testing.store_calls import until
 
 TENANT = "t"
 
