@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.application.ports import Lease, Store, WebhookDelivery
-from antiphon.testing.samples import US, finished, running
-from antiphon.testing.store_calls import end, sweep, until
+from antiphon.testing.samples import US, finished_response, new_response
+from antiphon.testing.store_calls import finish, sweep, wait_until
 from antiphon.testing.store_fixtures import StoreFixtures
 
 
@@ -20,10 +20,10 @@ def delivery(name: str) -> WebhookDelivery:
 
 async def leave_notices(store: Store, *names: str, response: str = "a") -> None:
     """Finish a response with these notices."""
-    await store.create(US, running(response))
+    await store.create(US, new_response(response))
     lease = Lease(tenant=US, response_id=f"resp_{response}")
     assert await store.finish(
-        lease, finished(response), deliveries=[delivery(name) for name in names]
+        lease, finished_response(response), deliveries=[delivery(name) for name in names]
     )
 
 
@@ -66,7 +66,7 @@ class OutboxContract(StoreFixtures):
             attempts.extend(one.attempts for one in found)
             return len(attempts) >= 4
 
-        await until(are_enough)
+        await wait_until(are_enough)
         assert attempts == [0, 1, 2, 3]
 
     async def test_a_delayed_notice_is_due_later(self, store: Store) -> None:
@@ -78,7 +78,7 @@ class OutboxContract(StoreFixtures):
         async def is_due() -> bool:
             return await due(store) == ["y"]
 
-        await until(is_due)
+        await wait_until(is_due)
         assert await due(store) == []
 
     async def test_the_longest_due_comes_first(self, store: Store) -> None:
@@ -111,16 +111,16 @@ class OutboxContract(StoreFixtures):
         assert await due(store) == []
 
     async def test_only_who_finishes_a_response_leaves_notices(self, store: Store) -> None:
-        await store.create(US, running("a"))
-        assert await end(store, finished("a"))
+        await store.create(US, new_response("a"))
+        assert await finish(store, finished_response("a"))
         lease = Lease(tenant=US, response_id="resp_a")
-        assert not await store.finish(lease, finished("a"), deliveries=[delivery("x")])
+        assert not await store.finish(lease, finished_response("a"), deliveries=[delivery("x")])
         assert await due(store) == []
 
     async def test_notices_outlive_their_response(self, store: Store) -> None:
-        await store.create(US, running("swept", expires_at=1.0))
+        await store.create(US, new_response("swept", expires_at=1.0))
         lease = Lease(tenant=US, response_id="resp_swept")
-        assert await store.finish(lease, finished("swept"), deliveries=[delivery("x")])
+        assert await store.finish(lease, finished_response("swept"), deliveries=[delivery("x")])
         await sweep(store, keep_events_s=0)
         await leave_notices(store, "y")
         await store.delete(US, "resp_a")

@@ -26,26 +26,26 @@ from antiphon.testing.samples import (
     EVERY_KIND_OF_OUTPUT,
     FAR_FUTURE,
     OWNER,
-    RUNNING,
+    RUNNING_STATUSES,
     THEM,
     US,
     as_json,
-    finished,
+    finished_response,
     ids,
     item,
-    running,
-    turns,
+    new_response,
+    turn_item_names,
 )
 from antiphon.testing.store_calls import (
     claim,
     context_of,
-    converse,
-    end,
+    create_and_finish,
+    create_conversation,
+    finish,
     input_of,
     is_gone,
-    keep,
+    is_unknown,
     sweep,
-    unknown,
 )
 from antiphon.testing.store_fixtures import StoreFixtures
 
@@ -57,19 +57,19 @@ class ResponseStoreContract(StoreFixtures):
     # --- one response -----------------------------------------------------------------------------
 
     async def test_a_new_response_is_read_as_it_was_written(self, store: Store) -> None:
-        new = running("a", **EVERY_FIELD)
+        new = new_response("a", **EVERY_FIELD)
         await store.create(US, new)
         assert as_json(await store.get(US, "resp_a")) == as_json(new.response)
 
     async def test_a_finished_response_is_read_as_it_was_written(self, store: Store) -> None:
-        await store.create(US, running("a"))
-        done = finished("a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
-        assert await end(store, done)
+        await store.create(US, new_response("a"))
+        done = finished_response("a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
+        assert await finish(store, done)
         assert as_json(await store.get(US, "resp_a")) == as_json(done)
 
     async def test_what_was_put_out_can_be_put_in_again(self, store: Store) -> None:
-        await store.create(US, running("a"))
-        await end(store, finished("a", output=EVERY_KIND_OF_OUTPUT))
+        await store.create(US, new_response("a"))
+        await finish(store, finished_response("a", output=EVERY_KIND_OF_OUTPUT))
         found = (await store.context(US, "resp_a"))[1:]
         assert [one.id for one in found] == [one.id for one in EVERY_KIND_OF_OUTPUT]
         assert [bytes(one.raw) for one in found] == [
@@ -77,47 +77,47 @@ class ResponseStoreContract(StoreFixtures):
         ]
 
     async def test_a_response_may_have_no_items_at_all(self, store: Store) -> None:
-        bare = StoredResponse(response=running("a").response, run=NewRun(owner=OWNER))
+        bare = StoredResponse(response=new_response("a").response, run=NewRun(owner=OWNER))
         await store.create(US, bare)
-        assert await end(store, finished("a", output=()))
+        assert await finish(store, finished_response("a", output=()))
         assert await store.context(US, "resp_a") == []
         assert (await store.get(US, "resp_a")).output == ()
 
     async def test_finishing_replaces_what_was_put_out_so_far(self, store: Store) -> None:
         early = i.Message(id="msg_early", role="assistant", content="h", status="in_progress")
-        new = running("a", output=(early, *EVERY_KIND_OF_OUTPUT))
+        new = new_response("a", output=(early, *EVERY_KIND_OF_OUTPUT))
         await store.create(US, new)
         assert as_json(await store.get(US, "resp_a")) == as_json(new.response)
-        assert await end(store, finished("a"))
-        assert await store.get(US, "resp_a") == finished("a")
+        assert await finish(store, finished_response("a"))
+        assert await store.get(US, "resp_a") == finished_response("a")
         assert await context_of(store, "a") == ["a_in", "a_out"]
-        assert await unknown(store.item(US, "msg_early"))
+        assert await is_unknown(store.item(US, "msg_early"))
 
-    @pytest.mark.parametrize("status", RUNNING)
+    @pytest.mark.parametrize("status", RUNNING_STATUSES)
     @pytest.mark.parametrize("last", sorted(TERMINAL))
     async def test_a_response_is_finished_once(self, store: Store, status: str, last: str) -> None:
-        await store.create(US, running("a", status=status))
-        first = finished("a", status=last)
-        assert await end(store, first)
+        await store.create(US, new_response("a", status=status))
+        first = finished_response("a", status=last)
+        assert await finish(store, first)
         for later in sorted(TERMINAL):
-            assert not await end(store, finished("a", status=later, output=()))
+            assert not await finish(store, finished_response("a", status=later, output=()))
         assert await store.get(US, "resp_a") == first
-        assert await context_of(store, "a") == turns("a")
+        assert await context_of(store, "a") == turn_item_names("a")
 
     async def test_what_was_never_created_cannot_be_finished(self, store: Store) -> None:
-        assert not await end(store, finished("a"))
+        assert not await finish(store, finished_response("a"))
         assert await is_gone(store, "a")
 
     async def test_an_id_is_given_once(self, store: Store) -> None:
-        await store.create(US, running("a"))
+        await store.create(US, new_response("a"))
         with pytest.raises(StoreError):
-            await store.create(US, running("a", item("other")))
+            await store.create(US, new_response("a", item("other")))
         assert await input_of(store, "a") == ["a_in"]
-        assert await unknown(store.item(US, "msg_other"))
+        assert await is_unknown(store.item(US, "msg_other"))
 
     async def test_what_was_never_written_is_unknown(self, store: Store) -> None:
         assert await is_gone(store, "a")
-        assert await unknown(store.item(US, "msg_a"))
+        assert await is_unknown(store.item(US, "msg_a"))
 
     # --- items ------------------------------------------------------------------------------------
 
@@ -132,28 +132,28 @@ class ResponseStoreContract(StoreFixtures):
         ids=["unknown fields", "unknown type", "not ASCII", "large"],
     )
     async def test_an_input_item_is_kept_byte_for_byte(self, store: Store, raw: bytes) -> None:
-        await store.create(US, running("a", item("x", raw=raw)))
+        await store.create(US, new_response("a", item("x", raw=raw)))
         [listed] = await store.input_items(US, "resp_a")
         assert bytes(listed.raw) == raw
         assert bytes((await store.item(US, "msg_x")).raw) == raw
 
     async def test_input_and_output_items_are_found_by_id(self, store: Store) -> None:
-        await keep(store, "a")
+        await create_and_finish(store, "a")
         found = await store.item(US, "msg_a_out")
         assert found.id == "msg_a_out"
-        assert bytes(found.raw) == msgspec.json.encode(finished("a").output[0])
+        assert bytes(found.raw) == msgspec.json.encode(finished_response("a").output[0])
         assert (await store.item(US, "msg_a_in")) == item("a_in")
 
     async def test_of_several_items_of_one_id_the_newest_is_found(self, store: Store) -> None:
         for name in ("z", "a", "m"):
             again = item("again", raw=b'{"content":"%b"}' % name.encode())
-            await store.create(US, running(name, again))
+            await store.create(US, new_response(name, again))
         assert bytes((await store.item(US, "msg_again")).raw) == b'{"content":"m"}'
         await store.delete(US, "resp_m")
         assert bytes((await store.item(US, "msg_again")).raw) == b'{"content":"a"}'
 
     async def test_an_item_may_come_twice_in_one_input(self, store: Store) -> None:
-        await store.create(US, running("a", item("x"), item("x")))
+        await store.create(US, new_response("a", item("x"), item("x")))
         assert await input_of(store, "a") == ["x", "x"]
 
     # --- chains -----------------------------------------------------------------------------------
@@ -165,9 +165,9 @@ class ResponseStoreContract(StoreFixtures):
         names = [str(n) for n in range(length)]
         for name, before in zip(names, [None, *names], strict=False):
             await store.create(
-                US, running(name, item(f"{name}_1"), item(f"{name}_2"), after=before)
+                US, new_response(name, item(f"{name}_1"), item(f"{name}_2"), after=before)
             )
-            assert await end(store, finished(name, after=before))
+            assert await finish(store, finished_response(name, after=before))
         each = [[f"{name}_1", f"{name}_2", f"{name}_out"] for name in names]
         whole = [name for one in each for name in one]
         assert await context_of(store, names[-1]) == whole
@@ -176,54 +176,54 @@ class ResponseStoreContract(StoreFixtures):
 
     async def test_many_items_keep_their_order(self, store: Store) -> None:
         many = [item(f"{n}") for n in range(120)]
-        await store.create(US, running("a", *many))
+        await store.create(US, new_response("a", *many))
         assert await input_of(store, "a") == ids(many)
 
     async def test_forks_share_what_is_before_them(self, store: Store) -> None:
-        await keep(store, "root")
-        await keep(store, "left", after="root")
-        await keep(store, "right", after="root")
-        await keep(store, "leaf", after="left")
-        assert await context_of(store, "leaf") == turns("root", "left", "leaf")
-        assert await context_of(store, "right") == turns("root", "right")
+        await create_and_finish(store, "root")
+        await create_and_finish(store, "left", after="root")
+        await create_and_finish(store, "right", after="root")
+        await create_and_finish(store, "leaf", after="left")
+        assert await context_of(store, "leaf") == turn_item_names("root", "left", "leaf")
+        assert await context_of(store, "right") == turn_item_names("root", "right")
 
     async def test_a_running_response_has_an_input_already(self, store: Store) -> None:
-        await keep(store, "a")
-        await store.create(US, running("b", after="a"))
-        assert await input_of(store, "b") == [*turns("a"), "b_in"]
-        assert await context_of(store, "b") == [*turns("a"), "b_in"]
+        await create_and_finish(store, "a")
+        await store.create(US, new_response("b", after="a"))
+        assert await input_of(store, "b") == [*turn_item_names("a"), "b_in"]
+        assert await context_of(store, "b") == [*turn_item_names("a"), "b_in"]
 
     async def test_a_response_that_names_itself_continues_nothing(self, store: Store) -> None:
-        await keep(store, "a", after="a")
-        assert await context_of(store, "a") == turns("a")
+        await create_and_finish(store, "a", after="a")
+        assert await context_of(store, "a") == turn_item_names("a")
         await store.delete(US, "resp_a")
         assert (await store.usage(US)) == StorageUsage()
 
     async def test_a_parent_that_is_unknown_deleted_or_foreign_is_no_parent(
         self, store: Store
     ) -> None:
-        await keep(store, "foreign", tenant=THEM)
-        await keep(store, "deleted")
-        await keep(store, "holds_deleted", after="deleted")
+        await create_and_finish(store, "foreign", tenant=THEM)
+        await create_and_finish(store, "deleted")
+        await create_and_finish(store, "holds_deleted", after="deleted")
         await store.delete(US, "resp_deleted")
         for parent in ("foreign", "deleted", "unknown"):
-            await keep(store, f"after_{parent}", after=parent)
-            assert await context_of(store, f"after_{parent}") == turns(f"after_{parent}")
+            await create_and_finish(store, f"after_{parent}", after=parent)
+            assert await context_of(store, f"after_{parent}") == turn_item_names(f"after_{parent}")
 
     # --- deleting ---------------------------------------------------------------------------------
 
     async def test_a_deleted_response_is_unknown(self, store: Store) -> None:
-        await keep(store, "a")
+        await create_and_finish(store, "a")
         await store.delete(US, "resp_a")
         assert await is_gone(store, "a")
-        assert await unknown(store.item(US, "msg_a_in"))
-        assert await unknown(store.item(US, "msg_a_out"))
+        assert await is_unknown(store.item(US, "msg_a_in"))
+        assert await is_unknown(store.item(US, "msg_a_out"))
 
     async def test_a_running_response_can_be_deleted_and_not_finished(self, store: Store) -> None:
-        await store.create(US, running("a"))
+        await store.create(US, new_response("a"))
         await store.delete(US, "resp_a")
         assert await is_gone(store, "a")
-        assert await unknown(store.item(US, "msg_a_out"))
+        assert await is_unknown(store.item(US, "msg_a_out"))
 
     @pytest.mark.parametrize("name", ["root", "middle", "leaf"])
     async def test_who_continues_a_deleted_response_keeps_its_items(
@@ -231,40 +231,40 @@ class ResponseStoreContract(StoreFixtures):
     ) -> None:
         chain = ["root", "middle", "leaf"]
         for one, before in zip(chain, [None, *chain], strict=False):
-            await keep(store, one, after=before)
+            await create_and_finish(store, one, after=before)
         await store.delete(US, f"resp_{name}")
         assert await is_gone(store, name)
         for one in chain:
             if one != name:
                 up_to_it = chain[: chain.index(one) + 1]
-                assert await context_of(store, one) == turns(*up_to_it)
+                assert await context_of(store, one) == turn_item_names(*up_to_it)
 
     async def test_items_go_with_the_last_response_that_continues_them(self, store: Store) -> None:
         for one, before in (("a", None), ("b", "a"), ("c", "b"), ("d", "b")):
-            await keep(store, one, after=before)
+            await create_and_finish(store, one, after=before)
         await store.delete(US, "resp_a")
         await store.delete(US, "resp_b")
         await store.delete(US, "resp_c")
-        assert await context_of(store, "d") == turns("a", "b", "d")
+        assert await context_of(store, "d") == turn_item_names("a", "b", "d")
         assert (await store.item(US, "msg_a_in")).id == "msg_a_in"
-        assert await unknown(store.item(US, "msg_c_in"))
+        assert await is_unknown(store.item(US, "msg_c_in"))
         await store.delete(US, "resp_d")
-        for name in turns("a", "b", "c", "d"):
-            assert await unknown(store.item(US, f"msg_{name}"))
+        for name in turn_item_names("a", "b", "c", "d"):
+            assert await is_unknown(store.item(US, f"msg_{name}"))
 
     async def test_what_is_before_a_deleted_response_stays(self, store: Store) -> None:
-        await keep(store, "a")
-        await keep(store, "b", after="a")
+        await create_and_finish(store, "a")
+        await create_and_finish(store, "b", after="a")
         await store.delete(US, "resp_b")
-        assert await context_of(store, "a") == turns("a")
-        await keep(store, "c", after="a")
-        assert await context_of(store, "c") == turns("a", "c")
+        assert await context_of(store, "a") == turn_item_names("a")
+        await create_and_finish(store, "c", after="a")
+        assert await context_of(store, "c") == turn_item_names("a", "c")
 
     async def test_others_under_the_same_names_are_not_deleted(self, store: Store) -> None:
         for tenant in (US, THEM):
-            await keep(store, "a", tenant=tenant)
+            await create_and_finish(store, "a", tenant=tenant)
         await store.delete(THEM, "resp_a")
-        assert await context_of(store, "a") == turns("a")
+        assert await context_of(store, "a") == turn_item_names("a")
         assert (await store.item(US, "msg_a_in")).id == "msg_a_in"
 
     # --- what is past its time --------------------------------------------------------------------
@@ -272,47 +272,47 @@ class ResponseStoreContract(StoreFixtures):
     async def test_a_response_is_swept_once_it_has_expired(self, store: Store) -> None:
         ends = {"past": 1.0, "future": FAR_FUTURE, "never": None}
         for name, expires_at in ends.items():
-            await store.create(US, running(name, expires_at=expires_at))
-            assert await end(store, finished(name))
+            await store.create(US, new_response(name, expires_at=expires_at))
+            assert await finish(store, finished_response(name))
         assert await sweep(store) >= 1
         assert await is_gone(store, "past")
-        assert await unknown(store.item(US, "msg_past_in"))
-        assert await context_of(store, "future") == turns("future")
-        assert await context_of(store, "never") == turns("never")
+        assert await is_unknown(store.item(US, "msg_past_in"))
+        assert await context_of(store, "future") == turn_item_names("future")
+        assert await context_of(store, "never") == turn_item_names("never")
         assert await sweep(store) == 0
 
     async def test_what_continues_a_swept_response_keeps_its_items(self, store: Store) -> None:
-        await store.create(US, running("a", expires_at=1.0))
-        assert await end(store, finished("a"))
-        await keep(store, "b", after="a")
+        await store.create(US, new_response("a", expires_at=1.0))
+        assert await finish(store, finished_response("a"))
+        await create_and_finish(store, "b", after="a")
         await sweep(store)
         assert await is_gone(store, "a")
-        assert await context_of(store, "b") == turns("a", "b")
+        assert await context_of(store, "b") == turn_item_names("a", "b")
 
     async def test_what_runs_or_was_made_in_a_conversation_is_never_swept(
         self, store: Store
     ) -> None:
-        await converse(store, "a")
+        await create_conversation(store, "a")
         await claim(store, "a", "within")
-        await store.create(US, running("within", within="a", expires_at=1.0))
-        assert await end(store, finished("within", within="a"))
-        await store.create(US, running("runs", expires_at=1.0))
-        await store.create(US, running("waits", expires_at=1.0, run=NewRun()))
+        await store.create(US, new_response("within", within="a", expires_at=1.0))
+        assert await finish(store, finished_response("within", within="a"))
+        await store.create(US, new_response("runs", expires_at=1.0))
+        await store.create(US, new_response("waits", expires_at=1.0, run=NewRun()))
         await sweep(store)
         for name in ("within", "runs", "waits"):
             assert await input_of(store, name) == [f"{name}_in"]
-        assert await end(store, finished("runs"))
+        assert await finish(store, finished_response("runs"))
         await sweep(store)
         assert await is_gone(store, "runs")
 
     async def test_no_more_is_swept_at_once_than_asked_for(self, store: Store) -> None:
         for number in range(7):
-            await store.create(US, running(str(number), expires_at=1.0))
-            assert await end(store, finished(str(number)))
+            await store.create(US, new_response(str(number), expires_at=1.0))
+            assert await finish(store, finished_response(str(number)))
         swept = []
         while count := await store.sweep(keep_events_s=60, limit=3):
             swept.append(count)
-            gone = [await unknown(store.get(US, f"resp_{number}")) for number in range(7)]
+            gone = [await is_unknown(store.get(US, f"resp_{number}")) for number in range(7)]
             assert gone.count(True) == sum(swept)
         assert swept == [3, 3, 1]
 
@@ -322,10 +322,10 @@ class ResponseStoreContract(StoreFixtures):
         assert await store.usage(US) == StorageUsage()
 
     async def test_the_responses_of_a_tenant_are_counted(self, store: Store) -> None:
-        await keep(store, "done")
-        await store.create(US, running("runs"))
-        await store.create(US, running("waits", run=NewRun()))
-        await keep(store, "foreign", tenant=THEM)
+        await create_and_finish(store, "done")
+        await store.create(US, new_response("runs"))
+        await store.create(US, new_response("waits", run=NewRun()))
+        await create_and_finish(store, "foreign", tenant=THEM)
         use = await store.usage(US)
         assert (use.responses, use.waiting) == (3, 1)
         await store.delete(US, "resp_waits")
@@ -336,7 +336,7 @@ class ResponseStoreContract(StoreFixtures):
     async def test_a_run_waits_until_it_is_taken_and_when_it_is_given_back(
         self, store: Store
     ) -> None:
-        await store.create(US, running("a", run=NewRun()))
+        await store.create(US, new_response("a", run=NewRun()))
         [taken] = await store.lease_runs(OWNER, limit=1)
         assert (await store.usage(US)).waiting == 0
         assert await store.give_back(taken.lease)
@@ -346,20 +346,20 @@ class ResponseStoreContract(StoreFixtures):
         async def used() -> int:
             return (await store.usage(US)).bytes
 
-        await converse(store, "other")
+        await create_conversation(store, "other")
         at_first, size = await used(), 100_000
         large = b"x" * size
         events = EventChunk(first=0, count=1, body=large)
         run = NewRun(owner=OWNER, events=events)
         await store.create(
-            US, running("a", item("a", raw=b'"%b"' % large), instructions="y" * size, run=run)
+            US, new_response("a", item("a", raw=b'"%b"' % large), instructions="y" * size, run=run)
         )
         assert 2.9 * size < await used() - at_first < 4 * size
         lease = Lease(tenant=US, response_id="resp_a")
         assert await store.append(lease, EventChunk(first=1, count=1, body=large))
         assert 3.9 * size < await used() - at_first < 5 * size
         answer = i.Message(id="msg_a_out", role="assistant", content="z" * size)
-        done = finished("a", output=(answer,), instructions="y" * size)
+        done = finished_response("a", output=(answer,), instructions="y" * size)
         assert await store.finish(lease, done, events=EventChunk(first=2, count=1, body=large))
         assert 5.9 * size < await used() - at_first < 7 * size
         await sweep(store, keep_events_s=0)
@@ -374,78 +374,78 @@ class ResponseStoreContract(StoreFixtures):
     # --- tenants ----------------------------------------------------------------------------------
 
     async def test_what_another_tenant_has_is_unknown(self, store: Store) -> None:
-        await keep(store, "done")
-        await store.create(US, running("running"))
-        assert await unknown(store.get(THEM, "resp_done"))
-        assert await unknown(store.input_items(THEM, "resp_done"))
-        assert await unknown(store.context(THEM, "resp_done"))
-        assert await unknown(store.item(THEM, "msg_done_in"))
-        assert await unknown(store.item(THEM, "msg_done_out"))
-        assert await unknown(store.delete(THEM, "resp_done"))
-        assert not await end(store, finished("running"), THEM)
+        await create_and_finish(store, "done")
+        await store.create(US, new_response("running"))
+        assert await is_unknown(store.get(THEM, "resp_done"))
+        assert await is_unknown(store.input_items(THEM, "resp_done"))
+        assert await is_unknown(store.context(THEM, "resp_done"))
+        assert await is_unknown(store.item(THEM, "msg_done_in"))
+        assert await is_unknown(store.item(THEM, "msg_done_out"))
+        assert await is_unknown(store.delete(THEM, "resp_done"))
+        assert not await finish(store, finished_response("running"), THEM)
         assert (await store.get(US, "resp_done")).status == "completed"
         assert (await store.get(US, "resp_running")).status == "in_progress"
 
     async def test_tenants_may_use_the_same_ids(self, store: Store) -> None:
-        await store.create(US, running("a", item("x", raw=b'{"of":"us"}'), model="ours"))
-        await store.create(THEM, running("a", item("x", raw=b'{"of":"them"}'), model="theirs"))
+        await store.create(US, new_response("a", item("x", raw=b'{"of":"us"}'), model="ours"))
+        await store.create(THEM, new_response("a", item("x", raw=b'{"of":"them"}'), model="theirs"))
         assert (await store.get(US, "resp_a")).model == "ours"
         assert (await store.get(THEM, "resp_a")).model == "theirs"
         assert bytes((await store.item(US, "msg_x")).raw) == b'{"of":"us"}'
 
     async def test_chains_of_the_same_ids_do_not_mix(self, store: Store) -> None:
-        await keep(store, "a", tenant=THEM)
-        await store.create(US, running("a", item("ours")))
+        await create_and_finish(store, "a", tenant=THEM)
+        await store.create(US, new_response("a", item("ours")))
         for tenant in (US, THEM):
-            await keep(store, "b", after="a", tenant=tenant)
-        assert await context_of(store, "b") == ["ours", *turns("b")]
-        assert ids(await store.context(THEM, "resp_b")) == turns("a", "b")
+            await create_and_finish(store, "b", after="a", tenant=tenant)
+        assert await context_of(store, "b") == ["ours", *turn_item_names("b")]
+        assert ids(await store.context(THEM, "resp_b")) == turn_item_names("a", "b")
 
     @pytest.mark.parametrize("name", ["' OR 1=1 --", "%", "", "\x00", "é🍀", "*"])
     async def test_an_id_is_taken_literally(self, store: Store, name: str) -> None:
-        await keep(store, "a")
+        await create_and_finish(store, "a")
         for lookup in (store.get, store.input_items, store.context, store.item, store.delete):
             call: Callable[[str, str], Awaitable[object]] = lookup
-            assert await unknown(call(US, name))
-            assert await unknown(call(name, "resp_a"))
-        assert await context_of(store, "a") == turns("a")
+            assert await is_unknown(call(US, name))
+            assert await is_unknown(call(name, "resp_a"))
+        assert await context_of(store, "a") == turn_item_names("a")
 
     # --- at the same time -------------------------------------------------------------------------
 
     async def test_many_write_and_read_their_own_at_the_same_time(self, store: Store) -> None:
-        await keep(store, "root")
+        await create_and_finish(store, "root")
 
         async def client(name: str) -> None:
-            await store.create(US, running(name, after="root"))
+            await store.create(US, new_response(name, after="root"))
             assert (await store.get(US, f"resp_{name}")).status == "in_progress"
-            assert await end(store, finished(name, after="root"))
+            assert await finish(store, finished_response(name, after="root"))
             assert (await store.get(US, f"resp_{name}")).status == "completed"
-            assert await context_of(store, name) == turns("root", name)
+            assert await context_of(store, name) == turn_item_names("root", name)
 
         await asyncio.gather(*[client(str(n)) for n in range(50)])
         assert await store.held_leases(OWNER) == []
 
     async def test_of_many_that_finish_a_response_one_succeeds(self, store: Store) -> None:
-        await store.create(US, running("a"))
-        done = [finished("a", model=f"m{n}") for n in range(20)]
-        won = await asyncio.gather(*[end(store, one) for one in done])
+        await store.create(US, new_response("a"))
+        done = [finished_response("a", model=f"m{n}") for n in range(20)]
+        won = await asyncio.gather(*[finish(store, one) for one in done])
         assert won.count(True) == 1
         assert await store.get(US, "resp_a") == done[won.index(True)]
 
     async def test_a_write_that_fails_takes_no_other_with_it(self, store: Store) -> None:
-        await store.create(US, running("taken"))
+        await store.create(US, new_response("taken"))
         names = [str(n) for n in range(10)]
-        writes = [store.create(US, running(name)) for name in names]
-        writes.insert(5, store.create(US, running("taken", item("lost"))))
+        writes = [store.create(US, new_response(name)) for name in names]
+        writes.insert(5, store.create(US, new_response("taken", item("lost"))))
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes if outcome is not None] == [StoreError]
         for name in names:
             assert await input_of(store, name) == [f"{name}_in"]
-        assert await unknown(store.item(US, "msg_lost"))
+        assert await is_unknown(store.item(US, "msg_lost"))
 
     async def test_a_caller_that_leaves_disturbs_nobody(self, store: Store) -> None:
-        leaving = asyncio.create_task(store.create(US, running("leaving")))
-        staying = asyncio.create_task(store.create(US, running("staying")))
+        leaving = asyncio.create_task(store.create(US, new_response("leaving")))
+        staying = asyncio.create_task(store.create(US, new_response("staying")))
         await asyncio.sleep(0)
         leaving.cancel()
         await staying

@@ -18,35 +18,35 @@ from antiphon.domain.errors import NotFound
 from antiphon.testing.samples import (
     EVERY_BYTE,
     EVERY_FIELD,
-    NEXT,
+    NEXT_OWNER,
     OWNER,
     THEM,
     US,
     as_json,
     chunk,
-    finished,
+    finished_response,
     lease,
-    logged,
-    running,
-    waiting,
+    new_response,
+    response_with_log,
+    waiting_response,
 )
 from antiphon.testing.store_calls import (
-    alive,
-    end,
-    keep,
+    beat,
+    create_and_finish,
+    finish,
+    is_unknown,
+    lease_runs,
     log_of,
-    names,
-    take,
+    run_names,
     take_over,
-    unknown,
-    until,
-    writes,
+    try_to_write,
+    wait_until,
 )
 from antiphon.testing.store_fixtures import StoreFixtures
 
 
 async def finish_it(store: Store) -> None:
-    assert await end(store, finished("a"))
+    assert await finish(store, finished_response("a"))
 
 
 async def delete_it(store: Store) -> None:
@@ -59,7 +59,7 @@ async def take_it_over(store: Store) -> None:
 
 async def take_it_from_the_dead(store: Store) -> None:
     await store.leave(OWNER)
-    assert names(await take(store)) == ["a"]
+    assert run_names(await lease_runs(store)) == ["a"]
 
 
 async def give_it_back(store: Store) -> None:
@@ -85,10 +85,10 @@ class RunStoreContract(StoreFixtures):
     async def test_a_void_lease_writes_nothing(
         self, store: Store, another: Store, event: str
     ) -> None:
-        await store.create(US, logged("a"))
+        await store.create(US, response_with_log("a"))
         await VOIDED_BY[event](another)
         before = await state_of(store)
-        assert not await writes(store, lease("a"))
+        assert not await try_to_write(store, lease("a"))
         assert not await store.append(lease("a"), chunk(0, 2))
         assert await state_of(store) == before
         assert await store.claim_due(limit=10, claim_s=60) == []
@@ -101,39 +101,39 @@ class RunStoreContract(StoreFixtures):
     async def test_a_lease_that_nobody_was_given_writes_nothing(
         self, store: Store, void: Lease
     ) -> None:
-        await store.create(US, logged("a"))
-        assert not await writes(store, void)
+        await store.create(US, response_with_log("a"))
+        assert not await try_to_write(store, void)
         assert await log_of(store, "a") == [chunk(0, 2)]
         assert (await store.get(US, "resp_a")).status == "in_progress"
         assert await store.held_leases(OWNER) == [lease("a")]
 
     async def test_nobody_has_the_lease_of_a_run_that_waits(self, store: Store) -> None:
-        await store.create(US, waiting("a"))
+        await store.create(US, waiting_response("a"))
         for epoch in (0, 1):
-            assert not await writes(store, lease("a", epoch))
-        assert names(await take(store)) == ["a"]
+            assert not await try_to_write(store, lease("a", epoch))
+        assert run_names(await lease_runs(store)) == ["a"]
 
     async def test_who_takes_a_run_writes_on(self, store: Store, another: Store) -> None:
-        await store.create(US, logged("a"))
+        await store.create(US, response_with_log("a"))
         assert await store.append(lease("a"), chunk(2))
         taken = await take_over(another, "a")
         assert taken is not None
         assert not await store.append(lease("a"), chunk(3, 7))
         assert await another.append(taken.lease, chunk(3))
-        assert await another.finish(taken.lease, finished("a"), events=chunk(4))
+        assert await another.finish(taken.lease, finished_response("a"), events=chunk(4))
         assert await log_of(store, "a") == [chunk(0, 2), chunk(2), chunk(3), chunk(4)]
-        assert await store.get(US, "resp_a") == finished("a")
+        assert await store.get(US, "resp_a") == finished_response("a")
 
     async def test_an_end_comes_whole(self, store: Store, another: Store) -> None:
-        await store.create(US, logged("a"))
+        await store.create(US, response_with_log("a"))
         deliveries = [
             WebhookDelivery(id=f"evt_{n}", tenant=US, endpoint="main", body=EVERY_BYTE)
             for n in range(3)
         ]
         assert await store.finish(
-            lease("a"), finished("a"), events=chunk(2, 5), deliveries=deliveries
+            lease("a"), finished_response("a"), events=chunk(2, 5), deliveries=deliveries
         )
-        assert await another.get(US, "resp_a") == finished("a")
+        assert await another.get(US, "resp_a") == finished_response("a")
         assert await log_of(another, "a") == [chunk(0, 2), chunk(2, 5)]
         found = await another.claim_due(limit=10, claim_s=60)
         assert sorted(one.id for one in found) == ["evt_0", "evt_1", "evt_2"]
@@ -141,14 +141,14 @@ class RunStoreContract(StoreFixtures):
     async def test_of_many_ends_one_is_written_with_its_events_and_notices(
         self, store: Store, another: Store
     ) -> None:
-        await store.create(US, logged("a"))
+        await store.create(US, response_with_log("a"))
 
-        async def finish(number: int, one: Store) -> bool:
+        async def finish_with(number: int, one: Store) -> bool:
             delivery = WebhookDelivery(id=f"evt_{number}", tenant=US, endpoint="main", body=b"{}")
-            last, done = chunk(2, 1, b"%d" % number), finished("a", model=f"m{number}")
+            last, done = chunk(2, 1, b"%d" % number), finished_response("a", model=f"m{number}")
             return await one.finish(lease("a"), done, events=last, deliveries=[delivery])
 
-        won = await asyncio.gather(*[finish(n, (store, another)[n % 2]) for n in range(20)])
+        won = await asyncio.gather(*[finish_with(n, (store, another)[n % 2]) for n in range(20)])
         assert won.count(True) == 1
         number = won.index(True)
         assert (await store.get(US, "resp_a")).model == f"m{number}"
@@ -160,150 +160,152 @@ class RunStoreContract(StoreFixtures):
     async def test_waiting_runs_are_taken_whole_and_oldest_first(
         self, store: Store, another: Store
     ) -> None:
-        assert await take(store) == []
-        new = running(
+        assert await lease_runs(store) == []
+        new = new_response(
             "z", run=NewRun(job=EVERY_BYTE, events=chunk(0, 2)), status="queued", **EVERY_FIELD
         )
         await store.create(US, new)
         for tenant, name in ((THEM, "a"), (US, "done"), (US, "gone"), (US, "m")):
-            await store.create(tenant, waiting(name))
+            await store.create(tenant, waiting_response(name))
         await store.delete(US, "resp_gone")
         done = await take_over(store, "done")
         assert done is not None
-        assert await store.finish(done.lease, finished("done"))
-        taken = await take(another)
+        assert await store.finish(done.lease, finished_response("done"))
+        taken = await lease_runs(another)
         assert [one.lease for one in taken] == [lease("z"), lease("a", tenant=THEM), lease("m")]
         assert as_json(taken[0].response) == as_json(new.response)
         assert [one.job for one in taken] == [EVERY_BYTE, b"job", b"job"]
-        assert await take(store, "srv_c") == []
+        assert await lease_runs(store, "srv_c") == []
 
     async def test_what_the_living_run_is_not_taken(self, store: Store, another: Store) -> None:
-        await alive(store, OWNER)
-        await store.create(US, logged("a"))
-        assert await take(another) == []
-        await alive(store, OWNER, ttl_s=0.1)
-        await alive(store, OWNER)
-        await alive(store, "srv_short", ttl_s=0.2)
-        await store.create(US, logged("b", owner="srv_short"))
+        await beat(store, OWNER)
+        await store.create(US, response_with_log("a"))
+        assert await lease_runs(another) == []
+        await beat(store, OWNER, ttl_s=0.1)
+        await beat(store, OWNER)
+        await beat(store, "srv_short", ttl_s=0.2)
+        await store.create(US, response_with_log("b", owner="srv_short"))
         taken: list[LeasedRun] = []
 
         async def is_one_taken() -> bool:
-            taken.extend(await take(another))
+            taken.extend(await lease_runs(another))
             return bool(taken)
 
-        await until(is_one_taken)
-        assert names(taken) == ["b"]
+        await wait_until(is_one_taken)
+        assert run_names(taken) == ["b"]
         assert await store.append(lease("a"), chunk(2))
 
     async def test_what_the_dead_left_is_taken(self, store: Store, another: Store) -> None:
-        await store.create(US, logged("never_alive", owner="srv_never"))
-        await alive(store, OWNER)
-        await store.create(US, running("left"))
+        await store.create(US, response_with_log("never_alive", owner="srv_never"))
+        await beat(store, OWNER)
+        await store.create(US, new_response("left"))
         await store.leave(OWNER)
-        taken = await take(another)
-        assert names(taken) == ["never_alive", "left"]
+        taken = await lease_runs(another)
+        assert run_names(taken) == ["never_alive", "left"]
         assert [one.job for one in taken] == [b"job", None]
         assert {one.lease.epoch for one in taken} == {2}
-        assert await another.held_leases(NEXT) == [one.lease for one in taken]
+        assert await another.held_leases(NEXT_OWNER) == [one.lease for one in taken]
 
     async def test_who_is_dead_itself_does_not_take_again_what_it_has(
         self, store: Store, another: Store
     ) -> None:
-        await store.create(US, waiting("a"))
-        await store.create(US, running("b"))
-        assert names(await store.lease_runs(OWNER, limit=9)) == ["a"]
+        await store.create(US, waiting_response("a"))
+        await store.create(US, new_response("b"))
+        assert run_names(await store.lease_runs(OWNER, limit=9)) == ["a"]
         assert await store.lease_runs(OWNER, limit=9) == []
         assert len(await store.held_leases(OWNER)) == 2
-        assert names(await take(another)) == ["a", "b"]
+        assert run_names(await lease_runs(another)) == ["a", "b"]
 
     async def test_who_has_no_room_takes_what_the_dead_have_left_alone(
         self, store: Store, another: Store
     ) -> None:
         for name in "abc":
-            await store.create(US, waiting(name))
-        assert names(await take(store, limit=2)) == ["a", "b"]
-        await alive(another, "srv_full")
+            await store.create(US, waiting_response(name))
+        assert run_names(await lease_runs(store, limit=2)) == ["a", "b"]
+        await beat(another, "srv_full")
         assert await another.lease_runs("srv_full", limit=9, waiting=False) == []
-        await store.leave(NEXT)
-        assert names(await another.lease_runs("srv_full", limit=1, waiting=False)) == ["a"]
-        assert names(await another.lease_runs("srv_full", limit=9, waiting=False)) == ["b"]
+        await store.leave(NEXT_OWNER)
+        assert run_names(await another.lease_runs("srv_full", limit=1, waiting=False)) == ["a"]
+        assert run_names(await another.lease_runs("srv_full", limit=9, waiting=False)) == ["b"]
         assert await another.lease_runs("srv_full", limit=9, waiting=False) == []
-        assert names(await another.lease_runs("srv_full", limit=9)) == ["c"]
+        assert run_names(await another.lease_runs("srv_full", limit=9)) == ["c"]
 
     async def test_no_more_is_taken_than_asked_for(self, store: Store) -> None:
         for number in range(5):
-            await store.create(US, waiting(str(number)))
-        assert await take(store, limit=0) == []
-        assert names(await take(store, limit=2)) == ["0", "1"]
-        assert names(await take(store, limit=2)) == ["2", "3"]
-        assert names(await take(store, limit=2)) == ["4"]
+            await store.create(US, waiting_response(str(number)))
+        assert await lease_runs(store, limit=0) == []
+        assert run_names(await lease_runs(store, limit=2)) == ["0", "1"]
+        assert run_names(await lease_runs(store, limit=2)) == ["2", "3"]
+        assert run_names(await lease_runs(store, limit=2)) == ["4"]
 
     async def test_of_many_that_take_one_gets_a_run(self, store: Store, another: Store) -> None:
         wanted = [str(number) for number in range(30)]
         for name in wanted:
-            await store.create(US, waiting(name))
+            await store.create(US, waiting_response(name))
         takers = [f"srv_{number}" for number in range(20)]
-        await alive(store, *takers)
+        await beat(store, *takers)
         taken = await asyncio.gather(
             *[(store, another)[n % 2].lease_runs(one, limit=3) for n, one in enumerate(takers)]
         )
-        found = [name for one in taken for name in names(one)]
+        found = [name for one in taken for name in run_names(one)]
         assert len(found) == len(set(found))
-        rest = names(await take(store))
+        rest = run_names(await lease_runs(store))
         assert sorted([*found, *rest]) == sorted(wanted)
         for owner, runs in zip(takers, taken, strict=True):
             held = await store.held_leases(owner)
-            assert sorted(names(runs)) == sorted(one.response_id[5:] for one in held)
+            assert sorted(run_names(runs)) == sorted(one.response_id[5:] for one in held)
 
     async def test_each_taking_has_a_higher_epoch(self, store: Store) -> None:
-        await store.create(US, waiting("a"))
+        await store.create(US, waiting_response("a"))
         epochs = []
         for number in range(5):
-            [taken] = await take(store, f"srv_{number}")
+            [taken] = await lease_runs(store, f"srv_{number}")
             epochs.append(taken.lease.epoch)
             await store.leave(f"srv_{number}")
         assert epochs == [1, 2, 3, 4, 5]
 
     async def test_what_is_taken_was_not_changed_by_running(self, store: Store) -> None:
-        new = logged("a")
+        new = response_with_log("a")
         await store.create(US, new)
         assert await store.append(lease("a"), chunk(2))
-        [taken] = await take(store)
+        [taken] = await lease_runs(store)
         assert as_json(taken.response) == as_json(new.response)
         assert taken.job == b"job"
         assert await log_of(store, "a") == [chunk(0, 2), chunk(2)]
 
     async def test_a_run_is_taken_over_from_the_living(self, store: Store, another: Store) -> None:
-        await alive(store, OWNER)
-        await store.create(US, logged("a"))
+        await beat(store, OWNER)
+        await store.create(US, response_with_log("a"))
         taken = await take_over(another, "a")
-        assert taken == LeasedRun(lease=lease("a", 2), response=logged("a").response, job=b"job")
+        assert taken == LeasedRun(
+            lease=lease("a", 2), response=response_with_log("a").response, job=b"job"
+        )
         assert await store.held_leases(OWNER) == []
-        assert await store.held_leases(NEXT) == [lease("a", 2)]
+        assert await store.held_leases(NEXT_OWNER) == [lease("a", 2)]
 
     async def test_a_run_that_waits_is_taken_over(self, store: Store) -> None:
-        await store.create(US, waiting("a"))
+        await store.create(US, waiting_response("a"))
         taken = await take_over(store, "a")
         assert taken is not None
         assert taken.lease == lease("a")
-        assert await take(store, "srv_c") == []
+        assert await lease_runs(store, "srv_c") == []
 
     async def test_what_is_over_is_not_taken_over(self, store: Store) -> None:
-        await keep(store, "done")
+        await create_and_finish(store, "done")
         assert await take_over(store, "done") is None
 
     async def test_what_is_unknown_foreign_or_deleted_is_not_taken_over(self, store: Store) -> None:
-        await store.create(THEM, logged("foreign"))
-        await store.create(US, logged("deleted"))
+        await store.create(THEM, response_with_log("foreign"))
+        await store.create(US, response_with_log("deleted"))
         await store.delete(US, "resp_deleted")
         for name in ("unknown", "foreign", "deleted"):
-            assert await unknown(take_over(store, name))
+            assert await is_unknown(take_over(store, name))
         assert await store.append(lease("foreign", tenant=THEM), chunk(2))
 
     async def test_of_many_that_take_a_run_over_the_last_has_it(
         self, store: Store, another: Store
     ) -> None:
-        await store.create(US, logged("a"))
+        await store.create(US, response_with_log("a"))
         takers = [
             take_over((store, another)[number % 2], "a", f"srv_{number}") for number in range(10)
         ]
@@ -313,22 +315,22 @@ class RunStoreContract(StoreFixtures):
         assert valid == [one.epoch == 11 for one in leases]
 
     async def test_a_run_that_is_given_back_waits_for_another(self, store: Store) -> None:
-        await alive(store, OWNER)
-        await store.create(US, logged("a"))
+        await beat(store, OWNER)
+        await store.create(US, response_with_log("a"))
         assert await store.give_back(lease("a"))
         assert await store.held_leases(OWNER) == []
-        [taken] = await take(store)
+        [taken] = await lease_runs(store)
         assert taken.lease == lease("a", 2)
         assert await store.append(taken.lease, chunk(2))
 
     async def test_leases_that_an_owner_has_are_listed(self, store: Store, another: Store) -> None:
         assert await store.held_leases(OWNER) == []
         for name in ("kept", "done", "deleted", "lost", "returned"):
-            await store.create(US, logged(name))
-        await store.create(THEM, logged("foreign"))
-        await store.create(US, waiting("waits"))
-        await store.create(US, logged("other", owner="srv_c"))
-        assert await end(store, finished("done"))
+            await store.create(US, response_with_log(name))
+        await store.create(THEM, response_with_log("foreign"))
+        await store.create(US, waiting_response("waits"))
+        await store.create(US, response_with_log("other", owner="srv_c"))
+        assert await finish(store, finished_response("done"))
         await store.delete(US, "resp_deleted")
         assert await take_over(another, "lost")
         assert await store.give_back(lease("returned"))
@@ -344,4 +346,4 @@ async def state_of(store: Store) -> object:
         response = await store.get(US, "resp_a")
     except NotFound:
         return None
-    return as_json(response), await log_of(store, "a"), await store.held_leases(NEXT)
+    return as_json(response), await log_of(store, "a"), await store.held_leases(NEXT_OWNER)

@@ -37,7 +37,7 @@ from antiphon.domain.response import (
 from antiphon.domain.usage import TurnUsage, per_turn, total
 
 US, THEM = "us", "them"
-RUNNING = ("queued", "in_progress")
+RUNNING_STATUSES = ("queued", "in_progress")
 
 
 FAR_FUTURE = 4e9
@@ -116,7 +116,7 @@ EVERY_KIND_OF_OUTPUT: tuple[i.AnyItem, ...] = (
 )
 
 
-NEXT = "srv_b"
+NEXT_OWNER = "srv_b"
 """The server that takes what OWNER had."""
 
 
@@ -129,7 +129,7 @@ def item(name: str, *, raw: bytes | None = None) -> StoredItem:
     return StoredItem(id=f"msg_{name}", raw=Raw(text))
 
 
-def running(
+def new_response(
     name: str,
     *input_items: StoredItem,
     after: str | None = None,
@@ -157,20 +157,20 @@ def running(
     )
 
 
-def finished(
+def finished_response(
     name: str, *, after: str | None = None, within: str | None = None, **fields: Any
 ) -> Response:
     """The same response, finished; its output is one item, `msg_…_out`."""
     answer = i.Message(id=f"msg_{name}_out", role="assistant", content="hello")
     fields = {"status": "completed", "output": (answer,), **fields}
-    return running(name, after=after, within=within, **fields).response
+    return new_response(name, after=after, within=within, **fields).response
 
 
 def ids(items: Sequence[StoredItem]) -> list[str]:
     return [one.id.removeprefix("msg_") for one in items]
 
 
-def turns(*names: str) -> list[str]:
+def turn_item_names(*names: str) -> list[str]:
     return [f"{name}_{way}" for name in names for way in ("in", "out")]
 
 
@@ -186,10 +186,12 @@ def lease(name: str, epoch: int = 1, tenant: str = US) -> Lease:
     return Lease(tenant=tenant, response_id=f"resp_{name}", epoch=epoch)
 
 
-def logged(name: str, *, owner: str | None = OWNER, job: bytes | None = b"job") -> StoredResponse:
+def response_with_log(
+    name: str, *, owner: str | None = OWNER, job: bytes | None = b"job"
+) -> StoredResponse:
     """A response whose log begins with two events."""
-    return running(name, run=NewRun(owner=owner, job=job, events=chunk(0, 2)))
+    return new_response(name, run=NewRun(owner=owner, job=job, events=chunk(0, 2)))
 
 
-def waiting(name: str) -> StoredResponse:
-    return logged(name, owner=None)
+def waiting_response(name: str) -> StoredResponse:
+    return response_with_log(name, owner=None)

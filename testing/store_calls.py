@@ -18,29 +18,31 @@ from antiphon.domain.response import (
     Response,
 )
 from antiphon.testing.samples import (
-    NEXT,
+    NEXT_OWNER,
     OWNER,
     US,
     chunk,
-    finished,
+    finished_response,
     ids,
     item,
-    running,
+    new_response,
 )
 
 
-async def end(store: Store, response: Response, tenant: str = US) -> bool:
+async def finish(store: Store, response: Response, tenant: str = US) -> bool:
     """Finish it as its first owner."""
     return await store.finish(Lease(tenant=tenant, response_id=response.id), response)
 
 
-async def keep(store: Store, name: str, *, after: str | None = None, tenant: str = US) -> None:
+async def create_and_finish(
+    store: Store, name: str, *, after: str | None = None, tenant: str = US
+) -> None:
     """Create and finish a response with one item in, one out."""
-    await store.create(tenant, running(name, after=after))
-    assert await end(store, finished(name, after=after), tenant)
+    await store.create(tenant, new_response(name, after=after))
+    assert await finish(store, finished_response(name, after=after), tenant)
 
 
-async def alive(store: Store, *owners: str, ttl_s: float = 60) -> None:
+async def beat(store: Store, *owners: str, ttl_s: float = 60) -> None:
     for owner in owners:
         await asyncio.to_thread(store.beat, owner, ttl_s)
 
@@ -49,30 +51,30 @@ async def claim(
     store: Store, conversation: str, name: str, *, tenant: str = US, owner: str = OWNER
 ) -> None:
     """Claim a conversation for a response of an owner that is alive."""
-    await alive(store, owner)
+    await beat(store, owner)
     await store.claim(tenant, f"conv_{conversation}", f"resp_{name}", owner=owner)
 
 
-async def until(condition: Callable[[], Awaitable[object]], limit_s: float = 10) -> None:
+async def wait_until(condition: Callable[[], Awaitable[object]], limit_s: float = 10) -> None:
     """Return once it holds."""
     async with asyncio.timeout(limit_s):
         while not await condition():  # noqa: ASYNC110 -- another process may bring it about
             await asyncio.sleep(0.01)
 
 
-async def begin(store: Store, conversation: str, name: str, tenant: str = US) -> None:
+async def claim_and_create(store: Store, conversation: str, name: str, tenant: str = US) -> None:
     """Claim a conversation and create a response in it."""
     await claim(store, conversation, name, tenant=tenant)
-    await store.create(tenant, running(name, within=conversation))
+    await store.create(tenant, new_response(name, within=conversation))
 
 
-async def say(store: Store, conversation: str, name: str, tenant: str = US) -> None:
+async def run_in_conversation(store: Store, conversation: str, name: str, tenant: str = US) -> None:
     """Run a response in a conversation to its end."""
-    await begin(store, conversation, name, tenant)
-    assert await end(store, finished(name, within=conversation), tenant)
+    await claim_and_create(store, conversation, name, tenant)
+    assert await finish(store, finished_response(name, within=conversation), tenant)
 
 
-async def converse(store: Store, name: str, *items: str, tenant: str = US) -> None:
+async def create_conversation(store: Store, name: str, *items: str, tenant: str = US) -> None:
     """Create the conversation `conv_…`."""
     conversation = Conversation(id=f"conv_{name}", created_at=7, metadata={"k": "é"})
     await store.create_conversation(tenant, conversation, [item(one) for one in items])
@@ -98,7 +100,7 @@ async def is_locked(call: Awaitable[object]) -> bool:
     return False
 
 
-async def unknown(lookup: Awaitable[object]) -> bool:
+async def is_unknown(lookup: Awaitable[object]) -> bool:
     try:
         await lookup
     except NotFound:
@@ -111,11 +113,11 @@ async def is_gone(store: Store, name: str, *, tenant: str = US) -> bool:
     response_id = f"resp_{name}"
     return all(
         [
-            await unknown(store.get(tenant, response_id)),
-            await unknown(store.input_items(tenant, response_id)),
-            await unknown(store.context(tenant, response_id)),
-            await unknown(store.delete(tenant, response_id)),
-            not await end(store, finished(name), tenant),
+            await is_unknown(store.get(tenant, response_id)),
+            await is_unknown(store.input_items(tenant, response_id)),
+            await is_unknown(store.context(tenant, response_id)),
+            await is_unknown(store.delete(tenant, response_id)),
+            not await finish(store, finished_response(name), tenant),
             response_id not in [lease.response_id for lease in await store.held_leases(OWNER)],
         ]
     )
@@ -137,39 +139,41 @@ async def log_of(store: Store, name: str, *, after: int = -1, tenant: str = US) 
         found += piece.chunks
         if piece.ends or not piece.chunks:
             return found
-        after = last_of(piece.chunks)
+        after = last_number(piece.chunks)
 
 
-def last_of(chunks: Sequence[EventChunk]) -> int:
+def last_number(chunks: Sequence[EventChunk]) -> int:
     return chunks[-1].first + chunks[-1].count - 1
 
 
-async def ends(store: Store, name: str, *, after: int) -> bool:
+async def log_ends(store: Store, name: str, *, after: int) -> bool:
     return (await store.events(US, f"resp_{name}", after=after)).ends
 
 
-def names(taken: Sequence[LeasedRun]) -> list[str]:
+def run_names(taken: Sequence[LeasedRun]) -> list[str]:
     return [one.lease.response_id.removeprefix("resp_") for one in taken]
 
 
-async def take(store: Store, owner: str = NEXT, *, limit: int = 100) -> list[LeasedRun]:
+async def lease_runs(store: Store, owner: str = NEXT_OWNER, *, limit: int = 100) -> list[LeasedRun]:
     """Take as an owner that is alive."""
-    await alive(store, owner)
+    await beat(store, owner)
     return await store.lease_runs(owner, limit=limit)
 
 
-async def take_over(store: Store, name: str, owner: str = NEXT) -> LeasedRun | None:
-    await alive(store, owner)
+async def take_over(store: Store, name: str, owner: str = NEXT_OWNER) -> LeasedRun | None:
+    await beat(store, owner)
     return await store.take_over(owner, US, f"resp_{name}")
 
 
-async def writes(store: Store, held: Lease, first: int = 2) -> bool:
+async def try_to_write(store: Store, held: Lease, first: int = 2) -> bool:
     """Whether the lease writes: events, the end, the owner."""
     name = held.response_id.removeprefix("resp_")
     delivery = WebhookDelivery(id=f"evt_{name}", tenant=held.tenant, endpoint="main", body=b"{}")
     done = [
         await store.append(held, chunk(first)),
-        await store.finish(held, finished(name), events=chunk(first), deliveries=[delivery]),
+        await store.finish(
+            held, finished_response(name), events=chunk(first), deliveries=[delivery]
+        ),
         await store.give_back(held),
     ]
     return any(done)

@@ -22,24 +22,24 @@ from antiphon.testing.samples import (
     US,
     as_json,
     chunk,
-    finished,
+    finished_response,
     lease,
-    logged,
-    running,
-    turns,
+    new_response,
+    response_with_log,
+    turn_item_names,
 )
 from antiphon.testing.store import StoreContract
 from antiphon.testing.store_calls import (
     claim,
     context_of,
-    converse,
-    end,
+    create_and_finish,
+    create_conversation,
+    finish,
+    is_unknown,
     items_of,
-    keep,
+    lease_runs,
     log_of,
-    say,
-    take,
-    unknown,
+    run_in_conversation,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -83,40 +83,40 @@ class TestJournalStore(StoreContract):
 
 
 async def test_a_restart_keeps_everything(opened: Open, path: Path) -> None:
-    done = finished("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
+    done = finished_response("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
     async with opened(path) as store:
-        await keep(store, "a")
-        await store.create(US, running("b", after="a"))
-        assert await end(store, done)
-        await converse(store, "talk", "x")
-        await say(store, "talk", "one")
+        await create_and_finish(store, "a")
+        await store.create(US, new_response("b", after="a"))
+        assert await finish(store, done)
+        await create_conversation(store, "talk", "x")
+        await run_in_conversation(store, "talk", "one")
         await claim(store, "talk", "two")
-        await store.create(US, logged("runs"))
+        await store.create(US, response_with_log("runs"))
         await store.leave(OWNER)
-        [run] = await take(store)
+        [run] = await lease_runs(store)
         assert await store.append(run.lease, chunk(2))
         await store.delete(US, "resp_a")
     async with opened(path) as store:
         assert as_json(await store.get(US, "resp_b")) == as_json(done)
-        assert (await context_of(store, "b"))[:3] == [*turns("a"), "b_in"]
-        assert await items_of(store, "talk") == ["x", *turns("one")]
+        assert (await context_of(store, "b"))[:3] == [*turn_item_names("a"), "b_in"]
+        assert await items_of(store, "talk") == ["x", *turn_item_names("one")]
         assert await log_of(store, "runs") == [chunk(0, 2), chunk(2)]
-        [next_run] = await take(store, "srv_c")
+        [next_run] = await lease_runs(store, "srv_c")
         assert next_run.lease == lease("runs", run.lease.epoch + 1)
 
 
 async def test_a_partial_write_is_ignored(opened: Open, path: Path) -> None:
     async with opened(path) as store:
-        await keep(store, "a")
+        await create_and_finish(store, "a")
     complete_size = size_of(path)
     async with opened(path) as store:
-        await keep(store, "b")
+        await create_and_finish(store, "b")
     os.truncate(path, complete_size + 7)
     async with opened(path) as store:
-        assert await context_of(store, "a") == turns("a")
-        await keep(store, "c", after="a")
+        assert await context_of(store, "a") == turn_item_names("a")
+        await create_and_finish(store, "c", after="a")
     async with opened(path) as store:
-        assert await context_of(store, "c") == turns("a", "c")
+        assert await context_of(store, "c") == turn_item_names("a", "c")
 
 
 async def test_two_servers_on_one_journal_are_refused(opened: Open, path: Path) -> None:
@@ -138,17 +138,17 @@ async def test_a_journal_that_cannot_be_written_accepts_no_more_writes(
     opened: Open, path: Path, limit_file_size: Callable[[int], None]
 ) -> None:
     async with opened(path) as store:
-        await keep(store, "a")
+        await create_and_finish(store, "a")
         limit_file_size(size_of(path) + 10)
         for name in "bc":
             with pytest.raises(StoreError, match="File too large"):
-                await store.create(US, running(name))
+                await store.create(US, new_response(name))
         with pytest.raises(StoreError):
             await store.check()
         limit_file_size(size_of(path) + 100_000)
     async with opened(path) as store:
-        assert await context_of(store, "a") == turns("a")
-        assert await unknown(store.get(US, "resp_b"))
+        assert await context_of(store, "a") == turn_item_names("a")
+        assert await is_unknown(store.get(US, "resp_b"))
 
 
 def test_the_example_can_be_served(

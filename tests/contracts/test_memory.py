@@ -12,15 +12,21 @@ from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.ports import EventChunk, NewRun, StoredItem
 from antiphon.domain.errors import NotFound
 from antiphon.testing.event_log import numbers, rest, several_turns, text, whole
-from antiphon.testing.samples import FAR_FUTURE, US, finished, running, turns
+from antiphon.testing.samples import (
+    FAR_FUTURE,
+    US,
+    finished_response,
+    new_response,
+    turn_item_names,
+)
 from antiphon.testing.store_calls import (
     claim,
     context_of,
-    converse,
-    end,
+    create_and_finish,
+    create_conversation,
+    finish,
     is_gone,
-    keep,
-    unknown,
+    is_unknown,
 )
 
 
@@ -136,30 +142,30 @@ async def test_canceled_readers_leave_nothing_behind() -> None:
 
 async def test_the_oldest_responses_are_deleted_when_there_are_too_many() -> None:
     store = MemoryStore(keep=3)
-    await store.create(US, running("running"))
+    await store.create(US, new_response("running"))
     for name, before in (("a", None), ("b", "a"), ("c", None)):
-        await keep(store, name, after=before)
+        await create_and_finish(store, name, after=before)
     assert await is_gone(store, "a")
-    assert await context_of(store, "b") == turns("a", "b")
-    await keep(store, "d")
+    assert await context_of(store, "b") == turn_item_names("a", "b")
+    await create_and_finish(store, "d")
     assert await is_gone(store, "b")
-    assert await unknown(store.item(US, "msg_a_in"))
+    assert await is_unknown(store.item(US, "msg_a_in"))
     assert (await store.get(US, "resp_running")).status == "in_progress"
 
 
 async def test_the_oldest_conversations_are_deleted_when_there_are_too_many() -> None:
     store = MemoryStore(keep=2)
-    await converse(store, "running")
+    await create_conversation(store, "running")
     await claim(store, "running", "running")
     for name in "abc":
-        await converse(store, name, name)
-    assert [await unknown(store.conversation(US, f"conv_{name}")) for name in "abc"] == [
+        await create_conversation(store, name, name)
+    assert [await is_unknown(store.conversation(US, f"conv_{name}")) for name in "abc"] == [
         True,
         True,
         False,
     ]
-    assert await unknown(store.item(US, "msg_a"))
-    assert not await unknown(store.conversation(US, "conv_running"))
+    assert await is_unknown(store.item(US, "msg_a"))
+    assert not await is_unknown(store.conversation(US, "conv_running"))
 
 
 async def test_an_item_does_not_keep_its_whole_request_in_memory() -> None:
@@ -168,7 +174,7 @@ async def test_an_item_does_not_keep_its_whole_request_in_memory() -> None:
     holders = sys.getrefcount(body)
     raw = msgspec.json.decode(body, type=list[msgspec.Raw])[0]
     assert sys.getrefcount(body) > holders
-    await store.create(US, running("a", StoredItem(id="msg_a", raw=raw)))
+    await store.create(US, new_response("a", StoredItem(id="msg_a", raw=raw)))
     del raw
     assert sys.getrefcount(body) == holders
     assert bytes((await store.item(US, "msg_a")).raw) == b'{"content":"hi"}'
@@ -199,8 +205,8 @@ async def test_an_evicted_response_leaves_nothing_behind() -> None:
             owner="srv_a",
             expires_at=FAR_FUTURE,
         )
-        await store.create(US, running(name, run=run))
-        assert await end(store, finished(name))
+        await store.create(US, new_response(name, run=run))
+        assert await finish(store, finished_response(name))
     assert await is_gone(store, "b")
     assert (await store.usage(US)).responses == 1
     assert (await store.usage(US)).bytes < 3_000
@@ -210,11 +216,11 @@ async def test_an_evicted_response_leaves_nothing_behind() -> None:
 async def test_the_store_uses_the_clocks_that_it_is_given() -> None:
     day, steady = Clock(), Clock()
     store = MemoryStore(clock=day, steady=steady)
-    await store.create(US, running("a", expires_at=day.now + 100))
+    await store.create(US, new_response("a", expires_at=day.now + 100))
     store.beat("srv_a", 15)
     steady.now += 15
     [run] = await store.lease_runs("srv_b", limit=1)
-    assert await store.finish(run.lease, finished("a"))
+    assert await store.finish(run.lease, finished_response("a"))
     day.now += 99
     assert await store.sweep(keep_events_s=0) == 0
     day.now += 1

@@ -30,26 +30,26 @@ from antiphon.testing.samples import (
     OWNER,
     US,
     chunk,
-    finished,
+    finished_response,
     item,
     lease,
-    logged,
-    running,
-    turns,
+    new_response,
+    response_with_log,
+    turn_item_names,
 )
 from antiphon.testing.store_calls import (
-    alive,
+    beat,
     claim,
     context_of,
-    converse,
-    end,
+    create_and_finish,
+    create_conversation,
+    finish,
     is_locked,
     items_of,
-    keep,
-    last_of,
+    last_number,
+    lease_runs,
     log_of,
-    take,
-    until,
+    wait_until,
 )
 
 SECRET = "the-owl-flies-at-midnight"
@@ -103,7 +103,7 @@ async def kill(admin: Any, purpose: str = "%") -> int:
 async def test_readers_on_another_server_miss_nothing_while_their_connection_is_cut_repeatedly(
     store: PostgresStore, another: PostgresStore, admin: Any
 ) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     written = [chunk(0, 2), *[chunk(number) for number in range(2, 60)]]
     lags: list[float] = []
     clock = asyncio.get_running_loop().time
@@ -112,7 +112,7 @@ async def test_readers_on_another_server_miss_nothing_while_their_connection_is_
     async def follow() -> list[EventChunk]:
         chunks: list[EventChunk] = []
         while True:
-            after = last_of(chunks) if chunks else -1
+            after = last_number(chunks) if chunks else -1
             await another.wait_for_events(US, "resp_a", after=after, limit_s=30)
             log_slice = await another.events(US, "resp_a", after=after)
             lags.extend(clock() - written_at.get(one.first, clock()) for one in log_slice.chunks)
@@ -126,7 +126,7 @@ async def test_readers_on_another_server_miss_nothing_while_their_connection_is_
         killed += await kill(admin, "notifications")
         written_at[one.first] = clock()
         assert await store.append(lease("a"), one)
-    assert await store.finish(lease("a"), finished("a"))
+    assert await store.finish(lease("a"), finished_response("a"))
     assert await reader == written
     assert killed > 0
     assert max(lags) < 2
@@ -135,7 +135,7 @@ async def test_readers_on_another_server_miss_nothing_while_their_connection_is_
 async def test_a_waiting_reader_wakes_even_without_a_notification(
     store: PostgresStore, another: PostgresStore, admin: Any
 ) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     waiting = asyncio.create_task(another.wait_for_events(US, "resp_a", after=1, limit_s=30))
     await admin.execute("UPDATE runs SET next_event = 3")  # and no NOTIFY
     await asyncio.wait_for(waiting, 3)
@@ -144,14 +144,14 @@ async def test_a_waiting_reader_wakes_even_without_a_notification(
 async def test_a_store_keeps_working_when_its_sessions_are_terminated(
     store: PostgresStore, admin: Any
 ) -> None:
-    await alive(store, OWNER)
-    await store.create(US, logged("a"))
+    await beat(store, OWNER)
+    await store.create(US, response_with_log("a"))
     for number in range(2, 12):
         assert await kill(admin) > 0
         assert await store.append(lease("a"), chunk(number))
         assert (await store.get(US, "resp_a")).status == "in_progress"
-        await alive(store, OWNER)
-    assert await end(store, finished("a"))
+        await beat(store, OWNER)
+    assert await finish(store, finished_response("a"))
     assert [one.first for one in await log_of(store, "a")] == [0, *range(2, 12)]
 
 
@@ -160,16 +160,18 @@ async def test_a_canceled_transaction_leaves_no_lock(
 ) -> None:
     loop_errors: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
-    await store.create(US, logged("a"))
-    await store.create(US, logged("b"))
+    await store.create(US, response_with_log("a"))
+    await store.create(US, response_with_log("b"))
     async with admin.transaction():
         await admin.execute("LOCK TABLE items")
-        leaving = asyncio.create_task(store.finish(lease("a"), finished("a")))
-        await until(lambda: admin.fetchval("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+        leaving = asyncio.create_task(store.finish(lease("a"), finished_response("a")))
+        await wait_until(
+            lambda: admin.fetchval("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted")
+        )
         leaving.cancel()
         await asyncio.wait([leaving])
-    assert await another.finish(lease("a"), finished("a"))
-    assert await store.finish(lease("b"), finished("b"))
+    assert await another.finish(lease("a"), finished_response("a"))
+    assert await store.finish(lease("b"), finished_response("b"))
     assert loop_errors == []
 
 
@@ -187,15 +189,15 @@ async def test_a_request_waits_for_a_connection_for_a_limited_time(
     postgres: Postgres, admin: Any
 ) -> None:
     async for store in opened(postgres, pool=2, start_timeout_s=0.3, run_timeout_s=5):
-        await keep(store, "a")
+        await create_and_finish(store, "a")
         async with admin.transaction():
             await admin.execute("LOCK TABLE runs")
             stuck = [asyncio.create_task(store.held_leases(OWNER)) for _ in range(2)]
-            await until(
+            await wait_until(
                 lambda: admin.fetchval("SELECT count(*) >= 2 FROM pg_locks WHERE NOT granted")
             )
             assert "in time" in await error_of(store.get(US, "resp_a"), 2)
-            assert "in time" in await error_of(store.create(US, running("b")), 2)
+            assert "in time" in await error_of(store.create(US, new_response("b")), 2)
         assert await asyncio.gather(*stuck) == [[], []]
         assert (await store.get(US, "resp_a")).status == "completed"
 
@@ -204,16 +206,16 @@ async def test_a_hanging_database_fails_new_requests_quickly_and_running_ones_la
     postgres: Postgres, admin: Any
 ) -> None:
     async for store in opened(postgres, start_timeout_s=0.3, run_timeout_s=1):
-        await store.create(US, logged("a"))
+        await store.create(US, response_with_log("a"))
         async with admin.transaction():
             await admin.execute("LOCK TABLE runs, servers")
-            assert "in time" in await error_of(store.create(US, logged("b")), 0.9)
+            assert "in time" in await error_of(store.create(US, response_with_log("b")), 0.9)
             assert "in time" in await error_of(asyncio.to_thread(store.beat, OWNER, 5), 0.9)
             assert "in time" in await error_of(store.append(lease("a"), chunk(2)), 3)
-            assert "in time" in await error_of(store.finish(lease("a"), finished("a")), 3)
+            assert "in time" in await error_of(store.finish(lease("a"), finished_response("a")), 3)
         assert await store.append(lease("a"), chunk(2))
-        assert await store.finish(lease("a"), finished("a"), events=chunk(3))
-        await alive(store, OWNER)
+        assert await store.finish(lease("a"), finished_response("a"), events=chunk(3))
+        await beat(store, OWNER)
 
 
 async def test_a_store_that_is_not_open_says_so(postgres: Postgres) -> None:
@@ -280,7 +282,7 @@ async def test_a_user_who_may_create_no_schema_is_told_what_to_ask_for(
         assert f"CREATE SCHEMA {schema} AUTHORIZATION" in message
         await admin.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {user}")
         async for store in opened((changed(dsn, user=user), schema)):
-            await keep(store, "a")
+            await create_and_finish(store, "a")
     finally:
         await admin.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
         await admin.execute(f"DROP ROLE {user}")
@@ -310,8 +312,8 @@ async def test_many_stores_can_open_a_new_schema_at_the_same_time(postgres: Post
     stores = [PostgresStore(postgres[0], schema=postgres[1]) for _ in range(6)]
     await asyncio.gather(*[store.start() for store in stores])
     for number, one in enumerate(stores):
-        await keep(one, str(number), after=str(number - 1) if number else None)
-    assert await context_of(stores[0], "5") == turns(*"012345")
+        await create_and_finish(one, str(number), after=str(number - 1) if number else None)
+    assert await context_of(stores[0], "5") == turn_item_names(*"012345")
     for one in stores:
         await one.aclose()
 
@@ -363,7 +365,7 @@ async def test_a_first_start_that_was_killed_can_be_repeated(
         starting.kill()
         await starting.communicate()
     async for store in opened(postgres):
-        await keep(store, "a")
+        await create_and_finish(store, "a")
 
 
 # --- stored data ----------------------------------------------------------------------------------
@@ -384,12 +386,14 @@ def occurrences(text: str) -> int:
 
 async def test_deleted_content_is_nowhere_in_the_tables(store: PostgresStore, admin: Any) -> None:
     raw = Raw(b'{"content":"%b"}' % SECRET.encode())
-    about = logged("a", job=SECRET.encode())
-    new = running("a", StoredItem(id=f"msg_{SECRET}", raw=raw), run=about.run, instructions=SECRET)
+    about = response_with_log("a", job=SECRET.encode())
+    new = new_response(
+        "a", StoredItem(id=f"msg_{SECRET}", raw=raw), run=about.run, instructions=SECRET
+    )
     await store.create(US, new)
     assert await store.append(lease("a"), chunk(2, 1, SECRET.encode()))
     message = Message(id="msg_said", role="assistant", content=SECRET)
-    done = finished("a", instructions=SECRET, output=(message,))
+    done = finished_response("a", instructions=SECRET, output=(message,))
     assert await store.finish(lease("a"), done, events=chunk(3, 1, SECRET.encode()))
     assert occurrences(await all_content(admin)) == 6
     await store.delete(US, "resp_a")
@@ -402,10 +406,10 @@ async def test_a_tree_of_responses_deleted_concurrently_leaves_nothing(
     store: PostgresStore, another: PostgresStore, admin: Any
 ) -> None:
     for turn in range(5):
-        await keep(store, f"root{turn}")
+        await create_and_finish(store, f"root{turn}")
         leaves = [f"leaf{turn}_{number}" for number in range(10)]
         for name in leaves:
-            await keep(store, name, after=f"root{turn}")
+            await create_and_finish(store, name, after=f"root{turn}")
         names = [f"root{turn}", *leaves]
         stores = (store, another) * len(names)
         await asyncio.gather(
@@ -419,12 +423,12 @@ async def test_a_conversation_and_its_responses_deleted_concurrently_leave_nothi
     store: PostgresStore, another: PostgresStore, admin: Any
 ) -> None:
     for turn in range(5):
-        await converse(store, "a", "x")
+        await create_conversation(store, "a", "x")
         names = [f"{turn}_{number}" for number in range(6)]
         for name in names:
             await claim(store, "a", name)
-            await store.create(US, running(name, within="a"))
-            assert await end(store, finished(name, within="a"))
+            await store.create(US, new_response(name, within="a"))
+            assert await finish(store, finished_response(name, within="a"))
         await asyncio.gather(
             another.delete_conversation(US, "conv_a"),
             *[store.delete(US, f"resp_{name}") for name in names],
@@ -437,20 +441,20 @@ async def test_clients_may_send_characters_that_postgres_text_cannot_store(
     store: PostgresStore,
 ) -> None:
     for name in ("\0", "\x1a", "\x1a0\0\x1a1", "é\0🍀"):
-        await store.create(US, running(name, item(name)))
+        await store.create(US, new_response(name, item(name)))
         assert [one.id for one in await store.input_items(US, f"resp_{name}")] == [f"msg_{name}"]
         assert (await store.item(US, f"msg_{name}")).id == f"msg_{name}"
         [held] = [
             one for one in await store.held_leases(OWNER) if one.response_id == f"resp_{name}"
         ]
-        assert await store.finish(held, finished(name))
+        assert await store.finish(held, finished_response(name))
 
 
 async def test_a_gap_in_a_log_is_reported_and_not_skipped(store: PostgresStore, admin: Any) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     for number in range(2, 6):
         assert await store.append(lease("a"), chunk(number))
-    assert await store.finish(lease("a"), finished("a"), events=chunk(6))
+    assert await store.finish(lease("a"), finished_response("a"), events=chunk(6))
     await admin.execute("DELETE FROM events WHERE first = 3")
     with pytest.raises(StoreError, match="event 3 is missing"):
         await store.events(US, "resp_a")
@@ -458,15 +462,15 @@ async def test_a_gap_in_a_log_is_reported_and_not_skipped(store: PostgresStore, 
     await admin.execute("DELETE FROM events WHERE first >= 3")
     with pytest.raises(StoreError, match="event 3 is missing"):
         await store.events(US, "resp_a", after=2)
-    assert await store.get(US, "resp_a") == finished("a")
+    assert await store.get(US, "resp_a") == finished_response("a")
 
 
 async def test_a_log_can_be_asked_for_what_it_will_never_have(store: PostgresStore) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     for after in (2**31, 2**63, 10**30):
         assert (await store.events(US, "resp_a", after=after)).chunks == []
         await store.wait_for_events(US, "resp_a", after=after, limit_s=0.05)
-    assert await store.finish(lease("a"), finished("a"))
+    assert await store.finish(lease("a"), finished_response("a"))
     for after in (2**31, 2**63, 10**30):
         assert (await store.events(US, "resp_a", after=after)).ends
 
@@ -474,7 +478,7 @@ async def test_a_log_can_be_asked_for_what_it_will_never_have(store: PostgresSto
 async def test_concurrent_appends_of_one_run_keep_their_order(
     store: PostgresStore,
 ) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     chunks = [chunk(number) for number in range(2, 40)]
     assert all(await asyncio.gather(*[store.append(lease("a"), one) for one in chunks]))
     assert await log_of(store, "a") == [chunk(0, 2), *chunks]
@@ -482,7 +486,7 @@ async def test_concurrent_appends_of_one_run_keep_their_order(
 
 async def test_a_refused_append_does_not_fail_the_others(store: PostgresStore) -> None:
     for name in "ab":
-        await store.create(US, logged(name))
+        await store.create(US, response_with_log(name))
     attempts = [store.append(lease(name), chunk(first)) for name, first in (("a", 7), ("b", 2))]
     refused, written = await asyncio.gather(*attempts, return_exceptions=True)
     assert isinstance(refused, StoreError)
@@ -492,8 +496,8 @@ async def test_a_refused_append_does_not_fail_the_others(store: PostgresStore) -
 async def test_only_one_of_two_servers_can_claim_a_conversation(
     store: PostgresStore, another: PostgresStore
 ) -> None:
-    await converse(store, "a")
-    await alive(store, OWNER)
+    await create_conversation(store, "a")
+    await beat(store, OWNER)
     for turn in range(10):
         names = (f"resp_{turn}", f"resp_other_{turn}")
         refused = await asyncio.gather(
@@ -517,10 +521,10 @@ async def test_a_key_is_not_free_while_its_response_is_being_created(
         slots = "INSERT INTO uses SELECT $1, slot, 0, 0 FROM generate_series(0, 15) AS slot"
         await admin.execute(slots, US)
         run = NewRun(owner=OWNER, key="key")
-        creating = asyncio.create_task(store.create(US, running("a", run=run)))
-        await until(lambda: admin.fetchval(waiting, 1))
+        creating = asyncio.create_task(store.create(US, new_response("a", run=run)))
+        await wait_until(lambda: admin.fetchval(waiting, 1))
         asking = asyncio.create_task(reserve(another, "b", owner="srv_b"))
-        await until(lambda: admin.fetchval(waiting, 2))
+        await wait_until(lambda: admin.fetchval(waiting, 2))
     await creating
     assert await asking == IdempotencyRecord(
         response_id="resp_a", fingerprint=FINGERPRINT, exists=True
@@ -530,7 +534,7 @@ async def test_a_key_is_not_free_while_its_response_is_being_created(
 async def test_a_server_suspended_in_a_transaction_does_not_block_its_run_forever(
     store: PostgresStore, postgres: Postgres, admin: Any
 ) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     stops = await asyncio.create_subprocess_exec(
         sys.executable, "-c", STOPS, *postgres, stdout=asyncio.subprocess.PIPE
     )
@@ -538,7 +542,7 @@ async def test_a_server_suspended_in_a_transaction_does_not_block_its_run_foreve
     assert await stops.stdout.readline() == b"locked\n"
     stops.send_signal(signal.SIGSTOP)
     try:
-        await until(lambda: take(store))
+        await wait_until(lambda: lease_runs(store))
     finally:
         stops.kill()
         await stops.communicate()
@@ -549,9 +553,9 @@ async def test_a_failed_finish_stores_no_webhook_deliveries(store: PostgresStore
         id=f"evt_{secrets.token_hex(4)}", tenant=US, endpoint="main", body=b"{}"
     )
     for name in "ab":
-        await store.create(US, running(name))
-    assert await store.finish(lease("a"), finished("a"), deliveries=[delivery])
+        await store.create(US, new_response(name))
+    assert await store.finish(lease("a"), finished_response("a"), deliveries=[delivery])
     with pytest.raises(StoreError):
-        await store.finish(lease("b"), finished("b"), deliveries=[delivery])
+        await store.finish(lease("b"), finished_response("b"), deliveries=[delivery])
     assert (await store.get(US, "resp_b")).status == "in_progress"
-    assert await end(store, finished("b"))
+    assert await finish(store, finished_response("b"))

@@ -33,24 +33,24 @@ from antiphon.testing.samples import (
     OWNER,
     US,
     chunk,
-    finished,
+    finished_response,
     item,
     lease,
-    logged,
-    running,
-    turns,
+    new_response,
+    response_with_log,
+    turn_item_names,
 )
 from antiphon.testing.store_calls import (
     context_of,
-    converse,
+    create_and_finish,
+    create_conversation,
     input_of,
     is_gone,
+    is_unknown,
     items_of,
-    keep,
     log_of,
-    say,
-    unknown,
-    until,
+    run_in_conversation,
+    wait_until,
 )
 
 SECRET = "the-owl-flies-at-midnight"
@@ -119,7 +119,7 @@ async def redis_process(tmp_path: Path) -> AsyncIterator[RedisProcess]:
         pytest.skip("no redis-server is installed")
     redis_process = RedisProcess(tmp_path)
     redis_process.start()
-    await until(redis_process.is_up)
+    await wait_until(redis_process.is_up)
     yield redis_process
     redis_process.stop()
 
@@ -164,7 +164,7 @@ async def test_a_started_store_says_what_may_be_lost(
 ) -> None:
     redis_process.stop()
     redis_process.start(*options)
-    await until(redis_process.is_up)
+    await wait_until(redis_process.is_up)
     store = RedisStore(redis_process.url)
     await store.start()
     assert expected in store.durability
@@ -177,7 +177,7 @@ async def test_a_redis_that_evicts_is_refused(
 ) -> None:
     redis_process.stop()
     redis_process.start("--maxmemory-policy", "allkeys-lru", *hidden)
-    await until(redis_process.is_up)
+    await wait_until(redis_process.is_up)
     message = await refusal_of(redis_process.url)
     assert "maxmemory-policy allkeys-lru" in message
     assert "set maxmemory-policy to noeviction" in message
@@ -186,7 +186,7 @@ async def test_a_redis_that_evicts_is_refused(
 async def test_a_cluster_is_refused(redis_process: RedisProcess) -> None:
     redis_process.stop()
     redis_process.start("--cluster-enabled", "yes")
-    await until(redis_process.is_up)
+    await wait_until(redis_process.is_up)
     assert "is a cluster" in await refusal_of(redis_process.url)
 
 
@@ -225,8 +225,8 @@ async def test_few_permissions_are_enough(redis_process: RedisProcess) -> None:
     store = RedisStore(redis_process.url.replace("//", "//antiphon:secret@"))
     await store.start()
     assert "is unknown" in store.durability
-    await keep(store, "a")
-    await store.create(US, logged("b"))
+    await create_and_finish(store, "a")
+    await store.create(US, response_with_log("b"))
     waiting = asyncio.create_task(store.wait_for_events(US, "resp_b", after=1, limit_s=10))
     await store.check()
     store.beat(OWNER, 15)
@@ -278,11 +278,11 @@ async def keep_secrets(store: RedisStore, name: str, *, within: str | None = Non
     secret = StoredItem(id=f"msg_{SECRET}", raw=Raw(b'"%b"' % SECRET.encode()))
     run = NewRun(owner=OWNER, job=SECRET.encode(), events=chunk(0, 2, SECRET.encode()))
     await store.create(
-        US, running(name, secret, within=within, run=run, instructions=SECRET, expires_at=1.0)
+        US, new_response(name, secret, within=within, run=run, instructions=SECRET, expires_at=1.0)
     )
     assert await store.append(lease(name), EventChunk(first=2, count=1, body=SECRET.encode()))
     message = Message(id=f"msg_{SECRET}", role="assistant", content=SECRET)
-    done = finished(name, within=within, instructions=SECRET, output=(message,))
+    done = finished_response(name, within=within, instructions=SECRET, output=(message,))
     assert await store.finish(lease(name), done, events=chunk(3, 1, SECRET.encode()))
 
 
@@ -302,7 +302,7 @@ async def test_deleted_and_swept_responses_leave_no_trace(
 
 async def test_deleted_conversations_leave_no_trace(store: RedisStore, prefix: str) -> None:
     async with aio.Redis.from_url(REDIS) as client:
-        await converse(store, "a")
+        await create_conversation(store, "a")
         await store.add_items(US, "conv_a", [item(SECRET)])
         await store.claim(US, "conv_a", "resp_a", owner=OWNER)
         await keep_secrets(store, "a", within="a")
@@ -315,19 +315,22 @@ async def test_deleted_conversations_leave_no_trace(store: RedisStore, prefix: s
 async def test_only_counters_remain_when_everything_is_deleted(
     store: RedisStore, prefix: str
 ) -> None:
-    await converse(store, "a", "x")
-    await say(store, "a", "one")
+    await create_conversation(store, "a", "x")
+    await run_in_conversation(store, "a", "one")
     delivery = WebhookDelivery(id="evt_a", tenant=US, endpoint="main", body=b"{}")
     for name, after in (("a", None), ("b", "a"), ("c", "b")):
         await store.reserve(
             US, name, response_id=f"resp_{name}", fingerprint=b"", owner=OWNER, expires_at=1.0
         )
         run = NewRun(owner=OWNER, job=b"job", events=chunk(0, 2))
-        await store.create(US, running(name, after=after, run=run))
+        await store.create(US, new_response(name, after=after, run=run))
         assert await store.finish(
-            lease(name), finished(name, after=after), events=chunk(2), deliveries=[delivery]
+            lease(name),
+            finished_response(name, after=after),
+            events=chunk(2),
+            deliveries=[delivery],
         )
-    await store.create(US, running("waits", run=NewRun(job=b"job")))
+    await store.create(US, new_response("waits", run=NewRun(job=b"job")))
     for name in ("one", "a", "b", "c", "waits"):
         await store.delete(US, f"resp_{name}")
     await store.delete_conversation(US, "conv_a")
@@ -342,7 +345,7 @@ async def test_only_counters_remain_when_everything_is_deleted(
 
 async def test_many_expired_responses_are_swept_in_several_steps(store: RedisStore) -> None:
     for number in range(230):
-        await store.create(US, running(str(number), expires_at=1.0, status="completed"))
+        await store.create(US, new_response(str(number), expires_at=1.0, status="completed"))
     assert await store.sweep(keep_events_s=0, limit=150) == 150
     assert (await store.usage(US)).responses == 80
     assert await store.sweep(keep_events_s=0) == 80
@@ -360,14 +363,14 @@ async def test_many_waiting_readers_share_one_connection(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
     for number in range(100):
-        await impatient_store.create(US, logged(str(number)))
+        await impatient_store.create(US, response_with_log(str(number)))
     waiting = [
         asyncio.create_task(
             impatient_store.wait_for_events(US, f"resp_{number}", after=1, limit_s=30)
         )
         for number in range(100)
     ]
-    await impatient_store.create(US, logged("last"))
+    await impatient_store.create(US, response_with_log("last"))
     await impatient_store.wait_for_events(US, "resp_last", after=1, limit_s=0.2)
     assert await subscribers(redis_process) == 1
     for number in range(100):
@@ -379,7 +382,7 @@ async def test_many_waiting_readers_share_one_connection(
 async def test_channels_without_waiting_readers_are_unsubscribed(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
-    await impatient_store.create(US, logged("a"))
+    await impatient_store.create(US, response_with_log("a"))
     await impatient_store.wait_for_events(US, "resp_a", after=1, limit_s=0.1)
     assert redis_process.execute("PUBSUB", "CHANNELS") != []
     await impatient_store.delete(US, "resp_a")
@@ -387,13 +390,13 @@ async def test_channels_without_waiting_readers_are_unsubscribed(
     async def is_left() -> bool:
         return redis_process.execute("PUBSUB", "CHANNELS") == []
 
-    await until(is_left)
+    await wait_until(is_left)
 
 
 async def test_readers_miss_nothing_when_their_connection_is_killed(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
-    await impatient_store.create(US, logged("a"))
+    await impatient_store.create(US, response_with_log("a"))
     chunks = await log_of(impatient_store, "a")
 
     async def follow() -> None:
@@ -408,7 +411,7 @@ async def test_readers_miss_nothing_when_their_connection_is_killed(
     reader = asyncio.create_task(follow())
     for number in range(2, 41):
         if number % 5 == 0:
-            await until(is_following)
+            await wait_until(is_following)
             redis_process.execute("CLIENT", "KILL", "TYPE", "pubsub")
         assert await impatient_store.append(lease("a"), chunk(number))
     async with asyncio.timeout(10):
@@ -419,11 +422,11 @@ async def test_readers_miss_nothing_when_their_connection_is_killed(
 async def test_reads_and_events_survive_killed_connections(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
-    await keep(impatient_store, "a")
-    await impatient_store.create(US, logged("b"))
+    await create_and_finish(impatient_store, "a")
+    await impatient_store.create(US, response_with_log("b"))
 
     async def work(number: int) -> None:
-        assert await context_of(impatient_store, "a") == turns("a")
+        assert await context_of(impatient_store, "a") == turn_item_names("a")
         assert (await impatient_store.get(US, "resp_a")).status == "completed"
 
     kill = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -436,10 +439,10 @@ async def test_reads_and_events_survive_killed_connections(
 async def test_a_redis_that_lost_the_scripts_gets_them_again(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
-    await keep(impatient_store, "a")
+    await create_and_finish(impatient_store, "a")
     redis_process.execute("SCRIPT", "FLUSH")
-    await keep(impatient_store, "b", after="a")
-    assert await context_of(impatient_store, "b") == turns("a", "b")
+    await create_and_finish(impatient_store, "b", after="a")
+    assert await context_of(impatient_store, "b") == turn_item_names("a", "b")
 
 
 async def test_confirmed_writes_survive_the_death_of_redis(
@@ -447,9 +450,9 @@ async def test_confirmed_writes_survive_the_death_of_redis(
 ) -> None:
     redis_process.stop()
     redis_process.start("--appendonly", "yes", "--appendfsync", "always")
-    await until(redis_process.is_up)
-    await keep(impatient_store, "a")
-    await impatient_store.create(US, logged("b"))
+    await wait_until(redis_process.is_up)
+    await create_and_finish(impatient_store, "a")
+    await impatient_store.create(US, response_with_log("b"))
     assert await impatient_store.append(lease("b"), chunk(2))
     redis_process.stop(signal.SIGKILL)
     with pytest.raises(StoreError, match="cannot be reached"):
@@ -457,9 +460,9 @@ async def test_confirmed_writes_survive_the_death_of_redis(
     with pytest.raises(StoreError):
         await impatient_store.check()
     redis_process.start()
-    await until(redis_process.is_up)
+    await wait_until(redis_process.is_up)
     await impatient_store.check()
-    assert await context_of(impatient_store, "a") == turns("a")
+    assert await context_of(impatient_store, "a") == turn_item_names("a")
     assert await log_of(impatient_store, "b") == [chunk(0, 2), chunk(2)]
     assert [one.lease for one in await impatient_store.lease_runs("srv_b", limit=5)] == [
         lease("b", 2)
@@ -472,7 +475,7 @@ async def test_a_redis_that_stops_answering_fails_in_time(
     redis_process.send(signal.SIGSTOP)
     async with asyncio.timeout(10):
         with pytest.raises(StoreError, match="did not answer in time"):
-            await impatient_store.create(US, running("a"))
+            await impatient_store.create(US, new_response("a"))
         with pytest.raises(StoreError):
             await asyncio.to_thread(impatient_store.beat, OWNER, 15)
         failed = await asyncio.gather(
@@ -481,8 +484,8 @@ async def test_a_redis_that_stops_answering_fails_in_time(
     assert {type(one) for one in failed} == {StoreError}
     assert "all connections to it are in use" in " ".join(map(str, failed))
     redis_process.send(signal.SIGCONT)
-    await keep(impatient_store, "b")
-    assert await context_of(impatient_store, "b") == turns("b")
+    await create_and_finish(impatient_store, "b")
+    assert await context_of(impatient_store, "b") == turn_item_names("b")
 
 
 # --- a Redis that is full -------------------------------------------------------------------------
@@ -491,29 +494,29 @@ async def test_a_redis_that_stops_answering_fails_in_time(
 async def test_a_full_memory_rejects_whole_changes_and_allows_deletions(
     redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
-    await impatient_store.create(US, logged("a"))
-    await keep(impatient_store, "old")
+    await impatient_store.create(US, response_with_log("a"))
+    await create_and_finish(impatient_store, "old")
     large = item("large", raw=b'"%b"' % (b"x" * 100_000))
-    await impatient_store.create(US, running("b", large, after="old"))
+    await impatient_store.create(US, new_response("b", large, after="old"))
     before = await impatient_store.usage(US)
     redis_process.execute("CONFIG", "SET", "maxmemory", "1mb")
     for change in (
-        impatient_store.create(US, running("new", large)),
+        impatient_store.create(US, new_response("new", large)),
         impatient_store.append(lease("a"), chunk(2)),
-        impatient_store.finish(lease("a"), finished("a"), events=chunk(2)),
-        converse(impatient_store, "new"),
+        impatient_store.finish(lease("a"), finished_response("a"), events=chunk(2)),
+        create_conversation(impatient_store, "new"),
         impatient_store.check(),
     ):
         with pytest.raises(StoreError, match="its memory is full"):
             await change
     assert await impatient_store.usage(US) == before
     assert await log_of(impatient_store, "a") == [chunk(0, 2)]
-    assert await input_of(impatient_store, "b") == [*turns("old"), "large"]
+    assert await input_of(impatient_store, "b") == [*turn_item_names("old"), "large"]
     impatient_store.beat(OWNER, 15)
     await impatient_store.delete(US, "resp_b")
-    assert await unknown(impatient_store.get(US, "resp_b"))
+    assert await is_unknown(impatient_store.get(US, "resp_b"))
     redis_process.execute("CONFIG", "SET", "maxmemory", "0")
-    assert await impatient_store.finish(lease("a"), finished("a"), events=chunk(2))
+    assert await impatient_store.finish(lease("a"), finished_response("a"), events=chunk(2))
 
 
 # --- several stores -------------------------------------------------------------------------------
@@ -522,12 +525,12 @@ async def test_a_full_memory_rejects_whole_changes_and_allows_deletions(
 async def test_stores_with_different_prefixes_share_nothing(store: RedisStore, prefix: str) -> None:
     other = RedisStore(REDIS, prefix=f"{prefix}other:")
     await other.start()
-    await keep(store, "a")
-    await converse(store, "a", "x")
+    await create_and_finish(store, "a")
+    await create_conversation(store, "a", "x")
     assert await is_gone(other, "a")
-    await keep(other, "a")
+    await create_and_finish(other, "a")
     await other.delete(US, "resp_a")
-    assert await context_of(store, "a") == turns("a")
+    assert await context_of(store, "a") == turn_item_names("a")
     assert await items_of(store, "a") == ["x"]
     assert await other.lease_runs("srv_b", limit=5) == []
     await other.aclose()
@@ -537,9 +540,9 @@ async def test_stores_with_different_prefixes_share_nothing(store: RedisStore, p
 async def test_tenants_with_similar_names_share_nothing(
     store: RedisStore, us: str, them: str
 ) -> None:
-    await store.create(us, logged("a"))
-    await store.create(them, logged("a"))
-    await store.create(them, StoredResponse(response=running("b").response))
+    await store.create(us, response_with_log("a"))
+    await store.create(them, response_with_log("a"))
+    await store.create(them, StoredResponse(response=new_response("b").response))
     leases = [one.lease for one in await store.lease_runs("srv_b", limit=5)]
     assert [one.tenant for one in leases] == [us, them, them]
     await store.delete(them, "resp_a")
@@ -551,14 +554,14 @@ async def test_tenants_with_similar_names_share_nothing(
 
 
 async def test_a_closed_store_says_so(store: RedisStore) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     store.beat(OWNER, 15)
     await store.aclose()
     await store.aclose()
     for call in (
         store.check(),
-        store.create(US, running("b")),
-        store.finish(lease("a"), finished("a")),
+        store.create(US, new_response("b")),
+        store.finish(lease("a"), finished_response("a")),
         store.get(US, "resp_a"),
         store.events(US, "resp_a"),
         store.lease_runs(OWNER, limit=1),
@@ -574,9 +577,9 @@ async def test_a_closed_store_says_so(store: RedisStore) -> None:
 
 
 async def test_closing_wakes_waiting_readers(store: RedisStore) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
-    await store.create(US, logged("b"))
+    await store.create(US, response_with_log("b"))
     await store.wait_for_events(US, "resp_b", after=1, limit_s=0.1)
     await store.aclose()
     async with asyncio.timeout(10):

@@ -26,22 +26,22 @@ from antiphon.testing.samples import (
     US,
     as_json,
     chunk,
-    finished,
+    finished_response,
     item,
     lease,
-    running,
-    turns,
+    new_response,
+    turn_item_names,
 )
 from antiphon.testing.store_calls import (
     claim,
     context_of,
-    converse,
-    end,
+    create_and_finish,
+    create_conversation,
+    finish,
     is_gone,
     is_locked,
     items_of,
-    keep,
-    say,
+    run_in_conversation,
 )
 
 SECRET = "the-owl-flies-at-midnight"
@@ -71,13 +71,13 @@ def connect(path: Path) -> apsw.Connection:
 
 
 async def test_a_restart_keeps_everything(path: Path) -> None:
-    done = finished("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
+    done = finished_response("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
     store = SqliteStore(path)
     await store.start()
-    await keep(store, "a")
-    await store.create(US, running("b", after="a"))
-    await end(store, done)
-    await store.create(US, running("c", after="b"))
+    await create_and_finish(store, "a")
+    await store.create(US, new_response("b", after="a"))
+    await finish(store, done)
+    await store.create(US, new_response("c", after="b"))
     await store.delete(US, "resp_a")
     before = await store.context(US, "resp_c")
     await store.aclose()
@@ -95,11 +95,11 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.testing.store_calls import keep
+from antiphon.testing.store_calls import create_and_finish
 
 async def write(store, name, count):
     for n in range(count):
-        await keep(store, f"{name}_{n}")
+        await create_and_finish(store, f"{name}_{n}")
         print(f"{name}_{n}", flush=True)
 
 async def main():
@@ -130,7 +130,7 @@ async def test_confirmed_writes_survive_a_kill(path: Path) -> None:
     store = SqliteStore(path)
     await store.start()
     for name in acknowledged:
-        assert await context_of(store, name) == turns(name)
+        assert await context_of(store, name) == turn_item_names(name)
     await store.aclose()
     assert len(acknowledged) >= 300
 
@@ -143,7 +143,7 @@ async def test_two_processes_share_a_file_from_the_start(path: Path) -> None:
     store = SqliteStore(path)
     await store.start()
     for name in itertools.chain(*written):
-        assert await context_of(store, name) == turns(name)
+        assert await context_of(store, name) == turn_item_names(name)
     await store.aclose()
     assert [len(names) for names in written] == [120, 120]
 
@@ -154,17 +154,17 @@ async def test_a_write_is_visible_to_other_connections_immediately(
     other = SqliteStore(path)
     await other.start()
     for name in "abc":
-        await store.create(US, running(name))
-        assert await end(other, finished(name))
-        assert not await end(store, finished(name))
-        assert await context_of(store, name) == turns(name)
+        await store.create(US, new_response(name))
+        assert await finish(other, finished_response(name))
+        assert not await finish(store, finished_response(name))
+        assert await context_of(store, name) == turn_item_names(name)
     await other.aclose()
 
 
 async def test_output_is_stored_once(store: SqliteStore, path: Path) -> None:
-    await store.create(US, running("a"))
+    await store.create(US, new_response("a"))
     message = Message(id="msg_a", role="assistant", content=SECRET)
-    await end(store, finished("a", output=(message,)))
+    await finish(store, finished_response("a", output=(message,)))
     elsewhere = connect(path)
     rows = elsewhere.execute("SELECT body FROM responses UNION ALL SELECT body FROM items")
     assert [SECRET.encode() in body for (body,) in rows].count(True) == 1
@@ -185,11 +185,11 @@ async def test_many_connections_can_open_a_new_file_at_the_same_time(path: Path)
 
 
 async def test_an_item_in_a_conversation_is_stored_once(store: SqliteStore, path: Path) -> None:
-    await converse(store, "a")
+    await create_conversation(store, "a")
     await claim(store, "a", "one")
-    await store.create(US, running("one", within="a"))
+    await store.create(US, new_response("one", within="a"))
     message = Message(id="msg_one", role="assistant", content=SECRET)
-    await end(store, finished("one", within="a", output=(message,)))
+    await finish(store, finished_response("one", within="a", output=(message,)))
     assert await items_of(store, "a") == ["one_in", "one"]
     elsewhere = connect(path)
     rows = elsewhere.execute("SELECT body FROM responses UNION ALL SELECT body FROM items")
@@ -202,7 +202,7 @@ async def test_only_one_of_two_processes_can_claim_a_conversation(
 ) -> None:
     other = SqliteStore(path)
     await other.start()
-    await converse(store, "a")
+    await create_conversation(store, "a")
     for turn in range(10):
         refused = await asyncio.gather(
             is_locked(claim(store, "a", f"{turn}")),
@@ -224,7 +224,7 @@ async def test_a_file_of_the_first_version_opens_with_its_content(path: Path) ->
         first.execute(
             "INSERT INTO responses (tenant, id, parent, status, created_at, body)"
             " VALUES (?, ?, ?, 'completed', 0, ?)",
-            (US, f"resp_{name}", parent, as_json(finished(name, output=()))),
+            (US, f"resp_{name}", parent, as_json(finished_response(name, output=()))),
         )
         for kind, way in enumerate(("in", "out")):
             first.execute(
@@ -236,10 +236,10 @@ async def test_a_file_of_the_first_version_opens_with_its_content(path: Path) ->
 
     store = SqliteStore(path)
     await store.start()
-    assert await context_of(store, "b") == turns("a", "b")
-    await converse(store, "new")
-    await say(store, "new", "c")
-    assert await items_of(store, "new") == turns("c")
+    assert await context_of(store, "b") == turn_item_names("a", "b")
+    await create_conversation(store, "new")
+    await run_in_conversation(store, "new", "c")
+    assert await items_of(store, "new") == turn_item_names("c")
     await store.aclose()
 
 
@@ -247,7 +247,7 @@ async def test_a_file_of_the_first_version_opens_with_its_content(path: Path) ->
 
 
 async def test_only_the_owner_may_read_the_files(store: SqliteStore, path: Path) -> None:
-    await keep(store, "a")
+    await create_and_finish(store, "a")
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     assert modes == {path.name + suffix: 0o600 for suffix in ("", "-wal", "-shm", ".lock")}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -400,12 +400,12 @@ async def test_a_file_that_stays_locked_fails_writes_and_not_reads(
 async def test_a_write_waits_for_another_process(store: SqliteStore, path: Path) -> None:
     elsewhere = connect(path)
     elsewhere.execute("BEGIN IMMEDIATE")
-    waiting = asyncio.create_task(keep(store, "a"))
+    waiting = asyncio.create_task(create_and_finish(store, "a"))
     assert await store.held_leases(OWNER) == []
     assert not waiting.done()
     elsewhere.execute("COMMIT")
     await waiting
-    assert await context_of(store, "a") == turns("a")
+    assert await context_of(store, "a") == turn_item_names("a")
 
 
 async def test_neither_reads_nor_writes_block_the_event_loop(file: SqliteFile) -> None:
@@ -433,7 +433,7 @@ async def test_reading_connections_cannot_write(file: SqliteFile) -> None:
 async def test_closing_finishes_pending_work(path: Path) -> None:
     store = SqliteStore(path)
     await store.start()
-    await keep(store, "root")
+    await create_and_finish(store, "root")
     writes = [asyncio.create_task(create_running(store, str(n))) for n in range(20)]
     reads = [asyncio.create_task(store.get(US, "resp_root")) for _ in range(20)]
     await asyncio.sleep(0)
@@ -447,15 +447,15 @@ async def test_closing_finishes_pending_work(path: Path) -> None:
 
 
 async def create_running(store: SqliteStore, name: str) -> None:
-    await store.create(US, running(name))
+    await store.create(US, new_response(name))
 
 
 async def test_a_closed_store_says_so(store: SqliteStore) -> None:
     await store.aclose()
     await store.aclose()
     for call in (
-        store.create(US, StoredResponse(response=running("a").response)),
-        end(store, finished("a")),
+        store.create(US, StoredResponse(response=new_response("a").response)),
+        finish(store, finished_response("a")),
         store.get(US, "resp_a"),
         store.input_items(US, "resp_a"),
         store.context(US, "resp_a"),
@@ -481,7 +481,7 @@ async def test_a_closed_store_says_so(store: SqliteStore) -> None:
         store.keys(),
         store.key(b""),
         store.revoke_key("key_a"),
-        converse(store, "a"),
+        create_conversation(store, "a"),
         store.conversation(US, "conv_a"),
         store.update_conversation(US, "conv_a", {}),
         store.delete_conversation(US, "conv_a"),
@@ -496,7 +496,7 @@ async def test_a_closed_store_says_so(store: SqliteStore) -> None:
 
 
 async def test_closing_leaves_the_file_and_its_lock(store: SqliteStore, path: Path) -> None:
-    await keep(store, "a")
+    await create_and_finish(store, "a")
     await store.aclose()
     sizes = {file.name: file.stat().st_size for file in path.parent.iterdir()}
     assert sizes.keys() == {path.name, f"{path.name}.lock"}

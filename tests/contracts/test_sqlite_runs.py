@@ -21,33 +21,33 @@ from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.application.ports import Clock, NewRun, StorageUsage, WebhookDelivery
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.testing.samples import (
-    NEXT,
+    NEXT_OWNER,
     OWNER,
     THEM,
     US,
     as_json,
     chunk,
-    finished,
+    finished_response,
     item,
     lease,
-    logged,
-    running,
-    turns,
-    waiting,
+    new_response,
+    response_with_log,
+    turn_item_names,
+    waiting_response,
 )
 from antiphon.testing.store_calls import (
-    alive,
+    beat,
     claim,
     context_of,
-    converse,
-    end,
+    create_and_finish,
+    create_conversation,
+    finish,
     is_locked,
-    keep,
-    last_of,
+    last_number,
+    lease_runs,
     log_of,
-    names,
-    take,
-    until,
+    run_names,
+    wait_until,
 )
 
 OLD_MIGRATIONS = ("0001_responses.sql", "0002_conversations.sql")
@@ -83,7 +83,7 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.testing.samples import US, chunk, lease, logged
+from antiphon.testing.samples import US, chunk, lease, response_with_log
 
 async def main():
     _, path, owner, ttl_s, name = sys.argv
@@ -91,7 +91,7 @@ async def main():
     await store.start()
     store.beat(owner, float(ttl_s))
     if name:
-        await store.create(US, logged(name, owner=owner))
+        await store.create(US, response_with_log(name, owner=owner))
     print("ready", flush=True)
     number = 2
     while name and await store.append(lease(name), chunk(number)):
@@ -135,12 +135,12 @@ async def test_a_server_alone_on_the_file_leases_the_runs_of_a_killed_one_immedi
         killed.kill()
         await killed.wait()
         async with opened(path) as store:
-            [run] = await take(store)
+            [run] = await lease_runs(store)
             assert run.lease == lease("a", epoch=2)
             assert run.job == b"job"
             log = await log_of(store, "a")
-            assert last_of(log) >= int(numbers[-1])
-            assert [one.first for one in log] == [0, *range(2, last_of(log) + 1)]
+            assert last_number(log) >= int(numbers[-1])
+            assert [one.first for one in log] == [0, *range(2, last_number(log) + 1)]
 
 
 async def test_a_server_that_shares_the_file_waits_for_the_death_of_a_killed_one(
@@ -154,10 +154,10 @@ async def test_a_server_that_shares_the_file_waits_for_the_death_of_a_killed_one
         killed.kill()
         await killed.wait()
         async with opened(path, uptime=lambda: time.monotonic() + passed_s) as store:
-            assert await take(store) == []
+            assert await lease_runs(store) == []
             passed_s = 100.0
-            assert len(await take(store)) == 1
-            assert await store.held_leases(NEXT) == [lease("a", epoch=2)]
+            assert len(await lease_runs(store)) == 1
+            assert await store.held_leases(NEXT_OWNER) == [lease("a", epoch=2)]
 
 
 async def test_a_starting_server_takes_no_run_from_a_live_one(path: Path) -> None:
@@ -165,13 +165,13 @@ async def test_a_starting_server_takes_no_run_from_a_live_one(path: Path) -> Non
         another_process(path, "srv_alive", ttl_s=3600, runs="a") as other,
         opened(path) as store,
     ):
-        assert await take(store) == []
+        assert await lease_runs(store) == []
         before = int(await line_of(other))
-        await until(lambda: has_more(store, "a", before))
+        await wait_until(lambda: has_more(store, "a", before))
 
 
 async def has_more(store: SqliteStore, name: str, than: int) -> bool:
-    return last_of(await log_of(store, name)) > than
+    return last_number(await log_of(store, name)) > than
 
 
 async def test_waiting_readers_notice_what_another_process_writes(path: Path) -> None:
@@ -182,41 +182,41 @@ async def test_waiting_readers_notice_what_another_process_writes(path: Path) ->
                 await store.wait_for_events(US, "resp_a", after=after, limit_s=60)
             log = await log_of(store, "a", after=after)
             assert log[0].first == after + 1
-            after = last_of(log)
+            after = last_number(log)
 
 
 async def test_heartbeats_reach_the_file_while_the_event_loop_is_blocked(
     store: SqliteStore,
 ) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     beating = threading.Thread(target=store.beat, args=(OWNER, 60))
     beating.start()
     beating.join()  # the loop does nothing meanwhile
-    assert await take(store) == []
+    assert await lease_runs(store) == []
 
 
 async def test_a_clock_that_restarts_revives_no_owner(path: Path) -> None:
     """The machine was up for a day and has been restarted."""
     async with opened(path) as store:
-        await store.create(US, logged("a"))
-        await alive(store, OWNER, ttl_s=15)
+        await store.create(US, response_with_log("a"))
+        await beat(store, OWNER, ttl_s=15)
         async with opened(path, uptime=lambda: 30.0) as restarted:
-            assert names(await restarted.lease_runs(NEXT, limit=1)) == ["a"]
+            assert run_names(await restarted.lease_runs(NEXT_OWNER, limit=1)) == ["a"]
 
 
 async def test_the_oldest_runs_are_leased_first_whoever_owned_them(store: SqliteStore) -> None:
     for n, owner in enumerate(("srv_z", None, "srv_a", None, "srv_z")):
-        await store.create(US, logged(str(n), owner=owner))
-    assert names(await take(store, limit=2)) == ["0", "1"]
-    assert names(await take(store, limit=2)) == ["2", "3"]
-    assert names(await take(store, limit=2)) == ["4"]
+        await store.create(US, response_with_log(str(n), owner=owner))
+    assert run_names(await lease_runs(store, limit=2)) == ["0", "1"]
+    assert run_names(await lease_runs(store, limit=2)) == ["2", "3"]
+    assert run_names(await lease_runs(store, limit=2)) == ["4"]
 
 
 # --- logs -----------------------------------------------------------------------------------------
 
 
 async def test_a_long_log_is_read_in_several_slices(store: SqliteStore) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     for n in range(12):
         assert await store.append(lease("a"), chunk(2 + n, 1, bytes([n]) * 1_000_000))
     piece = await store.events(US, "resp_a")
@@ -228,13 +228,13 @@ async def test_a_long_log_is_read_in_several_slices(store: SqliteStore) -> None:
 
 
 async def test_a_partial_read_keeps_no_transaction_open(store: SqliteStore, path: Path) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     for n in range(12):
         assert await store.append(lease("a"), chunk(2 + n, 1, b"x" * 1_000_000))
     assert not (await store.events(US, "resp_a")).ends
     await store.delete(US, "resp_a")
     wal = path.with_name(f"{path.name}-wal")
-    await until(lambda: asyncio.to_thread(is_empty, wal))
+    await wait_until(lambda: asyncio.to_thread(is_empty, wal))
 
 
 def is_empty(file: Path) -> bool:
@@ -245,7 +245,7 @@ async def test_each_of_a_hundred_readers_is_woken_by_its_own_log_only(
     store: SqliteStore, path: Path
 ) -> None:
     for n in range(100):
-        await store.create(US, logged(str(n)))
+        await store.create(US, response_with_log(str(n)))
     waiting = {
         n: asyncio.create_task(store.wait_for_events(US, f"resp_{n}", after=1, limit_s=30))
         for n in range(100)
@@ -265,7 +265,7 @@ async def test_each_of_a_hundred_readers_is_woken_by_its_own_log_only(
 
 async def test_closing_wakes_waiting_readers(path: Path) -> None:
     async with opened(path) as store:
-        await store.create(US, logged("a"))
+        await store.create(US, response_with_log("a"))
         waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
         await store.held_leases(OWNER)
     async with asyncio.timeout(10):
@@ -284,7 +284,7 @@ def create_old_file(path: Path) -> None:
         db.execute(script.read_text("utf-8")).fetchall()
         db.pragma("user_version", number)
     for tenant, name, status in OLD_RESPONSES:
-        response = finished(name, status=status, output=())
+        response = finished_response(name, status=status, output=())
         db.execute(
             "INSERT INTO responses (tenant, id, status, created_at, body) VALUES (?, ?, ?, 0, ?)",
             (tenant, response.id, status, as_json(response)),
@@ -305,13 +305,13 @@ def create_old_file(path: Path) -> None:
 
 async def has_old_content(path: Path) -> bool:
     async with opened(path) as store:
-        assert await context_of(store, "a") == turns("a")
-        [run] = await take(store)
+        assert await context_of(store, "a") == turn_item_names("a")
+        [run] = await lease_runs(store)
         assert run.lease == lease("b", epoch=1)
         assert run.job is None
         assert not await is_locked(claim(store, "c", "new"))
         ours = await store.usage(US)
-        await keep(store, "new")
+        await create_and_finish(store, "new")
         more = await store.usage(US)
         assert (more.responses, more.bytes > ours.bytes) == (3, True)
         for name in ("new", "a", "b"):
@@ -417,23 +417,23 @@ async def test_a_check_writes(path: Path) -> None:
 
 
 async def test_a_finish_with_events_out_of_order_is_not_written(store: SqliteStore) -> None:
-    await store.create(US, waiting("a"))
-    [run] = await take(store)
+    await store.create(US, waiting_response("a"))
+    [run] = await lease_runs(store)
     with pytest.raises(StoreError, match="missing before number 9"):
-        await store.finish(run.lease, finished("a"), events=chunk(9))
+        await store.finish(run.lease, finished_response("a"), events=chunk(9))
     assert (await store.get(US, "resp_a")).status == "in_progress"
-    assert await store.finish(run.lease, finished("a"), events=chunk(2))
-    assert not await end(store, finished("a"))
+    assert await store.finish(run.lease, finished_response("a"), events=chunk(2))
+    assert not await finish(store, finished_response("a"))
 
 
 async def test_usage_matches_the_stored_rows(store: SqliteStore, path: Path) -> None:
     """The sums that triggers maintain are those of the rows, whatever was written and deleted."""
-    await converse(store, "c", "x", "y")
+    await create_conversation(store, "c", "x", "y")
     for name, before in (("a", None), ("b", "a"), ("c", "b")):
-        await keep(store, name, after=before)
-    await store.create(US, running("in", within="c"))
-    await end(store, finished("in", within="c"))
-    await store.create(US, logged("log"))
+        await create_and_finish(store, name, after=before)
+    await store.create(US, new_response("in", within="c"))
+    await finish(store, finished_response("in", within="c"))
+    await store.create(US, response_with_log("log"))
     await store.append(lease("log"), chunk(2))
     await store.delete(US, "resp_b")
     await store.remove_item(US, "conv_c", "msg_x")
@@ -489,16 +489,19 @@ async def test_a_finish_that_fails_at_any_statement_writes_nothing(
     delivery = WebhookDelivery(id="evt_a", tenant=US, endpoint="main", body=b"{}")
     run = NewRun(owner=OWNER, job=b"job", events=chunk(0))
     async with opened(path) as store:
-        await converse(store, "c", "x")
+        await create_conversation(store, "c", "x")
         await claim(store, "c", "a")
-        await store.create(US, running("a", within="c", run=run))
+        await store.create(US, new_response("a", within="c", run=run))
         before = await state_of(store)
         failures = 0
         while True:
             disk.at = failures + 1
             try:
                 assert await store.finish(
-                    lease("a"), finished("a", within="c"), events=chunk(1), deliveries=[delivery]
+                    lease("a"),
+                    finished_response("a", within="c"),
+                    events=chunk(1),
+                    deliveries=[delivery],
                 )
                 break
             except StoreError as error:

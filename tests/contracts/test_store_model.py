@@ -20,14 +20,14 @@ from antiphon.domain.errors import ConversationLocked, NotFound
 from antiphon.testing.samples import (
     US,
     chunk,
-    finished,
+    finished_response,
     ids,
     item,
     lease,
-    running,
-    turns,
+    new_response,
+    turn_item_names,
 )
-from antiphon.testing.store_calls import claim, items_of, log_of, unknown
+from antiphon.testing.store_calls import claim, is_unknown, items_of, log_of
 
 T = TypeVar("T")
 NAMES = st.sampled_from("abcdefgh")
@@ -98,7 +98,7 @@ class Machine(RuleBasedStateMachine):
             return
         parent = self.find(after)
         run = NewRun(owner=None if waits else "srv_a", events=chunk(0, 2) if logged else None)
-        self.do(self.store.create(US, running(name, after=after, run=run)))
+        self.do(self.store.create(US, new_response(name, after=after, run=run)))
         lineage = [] if parent is None else [*parent.lineage, parent.name]
         response = self.responses[name] = ModelResponse(name, lineage)
         response.last_event = 1 if logged else None
@@ -114,7 +114,7 @@ class Machine(RuleBasedStateMachine):
         self.alive.add("srv_a")
         if expected is not None:
             return
-        self.do(self.store.create(US, running(name, within=within)))
+        self.do(self.store.create(US, new_response(name, within=within)))
         self.conversations[within].held_by = name
         self.responses[name] = ModelResponse(name, [])
         self.responses[name].within = within
@@ -125,7 +125,7 @@ class Machine(RuleBasedStateMachine):
         response = self.responses.get(name) or ModelResponse(name, [])
         expected = self.holds(response, behind)
         last = chunk(response.last_event + 1) if response.last_event is not None else None
-        done = finished(name, status=status, within=response.within)
+        done = finished_response(name, status=status, within=response.within)
         written = self.store.finish(response.lease(behind), done, events=last)
         assert self.do(written) == expected
         if expected:
@@ -133,7 +133,7 @@ class Machine(RuleBasedStateMachine):
             response.last_event = (
                 response.last_event + 1 if response.last_event is not None else None
             )
-            self.release(name, turns(name) if status != "failed" else [])
+            self.release(name, turn_item_names(name) if status != "failed" else [])
 
     def holds(self, response: ModelResponse, behind: int) -> bool:
         """Return whether the newest lease is valid, and this is it."""
@@ -179,7 +179,7 @@ class Machine(RuleBasedStateMachine):
         response = self.find(name)
         taking = self.store.take_over(owner, US, f"resp_{name}")
         if response is None:
-            assert self.do(unknown(taking))
+            assert self.do(is_unknown(taking))
             return
         taken = self.do(taking)
         assert (taken is not None) == self.runs(response)
@@ -249,14 +249,16 @@ class Machine(RuleBasedStateMachine):
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
         response = self.find(name)
-        assert self.do(unknown(self.store.delete(US, f"resp_{name}"))) == (response is None)
+        assert self.do(is_unknown(self.store.delete(US, f"resp_{name}"))) == (response is None)
         if response is not None:
             response.is_deleted = True
             self.release(name, [])
 
     def turns_of(self, names: list[str]) -> list[str]:
         outputs = {name for name in names if self.responses[name].status != "in_progress"}
-        return [t for t in turns(*names) if t.endswith("_in") or t[: -len("_out")] in outputs]
+        return [
+            t for t in turn_item_names(*names) if t.endswith("_in") or t[: -len("_out")] in outputs
+        ]
 
     def conversation_items_of(self, response: ModelResponse) -> list[str]:
         """Return the items that the root of the chain got and its conversation still has."""
@@ -272,7 +274,7 @@ class Machine(RuleBasedStateMachine):
         for name in self.responses:
             response = self.find(name)
             if response is None:
-                assert await unknown(self.store.get(US, f"resp_{name}"))
+                assert await is_unknown(self.store.get(US, f"resp_{name}"))
                 continue
             assert (await self.store.get(US, f"resp_{name}")).status == response.status
             items = await self.store.context(US, f"resp_{name}")
@@ -283,17 +285,17 @@ class Machine(RuleBasedStateMachine):
             assert await items_of(self.store, name) == talk.items
         existing = [response for response in self.responses.values() if not response.is_deleted]
         needed = {name for response in existing for name in (*response.lineage, response.name)}
-        needed_turns = {turn for name in needed for turn in turns(name)}
+        needed_turns = {turn for name in needed for turn in turn_item_names(name)}
         talked_of = {name for talk in self.conversations.values() for name in talk.items}
         for name in self.responses:
             lost = f"{name}_in" not in needed_turns | talked_of
-            assert await unknown(self.store.item(US, f"msg_{name}_in")) == lost
+            assert await is_unknown(self.store.item(US, f"msg_{name}_in")) == lost
         await self.compare_runs(existing)
 
     async def compare_runs(self, existing: list[ModelResponse]) -> None:
         for response in existing:
             if response.last_event is None:
-                assert await unknown(self.store.events(US, f"resp_{response.name}"))
+                assert await is_unknown(self.store.events(US, f"resp_{response.name}"))
                 continue
             log = await log_of(self.store, response.name)
             assert sum(one.count for one in log) == response.last_event + 1

@@ -15,7 +15,7 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import ApiKey, NewRun, StorageUsage, Store, WebhookDelivery
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import AntiphonError
-from antiphon.testing.samples import FAR_FUTURE, chunk, finished, item, lease, running
+from antiphon.testing.samples import FAR_FUTURE, chunk, finished_response, item, lease, new_response
 
 SEEDS = int(os.environ.get("ANTIPHON_TEST_SEEDS", "3"))
 STEPS = 150
@@ -102,7 +102,7 @@ class RandomCalls:
         tenant = self.tenant()
         name = await self.unused_name(tenant, "resp", *NAMES)
         owner, within = self.pick(None, *OWNERS), self._claims.get((tenant, name))
-        stored = running(
+        stored = new_response(
             name,
             *[self.pick(item(self.name()), item(self.new_name("own")))] * self.pick(0, 1, 2),
             after=None if within else self.pick(None, *NAMES),
@@ -126,7 +126,7 @@ class RandomCalls:
             within = current.conversation.id.removeprefix("conv_") if current.conversation else None
         except AntiphonError:
             pass
-        done = finished(
+        done = finished_response(
             name,
             within=within,
             status=self.pick("completed", "failed", "cancelled", "incomplete"),
