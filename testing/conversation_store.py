@@ -42,12 +42,12 @@ from antiphon.testing.store_fixtures import StoreFixtures
 
 @pytest.mark.asyncio
 class ConversationStoreContract(StoreFixtures):
-    """What StoreContract says of conversations."""
+    """The part of StoreContract about conversations."""
 
     async def test_a_conversation_is_read_as_it_was_written(self, store: Store) -> None:
         await create_conversation(store, "a", "x", "y")
-        found = await store.conversation(US, "conv_a")
-        assert found == Conversation(id="conv_a", created_at=7, metadata={"k": "é"})
+        conversation = await store.conversation(US, "conv_a")
+        assert conversation == Conversation(id="conv_a", created_at=7, metadata={"k": "é"})
         assert await store.conversation_items(US, "conv_a") == [item("x"), item("y")]
         assert (await store.item(US, "msg_y")) == item("y")
 
@@ -58,7 +58,7 @@ class ConversationStoreContract(StoreFixtures):
         assert await store.conversation(US, "conv_a") == updated
         assert await items_of(store, "a") == ["x"]
 
-    async def test_a_conversation_id_is_given_once(self, store: Store) -> None:
+    async def test_a_conversation_id_cannot_be_used_twice(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         with pytest.raises(StoreError):
             await create_conversation(store, "a", "y")
@@ -86,24 +86,24 @@ class ConversationStoreContract(StoreFixtures):
     async def test_a_deleted_conversation_is_unknown(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await store.delete_conversation(US, "conv_a")
-        assert await self.no_conversation(store, US, "a")
+        assert await self.is_unknown_everywhere(store, US, "a")
         assert await is_unknown(store.item(US, "msg_x"))
 
-    async def no_conversation(self, store: Store, tenant: str, name: str) -> bool:
-        known, conversation_id = store, f"conv_{name}"
+    async def is_unknown_everywhere(self, store: Store, tenant: str, name: str) -> bool:
+        conversation_id = f"conv_{name}"
         return all(
             [
-                await is_unknown(known.conversation(tenant, conversation_id)),
-                await is_unknown(known.update_conversation(tenant, conversation_id, {})),
-                await is_unknown(known.conversation_items(tenant, conversation_id)),
-                await is_unknown(known.add_items(tenant, conversation_id, [item("new")])),
-                await is_unknown(known.remove_item(tenant, conversation_id, "msg_x")),
+                await is_unknown(store.conversation(tenant, conversation_id)),
+                await is_unknown(store.update_conversation(tenant, conversation_id, {})),
+                await is_unknown(store.conversation_items(tenant, conversation_id)),
+                await is_unknown(store.add_items(tenant, conversation_id, [item("new")])),
+                await is_unknown(store.remove_item(tenant, conversation_id, "msg_x")),
                 await is_unknown(claim(store, name, "new", tenant=tenant)),
-                await is_unknown(known.delete_conversation(tenant, conversation_id)),
+                await is_unknown(store.delete_conversation(tenant, conversation_id)),
             ]
         )
 
-    async def test_a_response_leaves_its_items_in_its_conversation(self, store: Store) -> None:
+    async def test_a_response_adds_its_items_to_its_conversation(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await claim_and_create(store, "a", "one")
         assert await items_of(store, "a") == ["x"]
@@ -112,7 +112,7 @@ class ConversationStoreContract(StoreFixtures):
         assert await items_of(store, "a") == ["x", *turn_item_names("one", "two")]
         await claim(store, "a", "three")
 
-    async def test_what_a_response_was_given_is_what_its_conversation_had_then(
+    async def test_a_response_keeps_the_input_that_its_conversation_had_then(
         self, store: Store
     ) -> None:
         await create_conversation(store, "a", "x")
@@ -125,7 +125,9 @@ class ConversationStoreContract(StoreFixtures):
         await create_and_finish(store, "next", after="two")
         assert await context_of(store, "next") == ["x", *turn_item_names("one", "two", "next")]
 
-    async def test_what_comes_after_a_removed_item_was_not_given_before(self, store: Store) -> None:
+    async def test_items_that_come_after_a_removed_one_join_no_earlier_input(
+        self, store: Store
+    ) -> None:
         await create_conversation(store, "a", "x", "y")
         await run_in_conversation(store, "a", "one")
         for name in ("y", "one_in", "one_out"):
@@ -135,14 +137,16 @@ class ConversationStoreContract(StoreFixtures):
         assert await input_of(store, "one") == ["x", "one_in"]
 
     @pytest.mark.parametrize("last", sorted(TERMINAL))
-    async def test_only_a_failed_response_leaves_nothing(self, store: Store, last: str) -> None:
+    async def test_only_a_failed_response_adds_nothing_to_its_conversation(
+        self, store: Store, last: str
+    ) -> None:
         await create_conversation(store, "a")
         await claim_and_create(store, "a", "one")
         assert await finish(store, finished_response("one", within="a", status=last))
         assert await items_of(store, "a") == ([] if last == "failed" else turn_item_names("one"))
         await claim(store, "a", "two")
 
-    async def test_a_response_that_is_not_kept_leaves_its_items_too(self, store: Store) -> None:
+    async def test_a_response_that_is_not_stored_adds_its_items_too(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await claim(store, "a", "one")
         await store.release(US, "conv_a", "resp_one", [item("in"), item("out")])
@@ -163,7 +167,7 @@ class ConversationStoreContract(StoreFixtures):
         assert await items_of(store, "a") == ["x"]
         await claim(store, "a", "two")
 
-    async def test_of_many_that_claim_a_conversation_one_succeeds(
+    async def test_one_of_many_claims_of_a_conversation_succeeds(
         self, store: Store, another: Store
     ) -> None:
         await create_conversation(store, "a")
@@ -182,11 +186,11 @@ class ConversationStoreContract(StoreFixtures):
         await store.delete_conversation(US, "conv_a")
         assert await finish(store, finished_response("one", within="a"))
         await store.release(US, "conv_a", "resp_one", [item("z")])
-        assert await self.no_conversation(store, US, "a")
+        assert await self.is_unknown_everywhere(store, US, "a")
         assert await context_of(store, "one") == turn_item_names("one")
         assert await is_unknown(store.item(US, "msg_z"))
 
-    async def test_deleting_a_response_that_runs_frees_its_conversation(self, store: Store) -> None:
+    async def test_deleting_a_running_response_frees_its_conversation(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await claim_and_create(store, "a", "one")
         await store.delete(US, "resp_one")
@@ -194,7 +198,7 @@ class ConversationStoreContract(StoreFixtures):
         assert not await finish(store, finished_response("one", within="a"))
         assert await items_of(store, "a") == ["x"]
 
-    async def test_items_outlive_their_response_in_their_conversation(self, store: Store) -> None:
+    async def test_a_conversation_keeps_the_items_of_a_deleted_response(self, store: Store) -> None:
         await create_conversation(store, "a")
         await run_in_conversation(store, "a", "one")
         await run_in_conversation(store, "a", "two")
@@ -207,7 +211,7 @@ class ConversationStoreContract(StoreFixtures):
         await store.delete_conversation(US, "conv_a")
         assert await is_unknown(store.item(US, "msg_one_out"))
 
-    async def test_items_outlive_their_conversation_in_their_response(self, store: Store) -> None:
+    async def test_a_response_keeps_the_items_of_a_deleted_conversation(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await run_in_conversation(store, "a", "one")
         await store.remove_item(US, "conv_a", "msg_one_in")
@@ -221,7 +225,7 @@ class ConversationStoreContract(StoreFixtures):
     async def test_the_conversations_of_another_tenant_are_unknown(self, store: Store) -> None:
         await create_conversation(store, "a", "x")
         await claim(store, "a", "one")
-        assert await self.no_conversation(store, THEM, "a")
+        assert await self.is_unknown_everywhere(store, THEM, "a")
         await store.release(THEM, "conv_a", "resp_one")
         assert await is_locked(claim(store, "a", "two"))
         await create_conversation(store, "a", "y", tenant=THEM)
@@ -231,7 +235,7 @@ class ConversationStoreContract(StoreFixtures):
         await store.delete_conversation(THEM, "conv_a")
         assert await items_of(store, "a") == ["x"]
 
-    async def test_a_claim_of_the_dead_for_what_is_not_stored_counts_no_more(
+    async def test_a_claim_for_an_unstored_response_ends_with_its_owner(
         self, store: Store, another: Store
     ) -> None:
         await create_conversation(store, "a")
@@ -244,7 +248,7 @@ class ConversationStoreContract(StoreFixtures):
         assert await is_locked(claim(store, "a", "three", owner="srv_c"))
         assert await items_of(store, "a") == ["x"]
 
-    async def test_an_owner_that_beats_no_more_loses_its_claims(self, store: Store) -> None:
+    async def test_an_owner_without_a_heartbeat_loses_its_claims(self, store: Store) -> None:
         await create_conversation(store, "a")
         await beat(store, OWNER, ttl_s=0.1)
         await store.claim(US, "conv_a", "resp_one", owner=OWNER)
@@ -254,7 +258,7 @@ class ConversationStoreContract(StoreFixtures):
 
         await wait_until(is_free)
 
-    async def test_a_claim_of_the_dead_counts_while_its_response_is_unfinished(
+    async def test_a_claim_for_an_unfinished_response_outlives_its_owner(
         self, store: Store, another: Store
     ) -> None:
         await create_conversation(store, "a", "x")

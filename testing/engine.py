@@ -69,7 +69,7 @@ class EngineContract:
         assert engine.models
         assert engine.context_length > 0
 
-    async def test_a_prompt_without_images_is_prepared_as_it_is(
+    async def test_a_prompt_without_images_is_prepared_unchanged(
         self, engine: Engine, ask: RequestFactory
     ) -> None:
         prompt = ask().prompt
@@ -89,7 +89,7 @@ class EngineContract:
         assert len(tokens_of(steps)) == limit
 
     @pytest.mark.parametrize("step_tokens", [1, 3, 1 << 30])
-    async def test_the_text_is_the_same_in_however_many_steps_it_comes(
+    async def test_the_text_is_the_same_however_many_tokens_a_step_has(
         self, engine: Engine, ask: RequestFactory, step_tokens: int
     ) -> None:
         one_by_one = await steps_of(engine, ask(max_tokens=24))
@@ -97,7 +97,7 @@ class EngineContract:
         assert text_of(steps) == text_of(one_by_one)
         assert tokens_of(steps) == tokens_of(one_by_one)
 
-    async def test_a_step_has_at_most_as_many_tokens_as_asked_for(
+    async def test_a_step_has_at_most_the_requested_number_of_tokens(
         self, engine: Engine, ask: RequestFactory
     ) -> None:
         steps = await steps_of(engine, ask(max_tokens=24, step_tokens=5))
@@ -116,7 +116,7 @@ class EngineContract:
         assert text_of(steps) == text[: start + len(stop) if include else start]
         assert steps[-1].finish == "stop"
 
-    async def test_logprobs_come_one_a_token_with_the_likeliest_first(
+    async def test_each_token_has_logprobs_with_the_likeliest_first(
         self, engine: Engine, ask: RequestFactory
     ) -> None:
         for step in await steps_of(engine, ask(max_tokens=12, logprobs=3, step_tokens=5)):
@@ -128,9 +128,7 @@ class EngineContract:
                 assert chances == sorted(chances, reverse=True)
                 assert token.logprob <= 0
 
-    async def test_logprobs_that_nobody_asked_for_are_not_there(
-        self, engine: Engine, ask: RequestFactory
-    ) -> None:
+    async def test_logprobs_come_only_on_request(self, engine: Engine, ask: RequestFactory) -> None:
         assert {step.logprobs for step in await steps_of(engine, ask(max_tokens=4))} == {None}
 
     async def test_a_prompt_that_leaves_no_room_is_refused_before_the_run(
@@ -163,7 +161,7 @@ class EngineContract:
         await engine.check()
         assert await steps_of(engine, ask(max_tokens=2))
 
-    async def test_runs_at_once_do_not_mix(self, engine: Engine, ask: RequestFactory) -> None:
+    async def test_concurrent_runs_do_not_mix(self, engine: Engine, ask: RequestFactory) -> None:
         alone = await steps_of(engine, ask(max_tokens=16))
         together = await asyncio.gather(
             *(steps_of(engine, ask(max_tokens=limit)) for limit in (16, 5, 16, 9))

@@ -1,4 +1,4 @@
-"""What every store must do with Idempotency-Keys."""
+"""What every store must do with idempotency keys."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ async def reserve(
 
 
 async def holder(store: Store, key: str = "key", tenant: str = US) -> str:
-    """Return what has the key after `asks` asked for it."""
-    repeat = await reserve(store, "asks", key=key, tenant=tenant)
-    return repeat.response_id.removeprefix("resp_")
+    """Reserve the key for `asks`, and return the response that has it."""
+    record = await reserve(store, "asks", key=key, tenant=tenant)
+    return record.response_id.removeprefix("resp_")
 
 
 @pytest.mark.asyncio
 class IdempotencyStoreContract(StoreFixtures):
-    """What StoreContract says of Idempotency-Keys."""
+    """The part of StoreContract about idempotency keys."""
 
-    async def test_a_free_key_is_given_to_who_asks(self, store: Store) -> None:
+    async def test_a_free_key_can_be_reserved(self, store: Store) -> None:
         await beat(store, OWNER)
         mine = await reserve(store, "a")
         assert mine == IdempotencyRecord(
@@ -68,7 +68,7 @@ class IdempotencyStoreContract(StoreFixtures):
         )
         assert await reserve(store, "a") == mine
 
-    async def test_a_key_that_is_taken_tells_by_what(self, store: Store, another: Store) -> None:
+    async def test_a_reserved_key_names_its_response(self, store: Store, another: Store) -> None:
         await beat(store, OWNER)
         mine = await reserve(store, "a")
         assert await reserve(another, "b", fingerprint=b"other") == mine
@@ -80,14 +80,14 @@ class IdempotencyStoreContract(StoreFixtures):
             response_id="resp_a", fingerprint=FINGERPRINT, exists=True
         )
 
-    async def test_of_many_that_ask_one_has_the_key(self, store: Store, another: Store) -> None:
+    async def test_one_of_many_callers_gets_the_key(self, store: Store, another: Store) -> None:
         await beat(store, OWNER)
-        repeats = await asyncio.gather(
+        records = await asyncio.gather(
             *[reserve((store, another)[n % 2], str(n), fingerprint=b"%d" % n) for n in range(50)]
         )
-        assert len(set(repeats)) == 1
-        number = int(repeats[0].response_id.removeprefix("resp_"))
-        assert repeats[0].fingerprint == b"%d" % number
+        assert len(set(records)) == 1
+        number = int(records[0].response_id.removeprefix("resp_"))
+        assert records[0].fingerprint == b"%d" % number
 
     async def test_keys_are_independent(self, store: Store) -> None:
         await beat(store, OWNER)
@@ -111,9 +111,7 @@ class IdempotencyStoreContract(StoreFixtures):
         await store.delete(US, "resp_a")
         assert await holder(store) == "asks"
 
-    async def test_a_key_is_free_again_when_nothing_came_of_it(
-        self, store: Store, another: Store
-    ) -> None:
+    async def test_a_key_can_be_unreserved(self, store: Store, another: Store) -> None:
         await beat(store, OWNER)
         await reserve(store, "a")
         await another.unreserve(US, "key", "resp_b")
@@ -134,7 +132,7 @@ class IdempotencyStoreContract(StoreFixtures):
         await store.delete(US, "resp_a")
         assert await holder(store) == "asks"
 
-    async def test_a_key_of_the_dead_is_free_if_its_response_was_never_created(
+    async def test_a_dead_owners_key_is_free_if_its_response_was_never_created(
         self, store: Store, another: Store
     ) -> None:
         await beat(store, OWNER, ttl_s=0.1)
@@ -166,8 +164,10 @@ class IdempotencyStoreContract(StoreFixtures):
         await another.create(US, new_response("b", run=NewRun(owner="srv_b", key="key")))
         assert await holder(store) == "b"
 
-    async def test_a_response_that_has_lost_its_key_goes_without_it(self, store: Store) -> None:
-        await reserve(store, "a")  # nobody beats: its owner is dead
+    async def test_deleting_a_response_that_lost_its_key_leaves_the_key_alone(
+        self, store: Store
+    ) -> None:
+        await reserve(store, "a")  # its owner has no heartbeat, so it is dead
         await store.create(US, new_response("b"))
         await reserve(store, "b")
         await store.delete(US, "resp_b")
@@ -177,7 +177,7 @@ class IdempotencyStoreContract(StoreFixtures):
         assert await holder(store) == "asks"
 
     @pytest.mark.parametrize("theirs", [None, "other", "them"])
-    async def test_a_key_that_was_never_the_responses_own_creates_nothing(
+    async def test_a_response_cannot_be_created_with_a_key_that_it_never_had(
         self, store: Store, theirs: str | None
     ) -> None:
         await beat(store, OWNER)
@@ -189,7 +189,7 @@ class IdempotencyStoreContract(StoreFixtures):
             await store.create(US, new_response("a", run=NewRun(owner=OWNER, key="key")))
         assert await is_unknown(store.get(US, "resp_a"))
 
-    async def test_a_key_has_one_response_though_its_owner_seems_dead_meanwhile(
+    async def test_a_key_has_one_response_even_if_its_owner_seems_dead(
         self, store: Store, another: Store
     ) -> None:
         async def first(name: str) -> bool:
@@ -202,8 +202,8 @@ class IdempotencyStoreContract(StoreFixtures):
             return True
 
         async def second(name: str) -> bool:
-            repeat = await reserve(another, f"{name}_again", key=name, owner="srv_b")
-            return repeat.response_id == f"resp_{name}_again"
+            record = await reserve(another, f"{name}_again", key=name, owner="srv_b")
+            return record.response_id == f"resp_{name}_again"
 
         await beat(another, "srv_b")
         for n in range(20):
@@ -222,7 +222,7 @@ class IdempotencyStoreContract(StoreFixtures):
         assert await holder(store, "other") == "b"
         assert (await store.get(US, "resp_a")).status == "completed"
 
-    async def test_a_swept_response_has_no_key_any_more(self, store: Store) -> None:
+    async def test_a_swept_response_frees_its_key(self, store: Store) -> None:
         await beat(store, OWNER)
         await reserve(store, "a")
         await store.create(US, new_response("a", expires_at=1.0))

@@ -120,14 +120,16 @@ class ModelContract:
         assert end_of(deltas).reason == "stop"
         assert text_of(deltas)
 
-    async def test_the_input_is_counted_as_it_is_used(self, model: Model, ask: TurnFactory) -> None:
+    async def test_the_count_of_the_input_is_the_usage_of_its_turn(
+        self, model: Model, ask: TurnFactory
+    ) -> None:
         turn = ask()
         end = end_of(await read_turn(model, turn))
         assert end.usage.input == await model.count(turn)
         assert 0 <= end.usage.cached < end.usage.input
         assert end.usage.output >= 32
 
-    async def test_what_tools_returned_is_the_input_beyond_the_tokens_known_before(
+    async def test_input_beyond_the_known_tokens_counts_as_tool_output(
         self, model: Model, ask: TurnFactory
     ) -> None:
         size = await model.count(ask())
@@ -197,7 +199,7 @@ class ModelContract:
         check_place(text_of(deltas, d.ArgumentsDelta))
         assert end_of(deltas).reason == "stop"
 
-    async def test_no_tool_is_called_where_none_may_be(self, model: Model) -> None:
+    async def test_no_tool_is_called_if_the_choice_is_none(self, model: Model) -> None:
         turn = Turn(
             model=model.names[0],
             items=[user("What is the weather in Rome?")],
@@ -224,7 +226,7 @@ class ModelContract:
             await model.start_turn(turn, request_id=f"contract_{next(NUMBERS)}")
         assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
 
-    async def test_an_input_that_leaves_no_room_is_counted_all_the_same(
+    async def test_an_input_that_leaves_no_room_can_still_be_counted(
         self, model: Model, ask: TurnFactory
     ) -> None:
         assert await model.count(without_room(ask(), model)) > model.context_length

@@ -52,7 +52,7 @@ from antiphon.testing.store_fixtures import StoreFixtures
 
 @pytest.mark.asyncio
 class ResponseStoreContract(StoreFixtures):
-    """What StoreContract says of responses and items."""
+    """The part of StoreContract about responses and items."""
 
     # --- one response -----------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class ResponseStoreContract(StoreFixtures):
         assert await finish(store, done)
         assert as_json(await store.get(US, "resp_a")) == as_json(done)
 
-    async def test_what_was_put_out_can_be_put_in_again(self, store: Store) -> None:
+    async def test_output_items_can_be_read_as_input(self, store: Store) -> None:
         await store.create(US, new_response("a"))
         await finish(store, finished_response("a", output=EVERY_KIND_OF_OUTPUT))
         found = (await store.context(US, "resp_a"))[1:]
@@ -83,7 +83,7 @@ class ResponseStoreContract(StoreFixtures):
         assert await store.context(US, "resp_a") == []
         assert (await store.get(US, "resp_a")).output == ()
 
-    async def test_finishing_replaces_what_was_put_out_so_far(self, store: Store) -> None:
+    async def test_finishing_replaces_the_output_so_far(self, store: Store) -> None:
         early = i.Message(id="msg_early", role="assistant", content="h", status="in_progress")
         new = new_response("a", output=(early, *EVERY_KIND_OF_OUTPUT))
         await store.create(US, new)
@@ -104,18 +104,18 @@ class ResponseStoreContract(StoreFixtures):
         assert await store.get(US, "resp_a") == first
         assert await context_of(store, "a") == turn_item_names("a")
 
-    async def test_what_was_never_created_cannot_be_finished(self, store: Store) -> None:
+    async def test_a_response_that_was_never_created_cannot_be_finished(self, store: Store) -> None:
         assert not await finish(store, finished_response("a"))
         assert await is_gone(store, "a")
 
-    async def test_an_id_is_given_once(self, store: Store) -> None:
+    async def test_an_id_cannot_be_used_twice(self, store: Store) -> None:
         await store.create(US, new_response("a"))
         with pytest.raises(StoreError):
             await store.create(US, new_response("a", item("other")))
         assert await input_of(store, "a") == ["a_in"]
         assert await is_unknown(store.item(US, "msg_other"))
 
-    async def test_what_was_never_written_is_unknown(self, store: Store) -> None:
+    async def test_an_id_that_was_never_written_is_unknown(self, store: Store) -> None:
         assert await is_gone(store, "a")
         assert await is_unknown(store.item(US, "msg_a"))
 
@@ -144,7 +144,7 @@ class ResponseStoreContract(StoreFixtures):
         assert bytes(found.raw) == msgspec.json.encode(finished_response("a").output[0])
         assert (await store.item(US, "msg_a_in")) == item("a_in")
 
-    async def test_of_several_items_of_one_id_the_newest_is_found(self, store: Store) -> None:
+    async def test_the_newest_of_several_items_with_one_id_is_found(self, store: Store) -> None:
         for name in ("z", "a", "m"):
             again = item("again", raw=b'{"content":"%b"}' % name.encode())
             await store.create(US, new_response(name, again))
@@ -226,7 +226,7 @@ class ResponseStoreContract(StoreFixtures):
         assert await is_unknown(store.item(US, "msg_a_out"))
 
     @pytest.mark.parametrize("name", ["root", "middle", "leaf"])
-    async def test_who_continues_a_deleted_response_keeps_its_items(
+    async def test_a_continuation_keeps_the_items_of_a_deleted_response(
         self, store: Store, name: str
     ) -> None:
         chain = ["root", "middle", "leaf"]
@@ -260,14 +260,14 @@ class ResponseStoreContract(StoreFixtures):
         await create_and_finish(store, "c", after="a")
         assert await context_of(store, "c") == turn_item_names("a", "c")
 
-    async def test_others_under_the_same_names_are_not_deleted(self, store: Store) -> None:
+    async def test_deleting_leaves_the_same_ids_of_another_tenant(self, store: Store) -> None:
         for tenant in (US, THEM):
             await create_and_finish(store, "a", tenant=tenant)
         await store.delete(THEM, "resp_a")
         assert await context_of(store, "a") == turn_item_names("a")
         assert (await store.item(US, "msg_a_in")).id == "msg_a_in"
 
-    # --- what is past its time --------------------------------------------------------------------
+    # --- sweeping ---------------------------------------------------------------------------------
 
     async def test_a_response_is_swept_once_it_has_expired(self, store: Store) -> None:
         ends = {"past": 1.0, "future": FAR_FUTURE, "never": None}
@@ -281,7 +281,7 @@ class ResponseStoreContract(StoreFixtures):
         assert await context_of(store, "never") == turn_item_names("never")
         assert await sweep(store) == 0
 
-    async def test_what_continues_a_swept_response_keeps_its_items(self, store: Store) -> None:
+    async def test_a_continuation_keeps_the_items_of_a_swept_response(self, store: Store) -> None:
         await store.create(US, new_response("a", expires_at=1.0))
         assert await finish(store, finished_response("a"))
         await create_and_finish(store, "b", after="a")
@@ -289,7 +289,7 @@ class ResponseStoreContract(StoreFixtures):
         assert await is_gone(store, "a")
         assert await context_of(store, "b") == turn_item_names("a", "b")
 
-    async def test_what_runs_or_was_made_in_a_conversation_is_never_swept(
+    async def test_running_responses_and_those_in_conversations_are_never_swept(
         self, store: Store
     ) -> None:
         await create_conversation(store, "a")
@@ -305,7 +305,7 @@ class ResponseStoreContract(StoreFixtures):
         await sweep(store)
         assert await is_gone(store, "runs")
 
-    async def test_no_more_is_swept_at_once_than_asked_for(self, store: Store) -> None:
+    async def test_a_sweep_takes_no_more_than_its_limit(self, store: Store) -> None:
         for number in range(7):
             await store.create(US, new_response(str(number), expires_at=1.0))
             assert await finish(store, finished_response(str(number)))
@@ -316,7 +316,7 @@ class ResponseStoreContract(StoreFixtures):
             assert gone.count(True) == sum(swept)
         assert swept == [3, 3, 1]
 
-    # --- what a tenant has ------------------------------------------------------------------------
+    # --- usage ------------------------------------------------------------------------------------
 
     async def test_nothing_is_used_at_first(self, store: Store) -> None:
         assert await store.usage(US) == StorageUsage()
@@ -326,23 +326,21 @@ class ResponseStoreContract(StoreFixtures):
         await store.create(US, new_response("runs"))
         await store.create(US, new_response("waits", run=NewRun()))
         await create_and_finish(store, "foreign", tenant=THEM)
-        use = await store.usage(US)
-        assert (use.responses, use.waiting) == (3, 1)
+        usage = await store.usage(US)
+        assert (usage.responses, usage.waiting) == (3, 1)
         await store.delete(US, "resp_waits")
         await store.delete(US, "resp_done")
-        use = await store.usage(US)
-        assert (use.responses, use.waiting) == (1, 0)
+        usage = await store.usage(US)
+        assert (usage.responses, usage.waiting) == (1, 0)
 
-    async def test_a_run_waits_until_it_is_taken_and_when_it_is_given_back(
-        self, store: Store
-    ) -> None:
+    async def test_a_run_counts_as_waiting_until_it_is_leased(self, store: Store) -> None:
         await store.create(US, new_response("a", run=NewRun()))
         [taken] = await store.lease_runs(OWNER, limit=1)
         assert (await store.usage(US)).waiting == 0
         assert await store.give_back(taken.lease)
         assert (await store.usage(US)).waiting == 1
 
-    async def test_the_bytes_of_items_bodies_and_logs_are_counted(self, store: Store) -> None:
+    async def test_the_bytes_of_items_responses_and_logs_are_counted(self, store: Store) -> None:
         async def used() -> int:
             return (await store.usage(US)).bytes
 
@@ -373,7 +371,7 @@ class ResponseStoreContract(StoreFixtures):
 
     # --- tenants ----------------------------------------------------------------------------------
 
-    async def test_what_another_tenant_has_is_unknown(self, store: Store) -> None:
+    async def test_responses_of_another_tenant_are_unknown(self, store: Store) -> None:
         await create_and_finish(store, "done")
         await store.create(US, new_response("running"))
         assert await is_unknown(store.get(THEM, "resp_done"))
@@ -412,7 +410,7 @@ class ResponseStoreContract(StoreFixtures):
 
     # --- at the same time -------------------------------------------------------------------------
 
-    async def test_many_write_and_read_their_own_at_the_same_time(self, store: Store) -> None:
+    async def test_many_clients_write_and_read_at_the_same_time(self, store: Store) -> None:
         await create_and_finish(store, "root")
 
         async def client(name: str) -> None:
@@ -425,14 +423,14 @@ class ResponseStoreContract(StoreFixtures):
         await asyncio.gather(*[client(str(n)) for n in range(50)])
         assert await store.held_leases(OWNER) == []
 
-    async def test_of_many_that_finish_a_response_one_succeeds(self, store: Store) -> None:
+    async def test_one_of_many_calls_finishes_a_response(self, store: Store) -> None:
         await store.create(US, new_response("a"))
         done = [finished_response("a", model=f"m{n}") for n in range(20)]
         won = await asyncio.gather(*[finish(store, one) for one in done])
         assert won.count(True) == 1
         assert await store.get(US, "resp_a") == done[won.index(True)]
 
-    async def test_a_write_that_fails_takes_no_other_with_it(self, store: Store) -> None:
+    async def test_a_failing_write_does_not_affect_the_others(self, store: Store) -> None:
         await store.create(US, new_response("taken"))
         names = [str(n) for n in range(10)]
         writes = [store.create(US, new_response(name)) for name in names]
@@ -443,7 +441,7 @@ class ResponseStoreContract(StoreFixtures):
             assert await input_of(store, name) == [f"{name}_in"]
         assert await is_unknown(store.item(US, "msg_lost"))
 
-    async def test_a_caller_that_leaves_disturbs_nobody(self, store: Store) -> None:
+    async def test_a_cancelled_call_does_not_affect_the_others(self, store: Store) -> None:
         leaving = asyncio.create_task(store.create(US, new_response("leaving")))
         staying = asyncio.create_task(store.create(US, new_response("staying")))
         await asyncio.sleep(0)

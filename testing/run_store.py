@@ -1,4 +1,4 @@
-"""What every store must do with runs: which server has them."""
+"""What every store must do with runs: which server owns them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ VOIDED_BY: dict[str, Callable[[Store], Awaitable[None]]] = {
 
 @pytest.mark.asyncio
 class RunStoreContract(StoreFixtures):
-    """What StoreContract says of leases."""
+    """The part of StoreContract about leases."""
 
     # --- leases -----------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class RunStoreContract(StoreFixtures):
         [lease("a", 0), lease("a", 2), lease("a", tenant=THEM), lease("unknown")],
         ids=["too low", "too high", "foreign", "unknown"],
     )
-    async def test_a_lease_that_nobody_was_given_writes_nothing(
+    async def test_a_lease_that_was_never_granted_writes_nothing(
         self, store: Store, void: Lease
     ) -> None:
         await store.create(US, response_with_log("a"))
@@ -107,13 +107,13 @@ class RunStoreContract(StoreFixtures):
         assert (await store.get(US, "resp_a")).status == "in_progress"
         assert await store.held_leases(OWNER) == [lease("a")]
 
-    async def test_nobody_has_the_lease_of_a_run_that_waits(self, store: Store) -> None:
+    async def test_a_waiting_run_has_no_lease(self, store: Store) -> None:
         await store.create(US, waiting_response("a"))
         for epoch in (0, 1):
             assert not await try_to_write(store, lease("a", epoch))
         assert run_names(await lease_runs(store)) == ["a"]
 
-    async def test_who_takes_a_run_writes_on(self, store: Store, another: Store) -> None:
+    async def test_the_new_owner_continues_the_log(self, store: Store, another: Store) -> None:
         await store.create(US, response_with_log("a"))
         assert await store.append(lease("a"), chunk(2))
         taken = await take_over(another, "a")
@@ -124,7 +124,7 @@ class RunStoreContract(StoreFixtures):
         assert await log_of(store, "a") == [chunk(0, 2), chunk(2), chunk(3), chunk(4)]
         assert await store.get(US, "resp_a") == finished_response("a")
 
-    async def test_an_end_comes_whole(self, store: Store, another: Store) -> None:
+    async def test_an_end_is_written_as_a_whole(self, store: Store, another: Store) -> None:
         await store.create(US, response_with_log("a"))
         deliveries = [
             WebhookDelivery(id=f"evt_{n}", tenant=US, endpoint="main", body=EVERY_BYTE)
@@ -138,7 +138,7 @@ class RunStoreContract(StoreFixtures):
         found = await another.claim_due(limit=10, claim_s=60)
         assert sorted(one.id for one in found) == ["evt_0", "evt_1", "evt_2"]
 
-    async def test_of_many_ends_one_is_written_with_its_events_and_notices(
+    async def test_one_of_many_ends_is_written_with_its_events_and_deliveries(
         self, store: Store, another: Store
     ) -> None:
         await store.create(US, response_with_log("a"))
@@ -155,9 +155,9 @@ class RunStoreContract(StoreFixtures):
         assert (await log_of(store, "a"))[-1].body == b"%d" % number
         assert [one.id for one in await store.claim_due(limit=30, claim_s=60)] == [f"evt_{number}"]
 
-    # --- taking -----------------------------------------------------------------------------------
+    # --- leasing ----------------------------------------------------------------------------------
 
-    async def test_waiting_runs_are_taken_whole_and_oldest_first(
+    async def test_waiting_runs_are_leased_complete_and_oldest_first(
         self, store: Store, another: Store
     ) -> None:
         assert await lease_runs(store) == []
@@ -177,7 +177,9 @@ class RunStoreContract(StoreFixtures):
         assert [one.job for one in taken] == [EVERY_BYTE, b"job", b"job"]
         assert await lease_runs(store, "srv_c") == []
 
-    async def test_what_the_living_run_is_not_taken(self, store: Store, another: Store) -> None:
+    async def test_runs_of_a_living_owner_are_not_leased(
+        self, store: Store, another: Store
+    ) -> None:
         await beat(store, OWNER)
         await store.create(US, response_with_log("a"))
         assert await lease_runs(another) == []
@@ -195,7 +197,7 @@ class RunStoreContract(StoreFixtures):
         assert run_names(taken) == ["b"]
         assert await store.append(lease("a"), chunk(2))
 
-    async def test_what_the_dead_left_is_taken(self, store: Store, another: Store) -> None:
+    async def test_runs_of_a_dead_owner_are_leased(self, store: Store, another: Store) -> None:
         await store.create(US, response_with_log("never_alive", owner="srv_never"))
         await beat(store, OWNER)
         await store.create(US, new_response("left"))
@@ -206,7 +208,7 @@ class RunStoreContract(StoreFixtures):
         assert {one.lease.epoch for one in taken} == {2}
         assert await another.held_leases(NEXT_OWNER) == [one.lease for one in taken]
 
-    async def test_who_is_dead_itself_does_not_take_again_what_it_has(
+    async def test_a_dead_owner_does_not_lease_its_own_runs_again(
         self, store: Store, another: Store
     ) -> None:
         await store.create(US, waiting_response("a"))
@@ -216,7 +218,7 @@ class RunStoreContract(StoreFixtures):
         assert len(await store.held_leases(OWNER)) == 2
         assert run_names(await lease_runs(another)) == ["a", "b"]
 
-    async def test_who_has_no_room_takes_what_the_dead_have_left_alone(
+    async def test_without_waiting_only_runs_of_dead_owners_are_leased(
         self, store: Store, another: Store
     ) -> None:
         for name in "abc":
@@ -230,7 +232,7 @@ class RunStoreContract(StoreFixtures):
         assert await another.lease_runs("srv_full", limit=9, waiting=False) == []
         assert run_names(await another.lease_runs("srv_full", limit=9)) == ["c"]
 
-    async def test_no_more_is_taken_than_asked_for(self, store: Store) -> None:
+    async def test_no_more_runs_are_leased_than_the_limit(self, store: Store) -> None:
         for number in range(5):
             await store.create(US, waiting_response(str(number)))
         assert await lease_runs(store, limit=0) == []
@@ -238,9 +240,9 @@ class RunStoreContract(StoreFixtures):
         assert run_names(await lease_runs(store, limit=2)) == ["2", "3"]
         assert run_names(await lease_runs(store, limit=2)) == ["4"]
 
-    async def test_of_many_that_take_one_gets_a_run(self, store: Store, another: Store) -> None:
-        wanted = [str(number) for number in range(30)]
-        for name in wanted:
+    async def test_one_of_many_owners_leases_a_run(self, store: Store, another: Store) -> None:
+        names = [str(number) for number in range(30)]
+        for name in names:
             await store.create(US, waiting_response(name))
         takers = [f"srv_{number}" for number in range(20)]
         await beat(store, *takers)
@@ -250,12 +252,12 @@ class RunStoreContract(StoreFixtures):
         found = [name for one in taken for name in run_names(one)]
         assert len(found) == len(set(found))
         rest = run_names(await lease_runs(store))
-        assert sorted([*found, *rest]) == sorted(wanted)
+        assert sorted([*found, *rest]) == sorted(names)
         for owner, runs in zip(takers, taken, strict=True):
             held = await store.held_leases(owner)
             assert sorted(run_names(runs)) == sorted(one.response_id[5:] for one in held)
 
-    async def test_each_taking_has_a_higher_epoch(self, store: Store) -> None:
+    async def test_each_lease_has_a_higher_epoch(self, store: Store) -> None:
         await store.create(US, waiting_response("a"))
         epochs = []
         for number in range(5):
@@ -264,7 +266,7 @@ class RunStoreContract(StoreFixtures):
             await store.leave(f"srv_{number}")
         assert epochs == [1, 2, 3, 4, 5]
 
-    async def test_what_is_taken_was_not_changed_by_running(self, store: Store) -> None:
+    async def test_a_leased_run_is_as_it_was_created(self, store: Store) -> None:
         new = response_with_log("a")
         await store.create(US, new)
         assert await store.append(lease("a"), chunk(2))
@@ -273,7 +275,9 @@ class RunStoreContract(StoreFixtures):
         assert taken.job == b"job"
         assert await log_of(store, "a") == [chunk(0, 2), chunk(2)]
 
-    async def test_a_run_is_taken_over_from_the_living(self, store: Store, another: Store) -> None:
+    async def test_a_run_is_taken_over_from_a_living_owner(
+        self, store: Store, another: Store
+    ) -> None:
         await beat(store, OWNER)
         await store.create(US, response_with_log("a"))
         taken = await take_over(another, "a")
@@ -283,18 +287,18 @@ class RunStoreContract(StoreFixtures):
         assert await store.held_leases(OWNER) == []
         assert await store.held_leases(NEXT_OWNER) == [lease("a", 2)]
 
-    async def test_a_run_that_waits_is_taken_over(self, store: Store) -> None:
+    async def test_a_waiting_run_is_taken_over(self, store: Store) -> None:
         await store.create(US, waiting_response("a"))
         taken = await take_over(store, "a")
         assert taken is not None
         assert taken.lease == lease("a")
         assert await lease_runs(store, "srv_c") == []
 
-    async def test_what_is_over_is_not_taken_over(self, store: Store) -> None:
+    async def test_a_finished_run_is_not_taken_over(self, store: Store) -> None:
         await create_and_finish(store, "done")
         assert await take_over(store, "done") is None
 
-    async def test_what_is_unknown_foreign_or_deleted_is_not_taken_over(self, store: Store) -> None:
+    async def test_an_unknown_foreign_or_deleted_run_is_not_taken_over(self, store: Store) -> None:
         await store.create(THEM, response_with_log("foreign"))
         await store.create(US, response_with_log("deleted"))
         await store.delete(US, "resp_deleted")
@@ -302,7 +306,7 @@ class RunStoreContract(StoreFixtures):
             assert await is_unknown(take_over(store, name))
         assert await store.append(lease("foreign", tenant=THEM), chunk(2))
 
-    async def test_of_many_that_take_a_run_over_the_last_has_it(
+    async def test_the_last_of_many_takeovers_has_the_run(
         self, store: Store, another: Store
     ) -> None:
         await store.create(US, response_with_log("a"))
@@ -314,7 +318,7 @@ class RunStoreContract(StoreFixtures):
         valid = [await store.append(one, chunk(2)) for one in leases]
         assert valid == [one.epoch == 11 for one in leases]
 
-    async def test_a_run_that_is_given_back_waits_for_another(self, store: Store) -> None:
+    async def test_a_run_that_is_given_back_waits_for_another_owner(self, store: Store) -> None:
         await beat(store, OWNER)
         await store.create(US, response_with_log("a"))
         assert await store.give_back(lease("a"))
@@ -323,7 +327,7 @@ class RunStoreContract(StoreFixtures):
         assert taken.lease == lease("a", 2)
         assert await store.append(taken.lease, chunk(2))
 
-    async def test_leases_that_an_owner_has_are_listed(self, store: Store, another: Store) -> None:
+    async def test_the_leases_of_an_owner_are_listed(self, store: Store, another: Store) -> None:
         assert await store.held_leases(OWNER) == []
         for name in ("kept", "done", "deleted", "lost", "returned"):
             await store.create(US, response_with_log(name))
@@ -341,7 +345,7 @@ class RunStoreContract(StoreFixtures):
 
 
 async def state_of(store: Store) -> object:
-    """What can be seen of the response `a`."""
+    """Return all that can be read of the response `a`."""
     try:
         response = await store.get(US, "resp_a")
     except NotFound:

@@ -45,7 +45,7 @@ FAR_FUTURE = 4e9
 
 
 OWNER = "srv_a"
-"""The server that runs what these tests create, where they say nothing else."""
+"""The server that runs the responses of the tests, unless they say otherwise."""
 
 
 TURNS = (TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1))
@@ -117,14 +117,14 @@ EVERY_KIND_OF_OUTPUT: tuple[i.AnyItem, ...] = (
 
 
 NEXT_OWNER = "srv_b"
-"""The server that takes what OWNER had."""
+"""The server that takes over the runs of OWNER."""
 
 
 EVERY_BYTE = bytes(range(256)) * 2
 
 
 def item(name: str, *, raw: bytes | None = None) -> StoredItem:
-    """An item whose id starts with `msg_`."""
+    """Return the item `msg_…`."""
     text = raw or b'{"type":"message","id":"msg_%b","role":"user","content":"hi"}' % name.encode()
     return StoredItem(id=f"msg_{name}", raw=Raw(text))
 
@@ -138,7 +138,7 @@ def new_response(
     expires_at: float | None = None,
     **fields: Any,
 ) -> StoredResponse:
-    """A new response `resp_…`; without items its input is one, `msg_…_in`."""
+    """Return a new response `resp_…`. Its input, unless given, is the item `msg_…_in`."""
     response = Response(
         **{
             "id": f"resp_{name}",
@@ -160,7 +160,7 @@ def new_response(
 def finished_response(
     name: str, *, after: str | None = None, within: str | None = None, **fields: Any
 ) -> Response:
-    """The same response, finished; its output is one item, `msg_…_out`."""
+    """Return the response `resp_…`, finished. Its output is the item `msg_…_out`."""
     answer = i.Message(id=f"msg_{name}_out", role="assistant", content="hello")
     fields = {"status": "completed", "output": (answer,), **fields}
     return new_response(name, after=after, within=within, **fields).response
@@ -189,7 +189,7 @@ def lease(name: str, epoch: int = 1, tenant: str = US) -> Lease:
 def response_with_log(
     name: str, *, owner: str | None = OWNER, job: bytes | None = b"job"
 ) -> StoredResponse:
-    """A response whose log begins with two events."""
+    """Return a new response whose log starts with two events."""
     return new_response(name, run=NewRun(owner=owner, job=job, events=chunk(0, 2)))
 
 

@@ -1,4 +1,4 @@
-"""Calls that the contracts of stores make, several at a time."""
+"""Short forms of calls that the contracts of stores make often."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from antiphon.testing.samples import (
 
 
 async def finish(store: Store, response: Response, tenant: str = US) -> bool:
-    """Finish it as its first owner."""
+    """Finish the response as its first owner."""
     return await store.finish(Lease(tenant=tenant, response_id=response.id), response)
 
 
@@ -56,7 +56,7 @@ async def claim(
 
 
 async def wait_until(condition: Callable[[], Awaitable[object]], limit_s: float = 10) -> None:
-    """Return once it holds."""
+    """Return once the condition holds."""
     async with asyncio.timeout(limit_s):
         while not await condition():  # noqa: ASYNC110 -- another process may bring it about
             await asyncio.sleep(0.01)
@@ -109,7 +109,7 @@ async def is_unknown(lookup: Awaitable[object]) -> bool:
 
 
 async def is_gone(store: Store, name: str, *, tenant: str = US) -> bool:
-    """Whether every method says so."""
+    """Return whether every method treats the response as unknown."""
     response_id = f"resp_{name}"
     return all(
         [
@@ -132,7 +132,7 @@ async def sweep(store: Store, *, keep_events_s: float = 3600) -> int:
 
 
 async def log_of(store: Store, name: str, *, after: int = -1, tenant: str = US) -> list[EventChunk]:
-    """Read what is there, piece by piece."""
+    """Read the whole log, slice by slice."""
     found: list[EventChunk] = []
     while True:
         piece = await store.events(tenant, f"resp_{name}", after=after)
@@ -155,7 +155,7 @@ def run_names(taken: Sequence[LeasedRun]) -> list[str]:
 
 
 async def lease_runs(store: Store, owner: str = NEXT_OWNER, *, limit: int = 100) -> list[LeasedRun]:
-    """Take as an owner that is alive."""
+    """Lease runs as an owner that is alive."""
     await beat(store, owner)
     return await store.lease_runs(owner, limit=limit)
 
@@ -166,7 +166,7 @@ async def take_over(store: Store, name: str, owner: str = NEXT_OWNER) -> LeasedR
 
 
 async def try_to_write(store: Store, held: Lease, first: int = 2) -> bool:
-    """Whether the lease writes: events, the end, the owner."""
+    """Try to append, finish and give back under the lease; return whether any of them wrote."""
     name = held.response_id.removeprefix("resp_")
     delivery = WebhookDelivery(id=f"evt_{name}", tenant=held.tenant, endpoint="main", body=b"{}")
     done = [

@@ -37,11 +37,11 @@ from antiphon.testing.store_fixtures import StoreFixtures
 
 @pytest.mark.asyncio
 class StoredEventsContract(StoreFixtures):
-    """What StoreContract says of logs."""
+    """The part of StoreContract about logs."""
 
     # --- logs -------------------------------------------------------------------------------------
 
-    async def test_a_log_begins_with_its_response(self, store: Store, another: Store) -> None:
+    async def test_a_log_starts_with_its_response(self, store: Store, another: Store) -> None:
         await store.create(US, response_with_log("a"))
         for one in (store, another):
             assert await log_of(one, "a") == [chunk(0, 2)]
@@ -64,8 +64,8 @@ class StoredEventsContract(StoreFixtures):
             assert await store.append(lease("a"), one)
         assert await store.finish(lease("a"), finished_response("a"), events=chunks[3])
         for after in range(-1, 12):
-            wanted = [one for one in chunks if one.first + one.count > after + 1]
-            assert await log_of(store, "a", after=after) == wanted
+            expected = [one for one in chunks if one.first + one.count > after + 1]
+            assert await log_of(store, "a", after=after) == expected
 
     async def test_a_log_ends_with_its_run(self, store: Store, another: Store) -> None:
         await store.create(US, response_with_log("a"))
@@ -106,7 +106,7 @@ class StoredEventsContract(StoreFixtures):
         assert await store.claim_due(limit=10, claim_s=60) == []
         assert await store.append(lease("a"), chunk(5))
 
-    async def test_a_log_that_was_not_begun_is_not_kept(self, store: Store) -> None:
+    async def test_a_response_without_first_events_has_no_log(self, store: Store) -> None:
         await store.create(US, new_response("a"))
         with pytest.raises(StoreError):
             await store.append(lease("a"), chunk(0))
@@ -116,7 +116,7 @@ class StoredEventsContract(StoreFixtures):
         with pytest.raises(NotFound):
             await store.events(US, "resp_a")
 
-    async def test_there_is_no_log_of_what_is_unknown_foreign_or_deleted(
+    async def test_unknown_foreign_and_deleted_responses_have_no_log(
         self, store: Store, another: Store
     ) -> None:
         await store.create(US, response_with_log("a"))
@@ -136,9 +136,7 @@ class StoredEventsContract(StoreFixtures):
         await store.delete(THEM, "resp_a")
         assert await log_of(store, "a") == [chunk(0, 2), chunk(2)]
 
-    async def test_what_is_created_after_a_deletion_has_a_log_of_its_own(
-        self, store: Store
-    ) -> None:
+    async def test_a_response_created_after_a_deletion_has_its_own_log(self, store: Store) -> None:
         await store.create(US, response_with_log("a"))
         assert await store.append(lease("a"), chunk(2))
         await store.delete(US, "resp_a")
@@ -204,9 +202,11 @@ class StoredEventsContract(StoreFixtures):
             assert [one.first for one in found] == [0, *range(2, 11)]
             assert {one.body for one in found[1:]} == {name.encode()}
 
-    # --- news -------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------
 
-    async def test_what_is_there_already_is_news(self, store: Store, another: Store) -> None:
+    async def test_waiting_returns_immediately_if_there_are_events_already(
+        self, store: Store, another: Store
+    ) -> None:
         await store.create(US, response_with_log("a"))
         await store.create(US, response_with_log("ended"))
         assert await store.finish(lease("ended"), finished_response("ended"))
@@ -218,16 +218,14 @@ class StoredEventsContract(StoreFixtures):
                 await one.wait_for_events(US, "resp_unknown", after=1, limit_s=30)
                 await one.wait_for_events(THEM, "resp_a", after=1, limit_s=30)
 
-    async def test_no_news_are_not_waited_for_longer_than_asked(self, store: Store) -> None:
+    async def test_waiting_ends_at_its_limit(self, store: Store) -> None:
         await store.create(US, response_with_log("a"))
         loop = asyncio.get_running_loop()
         began = loop.time()
         await store.wait_for_events(US, "resp_a", after=1, limit_s=0.3)
         assert 0.25 <= loop.time() - began < 2
 
-    async def test_whoever_is_cancelled_while_waiting_for_news_waits_no_more(
-        self, store: Store
-    ) -> None:
+    async def test_waiting_can_be_cancelled_at_any_point(self, store: Store) -> None:
         await store.create(US, response_with_log("a"))
         for turns_waited in range(60):  # in the middle of whatever waiting is made of
             waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
@@ -238,7 +236,9 @@ class StoredEventsContract(StoreFixtures):
             assert waiting.cancelled()
 
     @pytest.mark.parametrize("event", ["append", "finish", "delete"])
-    async def test_news_wake_those_who_wait(self, store: Store, another: Store, event: str) -> None:
+    async def test_waiting_ends_when_something_happens(
+        self, store: Store, another: Store, event: str
+    ) -> None:
         await store.create(US, response_with_log("a"))
         await store.create(US, response_with_log("other"))
         waiters = [
@@ -258,7 +258,7 @@ class StoredEventsContract(StoreFixtures):
         async with asyncio.timeout(2):
             await asyncio.gather(*waiters)
 
-    # --- what is past its time --------------------------------------------------------------------
+    # --- sweeping ---------------------------------------------------------------------------------
 
     async def test_a_log_is_swept_some_time_after_its_run(
         self, store: Store, another: Store
@@ -274,14 +274,14 @@ class StoredEventsContract(StoreFixtures):
         assert await log_of(another, "runs") == [chunk(0, 2)]
         assert await store.append(lease("runs"), chunk(2))
 
-    async def test_who_waits_for_news_of_a_swept_log_is_told(self, store: Store) -> None:
+    async def test_waiting_for_a_swept_log_returns_immediately(self, store: Store) -> None:
         await store.create(US, response_with_log("a"))
         assert await store.finish(lease("a"), finished_response("a"))
         await sweep(store, keep_events_s=0)
         async with asyncio.timeout(2):
             await store.wait_for_events(US, "resp_a", after=1, limit_s=30)
 
-    async def test_no_more_logs_are_swept_at_once_than_asked_for(self, store: Store) -> None:
+    async def test_a_sweep_takes_no_more_logs_than_its_limit(self, store: Store) -> None:
         names = [str(number) for number in range(5)]
         for name in names:
             await store.create(US, response_with_log(name))

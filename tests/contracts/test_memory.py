@@ -11,7 +11,7 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.ports import EventChunk, NewRun, StoredItem
 from antiphon.domain.errors import NotFound
-from antiphon.testing.event_log import numbers, rest, several_turns, text, whole
+from antiphon.testing.event_log import numbers, read_all, run_of, text, yield_often
 from antiphon.testing.samples import (
     FAR_FUTURE,
     US,
@@ -40,7 +40,7 @@ class Clock:
 
 async def append_finished_run(log: MemoryEventLog, name: str, count: int = 10) -> None:
     await log.create(name)
-    await log.append(name, whole(count))
+    await log.append(name, run_of(count))
 
 
 async def has_log(log: MemoryEventLog, name: str) -> bool:
@@ -63,7 +63,7 @@ async def test_logs_are_evicted_in_the_order_in_which_they_finished() -> None:
     log = MemoryEventLog(keep_events=10)
     await log.create("first")
     await append_finished_run(log, "second")
-    await log.append("first", whole(10))
+    await log.append("first", run_of(10))
     await log.create("next")
     assert [await has_log(log, name) for name in ("first", "second")] == [True, False]
 
@@ -107,13 +107,13 @@ async def test_a_reader_of_an_evicted_log_can_read_it_to_the_end() -> None:
     batches = await log.open("a")
     await log.create("next")
     assert not await has_log(log, "a")
-    assert numbers(await rest(batches)) == list(range(10))
+    assert numbers(await read_all(batches)) == list(range(10))
 
 
 async def test_a_reader_whose_wait_timed_out_continues_where_it_was() -> None:
     log = MemoryEventLog()
     await log.create("a")
-    await log.append("a", whole(300)[:299])
+    await log.append("a", run_of(300)[:299])
     batches = await log.open("a")
     read_numbers = numbers(await anext(batches))
     for _ in range(3):
@@ -122,19 +122,19 @@ async def test_a_reader_whose_wait_timed_out_continues_where_it_was() -> None:
         await asyncio.wait([waiting])
     read_numbers += numbers(await anext(batches))
     waiting = asyncio.create_task(batches.__anext__())
-    await several_turns()
+    await yield_often()
     waiting.cancel()
     await asyncio.wait([waiting])
-    await log.append("a", whole(300)[299:])
-    assert read_numbers + numbers(await rest(batches)) == list(range(300))
+    await log.append("a", run_of(300)[299:])
+    assert read_numbers + numbers(await read_all(batches)) == list(range(300))
 
 
 async def test_canceled_readers_leave_nothing_behind() -> None:
     log = MemoryEventLog()
     await log.create("a")
     for _ in range(10):
-        waiting = asyncio.create_task(rest(await log.open("a")))
-        await several_turns()
+        waiting = asyncio.create_task(read_all(await log.open("a")))
+        await yield_often()
         waiting.cancel()
         await asyncio.wait([waiting])
     assert log._logs["a"].waiters == []
@@ -183,10 +183,10 @@ async def test_an_item_does_not_keep_its_whole_request_in_memory() -> None:
 async def test_a_dropped_run_leaves_nothing_behind() -> None:
     log = MemoryEventLog()
     await log.create("a")
-    waiting = asyncio.create_task(rest(await log.open("a")))
-    await several_turns()
+    waiting = asyncio.create_task(read_all(await log.open("a")))
+    await yield_often()
     await log.drop("a")
-    await log.append("a", whole(3))
+    await log.append("a", run_of(3))
     assert numbers(await waiting) == [0, 1, 2]
     del waiting
     assert list(log._dropped) == []

@@ -12,15 +12,15 @@ from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.ports import VectorStores
 from antiphon.domain.errors import SettingsError
 from antiphon.testing.vector_stores import (
-    HOLD_S,
+    CLAIM_S,
     US,
     VectorStoresContract,
     a_file,
     a_store,
-    found,
-    indexed,
-    texts,
-    vectors,
+    index_file,
+    search,
+    texts_of,
+    vectors_of,
 )
 
 STORES: Mapping[str, Callable[[Path], VectorStores]] = {
@@ -44,14 +44,14 @@ async def test_vector_stores_and_their_pending_jobs_outlive_the_server(tmp_path:
     stores = SqliteVectorStores(tmp_path / "vectors.db")
     await stores.start()
     await stores.create(US, a_store())
-    await indexed(stores, "a", "hello", meaning=vectors([1, 0]))
+    await index_file(stores, "a", "hello", meaning=vectors_of([1, 0]))
     await stores.add_files(US, "vs_1", [a_file("b")])
-    [job] = await stores.claim_due(limit=5, claim_s=HOLD_S)
+    [job] = await stores.claim_due(limit=5, claim_s=CLAIM_S)
     await stores.aclose()
     again = SqliteVectorStores(tmp_path / "vectors.db")
     await again.start()
-    assert texts(await found(again, "hello")) == ["hello"]
-    [same] = await again.claim_due(limit=5, claim_s=HOLD_S)
+    assert texts_of(await search(again, "hello")) == ["hello"]
+    [same] = await again.claim_due(limit=5, claim_s=CLAIM_S)
     assert (same.file_id, same.attempt) == (job.file_id, 2)
     await again.aclose()
 
@@ -61,11 +61,11 @@ async def test_servers_that_share_the_folder_share_vector_stores(tmp_path: Path)
     await ours.start()
     await theirs.start()
     await ours.create(US, a_store())
-    await indexed(ours, "a", "hello")
-    assert texts(await found(theirs, "hello")) == ["hello"]
+    await index_file(ours, "a", "hello")
+    assert texts_of(await search(theirs, "hello")) == ["hello"]
     await ours.add_files(US, "vs_1", [a_file(f"{number}") for number in range(8)])
     asked = await asyncio.gather(
-        *(stores.claim_due(limit=3, claim_s=HOLD_S) for stores in (ours, theirs) for _ in range(3))
+        *(stores.claim_due(limit=3, claim_s=CLAIM_S) for stores in (ours, theirs) for _ in range(3))
     )
     assert len({job.file_id for jobs in asked for job in jobs}) == sum(map(len, asked)) == 8
     await theirs.aclose()
@@ -80,7 +80,7 @@ async def test_erased_content_leaves_no_byte_behind(tmp_path: Path) -> None:
     stores = SqliteVectorStores(tmp_path / "vectors.db")
     await stores.start()
     await stores.create(US, a_store())
-    await indexed(stores, "a", "the secretword of the secretkeeper")
+    await index_file(stores, "a", "the secretword of the secretkeeper")
     assert b"secret" in all_bytes(tmp_path)
     await stores.remove_file(US, "vs_1", "file-a")
     while await stores.sweep(0, limit=100):
