@@ -164,7 +164,7 @@ class McpSession(ToolSession):
             raise FetchRefused(
                 "This server calls no MCP servers (its operator can allow it with --fetch-urls)."
             )
-        url = self._checked.guard.check_url(str(self._server.server_url))
+        url = self._checked.policy.check_url(str(self._server.server_url))
         sdk = await asyncio.to_thread(
             importlib.import_module, "antiphon.adapters.tool_servers.mcp_client"
         )

@@ -280,7 +280,7 @@ class _Transport(httpx2.AsyncBaseTransport):
 
     def _target(self, text: str) -> httpx.URL:
         try:
-            url = self._checked.guard.check_url(text)
+            url = self._checked.policy.check_url(text)
         except FetchRefused as error:
             raise httpx2.UnsupportedProtocol(str(error)) from None
         if (url.scheme, url.host, url.port) != self._origin:
