@@ -16,7 +16,7 @@ from antiphon.domain.prompt_templates import SETTABLE
 
 from .conftest import create as create_response
 
-PAGE = Path(__file__).parents[2] / "docs" / "prompts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "prompts.md"
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAADs="
 IMAGE = {"type": "input_image", "image_url": PIXEL, "detail": "low"}
 WEATHER = {"type": "function", "name": "get_weather", "description": "Current weather."}
