@@ -14,10 +14,10 @@ FOLDER = Path(__file__).parent / "decisions"
 PAGE = FOLDER / "index.md"
 INTRO = """# Decisions
 
-Drawn from the records by `make docs`; a test checks that it is fresh.
+Drawn from the records by `make docs`; a test checks that it is up to date.
 
-Each record says what was decided, what was refused and why, and when to look at it again. Start
-with 1 to 6 if you are new to the code.
+Each record says what we decided, which options we refused and why, and when to revisit the
+decision. If you are new to the code, start with 1 to 6.
 """
 THEMES: Mapping[str, tuple[int, ...]] = {
     "Architecture": (1, 5, 6, 13, 27, 68),
