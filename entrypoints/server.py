@@ -16,6 +16,7 @@ from math import ceil
 from typing import Any
 
 import uvicorn
+from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.application.model.models import Models
@@ -140,23 +141,9 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
     listening = _listen(settings)
     async with AsyncExitStack() as stack:
         stack.callback(listening.close)
-        models = await _start(container, stack)
-        app = create_app(
-            container.services(),
-            container.conversations(),
-            models,
-            container.file_services(),
-            container.container_services(),
-            container.vector_store_services(),
-            container.ready(),
-            started_at=int(time.time()),
-            max_file_bytes=settings.max_file_bytes,
-            needs_keys=settings.needs_keys,
-            error_stacks=settings.error_stacks,
-        )
-        guarded = Authentication(app, container.find_tenant(), dialect=DIALECTS[settings.dialect])
+        app, models = await start_app(container, stack)
         server = _Server(
-            _uvicorn_config(guarded, settings),
+            _uvicorn_config(app, settings),
             stopping=container.stopping(),
             runs=container.runs(),
             drain=partial(_drain, container),
@@ -176,6 +163,29 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
             if not task.done():
                 server.stop()
             await task
+
+
+async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIApp, Models]:
+    """Start what the settings choose, and return the app that serves it, with its models.
+
+    The stack stops it. Raises: SettingsError.
+    """
+    settings: Settings = container.settings()
+    models = await _start(container, stack)
+    app = create_app(
+        container.services(),
+        container.conversations(),
+        models,
+        container.file_services(),
+        container.container_services(),
+        container.vector_store_services(),
+        container.ready(),
+        started_at=int(time.time()),
+        max_file_bytes=settings.max_file_bytes,
+        needs_keys=settings.needs_keys,
+        error_stacks=settings.error_stacks,
+    )
+    return Authentication(app, container.find_tenant(), dialect=DIALECTS[settings.dialect]), models
 
 
 async def _serve(settings: Settings) -> None:

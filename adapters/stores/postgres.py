@@ -289,8 +289,8 @@ class PostgresStore(Store):
             places = await db.fetchrow(sql.RESERVE_PLACES, tenant, conversation_id, len(items))
             if places is None:
                 raise await _unavailable_error(db, tenant, conversation_id)
-            conversation, first = places
-            await _add_own_items(db, tenant, conversation, first, items)
+            number, first = places
+            await _add_own_items(db, tenant, number, first, items)
 
         await self._server.in_transaction(work, timeouts=self._server.start_timeouts)
 
@@ -325,8 +325,8 @@ class PostgresStore(Store):
                 sql.RELEASE, tenant, conversation_id, response_id, len(items)
             )
             if places is not None:
-                conversation, first = places
-                await _add_own_items(db, tenant, conversation, first, items)
+                number, first = places
+                await _add_own_items(db, tenant, number, first, items)
 
         await self._server.in_transaction(work, timeouts=self._server.run_timeouts)
 

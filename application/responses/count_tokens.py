@@ -1,4 +1,4 @@
-"""Count the input tokens of a request, exactly: by the rendering that a run would use."""
+"""Count the input tokens of a request exactly, with the rendering that a run would use."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from antiphon.domain.request import CreateResponse
 
 
 class TokenCount(Struct, frozen=True, kw_only=True):
-    """`ignored` are the paths of what a response to the same request would not heed."""
+    """`ignored` lists the paths of the request's fields that have no effect here."""
 
     tokens: int
     ignored: Sequence[str]
 
 
 class CountTokens:
-    """`POST /v1/responses/input_tokens`; nothing is created."""
+    """`POST /v1/responses/input_tokens`. It creates nothing."""
 
     def __init__(self, expand_prompt: ExpandPrompt, prepare_turn: PrepareTurn) -> None:
         self._expand_prompt = expand_prompt
@@ -29,9 +29,9 @@ class CountTokens:
     async def __call__(
         self, request: CreateResponse, *, tenant: str, strict: bool = False
     ) -> TokenCount:
-        """Count; without a model, the first one does.
+        """Count for the request's model, or for the first one.
 
-        Raises: RequestError, if `strict` also for what would have no effect.
+        Raises: RequestError; if `strict`, also for a field that would have no effect.
         """
         request = await self._expand_prompt(request)
         check_conversation(request)

@@ -1,7 +1,6 @@
 """Create a response: check the request, claim its conversation, prepare the response, start it.
 
-Whatever can be answered with a status code is raised here, before anything is written to the
-client.
+An error that a status code can report is raised here, before anything is sent to the client.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ from collections.abc import Mapping
 
 from antiphon.application.input.history import Remembered
 from antiphon.application.input.prompt_templates import ExpandPrompt
-from antiphon.application.ports import (
-    NewId,
-)
+from antiphon.application.ports import NewId
 from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.quotas import CheckQuota
 from antiphon.application.responses.prepare import PrepareResponse
@@ -23,7 +20,8 @@ from antiphon.domain.request import CreateResponse
 
 
 class CreateResponseService:
-    """`POST /v1/responses`, streamed or not: both read the log of the same run."""
+    """`POST /v1/responses`. With or without streaming, the client's answer comes from the run's
+    event log."""
 
     def __init__(
         self,
@@ -53,16 +51,16 @@ class CreateResponseService:
         trace_headers: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
         response_id: str | None = None,
-        key: str | None = None,
+        idempotency_key: str | None = None,
         strict: bool = False,
     ) -> AcceptedResponse:
         """Start a run, or queue it.
 
         `body` is the request as it arrived: without it, only this server can start the run.
-        `remembered` holds the unstored responses that the caller keeps. `response_id` is a fresh
-        id by default. `key` is the Idempotency-Key of a stored response: other requests will ask
-        for that response, so it continues when its client leaves, like a background response.
-        `strict` refuses what would have no effect.
+        `remembered` holds the unstored responses that the caller keeps. `response_id` is a new id
+        by default. `idempotency_key` belongs to a stored response: other requests with that key
+        return it, so it continues when its client leaves, like a background response.
+        `strict` refuses fields that would have no effect.
 
         Raises: RequestError, TooManyRequests, QueueFull, QuotaExceeded, ServerShuttingDown,
         EngineDead, StoreError.
@@ -81,7 +79,7 @@ class CreateResponseService:
                 body=body,
                 trace_headers=trace_headers,
                 remembered=remembered,
-                key=key,
+                idempotency_key=idempotency_key,
                 strict=strict,
             )
             return await self._start(prepared)

@@ -1,4 +1,4 @@
-"""Prepare a response: what the model is shown, the Response as it starts, the turns to run."""
+"""Prepare a response: the model's input, the initial Response and the turns to run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from msgspec import Struct
 from antiphon.application.input.from_request import response_of
 from antiphon.application.input.history import Remembered
 from antiphon.application.input.items import to_store, to_stored_item
-from antiphon.application.ports import (
-    Clock,
-    NewId,
-    StoredItem,
-)
+from antiphon.application.ports import Clock, NewId, StoredItem
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
@@ -23,10 +19,10 @@ from antiphon.domain.response import Response
 
 
 class PreparedResponse(Struct, frozen=True, kw_only=True):
-    """A checked request and the response that it will become; no turn is admitted yet.
+    """A checked request and its initial Response; no turn is admitted yet.
 
-    `input` holds the request's own items, where they are kept. `job` is None where only this
-    server can start the run.
+    `input` holds the request's own items if they are stored or remembered. `job` is None if only
+    this server can start the run. `is_durable`: the run continues when its client leaves.
     """
 
     tenant: str
@@ -38,14 +34,15 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
     input: Sequence[StoredItem] = ()
     job: bytes | None = None
     is_durable: bool = False
-    key: str | None = None
+    idempotency_key: str | None = None
 
     @property
     def id(self) -> str:
         return self.response.id
 
     @property
-    def remembers(self) -> bool:
+    def must_be_remembered(self) -> bool:
+        """Whether the caller keeps the conversation, because the store does not."""
         return self.remembered is not None and not self.response.store
 
     @property
@@ -81,10 +78,10 @@ class PrepareResponse:
         body: bytes | None,
         trace_headers: Mapping[str, str] | None,
         remembered: Remembered | None,
-        key: str | None,
+        idempotency_key: str | None,
         strict: bool,
     ) -> PreparedResponse:
-        """Return what the run will need. Raises: RequestError, StoreError."""
+        """Return the prepared response. Raises: RequestError, StoreError."""
         turn = await self._prepare_turn(
             request,
             tenant=tenant,
@@ -94,16 +91,15 @@ class PrepareResponse:
         )
         response = response_of(
             request,
-            turn.offered,
+            turn.offer,
             turn.model,
             response_id=response_id,
             created_at=int(self._now()),
             removed=turn.removed,
         )
         turns = await self._plan_turns(request, turn, tenant=tenant, response_id=response_id)
-        is_durable = key is not None or response.background
-        is_kept = response.store or response.conversation is not None
-        remembers = remembered is not None and not response.store
+        is_durable = idempotency_key is not None or response.background
+        needs_input = response.store or response.conversation is not None or remembered is not None
         return PreparedResponse(
             tenant=tenant,
             request=request,
@@ -111,8 +107,8 @@ class PrepareResponse:
             response=response,
             turns=turns,
             remembered=remembered,
-            input=to_store(turn.added, self._new_id) if is_kept or remembers else (),
+            input=to_store(turn.input, self._new_id) if needs_input else (),
             job=await self._jobs.job_of(tenant, body) if is_durable and body else None,
             is_durable=is_durable,
-            key=key,
+            idempotency_key=idempotency_key,
         )

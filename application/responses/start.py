@@ -1,7 +1,7 @@
 """Start a response, or queue it: admit its first turn, save it, open its log, run it.
 
-A background response for which this server has no free slot waits in the store. Whichever server
-has a free slot starts it.
+A background response waits in the store if this server has no free slot. Any server with a free
+slot starts it later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon.application.ports import (
     StoredResponse,
 )
 from antiphon.application.responses.prepare import PreparedResponse
-from antiphon.application.runs.active_runs import ActiveRuns, stop
+from antiphon.application.runs.active_runs import ActiveRuns, cancel_once
 from antiphon.application.runs.event_chunks import encode_chunk
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
 from antiphon.application.runs.prepare_turn import PreparedTurn
@@ -45,8 +45,8 @@ DAY_S = 24 * 60 * 60
 
 
 class StartLimits(Struct, frozen=True, kw_only=True):
-    """`keep_days` says how long responses are kept (0: forever), `max_waiting` how many of a
-    tenant may wait, `retry_s` how long writes to a failing store are retried.
+    """`keep_days`: how long responses are stored (0: forever). `max_waiting`: how many responses
+    of a tenant may wait. `retry_s`: how long writes to a failing store are retried.
     """
 
     keep_days: float = 30
@@ -55,10 +55,10 @@ class StartLimits(Struct, frozen=True, kw_only=True):
 
 
 class AcceptedResponse(Struct, frozen=True, kw_only=True):
-    """A response that runs or waits, as it was saved, with its events.
+    """A running or waiting response, as it was saved, with its events.
 
-    `shown_items` is all that the model was shown, where the caller must remember it. `run` and
-    `task` are None where the response waits.
+    `shown_items` are all items that the model was shown, if the caller must remember them. `run`
+    and `task` are None if the response waits.
     """
 
     response: Response
@@ -88,15 +88,15 @@ class AcceptedResponse(Struct, frozen=True, kw_only=True):
         return [*self.shown_items, *(to_stored_item(c.entry(item)) for item in output)]
 
     async def leave(self) -> None:
-        """Stop reading; a response ends with its reader unless it outlives it."""
+        """Stop reading, and cancel the response unless it outlives its client."""
         await self.events.aclose()
         if self.task is None or self.run is None or self.outlives_client or self.run.is_over:
             return
-        stop(self.task)
+        cancel_once(self.task)
 
 
 class StartResponse:
-    """Runs the response here, or leaves it in the store for whichever server has room."""
+    """Runs a prepared response here, or lets it wait in the store for a server with a free slot."""
 
     def __init__(
         self,
@@ -121,10 +121,7 @@ class StartResponse:
         self._compensation = Compensation()
 
     async def __call__(self, prepared: PreparedResponse) -> AcceptedResponse:
-        """Start the run, or let the response wait in the store.
-
-        Raises: RequestError, TooManyRequests, QueueFull, EngineDead, StoreError.
-        """
+        """Raises: RequestError, TooManyRequests, QueueFull, EngineDead, StoreError."""
         return await (self._queue(prepared) if self._must_wait(prepared) else self._start(prepared))
 
     def _must_wait(self, prepared: PreparedResponse) -> bool:
@@ -133,49 +130,49 @@ class StartResponse:
         return may_wait and (runs.may_have_waiting_runs or not runs.free_slots)
 
     async def _queue(self, prepared: PreparedResponse) -> AcceptedResponse:
-        """Let the response wait in the store. Raises: QueueFull."""
+        """Save the response as queued. Raises: QueueFull."""
         waiting = (await self._store.usage(prepared.tenant)).waiting
         if waiting >= self._limits.max_waiting:
             raise QueueFull(
-                f"{waiting} responses in the background are waiting, which is all that may wait. "
+                f"{waiting} background responses are already waiting, which is the limit. "
                 "Send the request again when some of them are complete.",
                 code="rate_limit_exceeded",
             )
-        first = self._make_sequencer(prepared.response, prepared.request, prepared.tenant).open()
+        events = self._make_sequencer(prepared.response, prepared.request, prepared.tenant).open()
         try:
-            await self._save(prepared, prepared.response, first, owner=None)
+            await self._save(prepared, prepared.response, events, owner=None)
         except BaseException:
-            await run_to_completion(self._forget(prepared))
+            await run_to_completion(self._delete_abandoned(prepared))
             raise
         self._runs.may_have_waiting_runs = True
-        self._runs.wanted.set()
+        self._runs.work_available.set()
         return _accepted(
             prepared, prepared.response, StoredEvents(self._store, prepared.tenant, prepared.id)
         )
 
     async def _start(self, prepared: PreparedResponse) -> AcceptedResponse:
         """Run the response here. Raises: RequestError, TooManyRequests, EngineDead."""
-        with self._runs.counted_as_active(prepared.id, in_slot=prepared.response.background):
+        with self._runs.mark_active(prepared.id, in_slot=prepared.response.background):
             await prepared.turns.start()
             try:
-                run = self._run(prepared)
-                events = await self._open(prepared, run)
-                saved = run.sequencer.response
+                run = self._make_run(prepared)
+                events = await self._open_log(prepared, run)
+                response = run.sequencer.response
             except BaseException:
                 await prepared.turns.aclose()
-                if prepared.response.store:  # cancelled: the store may have it all the same
-                    await run_to_completion(self._forget(prepared))
+                if prepared.response.store:  # also if this was cancelled: it may be stored already
+                    await run_to_completion(self._delete_abandoned(prepared))
                 raise
-            lease = run.lease if run.stored else None
+            lease = run.lease if run.is_stored else None
             task = await self._runs.start(run.id, self._run_response(run), lease=lease)
-        return _accepted(prepared, saved, events, run, task)
+        return _accepted(prepared, response, events, run, task)
 
-    def _run(self, prepared: PreparedResponse) -> Run:
+    def _make_run(self, prepared: PreparedResponse) -> Run:
         request, lease = prepared.request, Lease(tenant=prepared.tenant, response_id=prepared.id)
         store, retry_s = self._store, self._limits.retry_s
         return Run(
             lease=lease,
-            input=self._input(prepared),
+            input=self._input_of(prepared),
             sequencer=self._make_sequencer(prepared.response, prepared.request, prepared.tenant),
             turns=prepared.turns,
             journal=DurableJournal(store, self._log, lease, retry_s=retry_s)
@@ -188,58 +185,64 @@ class StartResponse:
             with_messages=bool(request.enable_response_messages),
         )
 
-    def _input(self, prepared: PreparedResponse) -> Sequence[StoredItem]:
-        # The store knows no parent of what continues a response that was never stored.
+    def _input_of(self, prepared: PreparedResponse) -> Sequence[StoredItem]:
+        # If the previous response was never stored, its items must be stored with this one.
         is_orphan = prepared.request.previous_response_id in (prepared.remembered or {})
         return prepared.shown_items if is_orphan else prepared.input
 
-    async def _open(self, prepared: PreparedResponse, run: Run) -> EventBatches:
-        """Save the response, begin its log and return a reader of it."""
-        first = [*run.sequencer.open(), *run.sequencer.start()]
-        if run.stored:
-            await self._save(prepared, run.sequencer.response, first, owner=self._owner)
+    async def _open_log(self, prepared: PreparedResponse, run: Run) -> EventBatches:
+        """Save the response, create its log and return a reader of it."""
+        events = [*run.sequencer.open(), *run.sequencer.start()]
+        if run.is_stored:
+            await self._save(prepared, run.sequencer.response, events, owner=self._owner)
         await self._log.create(run.id)
-        await self._log.append(run.id, first)
-        events = await self._log.open(run.id)
+        await self._log.append(run.id, events)
+        reader = await self._log.open(run.id)
         if not prepared.is_durable:
-            return events
-        return FollowedEvents(events, self._store, prepared.tenant, run.id)
+            return reader
+        return FollowedEvents(reader, self._store, prepared.tenant, run.id)
 
     async def _save(
         self,
         prepared: PreparedResponse,
         response: Response,
-        first: Sequence[Event],
+        events: Sequence[Event],
         *,
         owner: str | None,
     ) -> None:
-        events = encode_chunk(first) if prepared.is_durable else None
+        run = NewRun(
+            owner=owner,
+            job=prepared.job,
+            events=encode_chunk(events) if prepared.is_durable else None,
+            key=prepared.idempotency_key,
+        )
         stored = StoredResponse(
             response=response,
-            input=self._input(prepared),
-            expires_at=self._expiry(response),
-            run=NewRun(owner=owner, job=prepared.job, events=events, key=prepared.key),
+            input=self._input_of(prepared),
+            expires_at=self._expiry_of(response),
+            run=run,
         )
         await self._store.create(prepared.tenant, stored)
 
-    def _expiry(self, response: Response) -> float | None:
-        # What is in a conversation is kept as long as that (docs/reference/api.md#conversations).
+    def _expiry_of(self, response: Response) -> float | None:
+        # A conversation's responses do not expire (docs/reference/api.md#conversations).
         if response.conversation is not None or not self._limits.keep_days:
             return None
         return self._now() + self._limits.keep_days * DAY_S
 
-    async def _forget(self, prepared: PreparedResponse) -> None:
-        """Delete a response that nobody was told of, at once or later; never raises.
+    async def _delete_abandoned(self, prepared: PreparedResponse) -> None:
+        """Delete a response whose id no client knows, now or later; never raises.
 
-        Where there is a key it may be found by that at any time: it is deleted now, or it runs.
+        With an Idempotency-Key, a client may find the response at any time. So it is deleted now or
+        not at all; then it will run.
         """
-        if prepared.key is not None:
+        if prepared.idempotency_key is not None:
             with suppress(StoreError):
                 await self._delete(prepared.tenant, prepared.id)
             return
         await self._compensation.run(
             partial(self._delete, prepared.tenant, prepared.id),
-            log_message=f"response {prepared.id} is stored although nobody was told of it",
+            log_message=f"response {prepared.id} is stored although no client knows of it",
         )
 
     async def _delete(self, tenant: str, response_id: str) -> None:
@@ -255,13 +258,13 @@ def _accepted(
     task: asyncio.Task[None] | None = None,
 ) -> AcceptedResponse:
     ignored = prepared.turn.ignored
-    if ignored:  # the header names them too, where there is one
+    if ignored:
         logger.info("response %s: without effect: %s", prepared.id, ", ".join(ignored))
     return AcceptedResponse(
         response=response,
         turn=prepared.turn,
         events=events,
-        shown_items=prepared.shown_items if prepared.remembers else (),
+        shown_items=prepared.shown_items if prepared.must_be_remembered else (),
         ignored=ignored,
         outlives_client=prepared.is_durable,
         run=run,

@@ -1,4 +1,4 @@
-"""The sequencer of a response, new or resumed."""
+"""Make the sequencer of a new or a resumed response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.domain.sequencer import Sequencer
 
 
 class MakeSequencer:
-    """Gives sequencers their ids, their clock, and what seals reasoning."""
+    """Makes sequencers with ids, a clock and, on request, encrypted reasoning."""
 
     def __init__(self, *, new_id: NewId, now: Clock, seal: Seal) -> None:
         self._new_id = new_id
@@ -23,7 +23,7 @@ class MakeSequencer:
     def __call__(
         self, response: Response, request: CreateResponse | None, tenant: str
     ) -> Sequencer:
-        """Return the sequencer of a new response; `request` is None where it cannot be read."""
+        """Return a new response's sequencer; `request` is None if it cannot be read."""
         seal = self._seal_of(request, tenant)
         return Sequencer(response, new_id=self._new_id, now=self._now, seal=seal)
 

@@ -1,4 +1,4 @@
-"""What the SQLite store erases: nothing deleted or swept leaves a trace in its files."""
+"""The SQLite store leaves no trace of deleted or swept content in its files."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.application.ports import NewRun, StoredItem
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.items import Message
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     OWNER,
     US,
+    chunk,
+    finished_response,
+    item,
+    lease,
+    new_response,
+    response_with_log,
+    turn_item_names,
+)
+from antiphon.testing.store_calls import (
     claim,
     context_of,
-    converse,
-    end,
-    finished,
+    create_and_finish,
+    create_conversation,
+    finish,
     input_of,
-    item,
     items_of,
-    keep,
-    running,
-    turns,
 )
-from antiphon.testing.run_store import chunk, lease, logged
 
 SECRET = "the-owl-flies-at-midnight"
 
@@ -48,32 +52,32 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 
 def connect(path: Path) -> apsw.Connection:
-    """Another program's connection."""
+    """Return the connection of another program."""
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(5_000)
     return connection
 
 
 def traces(path: Path, secret: str = SECRET) -> list[str]:
-    """Return the files of the store in which `secret` can be found."""
+    """Return the files of the store that contain `secret`."""
     files = path.parent.glob(f"{path.name}*")
     return [file.name for file in files if secret.encode() in file.read_bytes()]
 
 
 async def keep_secrets(store: SqliteStore, name: str, *, after: str | None = None) -> None:
-    """Of all sizes: in a page, and far longer than one."""
+    """Store secrets of all sizes: within a page, and far longer than one."""
     raw = b'{"content":"%b"}' % (SECRET.encode() * 1000)
     secret = StoredItem(id=f"msg_{SECRET}", raw=Raw(raw))
-    await store.create(US, running(name, item("x"), secret, after=after, instructions=SECRET))
-    said = [Message(id=f"msg_{n}", role="assistant", content=SECRET * n) for n in (1, 20, 900)]
-    done = finished(name, after=after, instructions=SECRET, output=tuple(said))
-    assert await end(store, done)
+    await store.create(US, new_response(name, item("x"), secret, after=after, instructions=SECRET))
+    messages = [Message(id=f"msg_{n}", role="assistant", content=SECRET * n) for n in (1, 20, 900)]
+    done = finished_response(name, after=after, instructions=SECRET, output=tuple(messages))
+    assert await finish(store, done)
 
 
 async def test_deleted_content_leaves_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
     await keep_secrets(store, "a")
     for n in range(30):
-        await keep(store, str(n))
+        await create_and_finish(store, str(n))
     assert traces(path) != []
     await store.delete(US, "resp_a")
     await store.aclose()
@@ -81,21 +85,21 @@ async def test_deleted_content_leaves_no_trace_in_the_files(store: SqliteStore, 
 
 
 async def keep_a_secret_log(store: SqliteStore, name: str, *, expires_at: float = 0) -> None:
-    """A finished response whose events tell a secret."""
+    """Store a finished response whose events contain a secret."""
     run = NewRun(owner=OWNER, job=SECRET.encode(), events=chunk(0, 1, SECRET.encode()))
-    await store.create(US, running(name, run=run, expires_at=expires_at))
+    await store.create(US, new_response(name, run=run, expires_at=expires_at))
     for n, size in enumerate((1, 20, 900), 1):
         assert await store.append(lease(name), chunk(n, 1, SECRET.encode() * size))
-    assert await end(store, finished(name))
+    assert await finish(store, finished_response(name))
 
 
 async def test_deleted_logs_leave_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
     await keep_a_secret_log(store, "a")
     for n in range(30):
-        await store.create(US, logged(str(n)))
+        await store.create(US, response_with_log(str(n)))
     assert traces(path) != []
     await store.delete(US, "resp_a")
-    await keep(store, "next")  # written after the wiping
+    await create_and_finish(store, "next")  # written after the wiping
     assert traces(path) == []
 
 
@@ -103,33 +107,33 @@ async def test_swept_content_leaves_no_trace_in_the_files(store: SqliteStore, pa
     await keep_a_secret_log(store, "a")
     assert traces(path) != []
     assert await store.sweep(keep_events_s=3600) == 1
-    await keep(store, "next")  # written after the wiping
+    await create_and_finish(store, "next")  # written after the wiping
     assert traces(path) == []
     await keep_a_secret_log(store, "b", expires_at=1e12)
     assert traces(path) != []
     assert await store.sweep(keep_events_s=0) == 1
-    await keep(store, "one more")
+    await create_and_finish(store, "one more")
     assert traces(path) == []
-    assert await context_of(store, "b") == turns("b")
+    assert await context_of(store, "b") == turn_item_names("b")
 
 
-async def test_a_job_goes_with_the_end_of_its_run(store: SqliteStore, path: Path) -> None:
+async def test_a_job_is_deleted_when_its_run_ends(store: SqliteStore, path: Path) -> None:
     await keep_a_secret_log(store, "a")
     elsewhere = connect(path)
     assert elsewhere.execute("SELECT * FROM jobs").fetchall() == []
     elsewhere.close()
 
 
-async def test_a_sweep_of_many_leaves_gaps_for_other_writes(store: SqliteStore, path: Path) -> None:
+async def test_a_large_sweep_lets_other_writes_in_between(store: SqliteStore, path: Path) -> None:
     for n in range(250):
-        await store.create(US, running(str(n), expires_at=0))
-        assert await end(store, finished(str(n)))
+        await store.create(US, new_response(str(n), expires_at=0))
+        assert await finish(store, finished_response(str(n)))
     swept = asyncio.create_task(store.sweep(keep_events_s=0, limit=220))
-    await keep(store, "kept")
+    await create_and_finish(store, "kept")
     assert not swept.done()
     assert await swept == 220
     assert await store.sweep(keep_events_s=0) == 30
-    assert await context_of(store, "kept") == turns("kept")
+    assert await context_of(store, "kept") == turn_item_names("kept")
 
 
 async def test_deleted_content_is_wiped_while_the_store_is_open(
@@ -137,15 +141,15 @@ async def test_deleted_content_is_wiped_while_the_store_is_open(
 ) -> None:
     await keep_secrets(store, "a")
     await store.delete(US, "resp_a")
-    await keep(store, "next")  # written after the wiping
+    await create_and_finish(store, "next")  # written after the wiping
     assert traces(path) == []
 
 
-async def test_what_others_continue_is_wiped_when_they_are_gone(
+async def test_a_deleted_response_is_wiped_once_no_response_continues_it(
     store: SqliteStore, path: Path
 ) -> None:
     await keep_secrets(store, "a")
-    await keep(store, "b", after="a")
+    await create_and_finish(store, "b", after="a")
     await store.delete(US, "resp_a")
     assert len(await input_of(store, "b")) == 6
     await store.delete(US, "resp_b")
@@ -159,26 +163,26 @@ async def test_deleted_conversations_and_items_leave_no_trace_in_the_files(
     secret = item(SECRET, raw=b'{"content":"%b"}' % (SECRET.encode() * 1000))
     about = Conversation(id="conv_a", created_at=0, metadata={"k": SECRET})
     await store.create_conversation(US, about, [secret])
-    await converse(store, "b", "x")
+    await create_conversation(store, "b", "x")
     await store.add_items(US, "conv_b", [secret])
     assert traces(path) != []
     await store.delete_conversation(US, "conv_a")
     assert traces(path) != []
     await store.remove_item(US, "conv_b", f"msg_{SECRET}")
-    await keep(store, "next")  # written after the wiping
+    await create_and_finish(store, "next")  # written after the wiping
     assert traces(path) == []
     assert await items_of(store, "b") == ["x"]
 
 
-async def test_what_a_response_left_in_a_conversation_goes_with_the_last_of_both(
+async def test_items_of_a_response_and_a_conversation_are_wiped_with_the_last_of_both(
     store: SqliteStore, path: Path
 ) -> None:
-    await converse(store, "a")
+    await create_conversation(store, "a")
     for name in ("one", "two"):
         await claim(store, "a", name)
         secret = item("secret", raw=b'{"content":"%b"}' % SECRET.encode())
-        await store.create(US, running(name, secret, within="a"))
-        await end(store, finished(name, within="a"))
+        await store.create(US, new_response(name, secret, within="a"))
+        await finish(store, finished_response(name, within="a"))
     await store.delete(US, "resp_one")
     await store.delete_conversation(US, "conv_a")
     assert await context_of(store, "two") == ["secret", "two_out"]
@@ -187,14 +191,14 @@ async def test_what_a_response_left_in_a_conversation_goes_with_the_last_of_both
     assert traces(path) == []
 
 
-async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
+async def test_a_reader_in_another_process_delays_the_wiping_but_no_write(
     store: SqliteStore, path: Path
 ) -> None:
     await keep_secrets(store, "a")
     elsewhere = connect(path)
     elsewhere.execute("BEGIN; SELECT count(*) FROM items").fetchall()
     await store.delete(US, "resp_a")
-    await asyncio.wait_for(keep(store, "next"), 30)
+    await asyncio.wait_for(create_and_finish(store, "next"), 30)
     assert traces(path) != []
     elsewhere.execute("COMMIT")
     elsewhere.close()
@@ -202,14 +206,14 @@ async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
     assert traces(path) == []
 
 
-async def test_the_wiping_is_tried_again_until_nobody_is_in_the_way(
+async def test_the_wiping_is_retried_until_no_reader_is_in_the_way(
     store: SqliteStore, path: Path
 ) -> None:
     await keep_secrets(store, "a")
     elsewhere = connect(path)
     elsewhere.execute("BEGIN; SELECT count(*) FROM items").fetchall()
     await store.delete(US, "resp_a")
-    await keep(store, "next")
+    await create_and_finish(store, "next")
     assert traces(path) != []
     elsewhere.execute("COMMIT")
     async with asyncio.timeout(30):

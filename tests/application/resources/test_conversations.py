@@ -11,7 +11,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, EngineError, NotFound, StoreError
-from antiphon.testing.response_store import until
+from antiphon.testing.store_calls import wait_until
 
 TENANT = "t"
 
@@ -81,7 +81,7 @@ async def test_a_store_that_keeps_failing_hides_no_error_and_frees_the_conversat
         await house.create(conversation="conv_a")
     assert not await is_free(house)
     house.store.failing.clear()
-    await until(lambda: is_free(house))
+    await wait_until(lambda: is_free(house))
 
 
 async def test_a_request_that_is_cancelled_during_the_claim_leaves_the_conversation_free(

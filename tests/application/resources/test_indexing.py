@@ -14,7 +14,7 @@ from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
 from antiphon.application.resources.indexing import MAX_ATTEMPTS, MAX_BATCH_CHUNKS, IndexFiles
 from antiphon.domain.errors import EmbeddingsError
 from antiphon.domain.vector_stores import IndexingError, StoreFile
-from antiphon.testing.vector_stores import US, a_file, a_store, found, texts, vectors
+from antiphon.testing.vector_stores import US, a_file, a_store, search, texts_of, vectors_of
 
 
 class FakeEmbeddings(Embeddings):
@@ -33,7 +33,7 @@ class FakeEmbeddings(Embeddings):
         if self.failures:
             self.failures -= 1
             raise EmbeddingsError("No vectors now.")
-        return vectors(*([1.0, 0.0] for _ in texts))
+        return vectors_of(*([1.0, 0.0] for _ in texts))
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def test_a_long_file_is_added_in_batches(
     assert len(embeddings.requests) > 1
     assert max(map(len, embeddings.requests)) == MAX_BATCH_CHUNKS
     for word in ("word0", "word19999"):
-        assert word in texts(await found(stores, word))[0]
+        assert word in texts_of(await search(stores, word))[0]
 
 
 async def test_embeddings_that_fail_are_retried(
@@ -90,7 +90,7 @@ async def test_embeddings_that_fail_are_retried(
 ) -> None:
     await add(stores, files, "a", "hello")
     assert (await index_all(stores, files, FakeEmbeddings(failures=2))).status == "completed"
-    assert len(await found(stores, "", vectors=vectors([1, 0]))) == 1
+    assert len(await search(stores, "", vectors=vectors_of([1, 0]))) == 1
 
 
 async def test_a_file_whose_embeddings_keep_failing_has_failed(
@@ -103,7 +103,7 @@ async def test_a_file_whose_embeddings_keep_failing_has_failed(
     assert file.last_error is not None
     assert (file.status, file.last_error.code) == ("failed", "server_error")
     assert file.last_error.message == "No vectors now."
-    assert await found(stores, "hello") == []
+    assert await search(stores, "hello") == []
 
 
 async def test_a_file_that_was_deleted_meanwhile_has_failed(

@@ -29,7 +29,7 @@ from antiphon.domain.vector_stores import (
     NewVectorStore,
     VectorStoreChanges,
 )
-from antiphon.testing.vector_stores import US, indexed
+from antiphon.testing.vector_stores import US, index_file
 
 TWO_DAYS = ExpiresAfter(anchor="last_active_at", days=2)
 
@@ -68,7 +68,7 @@ async def house() -> AsyncIterator[House]:
 
 async def test_a_vector_store_that_is_not_used_expires(house: House) -> None:
     store = await house.create(US, NewVectorStore(expires_after=TWO_DAYS))
-    await indexed(house.stores, "a", "hello", store_id=store.id)
+    await index_file(house.stores, "a", "hello", store_id=store.id)
     house.time += 2 * DAY_S - 1
     assert (await house.find(US, store.id)).status == "completed"
     house.time += 1

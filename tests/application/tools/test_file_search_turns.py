@@ -19,7 +19,7 @@ from antiphon.application.model.token_model import TokenModel
 from antiphon.application.resources.vector_stores import FindVectorStore, SearchVectorStores
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.domain import items as i
-from antiphon.testing.vector_stores import a_store, indexed
+from antiphon.testing.vector_stores import a_store, index_file
 
 TOOL = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 SCRIPT_TURNS = [
@@ -50,8 +50,8 @@ async def house_fixture(
     )
     house = House(model=model, hosted=[provider])
     await stores.create(TENANT, a_store())
-    await indexed(stores, "a", "Of bees 【1:5†b.txt】.", "Of ants.", tenant=TENANT)
-    await indexed(stores, "b", "Of wasps.", tenant=TENANT)
+    await index_file(stores, "a", "Of bees 【1:5†b.txt】.", "Of ants.", tenant=TENANT)
+    await index_file(stores, "b", "Of wasps.", tenant=TENANT)
     yield house
     await stores.aclose()
 
