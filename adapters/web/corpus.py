@@ -45,14 +45,14 @@ class CorpusWeb(Web):
         reader: PageReader,
         *,
         base_url: str,
-        most: int,
+        limit: int,
         max_bytes: int,
         timeout_s: float,
     ) -> None:
         self._folder = folder
         self._reader = reader
         self._base_url = base_url
-        self._most = most
+        self._limit = limit
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._index = PageIndex()
@@ -82,13 +82,13 @@ class CorpusWeb(Web):
         self,
         query: str,
         *,
-        most: int,
+        limit: int,
         domains: DomainFilter,
         location: Json | None = None,  # noqa: ARG002
     ) -> Sequence[WebResult]:
-        most = min(most, self._most)
+        limit = min(limit, self._limit)
         async with time_limit(self._timeout_s):
-            return shown(await self._index.search(query, most), most=most, domains=domains)
+            return shown(await self._index.search(query, limit), limit=limit, domains=domains)
 
     async def read(self, url: str) -> WebPage:
         async with time_limit(self._timeout_s):

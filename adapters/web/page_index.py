@@ -50,11 +50,11 @@ class PageIndex:
     async def add(self, page: WebPage) -> None:
         await self._do(lambda: self._add(page))
 
-    async def search(self, query: str, most: int) -> list[WebResult]:
+    async def search(self, query: str, limit: int) -> list[WebResult]:
         """Return the pages that have any of the words, the best first."""
         words = dict.fromkeys(re.findall(r"\w+", query.lower()))
         asked = " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
-        return await self._do(lambda: self._search(asked, most)) if asked else []
+        return await self._do(lambda: self._search(asked, limit)) if asked else []
 
     async def page(self, url: str) -> WebPage | None:
         return await self._do(lambda: self._page(url))
@@ -83,8 +83,8 @@ class PageIndex:
         words = (db.last_insert_rowid(), page.title, _LINK.sub(r"\1", page.text))
         db.execute("insert into words(rowid, title, text) values(?, ?, ?)", words)
 
-    def _search(self, asked: str, most: int) -> list[WebResult]:
-        rows = self._open_db.execute(SEARCH, (asked, most))
+    def _search(self, asked: str, limit: int) -> list[WebResult]:
+        rows = self._open_db.execute(SEARCH, (asked, limit))
         return [WebResult(url=url, title=title, text=text) for url, title, text in rows]
 
     def _page(self, url: str) -> WebPage | None:

@@ -44,14 +44,14 @@ class SearchServiceWeb(Web):
         *,
         service_fetcher: Fetcher,
         page_fetcher: Fetcher,
-        most: int,
+        limit: int,
         timeout_s: float,
     ) -> None:
         self._service = service
         self._reader = reader
         self._service_fetcher = service_fetcher
         self._page_fetcher = page_fetcher
-        self._most = most
+        self._limit = limit
         self._timeout_s = timeout_s
 
     async def start(self) -> None:
@@ -62,19 +62,21 @@ class SearchServiceWeb(Web):
         await self._reader.aclose()
 
     async def search(
-        self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
+        self, query: str, *, limit: int, domains: DomainFilter, location: Json | None = None
     ) -> Sequence[WebResult]:
-        most = min(most, self._most)
+        limit = min(limit, self._limit)
         query = one_line(query, MAX_QUERY_LENGTH)
         if not query:
             return []
         async with time_limit(self._timeout_s):
-            answer = await self._answer(self._service.build_request(query, most, domains, location))
+            answer = await self._answer(
+                self._service.build_request(query, limit, domains, location)
+            )
         try:
             found = self._service.found(answer)
         except (msgspec.DecodeError, ValueError) as error:
             raise self._failed(f"its answer cannot be read: {error}") from None
-        return shown(found, most=most, domains=domains)
+        return shown(found, limit=limit, domains=domains)
 
     async def read(self, url: str) -> WebPage:
         async with time_limit(self._timeout_s):

@@ -46,7 +46,7 @@ class SearchService(Protocol):
     """What an operator should look at when the service answers 401 or 403."""
 
     def build_request(
-        self, query: str, most: int, domains: DomainFilter, location: Json | None
+        self, query: str, limit: int, domains: DomainFilter, location: Json | None
     ) -> SearchRequest:
         """Return the request for this query, in one line. What it finds is filtered later."""
 
@@ -84,7 +84,7 @@ class SearxngService:
     def build_request(
         self,
         query: str,
-        most: int,  # noqa: ARG002
+        limit: int,  # noqa: ARG002
         domains: DomainFilter,
         location: Json | None,  # noqa: ARG002
     ) -> SearchRequest:
@@ -112,11 +112,11 @@ class BraveService:
         self._key = key
 
     def build_request(
-        self, query: str, most: int, domains: DomainFilter, location: Json | None
+        self, query: str, limit: int, domains: DomainFilter, location: Json | None
     ) -> SearchRequest:
         fields = {
             "q": narrowed(query, domains),
-            "count": MAX_RESULTS if domains.allowed or domains.blocked else min(most, MAX_RESULTS),
+            "count": MAX_RESULTS if domains.allowed or domains.blocked else min(limit, MAX_RESULTS),
             "text_decorations": "false",
             "result_filter": "web",
         }
@@ -143,13 +143,13 @@ class TavilyService:
     def build_request(
         self,
         query: str,
-        most: int,
+        limit: int,
         domains: DomainFilter,
         location: Json | None,  # noqa: ARG002
     ) -> SearchRequest:
         content = {
             "query": query,
-            "max_results": min(most, MAX_RESULTS),
+            "max_results": min(limit, MAX_RESULTS),
             "include_domains": domains.allowed,
             "exclude_domains": domains.blocked,
         }

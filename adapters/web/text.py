@@ -64,11 +64,11 @@ class PageLinks:
         return f"【{number}†{words}】"
 
 
-def shown(found: Sequence[WebResult], *, most: int, domains: DomainFilter) -> list[WebResult]:
-    """Return the first `most` that may be shown: pages of http(s), of these domains, each once."""
+def shown(found: Sequence[WebResult], *, limit: int, domains: DomainFilter) -> list[WebResult]:
+    """Return the first `limit` that may be shown: pages of http(s), of these domains, each once."""
     kept: dict[str, WebResult] = {}
     for each in found:
-        if len(kept) == most:
+        if len(kept) == limit:
             break
         try:
             read_url(each.url)

@@ -143,10 +143,10 @@ class VectorStores(Protocol):
         *,
         words: str,
         vectors: Vectors | None = None,
-        fits: Filter | None = None,
-        most: int,
+        file_filter: Filter | None = None,
+        limit: int,
     ) -> list[Passage]:
-        """Return the passages that fit best, in no order: up to `most` by words, and as many by
+        """Return the passages that fit best, in no order: up to `limit` by words, and as many by
         the meaning of the one vector, both scores known for each.
 
         Only files that were indexed without an error and whose attributes fit are searched. Any

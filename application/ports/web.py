@@ -89,9 +89,9 @@ class Web(Protocol):
         """Release what it has opened, if it was started."""
 
     async def search(
-        self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
+        self, query: str, *, limit: int, domains: DomainFilter, location: Json | None = None
     ) -> Sequence[WebResult]:
-        """Return up to `most` pages, best first; `location` is `user_location` of a web search.
+        """Return up to `limit` pages, best first; `location` is `user_location` of a web search.
 
         Any text is a query. All URLs are of http or https, no two are equal, `domains` allows them,
         and those that can be read are read by `read`.

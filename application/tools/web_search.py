@@ -239,7 +239,7 @@ class WebSearchCaller(SingleItemCaller, CitationSource):
             limit = min(max(requested_results, 1), MAX_RESULTS)
         async with self._load_slots:
             results = await self._web.search(
-                query, most=limit, domains=self._domains, location=self._location
+                query, limit=limit, domains=self._domains, location=self._location
             )
         call.action["sources"] = [{"type": "url", "url": each.url} for each in results]
         return browser_pages.search_results_page(

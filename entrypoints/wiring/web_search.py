@@ -45,7 +45,7 @@ def _corpus(options: WebSearch, reader: PageReader) -> Web:
         options.folder,
         reader,
         base_url=options.folder_url,
-        most=options.results,
+        limit=options.results,
         max_bytes=options.max_page_kb * 1024,
         timeout_s=options.timeout_s,
     )
@@ -76,7 +76,7 @@ def _search_service(
             timeout_s=options.timeout_s,
             max_redirects=settings.fetch.redirects,
         ),
-        most=options.results,
+        limit=options.results,
         timeout_s=options.timeout_s,
     )
 

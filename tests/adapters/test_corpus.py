@@ -21,7 +21,7 @@ EVERYWHERE = DomainFilter()
 
 
 def corpus(folder: Path, **given: Any) -> CorpusWeb:
-    limits = {"base_url": BASE, "most": 10, "max_bytes": 1000, "timeout_s": 10.0}
+    limits = {"base_url": BASE, "limit": 10, "max_bytes": 1000, "timeout_s": 10.0}
     return CorpusWeb(folder, PageReader(PdfReader()), **(limits | given))
 
 
@@ -41,7 +41,7 @@ def write(folder: Path, **texts: str) -> None:
 
 
 async def found(web: CorpusWeb, query: str) -> list[str]:
-    pages = await web.search(query, most=10, domains=EVERYWHERE)
+    pages = await web.search(query, limit=10, domains=EVERYWHERE)
     return [each.url.removeprefix(BASE).removesuffix(".txt") for each in pages]
 
 
@@ -64,12 +64,12 @@ async def test_a_page_keeps_its_address_and_is_read_from_it(tmp_path: Path) -> N
     (tmp_path / "a b" / "ö#1.md").write_text("# Ö\n\nText. [c](../c.txt) [d](#d)", "utf-8")
     async with started(tmp_path, base_url="https://docs.example/x/") as web:
         url = "https://docs.example/x/a%20b/%C3%B6%231.md"
-        [page] = await web.search("text", most=5, domains=EVERYWHERE)
+        [page] = await web.search("text", limit=5, domains=EVERYWHERE)
         assert (page.url, page.title) == (url, "Ö")
         read = await web.read(f"{url}#part")
         assert read.text == "# Ö\n\nText. 【0†c】 [d](#d)"
         assert read.links == ("https://docs.example/x/c.txt",)
-        assert not await web.search("text", most=5, domains=DomainFilter(blocked=("example",)))
+        assert not await web.search("text", limit=5, domains=DomainFilter(blocked=("example",)))
 
 
 async def test_html_of_the_folder_is_read_as_text(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_html_of_the_folder_is_read_as_text(tmp_path: Path) -> None:
 
 async def test_the_example_is_a_corpus() -> None:
     async with started(Path(__file__).parents[2] / "examples" / "corpus", max_bytes=10_000) as web:
-        [first, *_] = await web.search("Which antiphons are sung?", most=5, domains=EVERYWHERE)
+        [first, *_] = await web.search("Which antiphons are sung?", limit=5, domains=EVERYWHERE)
         assert first.title == "Antiphon"
         links = (await web.read(first.url)).links
         assert links == (f"{BASE}instruments/bells.html", f"{BASE}psalms.txt")

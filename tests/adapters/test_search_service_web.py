@@ -58,7 +58,7 @@ async def told(*words: str) -> AsyncIterator[None]:
 
 
 async def search(web: SearchServiceWeb, query: str = "bells", **given: Any) -> list[str]:
-    found = await web.search(query, **{"most": 5, "domains": EVERYWHERE, **given})
+    found = await web.search(query, **{"limit": 5, "domains": EVERYWHERE, **given})
     return [each.url for each in found]
 
 
@@ -81,7 +81,7 @@ async def test_brave_is_asked_with_the_key_and_where_the_user_is(sink: LoopbackS
     result = {"url": "https://a.example/", "title": "A &amp; B", "description": "a <b>c</b> 1 < 2"}
     sink.answers["/search"] = answer(json.dumps({"web": {"results": [result]}}).encode())
     web = searched(sink, BraveService(KEY, f"http://127.0.0.1:{sink.port}/search"))
-    [found] = await web.search("bells", most=3, domains=EVERYWHERE, location=PLACE)
+    [found] = await web.search("bells", limit=3, domains=EVERYWHERE, location=PLACE)
     assert (found.title, found.text) == ("A & B", "a c 1 < 2")
     [head] = sink.heads
     assert parse_qs(urlsplit(head.split(" ")[1]).query)["count"] == ["3"]
