@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV = .venv
 VENV_VLLM = .venv-vllm
 VENV_CLIENTS = .venv-clients
+VENV_DOCS = .venv-docs
+MERMAID = 12.3.0
 NODE = tests/clients/node_modules
 ARGS ?=
 # As tests wait as much as they work, more of them than processors at a time.
@@ -11,12 +13,12 @@ SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
 QUICK = "not vllm and not clients and not faults"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
-	antiphon.adapters.engines.scripted
+	antiphon.adapters.engines.scripted antiphon.testing.scripts
 
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test check golden docs bench test-stores test-faults test-clients test-vllm format
+.PHONY: serve test check golden docs docs-site bench changelog test-stores test-faults test-clients test-vllm format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
@@ -56,9 +58,18 @@ test-vllm: $(VENV_VLLM)/ready
 docs: $(VENV)/ready
 	$(VENV)/bin/python docs/draw_lifecycle.py
 	$(VENV)/bin/python docs/draw_reference.py
+	$(VENV)/bin/python docs/draw_settings.py
+	$(VENV)/bin/python docs/draw_decisions.py
+
+# Asks nothing of a network once its environment is made.
+docs-site: $(VENV_DOCS)/ready
+	$(VENV_DOCS)/bin/python docs/build_site.py
 
 bench: $(VENV)/ready
 	$(VENV)/bin/python -m benchmarks.run $(ARGS)
+
+changelog: $(VENV)/ready
+	$(VENV)/bin/towncrier build --yes
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -76,6 +87,17 @@ $(VENV_CLIENTS)/ready: pyproject.toml
 $(NODE)/ready: tests/clients/package.json
 	mkdir -p $(NODE)
 	if command -v npm; then npm install --prefix tests/clients --no-package-lock --no-audit; fi
+	touch $@
+
+# Without npm on the machine, the site shows diagrams as their source.
+$(VENV_DOCS)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV_DOCS)
+	$(VENV_DOCS)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_DOCS)/bin/python -m pip install --quiet --editable '.[docs]'
+	if command -v npm; then npm pack --silent --pack-destination $(VENV_DOCS) mermaid@$(MERMAID) && \
+		tar --extract --gzip --file $(VENV_DOCS)/mermaid-$(MERMAID).tgz --directory $(VENV_DOCS) \
+			--strip-components=2 package/dist/mermaid.min.js; fi
+	rm -f $(VENV_DOCS)/mermaid-$(MERMAID).tgz
 	touch $@
 
 # The build for CPUs. It asks for torchvision and its like, but the published ones are made for

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from antiphon.adapters.extras import install_command
 from antiphon.application.ports import Embeddings, Vectors
 from antiphon.domain.errors import EmbeddingsError, SettingsError
 
@@ -62,7 +63,9 @@ class HttpEmbeddings(Embeddings):
 
     async def start(self) -> None:
         if find_spec("numpy") is None:
-            raise SettingsError("Embeddings need a package: pip install 'antiphon[embeddings]'.")
+            raise SettingsError(
+                f"Embeddings need a package. Install it with: {install_command('embeddings')}"
+            )
         try:
             await self.embed(["?"])
         except EmbeddingsError as error:

@@ -12,6 +12,7 @@ import sys
 from importlib.util import find_spec
 from io import BytesIO
 
+from antiphon.adapters.extras import packages_of
 from antiphon.domain.errors import DocumentError
 
 MEMORY_BYTES = 1 << 30
@@ -31,8 +32,8 @@ class PdfReader:
         """Return the text of all pages. Raises: DocumentError."""
         if find_spec("pypdf") is None:
             raise DocumentError(
-                "This server cannot read PDFs; its operator can install the missing package with: "
-                "pip install 'antiphon[pdf]'"
+                "This server cannot read PDFs: its operator has not installed "
+                f"{' '.join(packages_of('pdf'))}."
             )
         async with self._slots:
             process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Draw docs/lifecycle.md from the tables of domain/lifecycle.py: `make docs`."""
+"""Draw docs/explanation/lifecycle.md from the tables of domain/lifecycle.py: `make docs`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State
 
-PAGE = Path(__file__).with_name("lifecycle.md")
+PAGE = Path(__file__).parent / "explanation" / "lifecycle.md"
 RESPONSE_STATES = (State.START, State.CREATED, State.RUNNING, State.ERROR, State.OVER)
 INTRO = """# The lifecycle of a response
 
-Drawn from the tables in `domain/lifecycle.py` by `make docs`; a test checks that it is fresh.
-A box is where a stream stands, an arrow is an event. What has no arrow cannot happen.
+Drawn from the tables in `domain/lifecycle.py` by `make docs`; a test checks that it is up to date.
+
+Each diagram is a state machine: a box is a state of the stream, and an arrow is an event that leads
+to the next state. An event without an arrow cannot happen.
 """
 
 

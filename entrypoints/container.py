@@ -1,7 +1,7 @@
-"""The composition root: which adapters the settings choose, and who is given what.
+"""The composition root: it chooses adapters by the settings and injects them into services.
 
-It only builds objects; `server.py` starts and closes the chosen ones. dependency-injector appears
-nowhere else. Tests build a container of their own and override providers.
+It only builds objects; `server.py` starts and closes them. No other module imports
+dependency-injector. Tests build their own container and override providers.
 """
 
 from __future__ import annotations
@@ -84,12 +84,14 @@ from antiphon.application.resources.webhooks import CreateDeliveries, SendDelive
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
-from antiphon.application.responses.create import CreateLimits, CreateResponseService
+from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.responses.idempotency import CreateOnce, IdempotencyKeys
 from antiphon.application.responses.list_input_items import ListInputItems
+from antiphon.application.responses.prepare import PrepareResponse
+from antiphon.application.responses.start import StartLimits, StartResponse
 from antiphon.application.responses.sweep import Sweep
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.background import StartBackgroundRuns
@@ -101,6 +103,7 @@ from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.application.runs.restore import RestoreRun
 from antiphon.application.runs.run_response import RunResponse
+from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.shutdown import ShutdownSignal
 from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import Budgets
@@ -116,7 +119,7 @@ from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
-from antiphon.entrypoints.wiring.fetching import fetcher, guard
+from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
 from antiphon.entrypoints.wiring.models import (
     scripted_models,
@@ -126,20 +129,24 @@ from antiphon.entrypoints.wiring.stores import (
     file_store_kind,
     find_tenant,
     keys_file,
-    named_store,
+    own_store,
     postgres_store,
     prompt_templates,
     redis_store,
     sqlite_store,
     store_kind,
 )
-from antiphon.entrypoints.wiring.tools import hosted, tool_servers, tool_substitutions
+from antiphon.entrypoints.wiring.tools import (
+    hosted_tools,
+    tool_servers,
+    tool_substitutions,
+)
 from antiphon.entrypoints.wiring.web_search import web
 from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
 
 class Container(containers.DeclarativeContainer):
-    """Give it `settings`; ask it for what `server.py` starts and serves."""
+    """The dependency injection container. Pass `settings` to it."""
 
     settings: providers.Dependency[Settings] = providers.Dependency(instance_of=Settings)
 
@@ -150,7 +157,7 @@ class Container(containers.DeclarativeContainer):
         sqlite=providers.Singleton(sqlite_store, settings),
         postgres=providers.Singleton(postgres_store, settings),
         redis=providers.Singleton(redis_store, settings),
-        named=providers.Singleton(named_store, settings),
+        own=providers.Singleton(own_store, settings),
     )
     keys_file = providers.Singleton(keys_file, settings.provided.keys_file)
     find_tenant: providers.Provider[FindTenant | None] = providers.Singleton(
@@ -255,7 +262,7 @@ class Container(containers.DeclarativeContainer):
     )
     sandboxes: providers.Provider[Sandboxes | None] = providers.Singleton(sandboxes, settings)
     web: providers.Provider[Web | None] = providers.Singleton(
-        web, settings, providers.Singleton(guard, settings), read_pdf
+        web, settings, providers.Singleton(url_policy, settings), read_pdf
     )
     find_container = providers.Singleton(FindContainer, sandboxes)
     check_container = providers.Singleton(
@@ -270,7 +277,7 @@ class Container(containers.DeclarativeContainer):
         tool_servers,
         salt=sealer.provided.salt,
         hosted=providers.Singleton(
-            hosted,
+            hosted_tools,
             sandboxes,
             find_container,
             check_container,
@@ -293,28 +300,43 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)
-    create_response = providers.Singleton(
-        CreateResponseService,
-        expand_prompt,
-        providers.Singleton(ClaimConversation, store, owner=owner),
-        prepare_turn,
-        plan_turns,
-        jobs,
-        store,
-        log,
-        runs,
-        run_response,
-        check_quota,
-        owner=owner,
+    make_sequencer = providers.Singleton(
+        MakeSequencer,
         new_id=providers.Object(new_id),
         now=providers.Object(time.time),
         seal=sealer.provided.seal,
-        limits=providers.Singleton(
-            CreateLimits,
-            keep_days=settings.provided.keep_days,
-            max_waiting=settings.provided.max_waiting,
-            retry_s=settings.provided.store_retry_s,
+    )
+    create_response = providers.Singleton(
+        CreateResponseService,
+        expand_prompt,
+        check_quota,
+        providers.Singleton(ClaimConversation, store, owner=owner),
+        providers.Singleton(
+            PrepareResponse,
+            prepare_turn,
+            plan_turns,
+            jobs,
+            new_id=providers.Object(new_id),
+            now=providers.Object(time.time),
         ),
+        providers.Singleton(
+            StartResponse,
+            store,
+            log,
+            runs,
+            run_response,
+            make_sequencer,
+            owner=owner,
+            now=providers.Object(time.time),
+            limits=providers.Singleton(
+                StartLimits,
+                keep_days=settings.provided.keep_days,
+                max_waiting=settings.provided.max_waiting,
+                retry_s=settings.provided.store_retry_s,
+            ),
+        ),
+        runs,
+        new_id=providers.Object(new_id),
     )
     restore_run = providers.Singleton(
         RestoreRun,
@@ -324,9 +346,7 @@ class Container(containers.DeclarativeContainer):
         jobs,
         store,
         log,
-        new_id=providers.Object(new_id),
-        now=providers.Object(time.time),
-        seal=sealer.provided.seal,
+        make_sequencer,
         retry_s=settings.provided.store_retry_s,
     )
     stop_run = providers.Singleton(StopRun, store, runs, restore_run, run_response, owner=owner)
@@ -355,7 +375,8 @@ class Container(containers.DeclarativeContainer):
             max_nodes=settings.provided.max_json_nodes,
         ),
         dialect=providers.Callable(DIALECTS.__getitem__, settings.provided.dialect),
-        strict_unknown_fields=settings.provided.strict_unknown_fields,
+        strict=settings.provided.strict,
+        strict_unknown_fields=settings.provided.refuses_unknown_fields,
         log_requests=settings.provided.log_requests,
         error_stacks=settings.provided.error_stacks,
         websocket_s=settings.provided.websocket_s,

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
+from antiphon.adapters.extras import install_command
 from antiphon.adapters.web.text import PageLinks, clean, one_line, truncate
 from antiphon.adapters.web.time_limit import time_limit
 from antiphon.application.ports import ReadPdf, WebPage
@@ -126,7 +127,9 @@ class PageReader:
     def start(self) -> None:
         """Check that the needed package is installed. Raises: SettingsError."""
         if find_spec("trafilatura") is None:
-            raise SettingsError("Web search needs a package: pip install 'antiphon[web]'.")
+            raise SettingsError(
+                f"Web search needs a package. Install it with: {install_command('web')}"
+            )
 
     async def aclose(self) -> None:
         """Kill all processes."""

@@ -1,10 +1,8 @@
-"""What a request asks for: the Response that its run will fill, and the turn of its model."""
+"""Derive from a request the initial Response, the first turn, and the fields without effect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,7 +14,6 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.items import Item
 from antiphon.domain.offers import Offer
 from antiphon.domain.request import (
-    IGNORED_FIELDS,
     AnyFormat,
     CreateResponse,
     PlainFormat,
@@ -35,19 +32,10 @@ VERBOSITY = {
     "low": "Keep your answer short: only what was asked for, in as few words as it takes.",
     "high": "Answer in detail: explain, and give examples where they help.",
 }
-"""`text.verbosity` as instructions: models that people run themselves know no other way."""
+"""`text.verbosity` as instructions, because open models have no such parameter."""
 
 TIERS = {"auto": "default", "fast": "priority"}
-"""How a tier is echoed where not by its own name."""
-
-
-def sealing(
-    request: CreateResponse, seal: Callable[[str, str], str], tenant: str
-) -> Callable[[str], str] | None:
-    """Return what seals the response's reasoning, None where nobody asked for that."""
-    if "reasoning.encrypted_content" not in (request.include or ()):
-        return None
-    return partial(seal, tenant)
+"""Requested tier -> the tier in the Response, where they differ."""
 
 
 def response_of(
@@ -59,7 +47,7 @@ def response_of(
     created_at: int,
     removed: Sequence[InputTransformation] = (),
 ) -> Response:
-    """Return the Response as it begins: what it echoes, with the values that are in effect.
+    """Return the initial Response, with the values that are in effect.
 
     Raises: RequestError for what this model does not support.
     """
@@ -78,12 +66,12 @@ def response_of(
         conversation=_conversation(request),
         reasoning=_reasoning(request, model),
         store=request.store is not False,
-        temperature=_first(request.temperature, defaults.get("temperature"), 1.0),
+        temperature=_first_known(request.temperature, defaults.get("temperature"), 1.0),
         text=_text(request),
         tool_choice=request.tool_choice or "auto",
         tools=offered.echo,
         top_logprobs=request.top_logprobs or 0,
-        top_p=_first(request.top_p, defaults.get("top_p"), 1.0),
+        top_p=_first_known(request.top_p, defaults.get("top_p"), 1.0),
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
         truncation=request.truncation or "disabled",
@@ -110,7 +98,7 @@ def turn_of(
     cache_salt: str,
     trace_headers: Mapping[str, str],
 ) -> Turn:
-    """Return the turn that the model is asked for, over these items.
+    """Return the model's first turn over these items.
 
     `active_configuration` takes precedence over the request's own fields.
 
@@ -124,7 +112,7 @@ def turn_of(
         choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         text=_text(request, active_configuration.format),
-        effort=_supported(active_configuration.effort, request, model, "input")
+        effort=_check_effort(active_configuration.effort, request, model, "input")
         or _effort(request, model),
         previous_messages=request.previous_input_messages or (),
         template_kwargs=request.chat_template_kwargs or {},
@@ -136,36 +124,20 @@ def turn_of(
     )
 
 
-def ignored_fields(request: CreateResponse) -> list[str]:
-    """Return the paths of the fields that were given and do nothing here."""
-    return [
-        path
-        for path, harmless in IGNORED_FIELDS.items()
-        if _given(request, path) not in (None, *harmless)
-    ]
-
-
-def _given(request: CreateResponse, path: str) -> Any:
-    found: Any = request
-    for name in path.split("."):
-        found = None if found is None else getattr(found, name)
-    return found
-
-
 def _instructions(request: CreateResponse) -> str | None:
     verbosity = (request.text.verbosity if request.text else None) or "medium"
-    given = (request.instructions, VERBOSITY.get(verbosity))
-    return "\n\n".join(text for text in given if text) or None
+    parts = (request.instructions, VERBOSITY.get(verbosity))
+    return "\n\n".join(text for text in parts if text) or None
 
 
 def _cache(request: CreateResponse) -> CacheConfig | UnsetType:
-    asked = request.prompt_cache_options
-    if asked is None:
+    options = request.prompt_cache_options
+    if options is None:
         return UNSET
     return CacheConfig(
-        mode=asked.mode or "implicit",
-        ttl=asked.ttl or "30m",
-        comparison_response_id=asked.comparison_response_id or UNSET,
+        mode=options.mode or "implicit",
+        ttl=options.ttl or "30m",
+        comparison_response_id=options.comparison_response_id or UNSET,
     )
 
 
@@ -174,30 +146,32 @@ def _conversation(request: CreateResponse) -> ConversationRef | None:
     return None if conversation_id is None else ConversationRef(id=conversation_id)
 
 
-def _text(request: CreateResponse, active_configuration: AnyFormat | None = None) -> TextConfig:
-    asked = request.text or TextParams()
-    form = active_configuration or asked.format or PlainFormat()
-    return TextConfig(format=msgspec.to_builtins(form), verbosity=asked.verbosity or "medium")
+def _text(request: CreateResponse, active_format: AnyFormat | None = None) -> TextConfig:
+    text = request.text or TextParams()
+    text_format = active_format or text.format or PlainFormat()
+    return TextConfig(format=msgspec.to_builtins(text_format), verbosity=text.verbosity or "medium")
 
 
 def _reasoning(request: CreateResponse, model: Model) -> ReasoningConfig:
-    asked = request.reasoning
-    if asked is None:
+    reasoning = request.reasoning
+    if reasoning is None:
         return ReasoningConfig()
     return ReasoningConfig(
         effort=_effort(request, model),
-        summary=asked.summary or asked.generate_summary,
-        context=asked.context or UNSET,
-        mode=asked.mode or UNSET,
+        summary=reasoning.summary or reasoning.generate_summary,
+        context=reasoning.context or UNSET,
+        mode=reasoning.mode or UNSET,
     )
 
 
 def _effort(request: CreateResponse, model: Model) -> str | None:
     effort = request.reasoning.effort if request.reasoning else None
-    return _supported(effort, request, model, "reasoning.effort")
+    return _check_effort(effort, request, model, "reasoning.effort")
 
 
-def _supported(effort: str | None, request: CreateResponse, model: Model, param: str) -> str | None:
+def _check_effort(
+    effort: str | None, request: CreateResponse, model: Model, param: str
+) -> str | None:
     if effort is not None and effort not in model.efforts:
         known = ", ".join(repr(each) for each in model.efforts)
         raise RequestError(
@@ -209,5 +183,5 @@ def _supported(effort: str | None, request: CreateResponse, model: Model, param:
     return effort
 
 
-def _first(*values: float | None) -> float | None:
+def _first_known(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)

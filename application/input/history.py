@@ -1,5 +1,5 @@
-"""The items that a request continues: those of an earlier response, or of its conversation
-(docs/reference/api.md#previous-responses, #conversations)."""
+"""Load the items that a request continues: a previous response's, or its conversation's
+(docs/reference/api.md#previous-responses, docs/reference/api.md#conversations)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from antiphon.domain.errors import NotFound, RequestError, conversation_not_foun
 from antiphon.domain.request import CreateResponse
 
 Remembered = Mapping[str, Sequence[StoredItem]]
-"""By the id of a response: all that a response which continues it is given first."""
+"""Response id -> the items that a continuation of that response starts with."""
 
 
 def item_in(remembered: Remembered, item_id: str) -> StoredItem | None:
-    every = (item for items in remembered.values() for item in items)
-    return next((item for item in every if item.id == item_id), None)
+    every_item = (item for items in remembered.values() for item in items)
+    return next((item for item in every_item if item.id == item_id), None)
 
 
 class LoadHistory:
-    """What stands before a request's own input, in order, and as it was kept."""
+    """Loads the items before a request's own input, in order, as they were stored."""
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
@@ -29,9 +29,10 @@ class LoadHistory:
     async def __call__(
         self, request: CreateResponse, *, tenant: str, remembered: Remembered
     ) -> list[Entry]:
-        """Return what is continued: `remembered` by the connection, or else in the store.
+        """Return the items: `remembered` by the connection, or from the store.
 
-        None where nothing is continued. Raises: RequestError, NotFound, StoreError.
+        The list is empty if the request continues nothing. Raises: RequestError, NotFound,
+        StoreError.
         """
         if request.conversation_id is not None:
             return await self._of_conversation(tenant, request.conversation_id)

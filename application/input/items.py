@@ -1,4 +1,4 @@
-"""The items that a client sends: read, checked, references resolved; and as they are kept."""
+"""Read and check the items that a client sends, and resolve references in them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from antiphon.domain.include_filter import may_have_hidden_fields, restore_hidde
 
 
 class ReadItems:
-    """What is wrong with an item is raised with its place, `input[2].role`."""
+    """Reads input items; an error names the item's place, such as `input[2].role`."""
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
 
     async def __call__(
         self,
-        given: str | Sequence[Raw] | None,
+        items: str | Sequence[Raw] | None,
         *,
         tenant: str,
         path: str = "input",
         remembered: Remembered | None = None,
     ) -> list[c.Entry]:
-        """Return the items, those `remembered` or stored in place of references.
+        """Return the items; `remembered` or stored items replace references to them.
 
         Raises: RequestError.
         """
-        read = await run_in_thread(_size(given), c.entries, given, path)
-        c.check_input(read, path)
-        return [await self._resolved(entry, tenant, path, remembered or {}) for entry in read]
+        entries = await run_in_thread(_size(items), c.entries, items, path)
+        c.check_input(entries, path)
+        return [await self._resolve(entry, tenant, path, remembered or {}) for entry in entries]
 
-    async def _resolved(
+    async def _resolve(
         self, entry: c.Entry, tenant: str, path: str, remembered: Remembered
     ) -> c.Entry:
         if may_have_hidden_fields(entry.item) and entry.item.id:
-            return await self._restored(entry, entry.item.id, tenant, path)
+            return await self._restore(entry, entry.item.id, tenant, path)
         if not isinstance(entry.item, i.ItemReference):
             return entry
         try:
@@ -55,28 +55,28 @@ class ReadItems:
             ) from None
         return c.Entry(item=decode_item(stored.raw, path), raw=stored.raw)
 
-    async def _restored(self, entry: c.Entry, item_id: str, tenant: str, path: str) -> c.Entry:
+    async def _restore(self, entry: c.Entry, item_id: str, tenant: str, path: str) -> c.Entry:
         try:
             stored = await self._store.item(tenant, item_id)
         except NotFound:
-            return entry  # another server's, or never stored: it is what it is
+            return entry  # another server's, or never stored: use it as it is
         raw = restore_hidden_fields(entry.raw, stored.raw)
         return c.Entry(item=decode_item(raw, path), raw=raw)
 
 
-def _size(given: str | Sequence[Raw] | None) -> int:
-    # A text is one item, however long.
-    if given is None or isinstance(given, str):
+def _size(items: str | Sequence[Raw] | None) -> int:
+    # A string is one item, however long.
+    if items is None or isinstance(items, str):
         return 0
-    return sum(len(memoryview(raw)) for raw in given)
+    return sum(len(memoryview(raw)) for raw in items)
 
 
-def as_it_is(entry: c.Entry) -> StoredItem:
-    """Return an item that the server made, or has kept before, as it is kept."""
+def to_stored_item(entry: c.Entry) -> StoredItem:
+    """Return the stored form of an item that this server created or stored before."""
     return StoredItem(id=entry.item.id or "", raw=entry.raw)
 
 
 def to_store(entries: Sequence[c.Entry], new_id: NewId) -> list[StoredItem]:
-    """Return items as they are kept and listed, each with an id."""
+    """Return the stored form of new items, each with an id."""
     resources = [c.to_resource(entry, new_id) for entry in entries]
     return [StoredItem(id=item_id, raw=raw) for item_id, raw in resources]

@@ -1,8 +1,8 @@
-"""Pictures and files of a conversation, as a model is shown them.
+"""Load the images and files of a conversation for a model.
 
-A picture becomes a data URL whose type was looked up in its bytes; a file becomes its text. What is
-stored stays what the client sent. Everything is bounded: how many, how large, how long; and what is
-wrong with one is told with its path, before the run begins.
+An image becomes a data URL whose type is read from its bytes; a file becomes its text. The stored
+items stay as the client sent them. Number, size and time are bounded. An error names the path of
+the image or file, before the run starts.
 """
 
 from __future__ import annotations
@@ -33,32 +33,33 @@ from antiphon.domain.image_info import image_info_of
 
 T = TypeVar("T")
 
-AT_ONCE = 4
-"""Pictures and files of one request that are fetched or read at the same time."""
+MAX_CONCURRENT = 4
+"""Images and files of one request that are loaded at the same time."""
 
-LONG = 64 * 1024
-"""Characters of base64 from which on decoding is given a thread."""
+MIN_THREAD_CHARS = 64 * 1024
+"""Longer base64 texts are decoded in a thread."""
 
-TOGETHER = 8
-"""All images of a request may have so many times the pixels of one: each is unpacked in memory."""
+MAX_PIXELS_FACTOR = 8
+"""All images of a request may have this many times the pixels of one, because each is unpacked in
+memory."""
 
-MAX_TEXT = 10_485_760
-"""Characters of a file's text: the API's limit for texts."""
+MAX_TEXT_CHARS = 10_485_760
+"""The API's limit for texts."""
 
-HOLDERS: Mapping[type[i.Item], str] = {
+MEDIA_FIELDS: Mapping[type[i.Item], str] = {
     i.Message: "content",
     i.FunctionCallOutput: "output",
     i.CustomToolCallOutput: "output",
     i.ComputerCallOutput: "output",
 }
-"""Items that may hold pictures and files, and the field they hold them in."""
+"""Item type -> the field that may hold images and files."""
 
 MEDIA = (c.InputImage, c.InputFile, c.ComputerScreenshot)
 Media = c.InputImage | c.InputFile | c.ComputerScreenshot
 
 
 class MediaLimits(Struct, frozen=True, kw_only=True):
-    """What one request may bring, its history included."""
+    """The limits of one request, its history included."""
 
     count: int = 100
     max_bytes: int = 64 * 1024 * 1024
@@ -67,7 +68,7 @@ class MediaLimits(Struct, frozen=True, kw_only=True):
 
 
 class ErrorCodes(Struct, frozen=True, kw_only=True):
-    """The codes of what can go wrong, for pictures or for files
+    """The error codes for images, or for files
     (docs/reference/errors.md#codes-of-images-and-files)."""
 
     bad_base64: str
@@ -94,7 +95,7 @@ FILE_CODES = ErrorCodes(
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """The bytes of a picture or a file; `encoded` is their base64, where they came as that."""
+    """The bytes of an image or a file; `encoded` is their base64 form if the client sent that."""
 
     content: bytes
     path: str
@@ -104,7 +105,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class LoadMedia:
-    """Opens pictures and files; `read_pdf` is what makes text of a PDF."""
+    """Loads images and files; `read_pdf` extracts the text of a PDF."""
 
     def __init__(
         self,
@@ -127,25 +128,25 @@ class LoadMedia:
         reads_images: bool,
         path_of: Callable[[i.AnyItem], str | None],
     ) -> list[i.AnyItem]:
-        """Return the items with what they hold opened.
+        """Return the items with their images and files loaded.
 
-        `path_of` says where in the request an item stands, None for one of an earlier turn.
+        `path_of` returns an item's path in the request, None for an item of an earlier turn.
         Raises: RequestError with the path.
         """
-        found = [(item, media) for item in items for media in _media_of(item, path_of)]
-        if not found:
+        parts = [part for item in items for part in _media_of(item, path_of)]
+        if not parts:
             return list(items)
-        if len(found) > self._limits.count:
+        if len(parts) > self._limits.count:
             raise RequestError(
-                f"The conversation holds {len(found)} images and files; "
-                f"at most {self._limits.count} are taken in one request.",
+                f"The conversation holds {len(parts)} images and files; "
+                f"one request may have at most {self._limits.count}.",
                 param="input",
                 code="array_above_max_length",
             )
-        opening = _Opening(self, tenant, reads_images, self._limits)
+        loader = _RequestMedia(self, tenant, reads_images, self._limits)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                opened = await _all([opening.open(part, path) for _, (part, path) in found])
+                loaded = await _gather([loader.load(part, path) for part, path in parts])
         except TimeoutError:
             raise RequestError(
                 f"The images and files of this request took more than {self._limits.timeout_s:g} "
@@ -153,12 +154,14 @@ class LoadMedia:
                 param="input",
                 code=IMAGE_CODES.failed,
             ) from None
-        new = {id(part): shown for (_, (part, _)), shown in zip(found, opened, strict=True)}
-        return [_with(item, new) for item in items]
+        loaded_by_id = {id(part): new for (part, _), new in zip(parts, loaded, strict=True)}
+        return [_with_loaded(item, loaded_by_id) for item in items]
 
     # --- where bytes come from --------------------------------------------------------------------
 
-    async def stored(self, tenant: str, file_id: str, path: str, codes: ErrorCodes) -> Content:
+    async def read_uploaded(
+        self, tenant: str, file_id: str, path: str, codes: ErrorCodes
+    ) -> Content:
         """Return an uploaded file."""
         path = f"{path}.file_id"
         try:
@@ -170,22 +173,22 @@ class LoadMedia:
             ) from None
         return Content(content=content, path=path, filename=file.filename)
 
-    async def fetched(self, url: str, path: str, codes: ErrorCodes) -> Content:
-        """Return what a URL names."""
+    async def fetch(self, url: str, path: str, codes: ErrorCodes) -> Content:
+        """Return the content of a URL."""
         try:
-            answer: FetchResult = await self._fetcher.fetch(url)
+            result: FetchResult = await self._fetcher.fetch(url)
         except FetchError as error:
             code = {FetchRefused: codes.refused, FetchTooLarge: codes.too_large}
             raise RequestError(
                 str(error), param=path, code=code.get(type(error), codes.failed)
             ) from error
-        if answer.status != 200:
+        if result.status != 200:
             raise RequestError(
-                f"The URL answered with status {answer.status}.", param=path, code=codes.failed
+                f"The URL answered with status {result.status}.", param=path, code=codes.failed
             )
         name = unquote(urlsplit(url).path.rpartition("/")[2])
         return Content(
-            content=answer.content, path=path, media_type=answer.content_type, filename=name or None
+            content=result.content, path=path, media_type=result.content_type, filename=name or None
         )
 
     async def text_of_pdf(self, content: bytes, path: str) -> str:
@@ -196,8 +199,8 @@ class LoadMedia:
             raise RequestError(str(error), param=path, code="invalid_value") from error
 
 
-class _Opening:
-    """The pictures and files of one request, and what of its limits is left."""
+class _RequestMedia:
+    """Loads the images and files of one request within its limits."""
 
     def __init__(
         self, source: LoadMedia, tenant: str, reads_images: bool, limits: MediaLimits
@@ -206,64 +209,64 @@ class _Opening:
         self._tenant = tenant
         self._reads_images = reads_images
         self._limits = limits
-        self._left = limits.max_bytes
-        self._pixels_left = limits.max_pixels * TOGETHER
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._bytes_left = limits.max_bytes
+        self._pixels_left = limits.max_pixels * MAX_PIXELS_FACTOR
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def open(self, part: Media, path: str | None) -> c.InputImage | c.InputText:
+    async def load(self, part: Media, path: str | None) -> c.InputImage | c.InputText:
         """Raises: RequestError."""
         try:
-            return await self._opened(part, path or "input")
+            return await self._load(part, path or "input")
         except RequestError as error:
             if path is not None:
                 raise
             raise RequestError(
-                f"An earlier turn cannot be shown again. {error.message}",
+                f"An item of an earlier turn cannot be loaded. {error.message}",
                 param="input",
                 code=error.code,
             ) from error
 
-    async def _opened(self, part: Media, path: str) -> c.InputImage | c.InputText:
+    async def _load(self, part: Media, path: str) -> c.InputImage | c.InputText:
         if not isinstance(part, c.InputFile) and not self._reads_images:
-            raise _text_only(path)
-        async with self._places:
+            raise _no_images_error(path)
+        async with self._slots:
             if isinstance(part, c.InputFile):
-                return await self._file(part, await self._content_of_file(part, path))
+                return await self._to_text_part(part, await self._content_of_file(part, path))
             content = await self._content_of_image(part, path)
-            return self._image(content, getattr(part, "detail", "auto"))
+            return self._to_image_part(content, getattr(part, "detail", "auto"))
 
     async def _content_of_image(
         self, part: c.InputImage | c.ComputerScreenshot, path: str
     ) -> Content:
         if part.file_id:
-            return self._counted(
-                await self._source.stored(self._tenant, part.file_id, path, IMAGE_CODES),
+            return self._count(
+                await self._source.read_uploaded(self._tenant, part.file_id, path, IMAGE_CODES),
                 IMAGE_CODES,
             )
         path = f"{path}.image_url"
         if not part.image_url:
             raise missing_parameter(path)
-        return await self._at(part.image_url, path, IMAGE_CODES)
+        return await self._read_url(part.image_url, path, IMAGE_CODES)
 
     async def _content_of_file(self, part: c.InputFile, path: str) -> Content:
         if part.file_id:
-            found = await self._source.stored(self._tenant, part.file_id, path, FILE_CODES)
-            return self._counted(found, FILE_CODES)
+            content = await self._source.read_uploaded(self._tenant, part.file_id, path, FILE_CODES)
+            return self._count(content, FILE_CODES)
         if part.file_data:
             path = f"{path}.file_data"
             if part.file_data[:5].lower() != "data:":
-                return self._counted(
-                    await _decoded("", part.file_data, path, FILE_CODES), FILE_CODES
+                return self._count(
+                    await _decode_base64("", part.file_data, path, FILE_CODES), FILE_CODES
                 )
-            return await self._at(part.file_data, path, FILE_CODES)
+            return await self._read_url(part.file_data, path, FILE_CODES)
         if part.file_url:
-            return await self._at(part.file_url, f"{path}.file_url", FILE_CODES)
+            return await self._read_url(part.file_url, f"{path}.file_url", FILE_CODES)
         raise missing_parameter(f"{path}.file_id")
 
-    async def _at(self, url: str, path: str, codes: ErrorCodes) -> Content:
-        """Return what a URL or a data URL holds."""
+    async def _read_url(self, url: str, path: str, codes: ErrorCodes) -> Content:
+        """Return the content of a URL or a data URL."""
         if url[:5].lower() != "data:":
-            return self._counted(await self._source.fetched(url, path, codes), codes)
+            return self._count(await self._source.fetch(url, path, codes), codes)
         head, comma, encoded = url[5:].partition(",")
         media_type, *options = (word.strip().lower() for word in head[:200].split(";"))
         if not comma or "base64" not in options:
@@ -272,91 +275,97 @@ class _Opening:
                 param=path,
                 code=codes.bad_base64,
             )
-        return self._counted(await _decoded(media_type, encoded, path, codes), codes)
+        return self._count(await _decode_base64(media_type, encoded, path, codes), codes)
 
-    def _counted(self, found: Content, codes: ErrorCodes) -> Content:
-        self._left -= len(found.content)
-        if self._left < 0:
+    def _count(self, content: Content, codes: ErrorCodes) -> Content:
+        self._bytes_left -= len(content.content)
+        if self._bytes_left < 0:
             raise RequestError(
                 f"The images and files of a request may have {self._limits.max_bytes} bytes "
-                "in all.",
-                param=found.path,
+                "in total.",
+                param=content.path,
                 code=codes.too_large,
             )
-        return found
+        return content
 
-    def _image(self, found: Content, detail: Any) -> c.InputImage:
+    def _to_image_part(self, content: Content, detail: Any) -> c.InputImage:
         if not self._reads_images:
-            raise _text_only(found.path)
-        if not found.content:
-            raise RequestError("The image is empty.", param=found.path, code="empty_image_file")
-        picture = image_info_of(found.content)
-        if picture is None:
-            is_other = found.media_type.partition("/")[0] not in ("", "image", "application")
+            raise _no_images_error(content.path)
+        if not content.content:
+            raise RequestError("The image is empty.", param=content.path, code="empty_image_file")
+        image = image_info_of(content.content)
+        if image is None:
+            is_other = content.media_type.partition("/")[0] not in ("", "image", "application")
             raise RequestError(
-                "This is not an image that can be read: PNG, JPEG, GIF and WebP can.",
-                param=found.path,
+                "This is not a PNG, JPEG, GIF or WebP image.",
+                param=content.path,
                 code="unsupported_image_media_type" if is_other else "invalid_image_format",
             )
-        pixels = picture.width * picture.height
+        pixels = image.width * image.height
         self._pixels_left -= pixels
         if pixels > self._limits.max_pixels or self._pixels_left < 0:
             raise RequestError(
-                f"The image has {picture.width} x {picture.height} pixels; at most "
-                f"{self._limits.max_pixels} are taken of one image, and "
-                f"{self._limits.max_pixels * TOGETHER} of all images of a request.",
-                param=found.path,
+                f"The image has {image.width} x {image.height} pixels; at most "
+                f"{self._limits.max_pixels} are allowed for one image, and "
+                f"{self._limits.max_pixels * MAX_PIXELS_FACTOR} for all images of a request.",
+                param=content.path,
                 code="image_too_large",
             )
-        encoded = found.encoded or base64.b64encode(found.content).decode()
-        return c.InputImage(image_url=f"data:{picture.media_type};base64,{encoded}", detail=detail)
+        encoded = content.encoded or base64.b64encode(content.content).decode()
+        return c.InputImage(image_url=f"data:{image.media_type};base64,{encoded}", detail=detail)
 
-    async def _file(self, part: c.InputFile, found: Content) -> c.InputImage | c.InputText:
-        name = part.filename or found.filename or "file"
-        if image_info_of(found.content) is not None:
-            return self._image(found, "auto")
-        if found.content.startswith(b"%PDF-"):
-            text = await self._source.text_of_pdf(found.content, found.path)
+    async def _to_text_part(
+        self, part: c.InputFile, content: Content
+    ) -> c.InputImage | c.InputText:
+        name = part.filename or content.filename or "file"
+        if image_info_of(content.content) is not None:
+            return self._to_image_part(content, "auto")
+        if content.content.startswith(b"%PDF-"):
+            text = await self._source.text_of_pdf(content.content, content.path)
         else:
-            text = _text(found)
-        if len(text) > MAX_TEXT:
+            text = _decode_text(content)
+        if len(text) > MAX_TEXT_CHARS:
             raise RequestError(
-                f"The file has {len(text)} characters of text; at most {MAX_TEXT} are taken.",
-                param=found.path,
+                f"The file has {len(text)} characters of text; {MAX_TEXT_CHARS} are allowed.",
+                param=content.path,
                 code="string_above_max_length",
             )
-        return c.InputText(text=f'<file name="{_as_label(name)}">\n{text}\n</file>')
+        return c.InputText(text=f'<file name="{_label_of(name)}">\n{text}\n</file>')
 
 
 def _media_of(
     item: i.AnyItem, path_of: Callable[[i.AnyItem], str | None]
 ) -> Iterator[tuple[Media, str | None]]:
-    field = HOLDERS.get(type(item))
-    held = getattr(item, field) if field else None
-    if isinstance(held, MEDIA):
+    field = MEDIA_FIELDS.get(type(item))
+    value = getattr(item, field) if field else None
+    if isinstance(value, MEDIA):
         path = path_of(item)
-        yield held, path and f"{path}.{field}"
-    elif isinstance(held, tuple):
-        for position, part in enumerate(held):
+        yield value, path and f"{path}.{field}"
+    elif isinstance(value, tuple):
+        for position, part in enumerate(value):
             if isinstance(part, MEDIA):
                 path = path_of(item)
                 yield part, path and f"{path}.{field}[{position}]"
 
 
-def _with(item: i.AnyItem, new: Mapping[int, c.InputImage | c.InputText]) -> i.AnyItem:
-    field = HOLDERS.get(type(item))
-    held = getattr(item, field) if field else None
-    if isinstance(held, c.ComputerScreenshot):
-        shown: Any = new[id(held)]
-        return replace(item, output=c.ComputerScreenshot(image_url=shown.image_url))
-    if field is None or not isinstance(held, tuple) or not any(id(part) in new for part in held):
+def _with_loaded(item: i.AnyItem, loaded: Mapping[int, c.InputImage | c.InputText]) -> i.AnyItem:
+    field = MEDIA_FIELDS.get(type(item))
+    value = getattr(item, field) if field else None
+    if isinstance(value, c.ComputerScreenshot):
+        image: Any = loaded[id(value)]
+        return replace(item, output=c.ComputerScreenshot(image_url=image.image_url))
+    if (
+        field is None
+        or not isinstance(value, tuple)
+        or not any(id(part) in loaded for part in value)
+    ):
         return item
-    return replace(item, **{field: tuple(new.get(id(part), part) for part in held)})
+    return replace(item, **{field: tuple(loaded.get(id(part), part) for part in value)})
 
 
-async def _decoded(media_type: str, encoded: str, path: str, codes: ErrorCodes) -> Content:
+async def _decode_base64(media_type: str, encoded: str, path: str, codes: ErrorCodes) -> Content:
     try:
-        if len(encoded) > LONG:
+        if len(encoded) > MIN_THREAD_CHARS:
             encoded, content = await asyncio.to_thread(_from_base64, encoded)
         else:
             encoded, content = _from_base64(encoded)
@@ -373,34 +382,34 @@ def _from_base64(text: str) -> tuple[str, bytes]:
         return joined, base64.b64decode(joined, validate=True)
 
 
-def _text(found: Content) -> str:
-    is_utf16 = found.content[:2] in (b"\xff\xfe", b"\xfe\xff")
+def _decode_text(content: Content) -> str:
+    is_utf16 = content.content[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
-        text = found.content.decode("utf-16" if is_utf16 else "utf-8-sig")
+        text = content.content.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
         raise RequestError(
             "This file can neither be read as text nor is it a PDF or an image.",
-            param=found.path,
+            param=content.path,
             code="invalid_value",
         )
     return text
 
 
-def _as_label(name: str) -> str:
+def _label_of(name: str) -> str:
     printable = "".join(char if char.isprintable() else " " for char in name[:255])
     return printable.replace('"', "'").replace("<", "(").replace(">", ")")
 
 
-def _text_only(path: str) -> RequestError:
+def _no_images_error(path: str) -> RequestError:
     return RequestError(
         "This model reads text only, no images.", param=path, code="unsupported_value"
     )
 
 
-async def _all(works: Sequence[Awaitable[T]]) -> list[T]:
-    """Return all results; the first failure ends the others."""
+async def _gather(works: Sequence[Awaitable[T]]) -> list[T]:
+    """Return all results; the first failure cancels the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""A request that names a prompt template becomes an ordinary one, before everything else."""
+"""Expand a request that names a prompt template into an ordinary request."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from antiphon.domain.request import CreateResponse
 
 
 class ExpandPrompt:
-    """`templates` is None where the server was given none."""
+    """Applies prompt templates; `templates` is None where the server has none."""
 
     def __init__(self, templates: PromptTemplates | None) -> None:
         self._templates = templates
 
     async def __call__(self, request: CreateResponse) -> CreateResponse:
         """Return the request with its template applied. Raises: RequestError, NotFound."""
-        asked = request.prompt
-        if asked is None:
+        prompt = request.prompt
+        if prompt is None:
             return request
         if self._templates is None:
             raise RequestError(
@@ -26,10 +26,10 @@ class ExpandPrompt:
                 param="prompt",
                 code="unsupported_parameter",
             )
-        template = await self._templates.get(asked.id, asked.version)
+        template = await self._templates.get(prompt.id, prompt.version)
         if template is None:
-            raise _not_found(asked.id, asked.version)
-        return expand(request, asked, template)
+            raise _not_found(prompt.id, prompt.version)
+        return expand(request, prompt, template)
 
 
 def _not_found(prompt_id: str, version: str | None) -> NotFound:

@@ -1,4 +1,4 @@
-"""A request's sampling parameters, and the constraint that it sets."""
+"""Derive the sampling parameters and the output constraint from a request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENGINE_FIELDS = ("vllm_xargs", "kv_transfer_params", "ec_transfer_params")
 """Request fields that only an engine understands."""
 
 CONSTRAINT_KINDS: Mapping[str, Any] = {"json": "json_schema"}
-"""Names of `structured_outputs` that a Constraint calls otherwise."""
+"""Kinds of `structured_outputs` that have another name in a Constraint."""
 
 CONSTRAINT_OPTIONS = (
     "disable_any_whitespace",
@@ -27,7 +27,7 @@ CONSTRAINT_OPTIONS = (
 
 
 def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
-    """Return the request's sampling; `watched` says whether someone reads token by token."""
+    """Return the request's sampling parameters; `watched`: a client may read token by token."""
     wants_logprobs = "message.output_text.logprobs" in (request.include or ())
     stop = (request.stop,) if isinstance(request.stop, str) else request.stop
     return Sampling(
@@ -53,12 +53,12 @@ def sampling_of(request: CreateResponse, *, watched: bool) -> Sampling:
 
 
 def _constraint(request: CreateResponse) -> Constraint | None:
-    found = constraint_of(request)
-    if found is None:
+    constraint = constraint_of(request)
+    if constraint is None:
         return None
-    kind, value = found
+    kind, value = constraint
     if kind in ("json", "structural_tag") and isinstance(value, str):
-        # vLLM takes both as JSON text too; from here on they are what the text says.
+        # Like vLLM, accept JSON text for both; decode it here.
         value = read(msgspec.json.decode, value.encode(), f"structured_outputs.{kind}")
     options = {
         name: getattr(request.structured_outputs, name)

@@ -1,4 +1,4 @@
-"""What a model is shown of a conversation: what the rules leave, with what is sealed opened."""
+"""Select the items of a conversation that a model is shown, and unseal them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from antiphon.domain.content import ReasoningText
 from antiphon.domain.response import InputTransformation
 
 
-class Shown(Struct, frozen=True, kw_only=True):
-    """`removed` tells of reasoning that was to be shown and that nobody here can read."""
+class ShownItems(Struct, frozen=True, kw_only=True):
+    """`removed` names reasoning items that this server cannot read."""
 
     items: Sequence[i.AnyItem]
     removed: Sequence[InputTransformation] = ()
 
 
 class ShowItems:
-    """From the items as they are kept to the items that a format writes into the prompt."""
+    """Turns stored items into the items that a format renders."""
 
     def __init__(self, load_media: LoadMedia, *, unseal: Unseal) -> None:
-        self._show_media = load_media
+        self._load_media = load_media
         self._unseal = unseal
 
     async def __call__(
@@ -38,33 +38,32 @@ class ShowItems:
         model: Model,
         added: Sequence[i.AnyItem] = (),
         all_reasoning: bool = False,
-    ) -> Shown:
-        """Return what is shown; `all_reasoning`: that of turns that are over too.
+    ) -> ShownItems:
+        """Return the items to show; `all_reasoning` includes the reasoning of finished turns.
 
-        `added` are the items of `conversation` that the request's input brought, in its order.
-
-        Raises: RequestError for what cannot be shown.
+        `added` are the items of `conversation` that came with the request, in its order.
+        Raises: RequestError for items that cannot be shown.
         """
         items: list[i.AnyItem] = []
         removed: list[InputTransformation] = []
         for item in c.items_for_model(conversation, all_reasoning=all_reasoning):
-            opened_ones = self._opened(item, tenant)
-            if isinstance(item, i.Reasoning) and not opened_ones:
-                removed.append(_told(item))
-            items += opened_ones
+            readable_items = self._unseal_item(item, tenant)
+            if isinstance(item, i.Reasoning) and not readable_items:
+                removed.append(_transformation_of(item))
+            items += readable_items
         places = {id(item): f"input[{position}]" for position, item in enumerate(added)}
-        seen = await self._show_media(
+        items_with_media = await self._load_media(
             items,
             tenant=tenant,
             reads_images=model.reads_images,
             path_of=lambda item: places.get(id(item)),
         )
-        return Shown(items=seen, removed=removed)
+        return ShownItems(items=items_with_media, removed=removed)
 
-    def _opened(self, item: i.AnyItem, tenant: str) -> list[i.AnyItem]:
+    def _unseal_item(self, item: i.AnyItem, tenant: str) -> list[i.AnyItem]:
         match item:
             case i.Reasoning(content=content) if not content:
-                return self._with_thought(item, tenant)
+                return self._unseal_reasoning(item, tenant)
             case i.Compaction(encrypted_content=sealed):
                 text = self._unseal(tenant, sealed)
                 if text is None:
@@ -72,16 +71,16 @@ class ShowItems:
                 return expand_compaction(text)
         return [item]
 
-    def _with_thought(self, item: i.Reasoning, tenant: str) -> list[i.AnyItem]:
+    def _unseal_reasoning(self, item: i.Reasoning, tenant: str) -> list[i.AnyItem]:
         sealed = item.encrypted_content
         text = self._unseal(tenant, sealed) if sealed else None
         if text is not None:
             return [replace(item, content=(ReasoningText(text=text),))]
-        # Foreign, expired or empty: what is readable of it is still shown.
+        # Foreign, expired or empty: its readable summary is still shown.
         return [item] if item.summary else []
 
 
-def _told(removed: i.Reasoning) -> InputTransformation:
+def _transformation_of(removed: i.Reasoning) -> InputTransformation:
     return InputTransformation(
         id=removed.id or None,
         reason="organization_mismatch" if removed.encrypted_content else "prefix_mismatch",

@@ -1,1 +1,1 @@
-"""What `/v1/responses` does: create, follow, get, list, cancel, delete, compact, count tokens."""
+"""Operations of `/v1/responses`: create, stream, get, list, cancel, delete, compact, count."""

@@ -16,7 +16,7 @@ class CancelResponse:
         self._stop_run = stop_run
 
     async def __call__(self, tenant: str, response_id: str) -> Response:
-        """Return the cancelled response. Raises: NotFound; RequestError if it is over."""
+        """Return the cancelled response. Raises: NotFound; RequestError if it has already ended."""
         response = await self._store.get(tenant, response_id)
         if not response.background:
             raise RequestError("Cannot cancel a synchronous response.")

@@ -1,5 +1,7 @@
-"""Compact a conversation on request: a run with a compaction_trigger, shown as a new window of
-input."""
+"""Compact a conversation on request.
+
+The service runs a response with a compaction_trigger and returns the result as a new input window.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.application.ports import NewId
-from antiphon.application.responses.create import AcceptedResponse, CreateResponseService
+from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.start import AcceptedResponse
 from antiphon.domain.conversation import Entry, entry, raw_items, to_resource
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import AnyItem, CompactionTrigger, Message
@@ -21,7 +24,7 @@ TRIGGER = entry(CompactionTrigger()).raw
 
 
 class CompactedWindow(Struct, frozen=True, kw_only=True):
-    """What stands for the conversation from now on: all user messages, then the compaction."""
+    """The items that replace the conversation: all user messages, then the compaction."""
 
     id: str
     object: str = "response.compaction"
@@ -31,24 +34,24 @@ class CompactedWindow(Struct, frozen=True, kw_only=True):
 
 
 class Compaction(Struct, frozen=True, kw_only=True):
-    """A compaction that runs; `window` makes the answer of its last state."""
+    """A running compaction; `window` returns the result from the final response."""
 
     created: AcceptedResponse
     new_id: NewId
 
     def window(self, response: Response) -> CompactedWindow:
-        prepared = self.created.prepared
-        told = _user_messages((*prepared.history, *prepared.added), self.new_id)
+        turn = self.created.turn
+        user_messages = _user_messages((*turn.history, *turn.input), self.new_id)
         return CompactedWindow(
             id=response.id,
             created_at=response.created_at,
-            output=(*told, *response.output),
+            output=(*user_messages, *response.output),
             usage=response.usage,
         )
 
 
 class CompactConversation:
-    """`POST /v1/responses/compact` (docs/reference/api.md#compaction); nothing is stored."""
+    """`POST /v1/responses/compact` (docs/reference/api.md#compaction). It stores nothing."""
 
     def __init__(self, create: CreateResponseService, *, new_id: NewId) -> None:
         self._create = create
@@ -60,6 +63,7 @@ class CompactConversation:
         *,
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
+        strict: bool = False,
     ) -> Compaction:
         """Start the run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
         if request.conversation is not None:
@@ -69,17 +73,19 @@ class CompactConversation:
                 code="unsupported_parameter",
             )
         items = (*raw_items(request.input), TRIGGER)
-        triggered = replace(
+        compaction_request = replace(
             request,
             input=items,
             store=False,
             background=None,
             stream=None,
-            # Either would warm up instead, and answer with a window that lacks the compaction.
+            # Either would only warm up the cache and return a window without a compaction.
             generate=None,
             prompt_cache_options=None,
         )
-        created = await self._create(triggered, tenant=tenant, trace_headers=trace_headers)
+        created = await self._create(
+            compaction_request, tenant=tenant, trace_headers=trace_headers, strict=strict
+        )
         return Compaction(created=created, new_id=self._new_id)
 
 

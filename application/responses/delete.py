@@ -1,4 +1,4 @@
-"""Delete a response; one that runs is stopped first."""
+"""Delete a response, and stop it first if it is running."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class DeleteResponse:
         self._stop_run = stop_run
 
     async def __call__(self, tenant: str, response_id: str) -> None:
-        """Stop the response if it runs, then forget it. Raises: NotFound."""
-        response = await self._store.get(tenant, response_id)  # whose it is comes first
+        """Stop the response if it is running, then delete it. Raises: NotFound."""
+        response = await self._store.get(tenant, response_id)  # checks the tenant first
         if response.status not in TERMINAL:
             await self._stop_run(tenant, response_id)
         await self._store.delete(tenant, response_id)

@@ -1,4 +1,4 @@
-"""Read the events of a response: from the start or after a number, live or after the fact."""
+"""Read the events of a response, live or later, from the start or after a sequence number."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from antiphon.domain.errors import NotFound, RequestError
 
 
 class FollowResponse:
-    """Any number of readers, at any time, see the same events under the same numbers.
+    """Opens readers of a response's events: every reader sees the same events and numbers.
 
-    The log of this process is read where it has one, else what the store has.
+    A reader uses the log of this process if it has one, and otherwise the store's.
     """
 
     def __init__(self, log: EventLog, store: Store) -> None:
@@ -20,7 +20,10 @@ class FollowResponse:
         self._store = store
 
     async def __call__(self, tenant: str, response_id: str, *, after: int = -1) -> EventBatches:
-        """Return the events above `after`. Raises: NotFound; RequestError if the log is gone."""
+        """Return the events after number `after`.
+
+        Raises: NotFound; RequestError if the log is gone.
+        """
         await self._store.get(tenant, response_id)
         with suppress(NotFound):
             local = await self._log.open(response_id, after=after)

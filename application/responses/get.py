@@ -9,7 +9,7 @@ from antiphon.domain.errors import NotFound
 from antiphon.domain.response import Response
 
 QUEUED_EVENTS = 2
-"""`created` and `queued`: what follows them in a log says that the run was begun."""
+"""`created` and `queued`: a third event in the log shows that the run has started."""
 
 
 class GetResponse:
@@ -19,16 +19,16 @@ class GetResponse:
     async def __call__(self, tenant: str, response_id: str) -> Response:
         """Raises: NotFound."""
         response = await self._store.get(tenant, response_id)
-        if response.status == "queued" and await self._has_begun(tenant, response_id):
+        if response.status == "queued" and await self._has_started(tenant, response_id):
             return replace(response, status="in_progress")
         return response
 
-    async def _has_begun(self, tenant: str, response_id: str) -> bool:
-        # The stored state is written twice, at first and at the end; what is between is in the log.
+    async def _has_started(self, tenant: str, response_id: str) -> bool:
+        # The response is stored when it is created and when it ends; between, only the log changes.
         try:
-            logged = await self._store.events(
+            log_slice = await self._store.events(
                 tenant, response_id, after=QUEUED_EVENTS - 1, limit_bytes=1
             )
         except NotFound:
             return False
-        return bool(logged.chunks)
+        return bool(log_slice.chunks)

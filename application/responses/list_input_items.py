@@ -1,4 +1,4 @@
-"""List what a response was given."""
+"""List the input items of a response."""
 
 from __future__ import annotations
 

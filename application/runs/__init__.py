@@ -1,1 +1,1 @@
-"""Making a response: the loop over turns, the journal, restoring, leases and the heartbeat."""
+"""The run of a response: the loop over turns, the journal, restoring, leases and the heartbeat."""

@@ -1,4 +1,4 @@
-"""The runs of this process: started here, kept alive here, ended from here."""
+"""The runs of this process: start, count, cancel and drain them."""
 
 from __future__ import annotations
 
@@ -10,80 +10,82 @@ from typing import Any
 from antiphon.application.ports import Lease
 from antiphon.domain.errors import ServerShuttingDown
 
-SERVER_STOPS = "the server stops"
+SHUTTING_DOWN = "the server is shutting down"
 LEASE_LOST = "the lease is lost"
-"""Why a run is cancelled that nobody left: it has not been cancelled, it fails, or is not ours."""
+"""Reasons to cancel a task, other than that the client cancelled the response."""
 
-ENDING_S = 1.0
-"""For runs whose time is up to be ended and kept; what the store does not take in time is left to
-whoever takes them."""
+CANCEL_GRACE_S = 1.0
+"""How long cancelled runs may take to end and be stored; another server ends the others."""
 
 
-def stop(task: asyncio.Task[None], *reason: str) -> None:
-    """Cancel a run, unless it is on its way to its end already, which may take it a while: another
-    cancellation would break off how it leaves its engine and its tools.
+def cancel_once(task: asyncio.Task[None], *reason: str) -> None:
+    """Cancel a run, unless it is being cancelled already.
+
+    A second cancellation would interrupt the cleanup of its engine request and its tools.
     """
 
     def cancel() -> None:
         if not task.cancelling():
             task.cancel(*reason)
 
-    # After its first step, which is in the loop's queue already: a task that is cancelled before
-    # that never runs a line, and its run has no end.
+    # After the task's first step, which the loop has queued already: a task that is cancelled
+    # before its first step runs no line of its coroutine, so its response would never end.
     asyncio.get_running_loop().call_soon(cancel)
 
 
 class ActiveRuns:
-    """Holds each run's task until it is over: asyncio itself would let it be collected.
+    """The runs of this process and their tasks.
 
-    A response is *at work* here from before it is stored until its task is over; `slots` of those
-    may run in the background. What this server owns and is not at work, nobody ends.
+    A response is active from before it is stored until its task has ended. `slots` is the number of
+    background responses that may be active. WatchLeases gives back a response that this server owns
+    but that is not active.
     """
 
     def __init__(self, *, slots: int = 64) -> None:
         self._slots = slots
-        self._at_work: set[str] = set()
+        self._active: set[str] = set()
         self._in_slots: set[str] = set()
+        # Also keeps the tasks from being garbage-collected while they run.
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leases: dict[str, Lease] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        self._hurry = asyncio.Event()
-        self._is_ending = False
+        self._draining_stopped = asyncio.Event()
+        self._is_cancelling = False
         self.is_closed = False
         self.may_have_waiting_runs = False
-        """Whether the store may have runs that nobody runs yet: newcomers stand behind them."""
-        self.wanted = asyncio.Event()
-        """Set when a run waits or a slot is free: there may be something to take."""
+        """Whether runs may be waiting in the store: new runs queue behind them."""
+        self.work_available = asyncio.Event()
+        """Set when a run starts to wait or a slot becomes free."""
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def __contains__(self, response_id: str) -> bool:
-        return response_id in self._at_work
+        return response_id in self._active
 
     @property
     def free_slots(self) -> int:
-        """How many more may run in the background."""
+        """How many more background runs may start."""
         return max(self._slots - len(self._in_slots), 0)
 
     @property
     def leases(self) -> list[Lease]:
-        """Those of the stored responses that run here."""
+        """The leases of the stored responses that run here."""
         return list(self._leases.values())
 
     def check_open(self) -> None:
-        """Raises: ServerShuttingDown once no more runs may begin."""
+        """Raises: ServerShuttingDown after `close`."""
         if self.is_closed:
             raise ServerShuttingDown
 
     @contextmanager
-    def counted_as_active(self, response_id: str, *, in_slot: bool = False) -> Iterator[None]:
-        """Count the response as at work in this block, and while a task runs that it started."""
-        if response_id in self._at_work:
+    def mark_active(self, response_id: str, *, in_slot: bool = False) -> Iterator[None]:
+        """Mark the response as active in this block, and until a task that it starts has ended."""
+        if response_id in self._active:
             yield
             return
-        self._at_work.add(response_id)
+        self._active.add(response_id)
         self._idle.clear()
         if in_slot:
             self._in_slots.add(response_id)
@@ -91,76 +93,75 @@ class ActiveRuns:
             yield
         finally:
             if response_id not in self._tasks:
-                self._rest(response_id)
+                self._mark_inactive(response_id)
 
     async def start(
         self, response_id: str, run: Coroutine[Any, Any, None], *, lease: Lease | None = None
     ) -> asyncio.Task[None]:
-        """Start a run; on return it has begun, so that cancelling it brings it to its own end.
+        """Start a run inside `mark_active`; `lease` is that of a stored response.
 
-        `lease` is that of a stored response. To be called inside `counted_as_active`.
+        On return the task has made its first step, so that it can handle a cancellation.
         """
         task = asyncio.create_task(run, name=response_id)
         self._tasks[response_id] = task
         if lease is not None:
             self._leases[response_id] = lease
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._on_done)
         try:
-            # A task that is cancelled before its first step never runs a line of its coroutine.
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # lets the task make its first step
         except asyncio.CancelledError:
             await asyncio.shield(self.cancel(response_id))
             raise
-        if self._is_ending:
-            stop(task, SERVER_STOPS)
+        if self._is_cancelling:
+            cancel_once(task, SHUTTING_DOWN)
         return task
 
     async def cancel(self, response_id: str, *reason: str) -> None:
         """Cancel a run and wait for its end, if it runs here."""
         task = self._tasks.get(response_id)
         if task is not None:
-            stop(task, *reason)
+            cancel_once(task, *reason)
             await asyncio.wait([task])
 
-    def stop_unleased(self, lease: Lease) -> None:
-        """Stop a run that is not ours any more, if it still has this lease."""
+    def cancel_lost(self, lease: Lease) -> None:
+        """Cancel the run with this lease, which is void, if it still runs here."""
         if self._leases.get(lease.response_id) == lease:
-            stop(self._tasks[lease.response_id], LEASE_LOST)
+            cancel_once(self._tasks[lease.response_id], LEASE_LOST)
 
     def close(self) -> None:
-        """Begin no more runs."""
+        """Let no more runs start."""
         self.is_closed = True
 
     def stop_draining(self) -> None:
-        """Let `drain` wait no longer."""
-        self._hurry.set()
+        """Make `drain` stop waiting."""
+        self._draining_stopped.set()
 
     async def drain(self, limit_s: float) -> None:
-        """Wait for all runs, at most `limit_s`; what is left then ends, and says why."""
+        """Wait up to `limit_s` for all runs to end, then cancel the others as SHUTTING_DOWN."""
         self.close()
-        await _one_of(self._idle, self._hurry, limit_s=limit_s)
-        self._is_ending = True
+        await _wait_for_any(self._idle, self._draining_stopped, limit_s=limit_s)
+        self._is_cancelling = True
         for task in self._tasks.values():
-            stop(task, SERVER_STOPS)
-        await _one_of(self._idle, limit_s=ENDING_S)
+            cancel_once(task, SHUTTING_DOWN)
+        await _wait_for_any(self._idle, limit_s=CANCEL_GRACE_S)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         response_id = task.get_name()
         del self._tasks[response_id]
         self._leases.pop(response_id, None)
-        self._rest(response_id)
+        self._mark_inactive(response_id)
 
-    def _rest(self, response_id: str) -> None:
-        self._at_work.discard(response_id)
+    def _mark_inactive(self, response_id: str) -> None:
+        self._active.discard(response_id)
         if response_id in self._in_slots:
             self._in_slots.remove(response_id)
-            self.wanted.set()
-        if not self._at_work:
+            self.work_available.set()
+        if not self._active:
             self._idle.set()
 
 
-async def _one_of(*events: asyncio.Event, limit_s: float) -> None:
-    """Return when one of the events has happened, or the time is up."""
+async def _wait_for_any(*events: asyncio.Event, limit_s: float) -> None:
+    """Return when one of the events is set, or the time is up."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Take the runs that nobody has: those that wait, and those that dead servers have left."""
+"""Lease and start the runs that have no live owner: waiting runs, and the runs of dead servers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from antiphon.domain.errors import EngineDead
 
 logger = logging.getLogger("antiphon.runs")
 
-ENDED_AT_ONCE = 16
-"""Runs of dead servers that are taken in one look where nothing can be begun."""
+MAX_ABANDONED = 16
+"""Runs of dead servers that are leased in one poll while this server can start none."""
 
-LOOK_S = 1.0
-"""How often a server looks for runs that others have left or let wait."""
+POLL_INTERVAL_S = 1.0
+"""How often a server looks for runs without a live owner."""
 
 
 class StartBackgroundRuns:
-    """Begins what can be begun, as far as this server has room; what cannot has failed, which needs
-    no room.
+    """Starts runs in the free slots of this server, and ends those that cannot start.
 
-    Nothing is taken unless `may_take`: who seems dead may only have been cut off from the store.
+    Ending a run needs no slot. The service leases nothing unless `may_take` returns True: a server
+    that seems dead may only have lost its connection to the store.
     """
 
     def __init__(
@@ -53,22 +53,22 @@ class StartBackgroundRuns:
         self._may_take = may_take
 
     async def run_forever(self) -> None:
-        """Take runs as they come, until the server begins no more."""
-        outages = Outages(logger, "runs of other servers cannot be taken")
+        """Lease and start runs until ActiveRuns is closed."""
+        outages = Outages(logger, "waiting runs and runs of dead servers do not start")
         while not self._runs.is_closed:
             with outages.log_outages():
                 await self.run_once()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._runs.wanted.wait()
+                async with asyncio.timeout(POLL_INTERVAL_S):
+                    await self._runs.work_available.wait()
 
     async def run_once(self) -> int:
-        """Take what there is room for, and return how many those are.
+        """Lease runs for all free slots and start them; return their number.
 
-        Raises: StoreError; EngineDead, with the runs of dead servers ended all the same.
+        Raises: StoreError; EngineDead, after ending the runs of dead servers.
         """
         runs = self._runs
-        runs.wanted.clear()
+        runs.work_available.clear()
         if runs.is_closed or not self._may_take():
             return 0
         free_slots = runs.free_slots
@@ -76,45 +76,47 @@ class StartBackgroundRuns:
             await self._end_abandoned()
             return 0
         try:
-            await self._models.check()  # an engine that is dead would fail all that waits
+            await self._models.check()  # with a dead engine, all waiting runs would fail
         except EngineDead:
             await self._end_abandoned()
             raise
-        taken = await self._store.lease_runs(self._owner, limit=free_slots)
-        runs.may_have_waiting_runs = len(taken) == free_slots
-        for each in taken:
-            await self._begin(each, self._go_on, in_slot=True)
-        return len(taken)
+        leased = await self._store.lease_runs(self._owner, limit=free_slots)
+        runs.may_have_waiting_runs = len(leased) == free_slots
+        for leased_run in leased:
+            await self._start(leased_run, self._resume, in_slot=True)
+        return len(leased)
 
     async def _end_abandoned(self) -> None:
-        abandoned = await self._store.lease_runs(self._owner, limit=ENDED_AT_ONCE, waiting=False)
-        for taken in abandoned:
-            await self._begin(taken, self._end, in_slot=False)
+        abandoned = await self._store.lease_runs(self._owner, limit=MAX_ABANDONED, waiting=False)
+        for leased_run in abandoned:
+            await self._start(leased_run, self._end, in_slot=False)
 
-    async def _begin(
+    async def _start(
         self,
-        taken: LeasedRun,
-        go_on: Callable[[RestoredRun], Awaitable[None]],
+        leased_run: LeasedRun,
+        handle: Callable[[RestoredRun], Awaitable[None]],
         *,
         in_slot: bool,
     ) -> None:
-        runs, response_id = self._runs, taken.lease.response_id
-        # One that was ours: it was taken from us meanwhile, and is nobody's now.
+        runs, response_id = self._runs, leased_run.lease.response_id
+        # It may still run here under an older lease: another server took it over and left it since.
         await runs.cancel(response_id, LEASE_LOST)
-        with runs.counted_as_active(response_id, in_slot=in_slot):
-            await runs.start(response_id, self._resume(taken, go_on), lease=taken.lease)
+        with runs.mark_active(response_id, in_slot=in_slot):
+            await runs.start(
+                response_id, self._run_leased(leased_run, handle), lease=leased_run.lease
+            )
 
-    async def _resume(
-        self, taken: LeasedRun, go_on: Callable[[RestoredRun], Awaitable[None]]
+    async def _run_leased(
+        self, leased_run: LeasedRun, handle: Callable[[RestoredRun], Awaitable[None]]
     ) -> None:
         try:
-            restored = await self._restore(taken)
+            restored = await self._restore(leased_run)
             if restored is not None:
-                await go_on(restored)
-        except Exception:  # it is still ours, and at work nowhere: it will be taken again
-            logger.exception("response %s could not go on", taken.lease.response_id)
+                await handle(restored)
+        except Exception:  # this server owns the run, but it is not active: it will be leased again
+            logger.exception("response %s could not be resumed", leased_run.lease.response_id)
 
-    async def _go_on(self, restored: RestoredRun) -> None:
+    async def _resume(self, restored: RestoredRun) -> None:
         if restored.failure is not None:
             await self._end(restored)
             return
@@ -124,7 +126,7 @@ class StartBackgroundRuns:
         await self._run_response(run)
 
     async def _end(self, restored: RestoredRun) -> None:
-        """End a run that cannot be begun; one that can waits for a server that has room for it."""
+        """End a run that cannot start; let one that can wait for a server with a free slot."""
         run = restored.run
         if restored.failure is None:
             await self._store.give_back(run.lease)

@@ -1,7 +1,8 @@
-"""Events of a run, written down: a line with the checksum of what follows, then a line an event.
+"""The encoding of a run's events in the store: a line with a checksum, then one line of JSON for
+each event.
 
-JSON has no line breaks outside of its strings, and within them they are escaped, so the lines are
-the events. An event that was read back is encoded to the very bytes that were read.
+The JSON has no line breaks outside of strings, and escapes those inside, so each line is one event.
+A decoded event is encoded to the same bytes again.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ from antiphon.application.ports import EventChunk
 from antiphon.domain.errors import CorruptLog
 from antiphon.domain.events import EVENT_TYPES, Event
 
-CHECKSUM = 9
-"""Bytes before the first event: eight digits and a line break."""
+CHECKSUM_BYTES = 9
+"""The length of the checksum line: eight digits and a line break."""
 
 lines_of = msgspec.json.Encoder().encode_lines
-"""Events -> their lines."""
+"""Events -> their lines, as bytes."""
 
 _any_event: Any = reduce(or_, EVENT_TYPES.values())
 _decode_lines = msgspec.json.Decoder(_any_event).decode_lines
 
 
 def encode_chunk(events: Sequence[Event]) -> EventChunk:
-    """Return events that follow each other, at least one, as a chunk."""
-    return chunk(events[0].sequence_number, len(events), [lines_of(events)])
+    """Return consecutive events, at least one, as a chunk."""
+    return make_chunk(events[0].sequence_number, len(events), [lines_of(events)])
 
 
-def chunk(first: int, count: int, lines: Iterable[bytes]) -> EventChunk:
-    """Return the chunk of `count` events from number `first` on, of which these are the lines."""
-    written = b"".join(lines)
-    return EventChunk(first=first, count=count, body=b"%08x\n%b" % (crc32(written), written))
+def make_chunk(first: int, count: int, lines: Iterable[bytes]) -> EventChunk:
+    """Return the chunk of `count` events, numbered from `first`, with these encoded lines."""
+    body = b"".join(lines)
+    return EventChunk(first=first, count=count, body=b"%08x\n%b" % (crc32(body), body))
 
 
 def decode_chunk(chunk: EventChunk) -> list[Event]:
-    """Return what `encode_chunk` was given. Raises: CorruptLog."""
-    lines = memoryview(chunk.body)[CHECKSUM:]
-    if chunk.body[:CHECKSUM] != b"%08x\n" % crc32(lines):
-        raise CorruptLog(f"Events from number {chunk.first} on are not as they were written.")
+    """Return the events of a chunk. Raises: CorruptLog."""
+    lines = memoryview(chunk.body)[CHECKSUM_BYTES:]
+    if chunk.body[:CHECKSUM_BYTES] != b"%08x\n" % crc32(lines):
+        raise CorruptLog(f"The events from number {chunk.first} have a wrong checksum.")
     try:
         events: list[Event] = _decode_lines(lines)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise CorruptLog(f"Events from number {chunk.first} on cannot be read: {exc}") from exc
+        raise CorruptLog(f"The events from number {chunk.first} cannot be decoded: {exc}") from exc
     numbers = [event.sequence_number for event in events]
     if numbers != list(range(chunk.first, chunk.first + chunk.count)):
         raise CorruptLog(
-            f"A chunk of {chunk.count} events from number {chunk.first} on has other numbers."
+            f"A chunk of {chunk.count} events from number {chunk.first} has other numbers."
         )
     return events

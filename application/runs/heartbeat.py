@@ -1,4 +1,4 @@
-"""The sign of life of a server: while it is given, nobody takes its runs."""
+"""A server's heartbeat: as long as it continues, no other server takes over its runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from antiphon.application.support.outages import Outages
 logger = logging.getLogger("antiphon.runs")
 
 BEATS_PER_LEASE = 3
-"""A lease lasts as long as so many intervals: a beat or two may fail."""
+"""The number of beats during one lease: one or two of them may fail."""
 
-STOPPING_S = 0.5
-"""A beat that the store does not take by then is not waited for."""
+JOIN_TIMEOUT_S = 0.5
+"""How long `stop` waits for a beat that is being written."""
 
 
 class Heartbeat:
-    """Beats in a thread of its own, so that a busy event loop does not look like a dead server.
+    """Beats in its own thread, so that a server with a busy event loop does not seem dead.
 
-    `clock` gives seconds of any origin.
+    `clock` returns seconds of any origin.
     """
 
     def __init__(
@@ -31,42 +31,43 @@ class Heartbeat:
         self._owner = owner
         self._lease_s = lease_s
         self._clock = clock
-        self._beaten_at = self._calm_at = clock()
+        self._last_beat_at = self._healthy_from = clock()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="antiphon-heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="antiphon-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Be alive on return. Raises: StoreError."""
+        """Write the first beat and start the thread. Raises: StoreError."""
         self._store.beat(self._owner, self._lease_s)
-        self._beaten_at = self._clock()
+        self._last_beat_at = self._clock()
         self._thread.start()
 
     def stop(self) -> None:
-        """Beat no more; what was promised last still counts."""
+        """Stop beating; the last beat still counts."""
         self._stopped.set()
-        self._thread.join(timeout=STOPPING_S)
+        self._thread.join(timeout=JOIN_TIMEOUT_S)
 
     def is_healthy(self) -> bool:
-        """Whether those who seem dead are: not where the store took no beats for about a lease, or
-        this server slept. Then the others may have been kept from beating too, and have a lease's
-        time to say that they live.
+        """Return whether a server that seems dead really is.
+
+        After an outage of the store, or a suspension of this machine, of about a lease, the other
+        servers may have missed beats as well. They get the time of one lease to beat again.
         """
         now = self._clock()
-        return now >= self._calm_at and not self._is_long_ago(now)
+        return now >= self._healthy_from and not self._is_overdue(now)
 
-    def _is_long_ago(self, now: float) -> bool:
-        # The last beat of another may be older than ours, by the time between two.
-        return now - self._beaten_at > self._lease_s * (1 - 1 / BEATS_PER_LEASE)
+    def _is_overdue(self, now: float) -> bool:
+        # The last beat of another server may be older than ours by one interval.
+        return now - self._last_beat_at > self._lease_s * (1 - 1 / BEATS_PER_LEASE)
 
-    def _beat(self) -> None:
-        outages = Outages(logger, "the store does not know that this server lives")
+    def _run(self) -> None:
+        outages = Outages(logger, "to the other servers, this server will seem dead")
         while not self._stopped.wait(self._lease_s / BEATS_PER_LEASE):
             with outages.log_outages():
                 self._store.beat(self._owner, self._lease_s)
-                self._beaten()
+                self._record_beat()
 
-    def _beaten(self) -> None:
+    def _record_beat(self) -> None:
         now = self._clock()
-        if self._is_long_ago(now):
-            self._calm_at = now + self._lease_s
-        self._beaten_at = now
+        if self._is_overdue(now):
+            self._healthy_from = now + self._lease_s
+        self._last_beat_at = now

@@ -1,7 +1,7 @@
-"""How a run writes its events: readers see what was written, and the end once it is kept.
+"""A response's journal: it writes the events of the run, and its end, for readers and the store.
 
-A run in the foreground keeps its log in this process. One that outlives its client, or its process,
-has it in the store (docs/decisions/0032): its events are shown after they were committed there.
+A foreground run has its event log in this process. A run that outlives its client or its process
+has the log in the store (docs/decisions/0032): readers see events after they are committed there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from antiphon.application.ports import EventChunk, EventLog, Lease, Store, WebhookDelivery
-from antiphon.application.runs.event_chunks import chunk, lines_of
+from antiphon.application.runs.event_chunks import lines_of, make_chunk
 from antiphon.application.support.retry import retry
 from antiphon.domain.errors import LeaseLost, NotFound
 from antiphon.domain.events import EVENT_TYPES, Event
@@ -21,48 +21,48 @@ from antiphon.domain.response import Response
 
 MAX_EVENTS = 4096
 MAX_BYTES = 1 << 20
-"""How much waits for a slow store before the run does."""
+"""How much may wait for a slow store before the run itself waits."""
 
-DELTAS = frozenset(kind for name, kind in EVENT_TYPES.items() if name.endswith(".delta"))
-"""Events that may wait for others: nobody acts on one of them alone."""
+DELTA_TYPES = frozenset(kind for name, kind in EVENT_TYPES.items() if name.endswith(".delta"))
+"""Events that may be written later: no client acts on a single one."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Journal(Protocol):
-    """What one run writes: `append` while it runs, then `finish`, or `give_up` in its place.
+    """The writer of one run: `append` while it runs, then `finish` or `give_up`.
 
-    The run's first events are in its log before it has a journal. One task at a time uses it.
+    The run's first events are in the log before the journal is used. One task at a time uses it.
     """
 
     def append(self, events: Sequence[Event]) -> Coroutine[Any, Any, None]:
-        """Take events, whose numbers continue those before them.
+        """Accept events; their numbers continue those of the events before.
 
-        On return anything but deltas has been written. Cancelling this loses none of the events.
-        Raises: LeaseLost, now or at the next use, after which nothing more is written; StoreError
-        when the store failed for too long: `finish` may be tried then.
+        On return, all events but deltas have been written. Cancelling this call loses no events.
+        Raises: LeaseLost, now or on the next call, and then writes nothing more; StoreError when
+        the store failed for too long, and then `finish` may still be called.
         """
 
     async def finish(
         self, response: Response, end: Sequence[Event], deliveries: Sequence[WebhookDelivery] = ()
     ) -> bool:
-        """Keep a terminal state with all that was not written yet, then show `end`, its events.
+        """Store the terminal state with all unwritten events, then show readers the `end` events.
 
-        False, and nothing shown, if the run is not ours any more: the response is gone, or has
-        another end. Raises: StoreError when the store failed for too long; nothing was shown, so
-        another end may be tried.
+        Return False, and show nothing, if the run has lost its lease: the response was deleted, or
+        has another end. Raises: StoreError when the store failed for too long; readers have seen
+        nothing, so the caller may try another end.
         """
 
     async def give_up(self, end: Sequence[Event]) -> None:
-        """Write nothing more to the store: the run is lost, or its end cannot be kept.
+        """Write nothing more to the store: the lease is lost, or the end cannot be stored.
 
-        Who reads here now is shown `end`, which is kept nowhere, unless a store can tell them what
-        becomes of the run. Nobody is shown it later.
+        The current readers here see `end`, which is not stored. If the log is in the store, they
+        see instead what the store has. Later readers never see `end`.
         """
 
 
 class ForegroundJournal(Journal):
-    """For a run whose log ends with this process; `store` is None if the response is not kept."""
+    """The journal of a run whose log is in this process; `store` is None for unstored responses."""
 
     def __init__(
         self, log: EventLog, lease: Lease, store: Store | None = None, *, retry_s: float = 10
@@ -79,18 +79,18 @@ class ForegroundJournal(Journal):
         self, response: Response, end: Sequence[Event], deliveries: Sequence[WebhookDelivery] = ()
     ) -> bool:
         if self._store is not None:
-            finishing = _Finishing(self._store, self._lease, response, deliveries=deliveries)
-            if not await retry(finishing, self._retry_s):
+            finish = _RetryableFinish(self._store, self._lease, response, deliveries=deliveries)
+            if not await retry(finish, self._retry_s):
                 return False
         await self._log.append(self._lease.response_id, end)
         return True
 
     async def give_up(self, end: Sequence[Event]) -> None:
         await self._log.append(self._lease.response_id, end)
-        await self._log.drop(self._lease.response_id)  # whoever asks later is told what is kept
+        await self._log.drop(self._lease.response_id)  # later readers see what the store has
 
 
-class _Gathered:
+class _EventBuffer:
     """Events that wait to be written, encoded once."""
 
     def __init__(self) -> None:
@@ -105,19 +105,19 @@ class _Gathered:
         self.size += len(lines)
 
     @property
-    def is_much(self) -> bool:
+    def is_full(self) -> bool:
         return self.size > MAX_BYTES or len(self.events) > MAX_EVENTS
 
-    def chunk(self) -> EventChunk:
-        return chunk(self.events[0].sequence_number, len(self.events), self.lines)
+    def to_chunk(self) -> EventChunk:
+        return make_chunk(self.events[0].sequence_number, len(self.events), self.lines)
 
 
 class DurableJournal(Journal):
-    """For a run whose log is in the store, under `lease`. The local log is shown what is there.
+    """The journal of a run whose log is in the store. It adds stored events to the local log.
 
-    A write takes what has gathered: one is under way at a time, and they begin `write_every_s`
-    apart or more. At most MAX_EVENTS or MAX_BYTES gather; then `append` waits. A store that fails
-    is asked again for `retry_s`; nothing is shown meanwhile.
+    Each write stores all buffered events. One write runs at a time, and writes start at least
+    `write_every_s` apart. With more than MAX_EVENTS or MAX_BYTES in the buffer, `append` waits.
+    A failed write is retried for `retry_s`; meanwhile, readers see no new events.
     """
 
     def __init__(
@@ -135,54 +135,58 @@ class DurableJournal(Journal):
         self._retry_s = retry_s
         self._write_every_s = write_every_s
         self._loop = asyncio.get_running_loop()
-        self._gathered = _Gathered()
-        # What a write was begun with. It may be in the store although the write failed, so it is
-        # sent again as it was, and what came later goes after it.
-        self._sent: tuple[EventChunk, list[Event]] | None = None
+        self._buffer = _EventBuffer()
+        # The chunk being written, and its events. It may be in the store even if the write failed,
+        # so the same chunk is sent again, and later events follow in another one.
+        self._unconfirmed: tuple[EventChunk, list[Event]] | None = None
         self._next_write_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._write: asyncio.Task[None] | None = None
-        self._fault: Exception | None = None
-        self._ending = False
-        self._woken: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._is_finishing = False
+        self._waiter: asyncio.Future[None] | None = None
 
     async def append(self, events: Sequence[Event]) -> None:
         if events:
-            self._gathered.add(events)
-        self._plan_write()
-        whole = not DELTAS.issuperset(map(type, events))
-        while self._fault is None and (self._gathered.is_much or (whole and self._has_unwritten)):
-            self._woken = self._loop.create_future()
-            await self._woken
-        if self._fault is not None:
-            raise self._fault
+            self._buffer.add(events)
+        self._schedule_write()
+        only_deltas = DELTA_TYPES.issuperset(map(type, events))
+        while self._error is None and (
+            self._buffer.is_full or (self._has_unwritten and not only_deltas)
+        ):
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        if self._error is not None:
+            raise self._error
 
     async def finish(
         self, response: Response, end: Sequence[Event], deliveries: Sequence[WebhookDelivery] = ()
     ) -> bool:
         await self._stop_writing()
-        if isinstance(self._fault, LeaseLost):
+        if isinstance(self._error, LeaseLost):
             return False
-        rest = _Gathered()
-        rest.add([*self._gathered.events, *end])
-        finishing = _Finishing(self._store, self._lease, response, rest.chunk(), deliveries)
+        last_events = _EventBuffer()
+        last_events.add([*self._buffer.events, *end])
+        finish = _RetryableFinish(
+            self._store, self._lease, response, last_events.to_chunk(), deliveries
+        )
 
         async def attempt() -> bool:
             await self._send()
-            return await finishing()
+            return await finish()
 
         try:
-            kept = await retry(attempt, self._retry_s)
+            is_stored = await retry(attempt, self._retry_s)
         except LeaseLost:
-            kept = False
-        if not kept:
+            is_stored = False
+        if not is_stored:
             await self.give_up(end)
             return False
-        await self._log.append(self._lease.response_id, rest.events)
+        await self._log.append(self._lease.response_id, last_events.events)
         return True
 
-    async def give_up(self, end: Sequence[Event]) -> None:  # noqa: ARG002 - the store tells another
-        self._fault = self._fault or LeaseLost(f"{self._lease.response_id} was given up")
+    async def give_up(self, end: Sequence[Event]) -> None:  # noqa: ARG002 - readers use the store
+        self._error = self._error or LeaseLost(f"{self._lease.response_id} was given up")
         if self._timer is not None:
             self._timer.cancel()
         if self._write is not None:
@@ -191,59 +195,59 @@ class DurableJournal(Journal):
 
     @property
     def _has_unwritten(self) -> bool:
-        return bool(self._gathered.events) or self._sent is not None
+        return bool(self._buffer.events) or self._unconfirmed is not None
 
-    def _plan_write(self) -> None:
-        under_way = self._timer is not None or self._write is not None
-        over = self._ending or self._fault is not None
-        if under_way or over or not self._gathered.events:
+    def _schedule_write(self) -> None:
+        is_scheduled = self._timer is not None or self._write is not None
+        is_over = self._is_finishing or self._error is not None
+        if is_scheduled or is_over or not self._buffer.events:
             return
         wait_s = self._next_write_at - self._loop.time()
         if wait_s > 0:
-            self._timer = self._loop.call_later(wait_s, self._begin_write)
+            self._timer = self._loop.call_later(wait_s, self._start_write)
         else:
-            self._begin_write()
+            self._start_write()
 
-    def _begin_write(self) -> None:
+    def _start_write(self) -> None:
         self._timer = None
         self._next_write_at = self._loop.time() + self._write_every_s
-        gathered, self._gathered = self._gathered, _Gathered()
-        self._sent = gathered.chunk(), gathered.events
-        # A task of its own: the run may be cancelled while it waits, and what it wrote must not.
-        self._write = self._loop.create_task(self._write_sent())
+        buffer, self._buffer = self._buffer, _EventBuffer()
+        self._unconfirmed = buffer.to_chunk(), buffer.events
+        # A separate task: cancelling the run must not cancel its write.
+        self._write = self._loop.create_task(self._write_unconfirmed())
 
-    async def _write_sent(self) -> None:
+    async def _write_unconfirmed(self) -> None:
         try:
             await retry(self._send, self._retry_s)
-        except Exception as exc:  # whatever a store raises: the run hears of it
-            self._fault = exc
+        except Exception as exc:  # whatever a store raises: `append` raises it again
+            self._error = exc
             if isinstance(exc, LeaseLost):
                 await self._log.abandon(self._lease.response_id)
         finally:
             self._write = None
-            if self._woken is not None and not self._woken.done():
-                self._woken.set_result(None)
-        self._plan_write()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+        self._schedule_write()
 
     async def _send(self) -> None:
-        if self._sent is None:
+        if self._unconfirmed is None:
             return
-        sent, events = self._sent
-        if not await self._store.append(self._lease, sent):
-            raise LeaseLost(f"{self._lease.response_id} is not run here any more")
-        self._sent = None
+        chunk, events = self._unconfirmed
+        if not await self._store.append(self._lease, chunk):
+            raise LeaseLost(f"{self._lease.response_id} lost its lease")
+        self._unconfirmed = None
         await self._log.append(self._lease.response_id, events)
 
     async def _stop_writing(self) -> None:
-        self._ending = True
+        self._is_finishing = True
         if self._timer is not None:
             self._timer.cancel()
         if self._write is not None:
             await asyncio.wait([self._write])
 
 
-class _Finishing:
-    """One end, to be kept in one or several tries."""
+class _RetryableFinish:
+    """`Store.finish` of one run, which can be retried with the same result."""
 
     def __init__(
         self,
@@ -257,22 +261,22 @@ class _Finishing:
         self._lease = lease
         self._response = response
         self._events = events
-        self._notices = deliveries
-        self._tried = False
+        self._deliveries = deliveries
+        self._is_retry = False
 
     async def __call__(self) -> bool:
-        """Return whether this end is kept. Raises: StoreError."""
-        again, self._tried = self._tried, True
+        """Return whether the store has this end. Raises: StoreError."""
+        is_retry, self._is_retry = self._is_retry, True
         if await self._store.finish(
-            self._lease, self._response, events=self._events, deliveries=self._notices
+            self._lease, self._response, events=self._events, deliveries=self._deliveries
         ):
             return True
-        # A try that failed may have been heard all the same: then the lease is void because of us.
-        return again and await self._is_kept()
+        # A failed attempt may have been written nevertheless, and so have ended the lease.
+        return is_retry and await self._is_stored()
 
-    async def _is_kept(self) -> bool:
+    async def _is_stored(self) -> bool:
         try:
-            kept = await self._store.get(self._lease.tenant, self._lease.response_id)
+            stored = await self._store.get(self._lease.tenant, self._lease.response_id)
         except NotFound:
             return False
-        return _encode(kept) == _encode(self._response)
+        return _encode(stored) == _encode(self._response)

@@ -1,4 +1,4 @@
-"""What this server owns in the store, and what it has at work, are kept the same."""
+"""Keep the leases that this server has in the store in step with the runs that are active here."""
 
 from __future__ import annotations
 
@@ -12,43 +12,46 @@ from antiphon.application.support.outages import Outages
 
 logger = logging.getLogger("antiphon.runs")
 
-LOOK_S = 0.4
-"""How long a run may go on that was cancelled, deleted or taken elsewhere."""
+POLL_INTERVAL_S = 0.4
+"""How long a run may continue after it was cancelled, deleted or taken over elsewhere."""
 
-IDLE_LOOKS = 5
-"""Where nothing runs, one of so many looks is enough: only what strays is left to find."""
+IDLE_POLLS = 5
+"""An idle server makes one of this many polls, because it can only find orphans."""
 
 
 class WatchLeases:
-    """Stops runs whose lease is void; gives back those that this server owns and has not at work:
-    their end could not be kept, or whoever had taken them failed.
+    """Cancels runs whose lease is void, and gives back orphans.
+
+    An orphan is a run that this server owns but that is not active here: its end could not be
+    stored, or resuming it failed.
     """
 
     def __init__(self, store: RunStore, runs: ActiveRuns, *, owner: str) -> None:
         self._store = store
         self._runs = runs
         self._owner = owner
-        self._strays: set[Lease] = set()
+        self._orphans: set[Lease] = set()
 
     async def run_forever(self) -> None:
-        outages = Outages(logger, "nobody knows which runs were taken from this server")
-        for look in count():
-            if self._runs.leases or look % IDLE_LOOKS == 0:
+        outages = Outages(logger, "runs that were taken over elsewhere continue here")
+        for poll in count():
+            if self._runs.leases or poll % IDLE_POLLS == 0:
                 with outages.log_outages():
                     await self.run_once()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def run_once(self) -> None:
         """Compare once. Raises: StoreError."""
-        running = self._runs.leases  # first: what begins meanwhile may be missing in the answer
-        held = set(await self._store.held_leases(self._owner))
-        for lease in running:
-            if lease not in held:
-                self._runs.stop_unleased(lease)
-        # What was taken a moment ago may not be at work yet; what strays twice is nobody's.
-        strays = {lease for lease in held if lease.response_id not in self._runs}
-        for lease in strays & self._strays:
-            logger.warning("response %s: nobody works on it; another may", lease.response_id)
+        # Read first: the store's answer may lack the leases of runs that start meanwhile.
+        active_leases = self._runs.leases
+        held_leases = set(await self._store.held_leases(self._owner))
+        for lease in active_leases:
+            if lease not in held_leases:
+                self._runs.cancel_lost(lease)
+        # A run that was leased a moment ago may not be active yet, so an orphan is found twice.
+        orphans = {lease for lease in held_leases if lease.response_id not in self._runs}
+        for lease in orphans & self._orphans:
+            logger.warning("response %s is not active here: giving it back", lease.response_id)
             await self._store.give_back(lease)
-            self._runs.wanted.set()
-        self._strays = strays
+            self._runs.work_available.set()
+        self._orphans = orphans

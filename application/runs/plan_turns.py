@@ -1,25 +1,25 @@
-"""Which turns a request's response needs: decided before the first of them is admitted."""
+"""Decide which turns a response needs, before the first one is admitted."""
 
 from __future__ import annotations
 
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.ports import Model, Seal, ToolServers
-from antiphon.application.runs.prepare_turn import Prepared
+from antiphon.application.runs.prepare_turn import PreparedTurn
 from antiphon.application.runs.turns import Plan, Turns
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.domain import mcp
-from antiphon.domain.compaction import kept
+from antiphon.domain.compaction import items_to_keep
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import CompactionTrigger
 from antiphon.domain.offers import mcp_servers_of
 from antiphon.domain.request import CreateResponse
 
-COMPACTED_AT = 0.8
-"""Part of the context from which on a conversation is compacted, where the request says none."""
+DEFAULT_COMPACT_THRESHOLD = 0.8
+"""The fraction of the context length at which a conversation is compacted by default."""
 
 
 class PlanTurns:
-    """Makes the turns of a prepared request; none of them is admitted yet."""
+    """Makes the turns of a prepared request; none is admitted yet."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class PlanTurns:
         self._budgets = budgets
 
     async def __call__(
-        self, request: CreateResponse, prepared: Prepared, *, tenant: str, response_id: str
+        self, request: CreateResponse, prepared: PreparedTurn, *, tenant: str, response_id: str
     ) -> Turns:
         """Raises: RequestError."""
         plan = await plan_of(request, prepared, tenant=tenant)
@@ -49,47 +49,47 @@ class PlanTurns:
         )
 
 
-async def plan_of(request: CreateResponse, prepared: Prepared, *, tenant: str) -> Plan:
+async def plan_of(request: CreateResponse, prepared: PreparedTurn, *, tenant: str) -> Plan:
     """Return the plan. Raises: RequestError."""
     warms_up = request.is_prewarm
-    triggered = bool(prepared.added) and isinstance(prepared.added[-1].item, CompactionTrigger)
-    if triggered and not prepared.turn.items:
+    has_trigger = bool(prepared.input) and isinstance(prepared.input[-1].item, CompactionTrigger)
+    if has_trigger and not prepared.turn.items:
         raise RequestError("There is no conversation to compact.", param="input")
-    servers = mcp_servers_of(prepared.offered)
+    servers = mcp_servers_of(prepared.offer)
     labels = dict.fromkeys(server.server_label for server in servers)
     return Plan(
         tenant=tenant,
         model=prepared.model,
-        offered=prepared.offered,
+        offer=prepared.offer,
         turn=prepared.turn,
-        compacts=not warms_up and (triggered or await _is_too_long(request, prepared)),
-        answers=not triggered,
+        compacts=not warms_up and (has_trigger or await _is_too_long(request, prepared)),
+        answers=not has_trigger,
         warms_up=warms_up,
-        summary=_summary(request),
-        servers=servers,
-        unlisted=[
+        summary=_summary_of(request),
+        mcp_servers=servers,
+        unlisted_labels=[
             label for label in labels if mcp.listed_tools(label, prepared.conversation) is None
         ],
         approved_calls=prepared.approved_calls,
         max_calls=request.max_tool_calls,
-        hosted=prepared.hosted,
+        tool_callers=prepared.tool_callers,
     )
 
 
-async def _is_too_long(request: CreateResponse, prepared: Prepared) -> bool:
+async def _is_too_long(request: CreateResponse, prepared: PreparedTurn) -> bool:
     turn = prepared.turn
-    if not request.context_management or len(kept(turn.items)) == len(turn.items):
-        return False  # not asked for, or nothing would be gained
-    asked = request.context_management[0].compact_threshold
-    return await prepared.model.count(turn) > (asked or _limit(prepared.model))
+    if not request.context_management or len(items_to_keep(turn.items)) == len(turn.items):
+        return False  # not requested, or compaction would remove nothing
+    threshold = request.context_management[0].compact_threshold
+    return await prepared.model.count(turn) > (threshold or _default_threshold(prepared.model))
 
 
-def _limit(model: Model) -> int:
-    return int(model.context_length * COMPACTED_AT)
+def _default_threshold(model: Model) -> int:
+    return int(model.context_length * DEFAULT_COMPACT_THRESHOLD)
 
 
-def _summary(request: CreateResponse) -> str | None:
-    asked = request.reasoning
-    if asked is None or request.include_reasoning is False:
+def _summary_of(request: CreateResponse) -> str | None:
+    reasoning = request.reasoning
+    if reasoning is None or request.include_reasoning is False:
         return None
-    return asked.summary or asked.generate_summary
+    return reasoning.summary or reasoning.generate_summary

@@ -1,6 +1,6 @@
-"""Prepare the turn that a request asks for: its checks, its tools, its conversation.
+"""Prepare a request's first turn: check the request, find its tools, load its conversation.
 
-Creating a response and counting its tokens take the same way up to here, so that a count is exact.
+Creating a response and counting its tokens both start here, so that the count is exact.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from antiphon.application.tools.hosted import ToolProvider, find_callers, mark_h
 from antiphon.domain import conversation as c
 from antiphon.domain import mcp
 from antiphon.domain.decoding import decode_tool
+from antiphon.domain.ignored import ignored_paths, refuse_ignored
 from antiphon.domain.items import AnyItem
 from antiphon.domain.offers import PREVIOUS_RESPONSE_PATH, Offer, ToolDefinition, make_offer
 from antiphon.domain.request import CreateResponse
@@ -29,28 +30,29 @@ from antiphon.domain.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutio
 from antiphon.domain.tools import McpTool
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
-    """A turn that may be begun.
+class PreparedTurn(Struct, frozen=True, kw_only=True):
+    """A turn that can start.
 
-    `added` are the items that the request itself brought, `history` those that it continues;
-    `removed` those that the model is not shown because nobody can read them; `conversation` is all
-    of them, `approved_calls` the calls in it that this request approves. `hosted` run the calls of
-    tools that this server has, by their kind.
+    `input` holds the request's own items, `history` the items before them, and `conversation` both;
+    `removed` names the items that the model is not shown, because this server cannot read them.
+    `approved_calls` are the MCP calls that the request approves. `tool_callers` run the calls of
+    this server's own tools, by kind. `ignored` are the paths of fields without effect.
     """
 
     model: Model
-    offered: Offer
+    offer: Offer
     history: Sequence[c.Entry]
-    added: Sequence[c.Entry]
+    input: Sequence[c.Entry]
     turn: Turn
     removed: Sequence[InputTransformation] = ()
     conversation: Sequence[AnyItem] = ()
     approved_calls: Sequence[mcp.ApprovedCall] = ()
-    hosted: Mapping[str, ToolCaller] = {}
+    tool_callers: Mapping[str, ToolCaller] = {}
+    ignored: Sequence[str] = ()
 
 
 class PrepareTurn:
-    """What can be wrong with a request or its history is raised here, with the field's name."""
+    """Checks a request and its history, and makes its first turn; errors name the field."""
 
     def __init__(
         self,
@@ -70,8 +72,8 @@ class PrepareTurn:
         self._show_items = show_items
         self._tool_servers = tool_servers
         self._salt = salt
-        self._hosted = hosted
-        self._stand_ins = tool_substitutions
+        self._tool_providers = hosted
+        self._tool_substitutions = tool_substitutions
 
     async def __call__(
         self,
@@ -80,86 +82,111 @@ class PrepareTurn:
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
-    ) -> Prepared:
-        """Return the turn. Raises: RequestError, StoreError."""
+        strict: bool = False,
+    ) -> PreparedTurn:
+        """Return the turn. Raises: RequestError, if `strict` also for what would have no effect;
+        StoreError.
+        """
         remembered = remembered or {}
         model = self._models.get(request.model) if request.model else self._models.all[0]
-        added = await self._read_items(request.input, tenant=tenant, remembered=remembered)
+        entries = await self._read_items(request.input, tenant=tenant, remembered=remembered)
         history = await self._load_history(request, tenant=tenant, remembered=remembered)
-        new = [entry.item for entry in added]
-        conversation = [*(entry.item for entry in history), *new]
-        definitions = [
-            _standing_in(each, self._stand_ins) for each in _definitions(request, history, added)
-        ]
-        if self._tool_servers is not None:
-            definitions = [
-                _called_here(each, conversation, self._tool_servers) for each in definitions
-            ]
-        definitions = [mark_hosted(each, self._hosted) for each in definitions]
-        offered = make_offer(definitions, self._stand_ins.choice(request.tool_choice))
-        c.check_ids((entry.item.id for entry in history), new)
+        items = [entry.item for entry in entries]
+        conversation = [*(entry.item for entry in history), *items]
+        definitions = self._definitions(request, history, entries, conversation)
+        offer = make_offer(definitions, self._tool_substitutions.choice(request.tool_choice))
+        ignored = ignored_paths(request, offer)
+        if strict:
+            refuse_ignored(ignored, offer)
+        c.check_ids((entry.item.id for entry in history), items)
         c.check_call_output_pairs(conversation)
         approved_calls = mcp.approved_calls(conversation)
-        every = request.reasoning is not None and request.reasoning.context == "all_turns"
+        reasoning = request.reasoning
         shown = await self._show_items(
-            conversation, tenant=tenant, model=model, added=new, all_reasoning=every
+            conversation,
+            tenant=tenant,
+            model=model,
+            added=items,
+            all_reasoning=reasoning is not None and reasoning.context == "all_turns",
         )
         turn = turn_of(
             request,
-            offered,
+            offer,
             model,
             items=shown.items,
             active_configuration=c.active_configuration(conversation),
             cache_salt=self._salt(tenant, request.cache_salt),
             trace_headers=trace_headers or {},
         )
-        return Prepared(
+        return PreparedTurn(
             model=model,
-            offered=offered,
+            offer=offer,
             history=history,
-            added=added,
+            input=entries,
             turn=turn,
             removed=shown.removed,
             conversation=conversation,
             approved_calls=approved_calls if self._tool_servers is not None else (),
-            hosted=await find_callers(definitions, self._hosted, conversation, tenant=tenant),
+            tool_callers=await find_callers(
+                definitions, self._tool_providers, conversation, tenant=tenant
+            ),
+            ignored=ignored,
         )
 
+    def _definitions(
+        self,
+        request: CreateResponse,
+        history: Sequence[c.Entry],
+        entries: Sequence[c.Entry],
+        conversation: Sequence[AnyItem],
+    ) -> list[ToolDefinition]:
+        """Return the tools as this server can provide them."""
+        definitions = [
+            _substitute(definition, self._tool_substitutions)
+            for definition in _tools_of(request, history, entries)
+        ]
+        if self._tool_servers is not None:
+            definitions = [
+                _resolve_mcp(definition, conversation, self._tool_servers)
+                for definition in definitions
+            ]
+        return [mark_hosted(definition, self._tool_providers) for definition in definitions]
 
-def _standing_in(
+
+def _substitute(
     definition: ToolDefinition, tool_substitutions: ToolSubstitutions
 ) -> ToolDefinition:
-    """Return the definition with what stands in for its tool, if anything does."""
+    """Return the definition with its tool replaced by its substitute, if it has one."""
     tool = tool_substitutions.tool(definition.tool, definition.path)
     if tool is definition.tool:
         return definition
-    return replace(definition, tool=tool, asked=definition.tool)
+    return replace(definition, tool=tool, original=definition.tool)
 
 
-def _called_here(
+def _resolve_mcp(
     definition: ToolDefinition, conversation: Sequence[AnyItem], servers: ToolServers
 ) -> ToolDefinition:
-    """Return the definition with what an MCP server is known to offer, if it is one."""
+    """Return an MCP server's definition with the tools that the conversation lists for it."""
     if not isinstance(definition.tool, McpTool):
         return definition
     tool = servers.resolve(definition.tool, definition.path)
     if tool is None:
         return definition
-    listed = mcp.listed_tools(tool.server_label, conversation)
-    return replace(definition, tool=tool, is_server_run=True, listed=listed or ())
+    listed_tools = mcp.listed_tools(tool.server_label, conversation)
+    return replace(definition, tool=tool, is_server_run=True, listed_tools=listed_tools or ())
 
 
-def _definitions(
-    request: CreateResponse, history: Sequence[c.Entry], added: Sequence[c.Entry]
+def _tools_of(
+    request: CreateResponse, history: Sequence[c.Entry], entries: Sequence[c.Entry]
 ) -> list[ToolDefinition]:
-    """Return the request's tools and, later ones, those that items of the conversation bring."""
-    found = [
+    """Return the tools of the request, then those of the conversation's items."""
+    definitions = [
         ToolDefinition(tool=decode_tool(raw, path), path=path)
         for position, raw in enumerate(request.tools or ())
         for path in (f"tools[{position}]",)
     ]
-    for position, number, raw in c.tools_in_items([*history, *added]):
-        at = position - len(history)
-        path = f"input[{at}].tools[{number}]" if at >= 0 else PREVIOUS_RESPONSE_PATH
-        found.append(ToolDefinition(tool=decode_tool(raw, path), path=path, later=True))
-    return found
+    for position, number, raw in c.tools_in_items([*history, *entries]):
+        index = position - len(history)
+        path = f"input[{index}].tools[{number}]" if index >= 0 else PREVIOUS_RESPONSE_PATH
+        definitions.append(ToolDefinition(tool=decode_tool(raw, path), path=path, from_item=True))
+    return definitions

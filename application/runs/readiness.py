@@ -1,4 +1,4 @@
-"""Would a request be served? What is in the way is named."""
+"""Check whether this server is ready to serve requests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from antiphon.application.runs.active_runs import ActiveRuns
 
 logger = logging.getLogger("antiphon.http")
 
-ANSWER_S = 2.0
-"""What does not answer by then is not ready."""
+CHECK_TIMEOUT_S = 2.0
+"""A part that does not answer in this time is not ready."""
 
 
 class Readiness(Struct, frozen=True, kw_only=True):
-    """Each part is `ok`, or in a word why it is not."""
+    """The state of each part: `ok`, or one word for the problem."""
 
     server: str
     store: str
@@ -31,7 +31,7 @@ class Readiness(Struct, frozen=True, kw_only=True):
 
 
 class CheckReady:
-    """Whether this server takes requests, its store can be written, and its engine answers."""
+    """Checks that this server accepts requests, its store is writable and its engine answers."""
 
     def __init__(self, store: ResponseStore, models: Models, runs: ActiveRuns) -> None:
         self._store = store
@@ -40,20 +40,20 @@ class CheckReady:
 
     async def __call__(self) -> Readiness:
         store, engine = await asyncio.gather(
-            _state(self._store.check()), _state(self._models.check())
+            _state_of(self._store.check()), _state_of(self._models.check())
         )
         return Readiness(
             server="stopping" if self._runs.is_closed else "ok", store=store, engine=engine
         )
 
 
-async def _state(check: Awaitable[None]) -> str:
+async def _state_of(check: Awaitable[None]) -> str:
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
             await check
     except TimeoutError:
         return "silent"
-    except Exception:  # its text may name machines, and anybody may ask
+    except Exception:  # not in the answer: it may name machines, and the endpoint is public
         logger.exception("not ready")
         return "unavailable"
     return "ok"

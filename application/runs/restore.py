@@ -1,4 +1,4 @@
-"""From what the store has of a run, the run: to be begun, to be ended, to be cancelled."""
+"""Restore a run from the store, to start, end or cancel it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,14 @@ from functools import partial
 
 from msgspec import Struct
 
-from antiphon.application.input.from_request import sealing
 from antiphon.application.input.prompt_templates import ExpandPrompt
-from antiphon.application.ports import (
-    Clock,
-    EventLog,
-    Lease,
-    LeasedRun,
-    ModelTurn,
-    NewId,
-    Seal,
-    Store,
-)
+from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.run_response import Run, RunTurns
+from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.stored_events import log_of
 from antiphon.application.runs.turns import Turns
 from antiphon.application.support.retry import retry
@@ -48,19 +39,19 @@ from antiphon.domain.usage import TurnUsage
 logger = logging.getLogger("antiphon.runs")
 
 MAX_EPOCHS = 4
-"""A run that was begun so often and never came to its first event may be what ends servers."""
+"""A run that was leased more often, without any output, fails: it may be what kills the servers."""
 
-BUSY_S = 1.0
-"""Until an engine that takes no more work is asked again."""
+BUSY_DELAY_S = 1.0
+"""The delay before an engine that accepts no more requests is asked again."""
 
 
-LOST = Failure(
+SERVER_RESTARTED = Failure(
     code="server_restarted", message="The server was stopped before the response was complete."
 )
 
 
 class RestoredRun(Struct, frozen=True, kw_only=True):
-    """A run as far as it came, with its `events`; `failure` is why it cannot be begun."""
+    """A run with the `events` that it has logged; `failure` says why it cannot start."""
 
     run: Run
     events: Sequence[Event] = ()
@@ -68,8 +59,9 @@ class RestoredRun(Struct, frozen=True, kw_only=True):
 
 
 class RestoreRun:
-    """A run in the background can be begun as long as nothing of it was shown; its log goes on with
-    the next number, whatever becomes of it.
+    """Restores runs. A run can start again until readers may have seen output of its model.
+
+    Its log continues with the next number, also if the run only ends.
     """
 
     def __init__(
@@ -80,10 +72,8 @@ class RestoreRun:
         jobs: Jobs,
         store: Store,
         log: EventLog,
+        make_sequencer: MakeSequencer,
         *,
-        new_id: NewId,
-        now: Clock,
-        seal: Seal,
         retry_s: float = 10,
     ) -> None:
         self._expand_prompt = expand_prompt
@@ -92,25 +82,27 @@ class RestoreRun:
         self._jobs = jobs
         self._store = store
         self._log = log
-        self._new_id = new_id
-        self._now = now
-        self._seal = seal
+        self._make_sequencer = make_sequencer
         self._retry_s = retry_s
 
-    async def __call__(self, taken: LeasedRun) -> RestoredRun | None:
-        """Return the run, None if nothing is left to do for it. Raises: StoreError."""
-        lease = taken.lease
-        request, failure = await self._request(taken)
-        sequencer, events = self._resumed(taken, request, await self._logged(taken))
-        if sequencer.response.status in TERMINAL:  # of a store that had logged the end alone
+    async def __call__(self, leased_run: LeasedRun) -> RestoredRun | None:
+        """Return the run, or None if nothing is left to do. Raises: StoreError."""
+        lease = leased_run.lease
+        request, failure = await self._read_request(leased_run)
+        sequencer, events = self._resume_sequencer(
+            leased_run, request, await self._read_log(leased_run)
+        )
+        if sequencer.response.status in TERMINAL:  # the store has only logged the end
             await self._store.finish(lease, sequencer.response)
             return None
         if events is None or sequencer.has_output or lease.epoch > MAX_EPOCHS:
-            failure = LOST
+            failure = SERVER_RESTARTED
         run = Run(
             lease=lease,
             sequencer=sequencer,
-            turns=LazyTurns(partial(self._begin, request, lease)) if request else EmptyTurns(),
+            turns=LazyTurns(partial(self._start_turns, request, lease))
+            if request
+            else EmptyTurns(),
             journal=ForegroundJournal(self._log, lease, self._store, retry_s=self._retry_s)
             if events is None
             else DurableJournal(self._store, self._log, lease, retry_s=self._retry_s),
@@ -120,47 +112,48 @@ class RestoreRun:
         )
         return RestoredRun(run=run, events=events or (), failure=failure)
 
-    def _resumed(
-        self, taken: LeasedRun, request: CreateResponse | None, events: Sequence[Event] | None
+    def _resume_sequencer(
+        self, leased_run: LeasedRun, request: CreateResponse | None, events: Sequence[Event] | None
     ) -> tuple[Sequencer, Sequence[Event] | None]:
-        """Return the sequencer after these events, and the events that it goes on from, if any."""
-        seal = sealing(request, self._seal, taken.lease.tenant) if request else None
+        """Return the sequencer after these events, and the events; or a new one, and None."""
+        lease, response = leased_run.lease, leased_run.response
         if events is not None:
             try:
-                resumed = Sequencer.resumed(
-                    taken.response, events, new_id=self._new_id, now=self._now, seal=seal
-                )
+                resumed = self._make_sequencer.resume(response, events, request, lease.tenant)
             except EventOutOfOrder:
-                logger.exception("response %s: its log cannot go on", taken.lease.response_id)
+                logger.exception("response %s: its log cannot be continued", lease.response_id)
             else:
                 return resumed, events
-        anew = Sequencer(taken.response, new_id=self._new_id, now=self._now, seal=seal)
-        anew.open()
-        anew.start()
-        return anew, None
+        sequencer = self._make_sequencer(response, request, lease.tenant)
+        sequencer.open()
+        sequencer.start()
+        return sequencer, None
 
-    async def _logged(self, taken: LeasedRun) -> list[Event] | None:
-        """Return the run's events, None where the store has no log of it that can go on."""
+    async def _read_log(self, leased_run: LeasedRun) -> list[Event] | None:
+        """Return the run's events, or None if the store has no log that can be continued."""
+        lease = leased_run.lease
         try:
-            return await log_of(self._store, taken.lease.tenant, taken.lease.response_id)
+            return await log_of(self._store, lease.tenant, lease.response_id)
         except NotFound:
             return None
         except CorruptLog:
-            logger.exception("response %s: its log cannot go on", taken.lease.response_id)
+            logger.exception("response %s: its log cannot be continued", lease.response_id)
             return None
 
-    async def _request(self, taken: LeasedRun) -> tuple[CreateResponse | None, Failure | None]:
-        """Return what was asked for, or why that cannot be begun."""
-        if taken.job is None:
-            return None, LOST
+    async def _read_request(
+        self, leased_run: LeasedRun
+    ) -> tuple[CreateResponse | None, Failure | None]:
+        """Return the request, or why the run cannot start."""
+        if leased_run.job is None:
+            return None, SERVER_RESTARTED
         try:
-            return await self._jobs.request_of(taken.lease.tenant, taken.job), None
+            return await self._jobs.request_of(leased_run.lease.tenant, leased_run.job), None
         except RequestError as exc:
-            logger.warning("response %s: %s", taken.lease.response_id, exc)
+            logger.warning("response %s: %s", leased_run.lease.response_id, exc)
             return None, Failure(code="server_error", message=exc.message)
 
-    async def _begin(self, request: CreateResponse, lease: Lease) -> Turns:
-        """Return the turns, the first of them admitted. Raises: RequestError, EngineError."""
+    async def _start_turns(self, request: CreateResponse, lease: Lease) -> Turns:
+        """Return the turns with the first one admitted. Raises: RequestError, EngineError."""
         request = await self._expand_prompt(request)
         check_request(request)
         prepared = await retry(
@@ -173,28 +166,28 @@ class RestoreRun:
             try:
                 await turns.start()
             except TooManyRequests:
-                await asyncio.sleep(BUSY_S)
+                await asyncio.sleep(BUSY_DELAY_S)
             else:
                 return turns
 
 
 class LazyTurns(RunTurns):
-    """Turns that are made when they are asked for."""
+    """Turns that start when the run reads them."""
 
-    def __init__(self, begin: Callable[[], Awaitable[Turns]]) -> None:
-        self._begin = begin
+    def __init__(self, start: Callable[[], Awaitable[Turns]]) -> None:
+        self._start = start
 
     async def iterate(
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage]
     ) -> AsyncGenerator[ModelTurn]:
-        turns = await self._begin()
-        async with aclosing(turns.iterate(output, usages)) as each:
-            async for turn in each:
+        turns = await self._start()
+        async with aclosing(turns.iterate(output, usages)) as started_turns:
+            async for turn in started_turns:
                 yield turn
 
 
 class EmptyTurns(RunTurns):
-    """For a run that is only going to be ended."""
+    """No turns, for a run that only ends."""
 
     async def iterate(
         self, _output: Sequence[AnyItem], _usages: Sequence[TurnUsage]

@@ -1,9 +1,8 @@
-"""The run of one response: turns of the model, deltas to events, events to the journal, and the
-end.
+"""Run one response: read the model's turns, convert deltas to events, write the journal, end.
 
-Whatever happens, the log gets exactly one terminal event, and the store has the final state before
-any reader sees that event. A run that was lost to another server, or given back to all of them,
-gets its end there.
+In every case, the log gets exactly one terminal event, and the store has the final state before any
+reader sees that event. If another server takes over the run, or this server gives it back, another
+server writes the end.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.application.input.items import as_it_is
+from antiphon.application.input.items import to_stored_item
 from antiphon.application.ports import (
     EventLog,
     Lease,
@@ -26,7 +25,7 @@ from antiphon.application.ports import (
     StoredItem,
     WebhookDelivery,
 )
-from antiphon.application.runs.active_runs import LEASE_LOST, SERVER_STOPS
+from antiphon.application.runs.active_runs import LEASE_LOST, SHUTTING_DOWN
 from antiphon.application.runs.journal import Journal
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.retry import retry
@@ -49,24 +48,30 @@ from antiphon.domain.usage import TurnUsage
 
 logger = logging.getLogger("antiphon.runs")
 
-STOPPED = Failure(
+SERVER_STOPPED = Failure(
     code="server_error", message="The server was stopped before the response was complete."
 )
-NOT_KEPT = Failure(code="server_error", message="The response could not be stored.")
-NOT_OURS = Failure(
+NOT_STORED = Failure(code="server_error", message="The response could not be stored.")
+ENDED_ELSEWHERE = Failure(
     code="server_error", message="The response was ended or deleted by another request."
 )
 
-CUT_BY = {"length": "max_output_tokens", "turns": "max_turns", "context": "max_context"}
+INCOMPLETE_REASONS = {
+    "length": "max_output_tokens",
+    "turns": "max_turns",
+    "context": "max_context",
+}
+"""Why a turn ended -> `incomplete_details.reason` of the response (docs/decisions/0055)."""
+
 OUT_OF_TIME = "max_time"
-"""Why a response is incomplete, as `incomplete_details.reason` says it (docs/decisions/0055)."""
+"""`incomplete_details.reason` of a response that ran too long."""
 
 MakeDeliveries = Callable[[str, Response], Sequence[WebhookDelivery]]
-"""(tenant, a response in the background that is over) -> the webhooks to deliver."""
+"""(tenant, a background response that has ended) -> the webhooks to deliver."""
 
 
 class RunTurns(Protocol):
-    """The turns of one response, read once. What can still be wrong is raised meanwhile."""
+    """The turns of one response, read once. Reading them may raise."""
 
     def iterate(
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage], /
@@ -74,10 +79,10 @@ class RunTurns(Protocol):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A response that was accepted.
+    """An accepted response and what its run needs.
 
-    `input` is what its request brought, where that is kept. `can_restart`: any server could begin
-    it again, as long as nothing of it was shown.
+    `input` holds the request's own items if they are stored. `can_restart`: any server can start
+    the run again until it has output.
     """
 
     lease: Lease
@@ -99,11 +104,11 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether its end is certain, and only has to be kept and told."""
+        """Whether the response has a terminal state, which may not be stored yet."""
         return self.sequencer.response.status in TERMINAL
 
     @property
-    def stored(self) -> bool:
+    def is_stored(self) -> bool:
         return self.sequencer.response.store
 
     @property
@@ -112,15 +117,15 @@ class Run(Struct, frozen=True, kw_only=True):
         return conversation.id if conversation else None
 
     @property
-    def leaves_traces(self) -> bool:
-        return self.stored or self.conversation_id is not None
+    def must_store_end(self) -> bool:
+        return self.is_stored or self.conversation_id is not None
 
 
 class RunResponse:
     """Runs a response to its end; cancelling the task that runs it cancels the response.
 
-    `max_run_s` is how long it may run. `retry_s` is how long a store that fails is asked again
-    to take what is left in a conversation.
+    `max_run_s` limits the run's time. `retry_s` limits the retries of adding the response's items
+    to a conversation.
     """
 
     def __init__(
@@ -136,102 +141,107 @@ class RunResponse:
         self._log = log
         self._store = store
         self._compensation = Compensation()
-        self._notices = deliveries
+        self._make_deliveries = deliveries
         self._log_outputs = log_outputs
-        self._most_s = max_run_s
+        self._max_run_s = max_run_s
         self._retry_s = retry_s
 
     async def __call__(self, run: Run) -> None:
         ending: Coroutine[Any, Any, object]
         try:
-            end = await self._turns(run)
+            end = await self._run_turns(run)
         except LeaseLost:
-            ending = self._lose(run, run.sequencer.fail(NOT_OURS))
+            ending = self._give_up(run, run.sequencer.fail(ENDED_ELSEWHERE))
         except ServerShuttingDown:
             ending = self._give_back(run)
         else:
             ending = self.finish(run, end)
-        # Being cancelled must not leave a stored response without an end, nor its conversation
-        # locked. Nobody but the reader who left misses the end of another.
-        await (run_to_completion(ending) if run.leaves_traces else ending)
+        # A cancellation must not leave a stored response without an end, or its conversation
+        # locked. The end of another response matters only to the reader, who has left.
+        await (run_to_completion(ending) if run.must_store_end else ending)
 
     async def finish(self, run: Run, end: Sequence[Event]) -> bool:
-        """Keep the run's end, then show these events of it. False if that end is not kept."""
+        """Store the run's end, then show readers the `end` events.
+
+        Return False if that end is not stored.
+        """
         try:
-            is_ours = await self._keep(run, end)
+            has_lease = await self._store_end(run, end)
         except Exception:  # whatever a store raises: readers wait for an end
             logger.exception("response %s could not be stored", run.id)
-            await self._fail(run, run.sequencer.revoke(end, NOT_KEPT))
+            await self._end_unstored(run, run.sequencer.revoke(end, NOT_STORED))
             return False
-        if not is_ours:
-            await self._lose(run, run.sequencer.revoke(end, NOT_OURS))
+        if not has_lease:
+            await self._give_up(run, run.sequencer.revoke(end, ENDED_ELSEWHERE))
             return False
         if self._log_outputs:
             logger.info("response %s ended: %r", run.id, run.sequencer.response)
-        if not run.stored:
+        if not run.is_stored:
             await self._log.drop(run.id)
         return True
 
-    async def _turns(self, run: Run) -> list[Event]:
+    async def _run_turns(self, run: Run) -> list[Event]:
         """Run the turns and return the events that end the response.
 
-        Raises: LeaseLost; ServerShuttingDown where another server can begin anew.
+        Raises: LeaseLost; ServerShuttingDown if another server can start the run again.
         """
-        sequencer, limit = run.sequencer, asyncio.timeout(self._most_s)
+        sequencer, limit = run.sequencer, asyncio.timeout(self._max_run_s)
         try:
             if sequencer.response.status == "queued":
                 await run.journal.append(sequencer.start())
-            async with limit:  # whatever takes the time: the engine, a tool, who reads too slowly
-                reason = await self._each(run)
+            async with limit:  # whatever takes the time: the engine, a tool or a slow reader
+                reason = await self._write_turns(run)
         except asyncio.CancelledError as exc:
-            return _stopped(run, exc.args)
+            return _end_cancelled(run, exc.args)
         except LeaseLost:
             raise
         except StoreError:
             logger.exception("response %s could not be stored", run.id)
-            return sequencer.fail(NOT_KEPT)
+            return sequencer.fail(NOT_STORED)
         except EngineError as exc:
             logger.warning("response %s: %s", run.id, exc)
             return sequencer.fail(Failure(code="server_error", message=str(exc)))
-        except RequestError as exc:  # of a turn that was not admitted before the run began
+        except RequestError as exc:  # from a turn that was admitted after the run started
             logger.warning("response %s: %s", run.id, exc)
             return sequencer.fail(Failure(code="invalid_prompt", message=exc.message))
         except Exception as exc:
             if limit.expired() and isinstance(exc, TimeoutError):
-                return sequencer.cut(OUT_OF_TIME)
+                return sequencer.end_incomplete(OUT_OF_TIME)
             logger.exception("response %s failed", run.id)
-            return sequencer.fail(_failure(exc))
-        return sequencer.complete() if reason == "stop" else sequencer.cut(CUT_BY[reason])
+            return sequencer.fail(_failure_of(exc))
+        if reason == "stop":
+            return sequencer.complete()
+        return sequencer.end_incomplete(INCOMPLETE_REASONS[reason])
 
-    async def _each(self, run: Run) -> str:
-        """Write the events of all turns. Returns why the last one ended."""
+    async def _write_turns(self, run: Run) -> str:
+        """Write the events of all turns. Return why the last one ended."""
         sequencer, reason = run.sequencer, "stop"
         async with aclosing(run.turns.iterate(sequencer.output, sequencer.turns)) as turns:
             async for turn in turns:
-                told, before = len(sequencer.turns), len(sequencer.output)
+                usage_count, item_count = len(sequencer.turns), len(sequencer.output)
                 try:
-                    reason = await self._turn(run, aclosing(aiter(turn)))
+                    reason = await self._write_turn(run, aclosing(aiter(turn)))
                 finally:
-                    if len(sequencer.turns) == told:
-                        sequencer.count(turn.tokens_used())
+                    if len(sequencer.turns) == usage_count:
+                        sequencer.add_usage(turn.tokens_used())
                 if reason == "stop":
-                    turn.record_items(sequencer.output[before:])
+                    turn.record_items(sequencer.output[item_count:])
                 if run.with_messages:
                     sequencer.show_messages(*turn.messages())
                 if reason != "stop":
                     break
         return reason
 
-    async def _turn(self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]) -> str:
-        """Write a turn's events, all of an engine step at once. Returns why the turn ended."""
+    async def _write_turn(self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]) -> str:
+        """Write a turn's events, one batch for each engine step. Return why the turn ended."""
         feed, append = run.sequencer.feed, run.journal.append
-        hidden = (d.ReasoningDelta, d.SummaryDelta) if run.hide_reasoning else ()
+        hidden_types = (d.ReasoningDelta, d.SummaryDelta) if run.hide_reasoning else ()
         reason = "stop"
         async with turn as batches:
             async for deltas in batches:
                 events: list[Event] = []
                 for delta in deltas:
-                    if not isinstance(delta, hidden):
+                    if not isinstance(delta, hidden_types):
                         events += feed(delta)
                 if events:
                     await append(events)
@@ -239,29 +249,31 @@ class RunResponse:
                     reason = deltas[-1].reason
         return reason
 
-    async def _keep(self, run: Run, end: Sequence[Event]) -> bool:
-        """Keep the response's end, and in its conversation what it leaves there."""
+    async def _store_end(self, run: Run, end: Sequence[Event]) -> bool:
+        """Store the response's end, and add its items to its conversation."""
         response = run.sequencer.response
-        if not run.stored and run.conversation_id is not None:
-            made = [as_it_is(c.entry(item)) for item in response.output]
-            left = [*run.input, *made] if response.keeps_items else []
-            release = partial(self._store.release, run.tenant, run.conversation_id, run.id, left)
-            await retry(release, self._retry_s)  # what was heard is not done again: the claim went
-        deliveries = self._notices(run.tenant, response) if response.background else ()
+        if not run.is_stored and run.conversation_id is not None:
+            output = [to_stored_item(c.entry(item)) for item in response.output]
+            items = [*run.input, *output] if response.keeps_items else []
+            release = partial(self._store.release, run.tenant, run.conversation_id, run.id, items)
+            await retry(release, self._retry_s)  # a repetition has no effect: the claim is gone
+        deliveries = self._make_deliveries(run.tenant, response) if response.background else ()
         return await run.journal.finish(response, end, deliveries)
 
-    async def _fail(self, run: Run, end: Sequence[Event]) -> None:
-        """Show an end that is not kept: the run stays ours, and is at work nowhere, so that whoever
-        looks after such runs ends it in the store.
+    async def _end_unstored(self, run: Run, end: Sequence[Event]) -> None:
+        """Show an end that is not stored.
+
+        This server still owns the run, but the run is not active anymore. So WatchLeases gives it
+        back, and a server ends it in the store.
         """
-        # What may be begun again goes on with its conversation as it was.
+        # A run that can restart still needs the claim on its conversation.
         if run.conversation_id is not None and not run.can_restart:
             release = partial(self._store.release, run.tenant, run.conversation_id, run.id)
             log_message = f"conversation {run.conversation_id} stays locked by {run.id}"
             await self._compensation.run(release, log_message=log_message)
         await run.journal.give_up(end)
 
-    async def _lose(self, run: Run, end: Sequence[Event]) -> None:
+    async def _give_up(self, run: Run, end: Sequence[Event]) -> None:
         logger.warning("response %s: ended by another server, or deleted", run.id)
         await run.journal.give_up(end)
 
@@ -269,23 +281,23 @@ class RunResponse:
         await run.journal.give_up(())
         try:
             await self._store.give_back(run.lease)
-        except Exception:  # then it waits until this server is known to be gone
+        except Exception:  # another server takes it over when this one seems dead
             logger.exception("response %s could not be given back", run.id)
 
 
-def _stopped(run: Run, reasons: Sequence[object]) -> list[Event]:
-    """Return how a run ends that was cancelled. Raises: LeaseLost, ServerShuttingDown."""
+def _end_cancelled(run: Run, reasons: Sequence[object]) -> list[Event]:
+    """Return the events that end a cancelled run. Raises: LeaseLost, ServerShuttingDown."""
     if LEASE_LOST in reasons:
-        raise LeaseLost(f"{run.id} is not run here any more")
-    if SERVER_STOPS not in reasons:
+        raise LeaseLost(f"{run.id} lost its lease")
+    if SHUTTING_DOWN not in reasons:
         return run.sequencer.cancel()
     if run.can_restart and not run.sequencer.has_output:
         raise ServerShuttingDown
-    return run.sequencer.fail(STOPPED)
+    return run.sequencer.fail(SERVER_STOPPED)
 
 
-def _failure(exc: Exception) -> Failure:
-    # What broke inside us is for our log; the client learns that it was not its fault.
-    known = isinstance(exc, AntiphonError)
-    message = str(exc) if known else "The server had an error while it made the response."
+def _failure_of(exc: Exception) -> Failure:
+    # Clients must not see the details of an internal error; they are in the log.
+    is_expected = isinstance(exc, AntiphonError)
+    message = str(exc) if is_expected else "The server had an error while it made the response."
     return Failure(code="server_error", message=message)

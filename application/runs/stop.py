@@ -1,4 +1,4 @@
-"""Stop a run, wherever it runs: for whoever cancels or deletes its response."""
+"""Stop a run on any server, to cancel or delete its response."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import TERMINAL, Response
 
-TRIES = 5
-PAUSE_S = 0.1
-"""Until it is tried again where somebody else has taken the run from us meanwhile."""
+MAX_ATTEMPTS = 5
+RETRY_DELAY_S = 0.1
+"""The delay before the next attempt, after another server has taken over the run meanwhile."""
 
 
 class StopRun:
-    """A run of this server is cancelled; one of another is taken from it, and ended here."""
+    """Cancels a run of this server; takes over a run of another server and ends it here."""
 
     def __init__(
         self,
@@ -37,23 +37,23 @@ class StopRun:
         self._owner = owner
 
     async def __call__(self, tenant: str, response_id: str) -> Response:
-        """Return the response, which is over now. Raises: NotFound, StoreError."""
+        """Return the response, which has ended. Raises: NotFound, StoreError."""
         await self._runs.cancel(response_id)
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             response = await self._store.get(tenant, response_id)
             if response.status in TERMINAL:
                 return response
-            # To the end: a run that was taken and then left alone would be begun again.
+            # To completion: a run that is taken over and then left would start again.
             if not await run_to_completion(self._end(tenant, response_id)):
-                await asyncio.sleep(PAUSE_S * (0.5 + random()))
+                await asyncio.sleep(RETRY_DELAY_S * (0.5 + random()))
         raise StoreError(f"The response {response_id!r} could not be stopped.")
 
     async def _end(self, tenant: str, response_id: str) -> bool:
-        with self._runs.counted_as_active(response_id):
-            taken = await self._store.take_over(self._owner, tenant, response_id)
-            if taken is None:
+        with self._runs.mark_active(response_id):
+            leased_run = await self._store.take_over(self._owner, tenant, response_id)
+            if leased_run is None:
                 return True
-            restored = await self._restore(taken)
+            restored = await self._restore(leased_run)
             if restored is None:
                 return True
             run = restored.run

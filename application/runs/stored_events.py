@@ -1,4 +1,4 @@
-"""Read a run's events out of the store: on other servers, and when its own has forgotten them."""
+"""Read a run's events from the store, on other servers or after this process dropped its log."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from antiphon.application.runs.event_chunks import decode_chunk
 from antiphon.application.support.retry import retry
 from antiphon.domain.errors import CorruptLog, NotFound, StoreError
 from antiphon.domain.events import TERMINAL, Error, Event
-from antiphon.domain.response import TERMINAL as OVER
+from antiphon.domain.response import TERMINAL as TERMINAL_STATUSES
 
-BATCH = 256
-"""Events that a reader gets at most before others have their turn."""
+MAX_BATCH = 256
+"""Events that a reader gets before other tasks may run."""
 
-NEWS_S = 10.0
-"""How long to wait for news before the store is asked all the same."""
+MAX_WAIT_S = 10.0
+"""How long to wait for a notification of new events before reading the log anyway."""
 
 RETRY_S = 10.0
 
@@ -30,18 +30,18 @@ UNAVAILABLE = (
 
 
 async def log_of(store: Store, tenant: str, response_id: str) -> list[Event]:
-    """Return all that a run has logged so far. Raises: NotFound; CorruptLog; StoreError."""
-    found: list[Event] = []
+    """Return all events that a run has logged so far. Raises: NotFound; CorruptLog; StoreError."""
+    events: list[Event] = []
     while True:
-        after = found[-1].sequence_number if found else -1
-        logged = await store.events(tenant, response_id, after=after)
-        for chunk in logged.chunks:
-            found += _following(chunk, found[-1].sequence_number if found else -1)
-        if logged.ends or not logged.chunks:
-            return found
+        after = events[-1].sequence_number if events else -1
+        log_slice = await store.events(tenant, response_id, after=after)
+        for chunk in log_slice.chunks:
+            events += _events_after(events[-1].sequence_number if events else -1, chunk)
+        if log_slice.ends or not log_slice.chunks:
+            return events
 
 
-def _following(chunk: EventChunk, last: int) -> list[Event]:
+def _events_after(last: int, chunk: EventChunk) -> list[Event]:
     """Return the chunk's events after number `last`. Raises: CorruptLog."""
     if chunk.first > last + 1:
         raise CorruptLog(f"The events from number {last + 1} to {chunk.first - 1} are missing.")
@@ -49,10 +49,10 @@ def _following(chunk: EventChunk, last: int) -> list[Event]:
 
 
 class StoredEvents(EventBatches):
-    """The events numbered above `after`, up to a terminal event, as the store gets them.
+    """The events after number `after`, up to a terminal event, as they are stored.
 
-    If the response is deleted meanwhile, or its log is damaged, an `error` event ends the stream:
-    no event is ever left out. Cancelling a wait for events loses none of them.
+    If the response is deleted meanwhile, or its log is damaged, an `error` event ends the stream;
+    no event is left out. Cancelling a wait for events loses none of them.
     """
 
     def __init__(
@@ -65,106 +65,108 @@ class StoredEvents(EventBatches):
         retry_s: float = RETRY_S,
     ) -> None:
         self._store = store
-        self._of = (tenant, response_id)
+        self._ids = (tenant, response_id)
         self._retry_s = retry_s
         self._after = self._last = max(after, -1)
         self._chunks: deque[EventChunk] = deque()
         self._ready: deque[Event] = deque()
-        self._ends = False
-        self._over = False
-        self._yields = False
+        self._has_last_chunk = False
+        self._is_over = False
+        self._must_yield = False
 
     @classmethod
     async def open(
         cls, store: Store, tenant: str, response_id: str, *, after: int = -1
     ) -> StoredEvents:
-        """Raises: NotFound if the store has no log of such a response."""
-        opened = cls(store, tenant, response_id, after=after)
-        opened._take(await opened._logged(opened._last))
-        return opened
+        """Raises: NotFound if the store has no log of this response."""
+        reader = cls(store, tenant, response_id, after=after)
+        reader._add(await reader._read_log(reader._last))
+        return reader
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
         return self
 
     async def __anext__(self) -> Sequence[Event]:
-        if self._yields:  # a long replay would otherwise keep the event loop to itself
-            self._yields = False
+        if self._must_yield:  # a long replay must not block the event loop
+            self._must_yield = False
             await asyncio.sleep(0)
-        if not self._ready and not self._over:
+        if not self._ready and not self._is_over:
             try:
                 await self._wait_for_events()
             except (NotFound, StoreError) as exc:
-                self._break_off(*await self._reason(exc))
+                self._end_with_error(*await self._error_of(exc))
         if not self._ready:
             raise StopAsyncIteration
-        batch = [self._ready.popleft() for _ in range(min(BATCH, len(self._ready)))]
-        self._yields = len(batch) == BATCH
+        batch = [self._ready.popleft() for _ in range(min(MAX_BATCH, len(self._ready)))]
+        self._must_yield = len(batch) == MAX_BATCH
         return batch
 
     async def aclose(self) -> None:
-        self._over = True
+        self._is_over = True
         self._ready.clear()
 
     async def _wait_for_events(self) -> None:
-        while not self._ready and not self._over:
+        while not self._ready and not self._is_over:
             if self._chunks:
-                self._read(self._chunks.popleft())
-            elif self._ends:
+                self._decode(self._chunks.popleft())
+            elif self._has_last_chunk:
                 await self._check_end()
-                self._over = True
+                self._is_over = True
             else:
-                logged = await self._logged(self._last)
-                self._take(logged)
-                if not logged.chunks and not logged.ends:
-                    await retry(self._news, self._retry_s)
+                log_slice = await self._read_log(self._last)
+                self._add(log_slice)
+                if not log_slice.chunks and not log_slice.ends:
+                    await retry(self._wait_for_log, self._retry_s)
 
     async def _check_end(self) -> None:
-        """Raises: CorruptLog where a log ends without a terminal event, as no run does."""
-        # Nothing follows `after`: that is the end itself, or past it, or the end is lost.
-        past_end = False
+        """Raises: CorruptLog if the log ends without a terminal event."""
+        # If no event follows `after`, that is the end itself, or beyond it, or the end is missing.
+        is_past_end = False
         if self._last == self._after >= 0:
-            logged = await self._logged(self._after - 1)
-            shown = [e for chunk in logged.chunks for e in _following(chunk, self._after - 1)]
-            past_end = not shown or isinstance(shown[-1], TERMINAL)
-        if not past_end:
+            before = self._after - 1
+            log_slice = await self._read_log(before)
+            events = [e for chunk in log_slice.chunks for e in _events_after(before, chunk)]
+            is_past_end = not events or isinstance(events[-1], TERMINAL)
+        if not is_past_end:
             raise CorruptLog(f"The log has no end after number {self._last}.")
 
-    async def _logged(self, after: int) -> LogSlice:
-        return await retry(lambda: self._store.events(*self._of, after=after), self._retry_s)
+    async def _read_log(self, after: int) -> LogSlice:
+        return await retry(lambda: self._store.events(*self._ids, after=after), self._retry_s)
 
-    async def _news(self) -> None:
-        await self._store.wait_for_events(*self._of, after=self._last, limit_s=NEWS_S)
+    async def _wait_for_log(self) -> None:
+        await self._store.wait_for_events(*self._ids, after=self._last, limit_s=MAX_WAIT_S)
 
-    def _take(self, logged: LogSlice) -> None:
-        self._chunks.extend(logged.chunks)
-        self._ends = logged.ends
+    def _add(self, log_slice: LogSlice) -> None:
+        self._chunks.extend(log_slice.chunks)
+        self._has_last_chunk = log_slice.ends
 
-    def _read(self, chunk: EventChunk) -> None:
-        events = _following(chunk, self._last)
+    def _decode(self, chunk: EventChunk) -> None:
+        events = _events_after(self._last, chunk)
         if events:
             self._ready.extend(events)
             self._last = events[-1].sequence_number
-            self._over = isinstance(events[-1], TERMINAL)
+            self._is_over = isinstance(events[-1], TERMINAL)
 
-    async def _reason(self, exc: NotFound | StoreError) -> tuple[str, str]:
+    async def _error_of(self, exc: NotFound | StoreError) -> tuple[str, str]:
         if isinstance(exc, StoreError):
             return UNAVAILABLE
         try:
-            await self._store.get(*self._of)
+            await self._store.get(*self._ids)
         except NotFound:
             return DELETED
         except StoreError:
             pass
         return UNAVAILABLE
 
-    def _break_off(self, code: str, message: str) -> None:
-        self._over = True
-        # No event of the run: who resumes after this number must not miss the one that follows.
+    def _end_with_error(self, code: str, message: str) -> None:
+        self._is_over = True
+        # Not an event of the run: it repeats the last number, so that a client that resumes after
+        # that number misses nothing.
         self._ready.append(Error(sequence_number=self._last, code=code, message=message))
 
 
 class FollowedEvents(EventBatches):
-    """A run's events from the log of this process and, if that breaks off, on from the store."""
+    """A run's events from the log of this process and, if that breaks off, from the store."""
 
     def __init__(
         self, local: EventBatches, store: Store, tenant: str, response_id: str, *, after: int = -1
@@ -172,9 +174,9 @@ class FollowedEvents(EventBatches):
         self._batches = local
         self._is_local = True
         self._store = store
-        self._of = (tenant, response_id)
+        self._ids = (tenant, response_id)
         self._after = self._last = max(after, -1)
-        self._over = False
+        self._is_over = False
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
         return self
@@ -183,32 +185,32 @@ class FollowedEvents(EventBatches):
         try:
             batch = await anext(self._batches)
         except StopAsyncIteration:
-            if self._over or not self._is_local or await self._ended_here():
-                self._over = True
+            if self._is_over or not self._is_local or await self._is_past_end():
+                self._is_over = True
                 raise
             self._is_local = False
-            self._batches = StoredEvents(self._store, *self._of, after=self._last)
+            self._batches = StoredEvents(self._store, *self._ids, after=self._last)
             batch = await anext(self._batches)
         self._last = batch[-1].sequence_number
-        self._over = isinstance(batch[-1], TERMINAL)
+        self._is_over = isinstance(batch[-1], TERMINAL)
         return batch
 
     async def aclose(self) -> None:
-        self._over = True
+        self._is_over = True
         await self._batches.aclose()
 
-    async def _ended_here(self) -> bool:
-        """Return whether nobody has more: the reader asked for what comes after a whole log."""
+    async def _is_past_end(self) -> bool:
+        """Return whether the reader started after the end of a log that only this process has."""
         if self._last != self._after:
             return False
         with suppress(NotFound, StoreError):
-            over = (await self._store.get(*self._of)).status in OVER
-            return over and not await self._is_logged()
+            has_ended = (await self._store.get(*self._ids)).status in TERMINAL_STATUSES
+            return has_ended and not await self._is_in_store()
         return False
 
-    async def _is_logged(self) -> bool:
+    async def _is_in_store(self) -> bool:
         try:
-            await self._store.events(*self._of, after=self._last)
+            await self._store.events(*self._ids, after=self._last)
         except NotFound:
             return False
         return True

@@ -1,8 +1,8 @@
-"""The loop over turns: which turns of the model make a response, one after another.
+"""The loop over turns: the turns of one response, one after another.
 
-A turn is anything that yields deltas (ports.ModelTurn): an answer, a compaction before it. The run
-reads them alike. So what needs the model once more is one more turn in `Turns.iterate`, and neither
-the run nor the sequencer knows of it.
+A turn is anything that yields deltas (ports.ModelTurn), such as an answer or the compaction before
+it. A run reads all turns in the same way. So a feature that needs the model again adds a turn to
+`Turns.iterate`; the run and the sequencer do not change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from antiphon.domain.tool_search import search
 from antiphon.domain.tools import McpTool
 from antiphon.domain.usage import TurnUsage
 
-DONE_HERE = (
+SERVER_ITEMS = (
     McpListTools,
     McpCall,
     ToolSearchOutput,
@@ -54,42 +54,44 @@ DONE_HERE = (
     FileSearchCall,
     ShellCallOutput,
 )
-"""Items of what this server did: the model goes on after them."""
+"""Items that record what this server did: the model has another turn after them."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What the turns of one response are made from.
+    """What the turns of one response do.
 
-    `compacts`: the conversation is compacted first; `answers`: then, or at once, it is answered.
-    `warms_up`: nothing is answered, only the prompt is cached.
-    `summary`: how long summaries of reasoning are to be; None for none.
-    `servers` are the MCP servers whose tools may be called, `unlisted` the labels of those to ask
-    for their tools, `approved_calls` the calls to run before the model's turn, `max_calls` the
-    limit. `hosted` run the calls of the tools that this server has, by their kind.
+    `compacts`: the first turn compacts the conversation. `answers`: the model answers.
+    `warms_up`: the model does not answer; its prompt is only cached.
+    `summary`: the length of reasoning summaries, or None for no summaries.
+    `mcp_servers`: the MCP servers whose tools the model may call. `unlisted_labels`: the labels of
+    those whose tools must be listed first. `approved_calls`: MCP calls to run before the model's
+    turn. `max_calls`: the request's limit for tool calls. `tool_callers`: what runs the calls of
+    this server's own tools, by kind.
     """
 
     tenant: str
     model: Model
-    offered: Offer
+    offer: Offer
     turn: Turn
     compacts: bool = False
     answers: bool = True
     warms_up: bool = False
     summary: str | None = None
-    servers: Sequence[McpTool] = ()
-    unlisted: Sequence[str] = ()
+    mcp_servers: Sequence[McpTool] = ()
+    unlisted_labels: Sequence[str] = ()
     approved_calls: Sequence[ApprovedCall] = ()
     max_calls: int | None = None
-    hosted: Mapping[str, ToolCaller] = {}
+    tool_callers: Mapping[str, ToolCaller] = {}
 
     @property
-    def opens(self) -> bool:
-        """Whether something is to be done before the model's first answer."""
-        return bool(self.unlisted or self.approved_calls) and self.answers and not self.warms_up
+    def needs_mcp_turn(self) -> bool:
+        """Whether MCP servers must be called before the model's first answer."""
+        has_mcp_work = bool(self.unlisted_labels or self.approved_calls)
+        return has_mcp_work and self.answers and not self.warms_up
 
 
 class Turns:
-    """The turns of one response. `start` admits the first; then `iterate` can be read, once."""
+    """The turns of one response: `start` admits the first one, then `iterate` is read once."""
 
     _first: ModelTurn
 
@@ -104,10 +106,10 @@ class Turns:
         response_id: str,
     ) -> None:
         self._plan = plan
-        self._most_turns = budgets.turns
-        self._sessions = McpSessions(tool_servers, plan.servers)
+        self._max_turns = budgets.turns
+        self._sessions = McpSessions(tool_servers, plan.mcp_servers)
         self._calls = ToolCalls(
-            {"mcp": self._sessions, **plan.hosted},
+            {"mcp": self._sessions, **plan.tool_callers},
             plan.max_calls,
             budgets,
             at_once=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
@@ -115,128 +117,139 @@ class Turns:
         self._show_items = show_items
         self._seal = seal
         self._response_id = response_id
-        self._admitted = 0
+        self._admitted_count = 0
 
     async def start(self) -> None:
         """Admit the first turn. Raises: RequestError, TooManyRequests, EngineDead."""
         turn = self._plan.turn
-        self._first = await (self._compact(turn) if self._plan.compacts else self._begun(turn))
+        start = self._start_compaction if self._plan.compacts else self._start_first_answer
+        self._first = await start(turn)
 
     async def aclose(self) -> None:
-        """Abort the first turn, where `iterate` is not going to be read."""
+        """Abort the first turn, if `iterate` will not be read."""
         await self._first.aclose()
 
     async def iterate(
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage]
     ) -> AsyncGenerator[ModelTurn]:
-        """Yield the turns; `output` and `usages`, of those that are over, grow meanwhile."""
+        """Yield the turns; meanwhile the caller adds to `output` and `usages` after each turn."""
         async with aclosing(self._sessions):
-            plan, turn, latest = self._plan, self._plan.turn, self._first
-            seen = before = 0  # items and usages that are no part of the answer
-            yield latest
+            plan, turn, last_turn = self._plan, self._plan.turn, self._first
+            first_item = first_usage = 0  # where the answer starts in `output` and `usages`
+            yield last_turn
             if plan.compacts:
                 if not plan.answers:
                     return
                 shown = await self._show_items(output, tenant=plan.tenant, model=plan.model)
                 turn = replace(turn, items=shown.items)
-                seen, before = len(output), len(usages)
-                latest = await self._begun(turn)
-                yield latest
-            later = self._further(turn, latest, output, usages, seen, before)
-            async with aclosing(later) as further:
-                async for each in further:
-                    yield each
+                first_item, first_usage = len(output), len(usages)
+                last_turn = await self._start_first_answer(turn)
+                yield last_turn
+            further_turns = self._iterate_further(
+                turn, last_turn, output, usages, first_item, first_usage
+            )
+            async with aclosing(further_turns):
+                async for further_turn in further_turns:
+                    yield further_turn
 
-    async def _further(
+    async def _iterate_further(
         self,
         turn: Turn,
-        latest: ModelTurn,
+        last_turn: ModelTurn,
         output: Sequence[AnyItem],
         usages: Sequence[TurnUsage],
-        seen: int,
-        before: int,
+        first_item: int,
+        first_usage: int,
     ) -> AsyncGenerator[ModelTurn]:
-        """Yield the turns that the latest one makes necessary: what its searches (in `output`, from
-        `seen` on) have found, then the model's next turn, which sees what the server has done.
-        All of them share the tokens that the response may have
-        (docs/reference/api.md#hosted-tools): `usages` counts
-        from `before` on.
+        """Yield the turns that follow `last_turn`, as long as its output needs them.
+
+        After a turn come the results of its tool searches (in `output` from `first_item` on), then
+        the model's next turn, which sees what the server did. All turns share the response's token
+        limit (docs/reference/api.md#hosted-tools); `usages` counts from `first_usage` on.
         """
-        offered, limit = self._plan.offered, turn.sampling.max_tokens
-        answers, of_latest = 0, before
+        offer, max_tokens = self._plan.offer, turn.sampling.max_tokens
+        answer_count, last_usage = 0, first_usage
         while True:
-            tools = [each.tool for each in offered.definitions]
-            found = [search(each.arguments, tools) for each in tool_searches_in(output[seen:])]
-            if found:
-                yield ToolSearchTurn(found, after=latest)
-            new = output[seen:]
-            if not any(isinstance(item, DONE_HERE) for item in new) or any(map(_waits, new)):
+            tools = [definition.tool for definition in offer.definitions]
+            search_results = [
+                search(tool_search.arguments, tools)
+                for tool_search in tool_searches_in(output[first_item:])
+            ]
+            if search_results:
+                yield ToolSearchTurn(search_results, after=last_turn)
+            new_items = output[first_item:]
+            if not any(isinstance(item, SERVER_ITEMS) for item in new_items):
                 return
-            known = None
-            if isinstance(latest, McpTurn):
-                offered = with_listed_tools(offered, listed_tools_by_label(new))
+            if any(map(_waits_for_client, new_items)):
+                return
+            known_tokens = None
+            if isinstance(last_turn, McpTurn):
+                offer = with_listed_tools(offer, listed_tools_by_label(new_items))
             else:
-                offered = with_loaded_tools(offered, [tool for each in found for tool in each])
-                answers, known = answers + 1, usages[of_latest].input + usages[of_latest].output
-            spent = sum(usage.output for usage in usages[before:])
-            tokens_left = None if limit is None else limit - spent
-            if tokens_left is not None and tokens_left < 1:
-                yield OutOfBudgetTurn("length", after=latest)
+                loaded_tools = [tool for result in search_results for tool in result]
+                offer = with_loaded_tools(offer, loaded_tools)
+                answer_count += 1
+                known_tokens = usages[last_usage].input + usages[last_usage].output
+            used_tokens = sum(usage.output for usage in usages[first_usage:])
+            remaining_tokens = None if max_tokens is None else max_tokens - used_tokens
+            if remaining_tokens is not None and remaining_tokens < 1:
+                yield OutOfBudgetTurn("length", after=last_turn)
                 return
-            if answers == self._most_turns:
-                yield OutOfBudgetTurn("turns", after=latest)
+            if answer_count == self._max_turns:
+                yield OutOfBudgetTurn("turns", after=last_turn)
                 return
             turn = replace(
                 turn,
-                items=[*turn.items, *new],
-                tools=offered.specs,
-                choice=offered.choice,
-                sampling=replace(turn.sampling, max_tokens=tokens_left),
-                known_tokens=known,
+                items=[*turn.items, *new_items],
+                tools=offer.specs,
+                choice=offer.choice,
+                sampling=replace(turn.sampling, max_tokens=remaining_tokens),
+                known_tokens=known_tokens,
             )
             try:
-                following = await self._answer(turn)
+                next_turn = await self._start_answer(turn)
             except RequestError as error:
                 if error.code != CONTEXT_EXCEEDED:
                     raise
-                # What the server has done is longer than the model can read: it is kept.
-                yield OutOfBudgetTurn("context", after=latest)
+                # The results are too long for the model. The response keeps them and ends.
+                yield OutOfBudgetTurn("context", after=last_turn)
                 return
-            seen, of_latest, latest = len(output), len(usages), following
-            yield latest
+            first_item, last_usage, last_turn = len(output), len(usages), next_turn
+            yield last_turn
 
-    async def _begun(self, turn: Turn) -> ModelTurn:
-        if not self._plan.opens:
-            return await self._answer(turn)
-        # What is wrong with the conversation is found now, not after servers were asked.
-        await self._plan.model.count(turn)
-        return McpTurn(self._sessions, self._calls, self._plan.unlisted, self._plan.approved_calls)
+    async def _start_first_answer(self, turn: Turn) -> ModelTurn:
+        plan = self._plan
+        if not plan.needs_mcp_turn:
+            return await self._start_answer(turn)
+        # Raises errors of the conversation now, before any MCP server is called.
+        await plan.model.count(turn)
+        return McpTurn(self._sessions, self._calls, plan.unlisted_labels, plan.approved_calls)
 
-    async def _compact(self, turn: Turn) -> ModelTurn:
+    async def _start_compaction(self, turn: Turn) -> ModelTurn:
         admitted = await self._admit(compaction_of(turn))
         return CompactingTurn(admitted, turn.items, partial(self._seal, self._plan.tenant))
 
-    async def _answer(self, turn: Turn) -> ModelTurn:
+    async def _start_answer(self, turn: Turn) -> ModelTurn:
         if self._plan.warms_up:
             return WarmUp(await self._admit(shortest_turn(turn)))
         admitted = await self._admit(turn)
         if self._calls.cites:
             admitted = CitingTurn(admitted, self._calls.cites)
-        if self._plan.servers or self._plan.hosted:
+        if self._plan.mcp_servers or self._plan.tool_callers:
             admitted = ToolCallingTurn(admitted, self._calls)
         if self._plan.summary is None:
             return admitted
-        silent = "none" if "none" in self._plan.model.efforts else None
-        return SummarizedTurn(admitted, turn, self._admit, length=self._plan.summary, effort=silent)
+        effort = "none" if "none" in self._plan.model.efforts else None
+        return SummarizedTurn(admitted, turn, self._admit, length=self._plan.summary, effort=effort)
 
     async def _admit(self, turn: Turn) -> ModelTurn:
-        request_id = f"{self._response_id}_{self._admitted}"
-        self._admitted += 1
+        request_id = f"{self._response_id}_{self._admitted_count}"
+        self._admitted_count += 1
         return await self._plan.model.start_turn(turn, request_id=request_id)
 
 
 class OutOfBudgetTurn(ModelTurn):
-    """The turn for which those up to `after` have left no budget: it is cut before it has begun."""
+    """A turn that ends before it starts, because the turns up to `after` used the whole budget."""
 
     def __init__(self, reason: str, *, after: ModelTurn) -> None:
         self._reason = reason
@@ -252,8 +265,8 @@ class OutOfBudgetTurn(ModelTurn):
         return self._after.messages()
 
 
-def _waits(item: AnyItem) -> bool:
-    """Whether the client has to do something before the model can go on."""
+def _waits_for_client(item: AnyItem) -> bool:
+    """Return whether the client must answer this item before the model's next turn."""
     return isinstance(item, McpApprovalRequest) or bool(
         call_id_of(item) and not is_server_run_call(item)
     )

@@ -1,7 +1,7 @@
-"""Undo in the store what came to nothing: at once or, where the store fails just then, later.
+"""Undo writes of operations that failed: now or, while the store is down, later.
 
-What nobody undoes lasts for as long as this server lives: a conversation that is claimed, an
-Idempotency-Key that is given, for a response that never was.
+Without it, a conversation stays claimed, or an Idempotency-Key stays reserved, for a response that
+never existed, until this server stops.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from antiphon.domain.errors import StoreError
 logger = logging.getLogger("antiphon.runs")
 
 MAX_PENDING = 10_000
-"""What is owed beyond that is left, the oldest first, until this server is gone."""
+"""The oldest are dropped when there are more."""
 
 Undo = Callable[[], Awaitable[object]]
-"""Done twice, it does no more than once. Raises: StoreError."""
+"""An idempotent undo operation. Raises: StoreError."""
 
 
 class Compensation:
-    """One thing after the other: a store that has just come back is not run down by those who had
-    to wait for it.
+    """Runs undo operations and retries the failed ones one by one, so that a store that has just
+    recovered is not overloaded.
     """
 
     def __init__(self) -> None:
-        self._owed: deque[Undo] = deque(maxlen=MAX_PENDING)
-        self._paying: asyncio.Task[None] | None = None
+        self._pending: deque[Undo] = deque(maxlen=MAX_PENDING)
+        self._task: asyncio.Task[None] | None = None
 
     async def run(self, undo: Undo, *, log_message: str) -> None:
-        """Undo it now or later; never raises. `log_message` says, in the log, how things stand."""
+        """Undo now or later; never raises. `log_message` describes the state until then."""
         try:
             await undo()
         except StoreError as exc:
-            logger.warning("%s, until the store takes it: %s", log_message, exc)
-            self._owe(undo)
+            logger.warning("%s, until the store accepts the change: %s", log_message, exc)
+            self._add(undo)
         except Exception:
             logger.exception(log_message)
 
-    def _owe(self, undo: Undo) -> None:
-        self._owed.append(undo)
-        if self._paying is None or self._paying.done():
-            self._paying = asyncio.create_task(self._pay())
+    def _add(self, undo: Undo) -> None:
+        self._pending.append(undo)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run_pending())
 
-    async def _pay(self) -> None:
-        while self._owed:
-            undo = self._owed.popleft()
+    async def _run_pending(self) -> None:
+        while self._pending:
+            undo = self._pending.popleft()
             try:
                 await retry(undo, math.inf)
-            except Exception:  # whatever else a store raises: the others are still owed
-                logger.exception("what came to nothing is not undone")
+            except Exception:  # whatever a store raises: the others are still pending
+                logger.exception("an undo operation failed")

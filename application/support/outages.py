@@ -1,4 +1,4 @@
-"""What fails again and again is told of once, and once more when it is over."""
+"""Log a repeated failure once, and once more when it is over."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from contextlib import contextmanager
 
 
 class Outages:
-    """`what` is the sentence of the log: it says what does not happen meanwhile."""
+    """Logs the failures of one activity; `consequence` says in the log what does not happen."""
 
-    def __init__(self, logger: logging.Logger, what: str) -> None:
+    def __init__(self, logger: logging.Logger, consequence: str) -> None:
         self._logger = logger
-        self._what = what
-        self._is_out = False
+        self._consequence = consequence
+        self._is_failing = False
 
     @contextmanager
     def log_outages(self) -> Iterator[None]:
-        """Log what the block raises, unless the time before failed too; never raise it."""
+        """Log an exception of the block, unless the previous block failed too; never raise it."""
         try:
             yield
         except Exception:
-            if not self._is_out:
-                self._logger.exception(self._what)
-            self._is_out = True
+            if not self._is_failing:
+                self._logger.exception(self._consequence)
+            self._is_failing = True
             return
-        if self._is_out:
-            self._logger.info("no longer: %s", self._what)
-        self._is_out = False
+        if self._is_failing:
+            self._logger.info("recovered: %s", self._consequence)
+        self._is_failing = False

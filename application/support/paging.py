@@ -1,4 +1,4 @@
-"""Lists in pages (docs/reference/api.md#lists): the items that follow one, in either order."""
+"""Lists in pages, in either order (docs/reference/api.md#lists)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Order = Literal["asc", "desc"]
 
 
 class HasId(Protocol):
-    """What can be in a list."""
+    """A member of a list."""
 
     @property
     def id(self) -> str: ...
@@ -23,16 +23,16 @@ L = TypeVar("L", bound=HasId)
 
 
 class Page(Struct, Generic[L], frozen=True, kw_only=True):
-    """A part of a list."""
+    """One page of a list."""
 
     items: Sequence[L]
     has_more: bool
 
 
 class PageQuery(Struct, frozen=True, kw_only=True):
-    """Which part is asked for: up to `limit` items that follow `after`, or that `before` follows.
+    """Which page is requested: up to `limit` items after `after`, or up to `limit` before `before`.
 
-    With both, those between them.
+    With both, the items between them.
     """
 
     after: str | None = None
@@ -41,19 +41,19 @@ class PageQuery(Struct, frozen=True, kw_only=True):
     order: Order = "desc"
 
     def apply(self, items: Sequence[L]) -> Page[L]:
-        """Return that part of `items`, which are oldest first. Raises: RequestError."""
+        """Return the requested page of `items`, which are oldest first. Raises: RequestError."""
         if self.order == "desc":
             items = items[::-1]
         if self.before is not None:
-            items = items[: _position(items, self.before, "before")]
+            items = items[: _position_of(items, self.before, "before")]
         if self.after is not None:
-            items = items[_position(items, self.after, "after") + 1 :]
+            items = items[_position_of(items, self.after, "after") + 1 :]
         is_end = self.before is not None and self.after is None
-        cut = items[-self.limit :] if is_end else items[: self.limit]
-        return Page(items=cut, has_more=len(cut) < len(items))
+        page = items[-self.limit :] if is_end else items[: self.limit]
+        return Page(items=page, has_more=len(page) < len(items))
 
 
-def _position(items: Sequence[L], item_id: str, param: str) -> int:
+def _position_of(items: Sequence[L], item_id: str, param: str) -> int:
     for position, item in enumerate(items):
         if item.id == item_id:
             return position

@@ -1,4 +1,4 @@
-"""Work that is done again and again beside the requests: delivering, sweeping."""
+"""Periodic background work, such as deliveries and sweeps."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Awaitable, Callable
 
 from antiphon.application.support.outages import Outages
 
-logger = logging.getLogger("antiphon.rounds")
+logger = logging.getLogger("antiphon.periodic")
 
 
 async def run_periodically(
-    undone: str, work: Callable[[], Awaitable[object]], *, every_s: float
+    consequence: str, work: Callable[[], Awaitable[object]], *, every_s: float
 ) -> None:
-    """Do `work` until cancelled, with pauses of about `every_s` after each time.
+    """Repeat `work` until cancelled, about every `every_s` seconds.
 
-    What it raises is logged once an outage, with `undone`, which says what is not done meanwhile.
+    A failure is logged once for each outage, with `consequence`.
     """
-    outages = Outages(logger, undone)
+    outages = Outages(logger, consequence)
     while True:
         with outages.log_outages():
             await work()
-        # Not in step with the other servers of the store.
+        # Jitter: the servers of a store should not all work at the same moment.
         await asyncio.sleep(every_s * random.uniform(0.8, 1.2))

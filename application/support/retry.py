@@ -1,4 +1,4 @@
-"""Ask a store that fails again, for a while."""
+"""Retry calls to a store that fails."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from antiphon.domain.errors import StoreError
 
 T = TypeVar("T")
 
-FIRST_PAUSE_S = 0.05
-MAX_PAUSE_S = 1.0
+INITIAL_DELAY_S = 0.05
+MAX_DELAY_S = 1.0
 
 
 async def retry(work: Callable[[], Awaitable[T]], limit_s: float) -> T:
-    """Do `work` again while it raises StoreError, with growing pauses; the last error is raised.
+    """Call `work` until it succeeds, with exponential backoff; raise its last StoreError.
 
-    No try begins later than `limit_s` after the first failure.
+    No attempt starts later than `limit_s` after the first failure.
     """
     loop = asyncio.get_running_loop()
-    until, pause = None, FIRST_PAUSE_S
+    deadline, delay_s = None, INITIAL_DELAY_S
     while True:
         try:
             return await work()
         except StoreError:
-            until = loop.time() + limit_s if until is None else until
-            # Jitter: many runs that one outage stopped do not all come back at the same moment.
-            wait = pause * (0.5 + random())
-            if loop.time() + wait > until:
+            deadline = loop.time() + limit_s if deadline is None else deadline
+            # Jitter: the runs that one outage stopped must not all return at the same moment.
+            wait_s = delay_s * (0.5 + random())
+            if loop.time() + wait_s > deadline:
                 raise
-        await asyncio.sleep(wait)
-        pause = min(2 * pause, MAX_PAUSE_S)
+        await asyncio.sleep(wait_s)
+        delay_s = min(2 * delay_s, MAX_DELAY_S)

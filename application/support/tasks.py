@@ -1,4 +1,4 @@
-"""Work that must not be left half done."""
+"""Work that must finish even when its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
-    """Do all of `work`, however often the caller is cancelled meanwhile."""
+    """Run `work` to its end, however often the caller is cancelled meanwhile."""
     task = asyncio.ensure_future(work)
     while not task.done():
         with suppress(asyncio.CancelledError):

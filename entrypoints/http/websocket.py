@@ -20,7 +20,7 @@ from litestar.exceptions import WebSocketDisconnect
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.application.responses.create import AcceptedResponse
+from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.continuations import Continuations
 from antiphon.application.websocket.lanes import Lane, Lanes, lane_of
@@ -189,6 +189,7 @@ class Conversing:
             tenant=self._tenant,
             trace_headers=self._traced,
             remembered=self._continuations.remembered,
+            strict=self._options.strict,
         )
         self._steering.track(created.id, lane)
         encoder = ClientEncoder.of(request, self._dialect)

@@ -36,15 +36,13 @@ from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.count_tokens import CountTokens
-from antiphon.application.responses.create import (
-    AcceptedResponse,
-    CreateLimits,
-    CreateResponseService,
-)
+from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.responses.list_input_items import ListInputItems
+from antiphon.application.responses.prepare import PrepareResponse
+from antiphon.application.responses.start import AcceptedResponse, StartLimits, StartResponse
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.runs.background import StartBackgroundRuns
 from antiphon.application.runs.jobs import Jobs
@@ -53,6 +51,7 @@ from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.application.runs.restore import RestoreRun
 from antiphon.application.runs.run_response import RunResponse
+from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.application.tools.hosted import ToolProvider
@@ -278,22 +277,24 @@ class House:
         def new_id(prefix: str) -> str:
             return f"{prefix}_{owner}_{next(numbers)}"
 
+        make_sequencer = MakeSequencer(new_id=new_id, now=lambda: 100.0, seal=seal)
         self.create_response = CreateResponseService(
             ExpandPrompt(None),
-            ClaimConversation(self.store, owner=owner),
-            prepare_turn,
-            plan_turns,
-            jobs,
-            self.store,
-            self.log,
-            self.runs,
-            run_response,
             CheckQuota(self.store, Quotas(), clock=lambda: 0.0),
-            owner=owner,
+            ClaimConversation(self.store, owner=owner),
+            PrepareResponse(prepare_turn, plan_turns, jobs, new_id=new_id, now=lambda: 100.0),
+            StartResponse(
+                self.store,
+                self.log,
+                self.runs,
+                run_response,
+                make_sequencer,
+                owner=owner,
+                now=lambda: 100.0,
+                limits=StartLimits(max_waiting=3, retry_s=0.05),
+            ),
+            self.runs,
             new_id=new_id,
-            now=lambda: 100.0,
-            seal=seal,
-            limits=CreateLimits(max_waiting=3, retry_s=0.05),
         )
         restore = RestoreRun(
             ExpandPrompt(None),
@@ -302,9 +303,7 @@ class House:
             jobs,
             self.store,
             self.log,
-            new_id=new_id,
-            now=lambda: 100.0,
-            seal=seal,
+            make_sequencer,
             retry_s=0.2,
         )
         stop_run = StopRun(self.store, self.runs, restore, run_response, owner=owner)

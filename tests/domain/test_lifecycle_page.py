@@ -1,4 +1,4 @@
-"""The drawn lifecycle says what the tables say."""
+"""The lifecycle page agrees with the tables that it is drawn from."""
 
 from __future__ import annotations
 
@@ -19,4 +19,5 @@ def drawing() -> ModuleType:
 
 
 def test_the_page_is_fresh() -> None:
-    assert (DOCS / "lifecycle.md").read_text() == drawing().page(), "run `make docs`"
+    page = DOCS / "explanation" / "lifecycle.md"
+    assert page.read_text() == drawing().page(), "run `make docs`"

@@ -45,7 +45,7 @@ def stream(case: Case) -> bytes:
         case "complete":
             events += seq.complete()
         case "cut":
-            events += seq.cut("max_output_tokens")
+            events += seq.end_incomplete("max_output_tokens")
         case "fail":
             events += seq.fail(Failure(code="server_error", message="The engine stopped."))
         case "cancel":

@@ -24,8 +24,8 @@ MARKUPS = {"scripted-chat": ScriptedMarkup(), "scripted-harmony": HarmonyMarkup(
 PYTHON = {"type": "code_interpreter", "container": {"type": "auto"}}
 LOOK = {"type": "function", "name": "look_around", "parameters": {"type": "object"}}
 SPECS = [
-    ToolSpec(name="calc__add", kind="mcp", namespace="calc", local="add"),
-    ToolSpec(name="calc__boom", kind="mcp", namespace="calc", local="boom"),
+    ToolSpec(name="calc__add", kind="mcp", namespace="calc", original_name="add"),
+    ToolSpec(name="calc__boom", kind="mcp", namespace="calc", original_name="boom"),
     ToolSpec(name="python", kind="python"),
     ToolSpec(name="look_around"),
 ]

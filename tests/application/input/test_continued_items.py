@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.application.responses.create import AcceptedResponse
+from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.paging import PageQuery
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
@@ -80,7 +80,7 @@ async def test_what_is_not_remembered_is_not_found(house: Any) -> None:
 
 
 async def test_nothing_is_kept_for_a_caller_who_remembers_nothing(house: Any) -> None:
-    assert (await house.create(store=False)).given == ()
+    assert (await house.create(store=False)).shown_items == ()
 
 
 async def test_a_remembered_item_can_be_named(house: Any) -> None:

@@ -16,7 +16,7 @@ from antiphon.application.responses.idempotency import (
     ExistingResponse,
     IdempotencyKey,
     IdempotencyKeys,
-    fingerprint,
+    fingerprint_of,
     read_idempotency_key,
 )
 from antiphon.domain.errors import IdempotencyKeyInUse, RequestError
@@ -63,7 +63,7 @@ async def test_one_of_those_who_wait_gets_the_key_of_a_request_that_came_to_noth
 ) -> None:
     first, second = repeats(store, "srv_a"), repeats(store, "srv_b")
     with pytest.raises(RequestError):
-        async with first.reserved("t", KEY, "resp_1") as taken:
+        async with first.reservation("t", KEY, "resp_1") as taken:
             assert taken is None
             asking = asyncio.create_task(second.reserve("t", KEY, "resp_2"))
             await waiting(asking)
@@ -103,7 +103,7 @@ async def test_who_leaves_while_asking_holds_no_key(store: MemoryStore) -> None:
     first = repeats(store, "srv_a")
 
     async def create_for_ever() -> None:
-        async with first.reserved("t", KEY, "resp_1"):
+        async with first.reservation("t", KEY, "resp_1"):
             await asyncio.Event().wait()
 
     leaving = asyncio.create_task(create_for_ever())
@@ -125,7 +125,7 @@ async def test_who_leaves_while_asking_holds_no_key(store: MemoryStore) -> None:
 )
 def test_the_same_json_has_the_same_fingerprint(other: bytes, is_same: bool) -> None:
     one = b'{"a": {"x": "\\u00e9", "y": null}, "b": [1, 2.5]}'
-    assert (fingerprint(one) == fingerprint(other)) is is_same
+    assert (fingerprint_of(one) == fingerprint_of(other)) is is_same
 
 
 @pytest.mark.parametrize("header", ["", " ", "a b", "é", "a\x7f", "k" * 256])

@@ -12,7 +12,7 @@ import pytest
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import Lease, NewRun, StoredResponse
-from antiphon.application.responses.sweep import AT_ONCE, Sweep
+from antiphon.application.responses.sweep import MAX_BATCH, Sweep
 from antiphon.application.support.periodic import run_periodically
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import Response
@@ -28,12 +28,12 @@ async def over(store: MemoryStore, *, expires_at: float | None) -> None:
 
 async def test_all_that_is_past_its_time_is_forgotten_however_much_it_is() -> None:
     store = MemoryStore()
-    for _ in range(2 * AT_ONCE + 1):
+    for _ in range(2 * MAX_BATCH + 1):
         await over(store, expires_at=1.0)
     await over(store, expires_at=None)
     await over(store, expires_at=4e9)
     sweep = Sweep(store, keep_events_s=600)
-    assert await sweep() == 2 * AT_ONCE + 1
+    assert await sweep() == 2 * MAX_BATCH + 1
     assert await sweep() == 0
     assert (await store.usage("t")).responses == 2
 
@@ -58,5 +58,5 @@ async def test_work_that_fails_is_told_of_once_and_so_is_that_it_goes_on(
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    lines = [record.getMessage() for record in caplog.records if record.name == "antiphon.rounds"]
-    assert lines == ["nothing is swept", "no longer: nothing is swept"] * 2
+    lines = [record.getMessage() for record in caplog.records if record.name == "antiphon.periodic"]
+    assert lines == ["nothing is swept", "recovered: nothing is swept"] * 2

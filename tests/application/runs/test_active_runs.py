@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from antiphon.application.ports import Lease
-from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.application.runs.active_runs import LEASE_LOST, ActiveRuns
 
 LEASE = Lease(tenant="t", response_id="resp_a")
 
@@ -19,12 +19,12 @@ async def test_a_run_that_is_stopped_as_it_starts_comes_to_its_own_end() -> None
         except asyncio.CancelledError as exc:
             ends.append(exc.args)
 
-    with runs.counted_as_active(LEASE.response_id):
+    with runs.mark_active(LEASE.response_id):
         starting = asyncio.ensure_future(runs.start(LEASE.response_id, run(), lease=LEASE))
         # Between the making of the task and its first step.
-        asyncio.get_running_loop().call_soon(runs.stop_unleased, LEASE)
+        asyncio.get_running_loop().call_soon(runs.cancel_lost, LEASE)
         await asyncio.wait([await starting])
-    assert ends == [("the lease is lost",)]
+    assert ends == [(LEASE_LOST,)]
     assert len(runs) == 0
 
 
@@ -38,10 +38,10 @@ async def test_a_run_that_ends_is_not_disturbed() -> None:
             await gate.wait()
             ends.append("left its tools")
 
-    with runs.counted_as_active(LEASE.response_id):
+    with runs.mark_active(LEASE.response_id):
         task = await runs.start(LEASE.response_id, run(), lease=LEASE)
     for _ in range(3):
-        runs.stop_unleased(LEASE)
+        runs.cancel_lost(LEASE)
         await asyncio.sleep(0)
     stopping = asyncio.ensure_future(runs.cancel(LEASE.response_id))
     draining = asyncio.ensure_future(runs.drain(0))

@@ -13,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import force_setattr, replace
 
-from antiphon.application.runs.event_chunks import CHECKSUM, chunk, decode_chunk, encode_chunk
+from antiphon.application.runs.event_chunks import (
+    CHECKSUM_BYTES,
+    decode_chunk,
+    encode_chunk,
+    make_chunk,
+)
 from antiphon.domain import events as e
 from antiphon.domain.errors import CorruptLog, StoreError
 from antiphon.domain.events import EVENT_TYPES, Event
@@ -80,7 +85,7 @@ def check(events: list[Event]) -> None:
     assert [type(event) for event in back] == [type(event) for event in events]
     lines = [msgspec.json.encode(event) for event in events]
     assert [msgspec.json.encode(event) for event in back] == lines
-    assert written.body[CHECKSUM:] == b"".join(line + b"\n" for line in lines)
+    assert written.body[CHECKSUM_BYTES:] == b"".join(line + b"\n" for line in lines)
     assert encode_chunk(back) == written
 
 
@@ -167,5 +172,5 @@ def test_events_that_do_not_follow_each_other_are_no_chunk() -> None:
 
 def test_what_is_no_event_is_damage() -> None:
     lines = b'{"type":"response.from_a_later_release","sequence_number":0}\n'
-    with pytest.raises(CorruptLog, match="cannot be read"):
-        decode_chunk(chunk(0, 1, [lines]))
+    with pytest.raises(CorruptLog, match="cannot be decoded"):
+        decode_chunk(make_chunk(0, 1, [lines]))

@@ -55,7 +55,7 @@ def test_an_outage_is_told_of_once_and_survived(caplog: Any) -> None:
     count = len(store.beats)
     until(lambda: len(store.beats) > count + 4)
     store.is_away = False
-    until(lambda: "no longer" in caplog.text)
+    until(lambda: "recovered" in caplog.text)
     heartbeat.stop()
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
     assert "no route to the store" in caplog.text

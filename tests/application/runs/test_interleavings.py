@@ -18,13 +18,13 @@ import pytest
 from tests.application.conftest import STOP, TENANT, FailingStore, House
 
 from antiphon.application.ports import Store
-from antiphon.application.responses.create import AcceptedResponse
 from antiphon.application.responses.idempotency import (
     CreateOnce,
     ExistingResponse,
     IdempotencyKey,
     IdempotencyKeys,
 )
+from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.runs.stored_events import log_of
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e

@@ -285,11 +285,11 @@ async def test_what_has_no_room_waits_until_there_is_some(house: House) -> None:
     assert waiting.run is None
     assert (await house.get(TENANT, waiting.id)).status == "queued"
     assert await house.start_background_runs.run_once() == 0
-    house.runs.wanted.clear()
+    house.runs.work_available.clear()
     gate.set()
     for each in running:
         await over(house, each.id)
-    await house.runs.wanted.wait()
+    await house.runs.work_available.wait()
     plays(house).set()
     assert await house.start_background_runs.run_once() == 1
     assert (await over(house, waiting.id)).status == "completed"

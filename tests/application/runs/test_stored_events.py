@@ -25,7 +25,7 @@ from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.ports import EventBatches, EventChunk, LogSlice
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.runs.event_chunks import encode_chunk
-from antiphon.application.runs.stored_events import BATCH, FollowedEvents, StoredEvents, log_of
+from antiphon.application.runs.stored_events import MAX_BATCH, FollowedEvents, StoredEvents, log_of
 from antiphon.domain import events as e
 from antiphon.domain.errors import CorruptLog, NotFound, RequestError, StoreError
 from antiphon.domain.events import Event
@@ -104,10 +104,10 @@ async def test_a_cancelled_wait_loses_no_events(
 async def test_a_long_log_comes_in_batches(
     store: MemoryStore, seq: Sequencer, first: list[Event]
 ) -> None:
-    await wrote(store, words(seq, *"x" * (3 * BATCH)))
+    await wrote(store, words(seq, *"x" * (3 * MAX_BATCH)))
     await ended(store, seq)
     batches = [len(batch) async for batch in await opened(store)]
-    assert max(batches) == BATCH
+    assert max(batches) == MAX_BATCH
 
 
 async def test_no_log_is_not_found(store: MemoryStore, seq: Sequencer) -> None:

@@ -1,0 +1,114 @@
+"""Prepare a response: the model's input, the initial Response and the turns to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from antiphon.application.input.from_request import response_of
+from antiphon.application.input.history import Remembered
+from antiphon.application.input.items import to_store, to_stored_item
+from antiphon.application.ports import Clock, NewId, StoredItem
+from antiphon.application.runs.jobs import Jobs
+from antiphon.application.runs.plan_turns import PlanTurns
+from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
+from antiphon.application.runs.turns import Turns
+from antiphon.domain.request import CreateResponse
+from antiphon.domain.response import Response
+
+
+class PreparedResponse(Struct, frozen=True, kw_only=True):
+    """A checked request and its initial Response; no turn is admitted yet.
+
+    `input` holds the request's own items if they are stored or remembered. `job` is None if only
+    this server can start the run. `is_durable`: the run continues when its client leaves.
+    """
+
+    tenant: str
+    request: CreateResponse
+    turn: PreparedTurn
+    response: Response
+    turns: Turns
+    remembered: Remembered | None
+    input: Sequence[StoredItem] = ()
+    job: bytes | None = None
+    is_durable: bool = False
+    idempotency_key: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.response.id
+
+    @property
+    def must_be_remembered(self) -> bool:
+        """Whether the caller keeps the conversation, because the store does not."""
+        return self.remembered is not None and not self.response.store
+
+    @property
+    def shown_items(self) -> list[StoredItem]:
+        """All items that the model is shown."""
+        return [*map(to_stored_item, self.turn.history), *self.input]
+
+
+class PrepareResponse:
+    """Turns a checked request into a response that can be started."""
+
+    def __init__(
+        self,
+        prepare_turn: PrepareTurn,
+        plan_turns: PlanTurns,
+        jobs: Jobs,
+        *,
+        new_id: NewId,
+        now: Clock,
+    ) -> None:
+        self._prepare_turn = prepare_turn
+        self._plan_turns = plan_turns
+        self._jobs = jobs
+        self._new_id = new_id
+        self._now = now
+
+    async def __call__(
+        self,
+        request: CreateResponse,
+        response_id: str,
+        *,
+        tenant: str,
+        body: bytes | None,
+        trace_headers: Mapping[str, str] | None,
+        remembered: Remembered | None,
+        idempotency_key: str | None,
+        strict: bool,
+    ) -> PreparedResponse:
+        """Return the prepared response. Raises: RequestError, StoreError."""
+        turn = await self._prepare_turn(
+            request,
+            tenant=tenant,
+            trace_headers=trace_headers,
+            remembered=remembered,
+            strict=strict,
+        )
+        response = response_of(
+            request,
+            turn.offer,
+            turn.model,
+            response_id=response_id,
+            created_at=int(self._now()),
+            removed=turn.removed,
+        )
+        turns = await self._plan_turns(request, turn, tenant=tenant, response_id=response_id)
+        is_durable = idempotency_key is not None or response.background
+        needs_input = response.store or response.conversation is not None or remembered is not None
+        return PreparedResponse(
+            tenant=tenant,
+            request=request,
+            turn=turn,
+            response=response,
+            turns=turns,
+            remembered=remembered,
+            input=to_store(turn.input, self._new_id) if needs_input else (),
+            job=await self._jobs.job_of(tenant, body) if is_durable and body else None,
+            is_durable=is_durable,
+            idempotency_key=idempotency_key,
+        )

@@ -1,0 +1,272 @@
+"""Start a response, or queue it: admit its first turn, save it, open its log, run it.
+
+A background response waits in the store if this server has no free slot. Any server with a free
+slot starts it later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from msgspec import Struct
+
+from antiphon.application.input.items import to_stored_item
+from antiphon.application.ports import (
+    Clock,
+    EventBatches,
+    EventLog,
+    Lease,
+    NewRun,
+    Store,
+    StoredItem,
+    StoredResponse,
+)
+from antiphon.application.responses.prepare import PreparedResponse
+from antiphon.application.runs.active_runs import ActiveRuns, cancel_once
+from antiphon.application.runs.event_chunks import encode_chunk
+from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
+from antiphon.application.runs.prepare_turn import PreparedTurn
+from antiphon.application.runs.run_response import Run, RunResponse
+from antiphon.application.runs.sequencers import MakeSequencer
+from antiphon.application.runs.stored_events import FollowedEvents, StoredEvents
+from antiphon.application.support.compensation import Compensation
+from antiphon.application.support.tasks import run_to_completion
+from antiphon.domain import conversation as c
+from antiphon.domain.errors import NotFound, QueueFull, StoreError
+from antiphon.domain.events import Event
+from antiphon.domain.response import Response
+
+logger = logging.getLogger("antiphon.requests")
+DAY_S = 24 * 60 * 60
+
+
+class StartLimits(Struct, frozen=True, kw_only=True):
+    """`keep_days`: how long responses are stored (0: forever). `max_waiting`: how many responses
+    of a tenant may wait. `retry_s`: how long writes to a failing store are retried.
+    """
+
+    keep_days: float = 30
+    max_waiting: int = 1000
+    retry_s: float = 10
+
+
+class AcceptedResponse(Struct, frozen=True, kw_only=True):
+    """A running or waiting response, as it was saved, with its events.
+
+    `shown_items` are all items that the model was shown, if the caller must remember them. `run`
+    and `task` are None if the response waits.
+    """
+
+    response: Response
+    turn: PreparedTurn
+    events: EventBatches
+    shown_items: Sequence[StoredItem] = ()
+    ignored: Sequence[str]
+    outlives_client: bool = False
+    run: Run | None = None
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self.response.id
+
+    @property
+    def background(self) -> bool:
+        return self.response.background
+
+    @property
+    def stored(self) -> bool:
+        return self.response.store
+
+    def conversation(self) -> list[StoredItem]:
+        """Return the items that the model was shown, and its output."""
+        output = self.run.sequencer.response.output if self.run else ()
+        return [*self.shown_items, *(to_stored_item(c.entry(item)) for item in output)]
+
+    async def leave(self) -> None:
+        """Stop reading, and cancel the response unless it outlives its client."""
+        await self.events.aclose()
+        if self.task is None or self.run is None or self.outlives_client or self.run.is_over:
+            return
+        cancel_once(self.task)
+
+
+class StartResponse:
+    """Runs a prepared response here, or lets it wait in the store for a server with a free slot."""
+
+    def __init__(
+        self,
+        store: Store,
+        log: EventLog,
+        runs: ActiveRuns,
+        run_response: RunResponse,
+        make_sequencer: MakeSequencer,
+        *,
+        owner: str,
+        now: Clock,
+        limits: StartLimits,
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._runs = runs
+        self._run_response = run_response
+        self._make_sequencer = make_sequencer
+        self._owner = owner
+        self._now = now
+        self._limits = limits
+        self._compensation = Compensation()
+
+    async def __call__(self, prepared: PreparedResponse) -> AcceptedResponse:
+        """Raises: RequestError, TooManyRequests, QueueFull, EngineDead, StoreError."""
+        return await (self._queue(prepared) if self._must_wait(prepared) else self._start(prepared))
+
+    def _must_wait(self, prepared: PreparedResponse) -> bool:
+        runs = self._runs
+        may_wait = prepared.response.background and prepared.job is not None
+        return may_wait and (runs.may_have_waiting_runs or not runs.free_slots)
+
+    async def _queue(self, prepared: PreparedResponse) -> AcceptedResponse:
+        """Save the response as queued. Raises: QueueFull."""
+        waiting = (await self._store.usage(prepared.tenant)).waiting
+        if waiting >= self._limits.max_waiting:
+            raise QueueFull(
+                f"{waiting} background responses are already waiting, which is the limit. "
+                "Send the request again when some of them are complete.",
+                code="rate_limit_exceeded",
+            )
+        events = self._make_sequencer(prepared.response, prepared.request, prepared.tenant).open()
+        try:
+            await self._save(prepared, prepared.response, events, owner=None)
+        except BaseException:
+            await run_to_completion(self._delete_abandoned(prepared))
+            raise
+        self._runs.may_have_waiting_runs = True
+        self._runs.work_available.set()
+        return _accepted(
+            prepared, prepared.response, StoredEvents(self._store, prepared.tenant, prepared.id)
+        )
+
+    async def _start(self, prepared: PreparedResponse) -> AcceptedResponse:
+        """Run the response here. Raises: RequestError, TooManyRequests, EngineDead."""
+        with self._runs.mark_active(prepared.id, in_slot=prepared.response.background):
+            await prepared.turns.start()
+            try:
+                run = self._make_run(prepared)
+                events = await self._open_log(prepared, run)
+                response = run.sequencer.response
+            except BaseException:
+                await prepared.turns.aclose()
+                if prepared.response.store:  # also if this was cancelled: it may be stored already
+                    await run_to_completion(self._delete_abandoned(prepared))
+                raise
+            lease = run.lease if run.is_stored else None
+            task = await self._runs.start(run.id, self._run_response(run), lease=lease)
+        return _accepted(prepared, response, events, run, task)
+
+    def _make_run(self, prepared: PreparedResponse) -> Run:
+        request, lease = prepared.request, Lease(tenant=prepared.tenant, response_id=prepared.id)
+        store, retry_s = self._store, self._limits.retry_s
+        return Run(
+            lease=lease,
+            input=self._input_of(prepared),
+            sequencer=self._make_sequencer(prepared.response, prepared.request, prepared.tenant),
+            turns=prepared.turns,
+            journal=DurableJournal(store, self._log, lease, retry_s=retry_s)
+            if prepared.is_durable
+            else ForegroundJournal(
+                self._log, lease, store if prepared.response.store else None, retry_s=retry_s
+            ),
+            can_restart=prepared.job is not None,
+            hide_reasoning=request.include_reasoning is False,
+            with_messages=bool(request.enable_response_messages),
+        )
+
+    def _input_of(self, prepared: PreparedResponse) -> Sequence[StoredItem]:
+        # If the previous response was never stored, its items must be stored with this one.
+        is_orphan = prepared.request.previous_response_id in (prepared.remembered or {})
+        return prepared.shown_items if is_orphan else prepared.input
+
+    async def _open_log(self, prepared: PreparedResponse, run: Run) -> EventBatches:
+        """Save the response, create its log and return a reader of it."""
+        events = [*run.sequencer.open(), *run.sequencer.start()]
+        if run.is_stored:
+            await self._save(prepared, run.sequencer.response, events, owner=self._owner)
+        await self._log.create(run.id)
+        await self._log.append(run.id, events)
+        reader = await self._log.open(run.id)
+        if not prepared.is_durable:
+            return reader
+        return FollowedEvents(reader, self._store, prepared.tenant, run.id)
+
+    async def _save(
+        self,
+        prepared: PreparedResponse,
+        response: Response,
+        events: Sequence[Event],
+        *,
+        owner: str | None,
+    ) -> None:
+        run = NewRun(
+            owner=owner,
+            job=prepared.job,
+            events=encode_chunk(events) if prepared.is_durable else None,
+            key=prepared.idempotency_key,
+        )
+        stored = StoredResponse(
+            response=response,
+            input=self._input_of(prepared),
+            expires_at=self._expiry_of(response),
+            run=run,
+        )
+        await self._store.create(prepared.tenant, stored)
+
+    def _expiry_of(self, response: Response) -> float | None:
+        # A conversation's responses do not expire (docs/reference/api.md#conversations).
+        if response.conversation is not None or not self._limits.keep_days:
+            return None
+        return self._now() + self._limits.keep_days * DAY_S
+
+    async def _delete_abandoned(self, prepared: PreparedResponse) -> None:
+        """Delete a response whose id no client knows, now or later; never raises.
+
+        With an Idempotency-Key, a client may find the response at any time. So it is deleted now or
+        not at all; then it will run.
+        """
+        if prepared.idempotency_key is not None:
+            with suppress(StoreError):
+                await self._delete(prepared.tenant, prepared.id)
+            return
+        await self._compensation.run(
+            partial(self._delete, prepared.tenant, prepared.id),
+            log_message=f"response {prepared.id} is stored although no client knows of it",
+        )
+
+    async def _delete(self, tenant: str, response_id: str) -> None:
+        with suppress(NotFound):
+            await self._store.delete(tenant, response_id)
+
+
+def _accepted(
+    prepared: PreparedResponse,
+    response: Response,
+    events: EventBatches,
+    run: Run | None = None,
+    task: asyncio.Task[None] | None = None,
+) -> AcceptedResponse:
+    ignored = prepared.turn.ignored
+    if ignored:
+        logger.info("response %s: without effect: %s", prepared.id, ", ".join(ignored))
+    return AcceptedResponse(
+        response=response,
+        turn=prepared.turn,
+        events=events,
+        shown_items=prepared.shown_items if prepared.must_be_remembered else (),
+        ignored=ignored,
+        outlives_client=prepared.is_durable,
+        run=run,
+        task=task,
+    )

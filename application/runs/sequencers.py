@@ -1,0 +1,45 @@
+"""Make the sequencer of a new or a resumed response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from antiphon.application.ports import Clock, NewId, Seal
+from antiphon.domain.events import Event
+from antiphon.domain.request import CreateResponse
+from antiphon.domain.response import Response
+from antiphon.domain.sequencer import Sequencer
+
+
+class MakeSequencer:
+    """Makes sequencers with ids, a clock and, on request, encrypted reasoning."""
+
+    def __init__(self, *, new_id: NewId, now: Clock, seal: Seal) -> None:
+        self._new_id = new_id
+        self._now = now
+        self._seal = seal
+
+    def __call__(
+        self, response: Response, request: CreateResponse | None, tenant: str
+    ) -> Sequencer:
+        """Return a new response's sequencer; `request` is None if it cannot be read."""
+        seal = self._seal_of(request, tenant)
+        return Sequencer(response, new_id=self._new_id, now=self._now, seal=seal)
+
+    def resume(
+        self,
+        response: Response,
+        events: Sequence[Event],
+        request: CreateResponse | None,
+        tenant: str,
+    ) -> Sequencer:
+        """Return the sequencer as it was after `events`. Raises: EventOutOfOrder."""
+        seal = self._seal_of(request, tenant)
+        return Sequencer.resumed(response, events, new_id=self._new_id, now=self._now, seal=seal)
+
+    def _seal_of(self, request: CreateResponse | None, tenant: str) -> Callable[[str], str] | None:
+        include = request.include if request is not None else None
+        if "reasoning.encrypted_content" not in (include or ()):
+            return None
+        return partial(self._seal, tenant)

@@ -1,0 +1,71 @@
+"""Import and instantiate the operator's own classes, `package.module:Class`."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+from antiphon.domain.errors import SettingsError
+
+logger = logging.getLogger("antiphon.own_classes")
+
+
+def load_instance(path: str, *, what: str) -> Any:
+    """Return an instance of the class that `package.module:Class` names.
+
+    The working folder is searched first, then the installed packages. Raises: SettingsError, one
+    sentence that starts with `what`, for example "The store", and names the class and the error.
+    """
+    module_name, _, class_name = path.partition(":")
+    with _working_folder_first(), _as_settings_error(f"{what} {path!r} cannot be loaded"):
+        own_class = getattr(importlib.import_module(module_name), class_name)
+    with _as_settings_error(f"{what} {path!r} cannot be constructed"):
+        return own_class()
+
+
+@contextmanager
+def _working_folder_first() -> Iterator[None]:
+    """Search the working folder first for modules inside the block, and last after it.
+
+    First, so that an installed package named `tools` does not hide the operator's module. Last, so
+    that the operator's files do not hide packages that the server imports later.
+    """
+    folder = str(Path.cwd())
+    was_there = folder in sys.path
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        if not was_there:
+            sys.path.append(folder)
+
+
+@contextmanager
+def _as_settings_error(failure: str) -> Iterator[None]:
+    try:
+        yield
+    except SettingsError as error:
+        raise SettingsError(f"{failure}: {error}") from error
+    except Exception as error:  # the operator's code can raise anything
+        logger.debug("%s", failure, exc_info=error)
+        raise SettingsError(
+            f"{failure}: {type(error).__name__}: {str(error).rstrip('.')}{_location(error)}."
+        ) from error
+
+
+def _location(error: Exception) -> str:
+    """Return the file and line where the operator's code failed, or "" if it did not run."""
+    frames = [
+        frame
+        for frame in extract_tb(error.__traceback__)
+        if frame.filename not in (__file__, importlib.__file__) and "<frozen" not in frame.filename
+    ]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

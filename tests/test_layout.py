@@ -1,0 +1,50 @@
+"""The layout keeps its promises: small folders, modules that fit on some pages, small services."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = ("domain", "application", "adapters", "entrypoints", "testing")
+OTHERS = ("tests", "benchmarks", "examples", "docs")
+MAX_ENTRIES = 12
+MAX_LINES = 600
+MAX_PARAMETERS = 8
+
+
+def modules(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_the_application_has_at_most_a_dozen_entries() -> None:
+    entries = {path.name for path in (ROOT / "application").iterdir()} - {"__pycache__"}
+    assert len(entries) <= MAX_ENTRIES, sorted(entries)
+
+
+def test_no_module_is_longer_than_a_reader_can_hold() -> None:
+    lengths = {
+        name_of(path): len(path.read_text(encoding="utf-8").splitlines())
+        for path in modules(*PRODUCT, *OTHERS)
+    }
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
+
+
+@pytest.mark.parametrize("folder", PRODUCT)
+def test_no_constructor_has_more_than_eight_parameters(folder: str) -> None:
+    too_many = {
+        f"{name_of(path)}:{node.lineno}": count
+        for path in modules(folder)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+        if (count := len([*node.args.args, *node.args.kwonlyargs]) - 1) > MAX_PARAMETERS
+    }
+    assert too_many == {}
