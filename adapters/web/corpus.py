@@ -34,7 +34,7 @@ class CorpusWeb(Web):
     """Serves the file `a/b.html` of `folder` as the page `a/b.html` below `base_url`.
 
     Hidden files, files with other suffixes, and files outside the folder are not pages, and a file
-    above `max_bytes` is left out. A search or read takes at limit `timeout_s`, and so does loading
+    above `max_bytes` is left out. A search or read takes at most `timeout_s`, and so does loading
     a file.
     """
 

@@ -34,7 +34,7 @@ ACCEPT = "text/html,text/markdown,text/plain,application/pdf;q=0.9,*/*;q=0.1"
 class SearchServiceWeb(Web):
     """Searches with `service` through `service_fetcher`, and reads pages through `page_fetcher`.
 
-    A search or a read takes at limit `timeout_s`.
+    A search or a read takes at most `timeout_s`.
     """
 
     def __init__(

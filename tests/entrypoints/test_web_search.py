@@ -68,7 +68,7 @@ async def test_a_search_service_may_be_in_a_private_network_but_pages_may_not(
         web = web_of(tmp_path, **{"web_search": kind, "web.key": KEY, "web.url": url})
         assert web is not None
         await web.start()
-        [found] = await web.search("bells", most=5, domains=DomainFilter())
+        [found] = await web.search("bells", limit=5, domains=DomainFilter())
         with pytest.raises(WebError):
             await web.read(found.url)
         await web.aclose()
