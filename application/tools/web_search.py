@@ -217,7 +217,7 @@ class WebSearchCaller(SingleItemCaller, CitationSource):
         cursor = max(self._pages, default=-1) + 1
         count = call.number("num_lines") or None
         text = browser_pages.render_page(
-            page, cursor, first=first_line, count=count, most=self._size
+            page, cursor, first=first_line, count=count, max_chars=self._size
         )
         self._pages[cursor] = page
         for old in sorted(self._pages)[:-MAX_OPEN_PAGES]:
