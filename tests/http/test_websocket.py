@@ -2,70 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from .conftest import create, script, wait_until
-
-LAST = ("response.completed", "response.incomplete", "response.failed")
-Event = dict[str, Any]
-
-
-class Client:
-    """A client that sends creates and reads events."""
-
-    def __init__(self, connection: ClientConnection, model: str = "scripted-chat") -> None:
-        self.connection = connection
-        self.model = model
-
-    def send(self, **message: Any) -> None:
-        self.connection.send(json.dumps(message))
-
-    def ask(self, given: Any = "hi", **fields: Any) -> None:
-        self.send(type="response.create", model=self.model, input=given, **fields)
-
-    def event(self) -> Event:
-        text = self.connection.recv(timeout=30)
-        assert isinstance(text, str), "frames are text"
-        found: Event = json.loads(text)
-        return found
-
-    def until(self, *kinds: str) -> list[Event]:
-        """Read up to an event of one of these types, or an error that is no part of a stream."""
-        found = [self.event()]
-        while found[-1]["type"] not in kinds and "status" not in found[-1]:
-            found.append(self.event())
-        return found
-
-    def turn(self, given: Any = "hi", **fields: Any) -> dict[str, Any]:
-        """Create a response that is accepted, and return its last state."""
-        self.ask(given, **fields)
-        last = self.until(*LAST)[-1]
-        assert last["type"] in LAST, last
-        response: dict[str, Any] = last["response"]
-        return response
-
-    def refusal(self, given: Any = "hi", **fields: Any) -> dict[str, Any]:
-        """Create a response that is refused, and return the error."""
-        self.ask(given, **fields)
-        return self.error()["error"]  # type: ignore[no-any-return]
-
-    def error(self) -> Event:
-        event = self.event()
-        assert event["type"] == "error", event
-        assert set(event["error"]) >= {"type", "code", "message", "param"}
-        assert isinstance(event["status"], int)
-        return event
-
-
-def url_of(server: Any) -> str:
-    return f"{server.api}/responses".replace("http", "ws", 1)
+from .websocket_client import LAST, Client, url_of
 
 
 def joined(server: Any, model: str = "scripted-chat") -> Client:
@@ -491,76 +437,6 @@ def test_a_wrong_warm_up_is_refused_as_the_real_request_would_be(client: Client)
 
 
 # --- connections ----------------------------------------------------------------------------------
-
-
-def test_a_plain_get_is_no_websocket(http: httpx.Client) -> None:
-    answer = http.get("/responses")
-    assert answer.status_code == 405
-    assert answer.json()["error"]["type"] == "invalid_request_error"
-
-
-UPGRADE = {"connection": "Upgrade", "upgrade": "websocket"}
-
-
-@pytest.mark.parametrize("path", ["/models", "/responses/resp_1", "/nowhere", "/responsesx"])
-def test_an_upgrade_elsewhere_is_answered_as_http(http: httpx.Client, path: str) -> None:
-    plain = http.get(path)
-    answer = http.get(path, headers=UPGRADE)
-    assert answer.status_code == plain.status_code
-    assert answer.json() == plain.json()
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"sec-websocket-version": "13"},
-        {"sec-websocket-version": "13", "sec-websocket-key": "short"},
-        {"sec-websocket-version": "7", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="},
-        {"x-long": "a" * 20_000},
-        {f"x-{n}": "a" for n in range(200)},
-    ],
-)
-def test_a_wrong_handshake_is_an_http_error(http: httpx.Client, headers: dict[str, str]) -> None:
-    answer = http.get("/responses", headers={**UPGRADE, **headers})
-    assert 400 <= answer.status_code < 500
-    assert http.get("/models").status_code == 200
-
-
-def test_any_query_and_any_header_of_a_client_is_accepted(server: Any) -> None:
-    headers = {
-        "Authorization": "Bearer none",
-        "OpenAI-Beta": "responses_websockets=2026-02-06",
-        "x-request-id": "mine-1",
-    }
-    with connect(f"{url_of(server)}?a=b", additional_headers=headers, proxy=None) as connection:
-        assert connection.response is not None
-        assert connection.response.headers["x-request-id"] == "mine-1"
-        assert "sec-websocket-extensions" not in connection.response.headers
-        assert Client(connection).turn()["status"] == "completed"
-
-
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://[", "file://"])
-def test_a_web_page_of_another_host_may_not_connect(server: Any, origin: str) -> None:
-    with pytest.raises(InvalidStatus) as refused:
-        connect(url_of(server), additional_headers={"Origin": origin}, proxy=None)
-    answer = refused.value.response
-    assert answer.status_code == 403
-    assert "Origin" in json.loads(answer.body)["error"]["message"]
-    assert answer.headers["x-request-id"]
-
-
-def test_a_web_page_of_this_host_may_connect(server: Any) -> None:
-    with connect(
-        url_of(server), additional_headers={"Origin": server.url}, proxy=None
-    ) as connection:
-        assert Client(connection).turn()["status"] == "completed"
-
-
-def test_an_unknown_path_refuses_the_handshake(server: Any) -> None:
-    with pytest.raises(InvalidStatus) as refused:
-        connect(f"{url_of(server)}/resp_1", proxy=None)
-    assert refused.value.response.status_code == 404
 
 
 def test_a_message_over_the_size_of_a_body_closes_the_connection(serve: Any, joining: Any) -> None:
