@@ -13,12 +13,12 @@ SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
 QUICK = "not vllm and not clients and not faults"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
-	antiphon.adapters.engines.scripted
+	antiphon.adapters.engines.scripted antiphon.testing.scripts
 
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test check golden docs docs-site bench test-stores test-faults test-clients test-vllm format
+.PHONY: serve test check golden docs docs-site bench changelog test-stores test-faults test-clients test-vllm format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
@@ -67,6 +67,9 @@ docs-site: $(VENV_DOCS)/ready
 
 bench: $(VENV)/ready
 	$(VENV)/bin/python -m benchmarks.run $(ARGS)
+
+changelog: $(VENV)/ready
+	$(VENV)/bin/towncrier build --yes
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

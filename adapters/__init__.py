@@ -1,1 +1,1 @@
-"""What plugs into the ports: engines, formats, models, stores."""
+"""The implementations of the ports: engines, formats, models, stores, tool servers and others."""

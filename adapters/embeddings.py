@@ -1,4 +1,4 @@
-"""Vectors from an OpenAI-compatible `/v1/embeddings`, which the operator names."""
+"""Embeddings from an OpenAI-compatible `/v1/embeddings` that the operator configures."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from antiphon.adapters.extras import install_command
 from antiphon.application.ports import Embeddings, Vectors
 from antiphon.domain.errors import EmbeddingsError, SettingsError
 
 logger = logging.getLogger("antiphon.embeddings")
 
-MOST_BYTES = 64 * 1024 * 1024
-"""What an answer may have: 64 vectors of 4,096 numbers are some 6 MB."""
+MAX_BYTES = 64 * 1024 * 1024
+"""The size limit of an answer: 64 vectors of 4,096 numbers are about 6 MB."""
 
-CONNECTIONS = 16
-FAULTS = (httpx.HTTPError, TimeoutError, msgspec.MsgspecError, ValueError, OverflowError)
+MAX_CONNECTIONS = 16
+FAILURES = (httpx.HTTPError, TimeoutError, msgspec.MsgspecError, ValueError, OverflowError)
 
 
 class _Vector(Struct, frozen=True):
@@ -38,7 +39,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 class HttpEmbeddings(Embeddings):
-    """`url` is what `/embeddings` is appended to. Goes nowhere else: redirects are not followed."""
+    """Sends texts to `{url}/embeddings`; it does not follow redirects."""
 
     def __init__(
         self,
@@ -47,14 +48,14 @@ class HttpEmbeddings(Embeddings):
         *,
         api_key: str | None = None,
         timeout_s: float = 30.0,
-        max_bytes: int = MOST_BYTES,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
         self._url = f"{url.rstrip('/')}/embeddings"
         self._model = model
         self._client = httpx.AsyncClient(
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=timeout_s,
-            limits=httpx.Limits(max_connections=CONNECTIONS),
+            limits=httpx.Limits(max_connections=MAX_CONNECTIONS),
             trust_env=False,
         )
         self._timeout_s = timeout_s
@@ -62,14 +63,16 @@ class HttpEmbeddings(Embeddings):
 
     async def start(self) -> None:
         if find_spec("numpy") is None:
-            raise SettingsError("Embeddings need a package: pip install 'antiphon[embeddings]'.")
+            raise SettingsError(
+                f"Embeddings need a package. Install it with: {install_command('embeddings')}"
+            )
         try:
             await self.embed(["?"])
         except EmbeddingsError as error:
-            why = error.__cause__ or error
+            reason = error.__cause__ or error
             raise SettingsError(
-                f"The embedding engine {self._url!r} gives no vectors of the model "
-                f"{self._model!r}: {why}"
+                f"The embedding engine {self._url!r} does not return vectors of the model "
+                f"{self._model!r}: {reason}"
             ) from None
 
     async def aclose(self) -> None:
@@ -77,36 +80,34 @@ class HttpEmbeddings(Embeddings):
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         try:
-            each = [_normed(vector) for vector in await self._asked(texts)]
-        # Whatever it answers, the client is told the same: the rest is for the operator.
-        except FAULTS as error:
+            vectors = [_normalize(vector) for vector in await self._request(texts)]
+        # Clients get one message for every failure; the details go to the operator's log.
+        except FAILURES as error:
             logger.warning("no vectors from %s: %s: %s", self._url, type(error).__name__, error)
-            raise EmbeddingsError(
-                "The embedding engine of this server gives no vectors now."
-            ) from error
-        return Vectors(model=self._model, each=each)
+            raise EmbeddingsError("This server's embedding engine returns no vectors.") from error
+        return Vectors(model=self._model, each=vectors)
 
-    async def _asked(self, texts: Sequence[str]) -> list[list[float]]:
+    async def _request(self, texts: Sequence[str]) -> list[list[float]]:
         body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
         content = bytearray()
         answering = self._client.stream("POST", self._url, json=body)
         async with asyncio.timeout(self._timeout_s), answering as answer:
             answer.raise_for_status()
-            async for piece in answer.aiter_bytes():
-                content += piece
+            async for chunk in answer.aiter_bytes():
+                content += chunk
                 if len(content) > self._max_bytes:
                     raise ValueError(f"its answer has more than {self._max_bytes} bytes")
-        found = {vector.index: vector.embedding for vector in _decode(content).data}
-        if sorted(found) != list(range(len(texts))):
-            raise ValueError("it gave not one vector for each text")
-        if len({len(vector) for vector in found.values()}) != 1:
-            raise ValueError("its vectors have different lengths")
-        return [found[position] for position in range(len(texts))]
+        vectors = {vector.index: vector.embedding for vector in _decode(content).data}
+        if sorted(vectors) != list(range(len(texts))):
+            raise ValueError("it did not return one vector for each text")
+        if len({len(vector) for vector in vectors.values()}) != 1:
+            raise ValueError("its vectors have different dimensions")
+        return [vectors[position] for position in range(len(texts))]
 
 
-def _normed(vector: Sequence[float]) -> bytes:
-    """Return the vector with length 1, as float32s."""
+def _normalize(vector: Sequence[float]) -> bytes:
+    """Return the vector scaled to length 1, as float32 values."""
     length = math.hypot(*vector)
     if not 0 < length < math.inf:
-        raise ValueError("a vector of no length")
+        raise ValueError("a vector has no finite length above 0")
     return array("f", (value / length for value in vector)).tobytes()

@@ -1,13 +1,13 @@
-"""The one outgoing HTTP client: it reaches public addresses, and only those that were checked.
+"""The guarded HTTP client: it connects only to addresses that it has checked.
 
-    Guard     which URL and which address may be reached
-    _Dialer   resolves a name, checks every address of it, connects to one that was checked
-    Checked   connections that are made so, for whoever speaks HTTP
-    fetch     one exchange with its redirects, each checked anew, within limits of size and time
+    UrlPolicy     which URLs and addresses are allowed
+    _Dialer       resolves a name, checks all its addresses, and connects to one of them
+    GuardedPools  connection pools that connect only through a _Dialer
+    HttpFetcher   one exchange with its redirects, each checked again, with limits of size and time
 
-The check stands where the connection is made: no other parser reads the URL again, and no second
-resolution of the name can give another address (DNS rebinding). What a client is told of a failure
-is one sentence for all failures, so that it learns nothing of the network behind this server.
+The check is part of making the connection: no other parser reads the URL again, and the name is not
+resolved a second time, which could return another address (DNS rebinding). Clients get the same
+message for every failure, so that they learn nothing about the network behind this server.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ DEFAULT_PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 PORTS = range(1, 65_536)
 REDIRECTS = (301, 302, 303, 307, 308)
 MAX_CONCURRENT = 16
-"""Fetches that run at the same time; further ones wait, within their own deadline."""
+"""How many fetches run at the same time; others wait, within their own timeout."""
 
 V6_UNICAST = ipaddress.IPv6Network("2000::/3")
-"""All that is handed out of IPv6: mapped, NAT64, local, link-local, multicast lie outside of it."""
+"""Global unicast; IPv4-mapped, NAT64, local, link-local and multicast addresses are outside it."""
 
 NOT_PUBLIC: Sequence[Network] = [
     ipaddress.ip_network(text)
@@ -78,83 +78,85 @@ NOT_PUBLIC: Sequence[Network] = [
         "3fff::/20",
     )
 ]
-"""Written out, because what `ipaddress` calls global differs from one Python to the next."""
+"""A fixed list, because `ipaddress.is_global` differs between versions of Python."""
 
-_URL = re.compile(r"[!-~]+")  # neither spaces nor control characters
-_CANNOT = "The URL could not be fetched."
+_PRINTABLE_ASCII = re.compile(r"[!-~]+")  # neither spaces nor control characters
+_FAILED = "The URL could not be fetched."
 
 
-# Threads of its own: a name server that does not answer must not hold those that others work in.
-_resolving = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="resolving")
+# Separate threads: a name server that does not answer must not block the default executor.
+_resolver_threads = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="resolving")
 
 
 async def _resolve(host: str, port: int) -> Sequence[str]:
     look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_resolving, look_up)
-    return [str(sockaddr[0]) for *_, sockaddr in found]
+    results = await asyncio.get_running_loop().run_in_executor(_resolver_threads, look_up)
+    return [str(sockaddr[0]) for *_, sockaddr in results]
 
 
 def read_url(url: str) -> httpx.URL:
-    """Return an http(s) URL without credentials, read once and for all. Raises: FetchRefused."""
-    if not _URL.fullmatch(url) or "\\" in url:
-        raise FetchRefused("The URL holds characters that no URL has.")
+    """Parse an http(s) URL without credentials. Raises: FetchRefused."""
+    if not _PRINTABLE_ASCII.fullmatch(url) or "\\" in url:
+        raise FetchRefused("The URL has characters that are not allowed in a URL.")
     try:
-        read = httpx.URL(url)
+        parsed_url = httpx.URL(url)
     except (httpx.InvalidURL, ValueError):
-        raise FetchRefused("The URL cannot be read.") from None
-    if read.port is not None and read.port not in PORTS:
-        raise FetchRefused("The URL cannot be read.")
-    if read.scheme not in DEFAULT_PORTS or not read.host:
+        raise FetchRefused("The URL is not valid.") from None
+    if parsed_url.port is not None and parsed_url.port not in PORTS:
+        raise FetchRefused("The URL is not valid.")
+    if parsed_url.scheme not in DEFAULT_PORTS or not parsed_url.host:
         raise FetchRefused("Only http and https URLs can be fetched.")
-    if read.userinfo:
-        raise FetchRefused("The URL must not hold a user name or password.")
-    return read
+    if parsed_url.userinfo:
+        raise FetchRefused("The URL must not contain a user name or password.")
+    return parsed_url
 
 
 class UrlPolicy(Struct, frozen=True, kw_only=True):
-    """What may be reached. `hosts`: `name`, `*.name` or either with `:port`; none is any host.
+    """Which URLs and addresses are allowed.
 
-    `:*` is any port. `private` are networks that may be reached although they are not public.
+    Each of `hosts` is `name` or `*.name`, with the ports of http and https, or with `:port`, or
+    with `:*` for any port. Without `hosts` any host is allowed, on the ports of http and https.
+    The networks in `private` are allowed although they are not public.
     """
 
     hosts: Sequence[str] = ()
     private: Sequence[Network] = ()
 
     def check_url(self, url: str) -> httpx.URL:
-        """Return the URL as `read_url` reads it, if its host may be asked. Raises: FetchRefused."""
-        read = read_url(url)
-        port = read.port or DEFAULT_PORTS[read.scheme]
-        if not self._allows(read.host.rstrip(".").lower(), port):
+        """Parse a URL with `read_url` and check its host and port. Raises: FetchRefused."""
+        parsed_url = read_url(url)
+        port = parsed_url.port or DEFAULT_PORTS[parsed_url.scheme]
+        if not self._allows(parsed_url.host.rstrip(".").lower(), port):
             raise FetchRefused("This server may not fetch from that host or port.")
-        return read
+        return parsed_url
 
     def allows_address(self, text: str) -> bool:
-        """Whether a resolved address may be connected to."""
+        """Whether a connection to a resolved address is allowed."""
         try:
             address = ipaddress.ip_address(text)
-        except ValueError:  # with a zone: link-local
+        except ValueError:  # an address with a zone is link-local
             return False
         return is_public(address) or any(address in network for network in self.private)
 
     def _allows(self, host: str, port: int) -> bool:
         if not self.hosts:
             return port in DEFAULT_PORTS.values()
-        return any(_fits(host, port, each.lower()) for each in self.hosts)
+        return any(_matches(host, port, pattern.lower()) for pattern in self.hosts)
 
 
-def _fits(host: str, port: int, allowed: str) -> bool:
-    name, colon, wanted = allowed.rpartition(":")
+def _matches(host: str, port: int, pattern: str) -> bool:
+    name, colon, port_pattern = pattern.rpartition(":")
     ports: Sequence[int] = ()
-    if not colon or not (wanted.isdecimal() or wanted == "*"):
-        name, ports = allowed, tuple(DEFAULT_PORTS.values())
+    if not colon or not (port_pattern.isdecimal() or port_pattern == "*"):
+        name, ports = pattern, tuple(DEFAULT_PORTS.values())
     else:
-        ports = (port if wanted == "*" else int(wanted),)
-    fits = host.endswith(name[1:]) if name.startswith("*.") else host == name.strip("[]")
-    return fits and port in ports
+        ports = (port if port_pattern == "*" else int(port_pattern),)
+    is_same_host = host.endswith(name[1:]) if name.startswith("*.") else host == name.strip("[]")
+    return is_same_host and port in ports
 
 
 def is_public(address: Address) -> bool:
-    """Whether anyone on the Internet could reach this address.
+    """Whether an address is reachable from the public Internet.
 
     >>> [is_public(ipaddress.ip_address(a)) for a in ("9.9.9.9", "::ffff:9.9.9.9", "10.1.1.1")]
     [True, False, False]
@@ -165,19 +167,19 @@ def is_public(address: Address) -> bool:
 
 
 class _Dialer(httpcore.AsyncNetworkBackend):
-    """Connects to an address that was checked; TLS still asks for the name's certificate.
+    """Connects only to addresses that the policy allows; TLS still verifies the name.
 
-    `aclose` closes what was opened, whatever became of it.
+    `aclose` closes every connection that it has opened.
     """
 
-    def __init__(self, guard: UrlPolicy, resolve: Resolve) -> None:
-        self._guard = guard
+    def __init__(self, policy: UrlPolicy, resolve: Resolve) -> None:
+        self._policy = policy
         self._resolve = resolve
         self._backend = httpcore.AnyIOBackend()
         self._opened: list[httpcore.AsyncNetworkStream] = []
 
     async def aclose(self) -> None:
-        # httpcore leaves a connection open that is given up in the middle of its TLS handshake.
+        # httpcore does not close a connection that is canceled during its TLS handshake.
         for stream in self._opened:
             await stream.aclose()
 
@@ -192,11 +194,11 @@ class _Dialer(httpcore.AsyncNetworkBackend):
         try:
             addresses = await self._resolve(host, port)
         except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(_CANNOT) from error
-        # All of them: a name with one public and one internal address is nobody's mistake.
-        if not addresses or not all(map(self._guard.allows_address, addresses)):
-            raise httpcore.ConnectError(_CANNOT)
-        failure: Exception = httpcore.ConnectError(_CANNOT)
+            raise httpcore.ConnectError(_FAILED) from error
+        # All of them: a name with a public and an internal address is an attack, not a mistake.
+        if not addresses or not all(map(self._policy.allows_address, addresses)):
+            raise httpcore.ConnectError(_FAILED)
+        failure: Exception = httpcore.ConnectError(_FAILED)
         for address in dict.fromkeys(addresses):
             try:
                 stream = await self._backend.connect_tcp(
@@ -210,36 +212,36 @@ class _Dialer(httpcore.AsyncNetworkBackend):
         raise failure
 
     async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
-        raise httpcore.ConnectError(_CANNOT)
+        raise httpcore.ConnectError(_FAILED)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
 class GuardedPools:
-    """Pools of connections to what the guard allows; no proxy, no credentials of this machine's."""
+    """Connection pools that enforce a policy, without proxies or credentials of this machine."""
 
     def __init__(
         self,
-        guard: UrlPolicy,
+        policy: UrlPolicy,
         *,
         resolve: Resolve = _resolve,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        self.guard = guard
+        self.policy = policy
         self._resolve = resolve
         self._ssl_context = ssl_context
 
     @asynccontextmanager
     async def pool(self, url: httpx.URL) -> AsyncGenerator[httpcore.AsyncConnectionPool]:
-        """Yield a new pool, for URLs of this one's scheme, and close all that it opened.
+        """Yield a new pool for URLs of this scheme, and close all its connections afterwards.
 
-        Of one's own: a connection to what was checked then is not used again later.
+        A pool is never kept, so that no connection is reused without a new check.
         """
         if url.scheme == "https" and self._ssl_context is None:
             self._ssl_context = await asyncio.to_thread(httpx.create_ssl_context, trust_env=False)
         async with (
-            aclosing(_Dialer(self.guard, self._resolve)) as dialer,
+            aclosing(_Dialer(self.policy, self._resolve)) as dialer,
             httpcore.AsyncConnectionPool(
                 ssl_context=self._ssl_context, network_backend=dialer
             ) as pool,
@@ -248,15 +250,15 @@ class GuardedPools:
 
 
 class HttpFetcher(Fetcher):
-    """Reads no proxy and no credentials from the environment, keeps no cookies and no connection.
+    """Fetches URLs without proxies or credentials of the environment, cookies or kept connections.
 
-    `timeout_s` is for the whole exchange, redirects and waiting for a place included. `reads` are
-    the methods of whose answers the content is read too.
+    `timeout_s` limits the whole exchange, including redirects and the wait for a free slot. The
+    fetcher reads the body of an answer only for the methods in `reads`.
     """
 
     def __init__(
         self,
-        guard: UrlPolicy,
+        policy: UrlPolicy,
         *,
         max_bytes: int,
         timeout_s: float,
@@ -265,13 +267,13 @@ class HttpFetcher(Fetcher):
         resolve: Resolve = _resolve,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        self._guard = guard
+        self._policy = policy
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._max_redirects = max_redirects
         self._reads = reads
-        self._checked = GuardedPools(guard, resolve=resolve, ssl_context=ssl_context)
-        self._places = asyncio.Semaphore(MAX_CONCURRENT)
+        self._pools = GuardedPools(policy, resolve=resolve, ssl_context=ssl_context)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def fetch(
         self,
@@ -281,50 +283,54 @@ class HttpFetcher(Fetcher):
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
     ) -> FetchResult:
-        read = self._guard.check_url(url)
+        checked_url = self._policy.check_url(url)
         try:
-            async with asyncio.timeout(self._timeout_s), self._places:
-                return await self._exchange(read, method, dict(headers or {}), content)
+            async with asyncio.timeout(self._timeout_s), self._slots:
+                return await self._exchange(checked_url, method, dict(headers or {}), content)
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
-            raise FetchFailed(_CANNOT) from error
+            raise FetchFailed(_FAILED) from error
         except (TimeoutError, OSError, zlib.error, RuntimeError, ValueError) as error:
-            # RuntimeError: what anyio makes of a TLS failure that it cannot name.
-            raise FetchFailed(_CANNOT) from error
+            # anyio raises RuntimeError for some TLS failures.
+            raise FetchFailed(_FAILED) from error
 
     async def _exchange(
         self, url: httpx.URL, method: str, headers: dict[str, str], content: bytes
     ) -> FetchResult:
         redirects = self._max_redirects if method == "GET" else 0
         for _ in range(redirects + 1):
-            fetched = await self._once(url, method, headers, content)
-            location = fetched.headers.get("location")
-            if method != "GET" or fetched.status not in REDIRECTS or not location:
-                return fetched
-            url, headers = self._next(url, location, headers)
-        raise FetchFailed("The URL redirects too often.")
+            result = await self._request(url, method, headers, content)
+            location = result.headers.get("location")
+            if method != "GET" or result.status not in REDIRECTS or not location:
+                return result
+            url, headers = self._follow_redirect(url, location, headers)
+        raise FetchFailed("The URL redirects too many times.")
 
-    def _next(
+    def _follow_redirect(
         self, url: httpx.URL, location: str, headers: dict[str, str]
     ) -> tuple[httpx.URL, dict[str, str]]:
         try:
             target = url.join(location)
         except (httpx.InvalidURL, ValueError):
-            raise FetchFailed(_CANNOT) from None
+            raise FetchFailed(_FAILED) from None
         if url.scheme == "https" and target.scheme == "http":
-            raise FetchFailed(_CANNOT)
+            raise FetchFailed(_FAILED)
         try:
-            target = self._guard.check_url(str(target))
+            target = self._policy.check_url(str(target))
         except FetchRefused:
-            raise FetchFailed(_CANNOT) from None  # what it redirects to is not the client's to know
-        same = (target.scheme, target.host, target.port) == (url.scheme, url.host, url.port)
-        return target, headers if same else {}
+            raise FetchFailed(_FAILED) from None  # do not reveal the target of the redirect
+        is_same_origin = (target.scheme, target.host, target.port) == (
+            url.scheme,
+            url.host,
+            url.port,
+        )
+        return target, headers if is_same_origin else {}
 
-    async def _once(
+    async def _request(
         self, url: httpx.URL, method: str, headers: Mapping[str, str], content: bytes
     ) -> FetchResult:
         port = f":{url.port}" if url.port else ""
         host = f"[{url.host}]" if ":" in url.host else url.host
-        sent = {
+        request_headers = {
             "host": host + port,
             "user-agent": "antiphon",
             "accept": "*/*",
@@ -332,53 +338,63 @@ class HttpFetcher(Fetcher):
             **{name.lower(): value for name, value in headers.items()},
         }
         if content:
-            sent["content-length"] = str(len(content))
+            request_headers["content-length"] = str(len(content))
         target = httpcore.URL(
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
         )
         async with (
-            self._checked.pool(url) as pool,
+            self._pools.pool(url) as pool,
             pool.stream(
                 method,
                 target,
-                headers=[(name.encode(), value.encode("latin-1")) for name, value in sent.items()],
+                headers=[
+                    (name.encode(), value.encode("latin-1"))
+                    for name, value in request_headers.items()
+                ],
                 content=content or None,
             ) as answer,
         ):
-            given = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in answer.headers}
-            body = await self._body(answer, given) if method in self._reads else b""
-        kind = given.get("content-type", "").partition(";")[0].strip().lower()
+            answer_headers = {
+                name.decode("latin-1").lower(): value.decode("latin-1")
+                for name, value in answer.headers
+            }
+            body = await self._read_body(answer, answer_headers) if method in self._reads else b""
+        content_type = answer_headers.get("content-type", "").partition(";")[0].strip().lower()
         return FetchResult(
-            status=answer.status, url=str(url), headers=given, content_type=kind, content=body
+            status=answer.status,
+            url=str(url),
+            headers=answer_headers,
+            content_type=content_type,
+            content=body,
         )
 
-    async def _body(self, answer: httpcore.Response, headers: Mapping[str, str]) -> bytes:
+    async def _read_body(self, answer: httpcore.Response, headers: Mapping[str, str]) -> bytes:
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._max_bytes:
-            raise self._too_large()
+            raise self._too_large_error()
         encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip", "x-gzip", ""):
-            raise FetchFailed(_CANNOT)
-        unpacker = zlib.decompressobj(31) if "gzip" in encoding else None
+            raise FetchFailed(_FAILED)
+        decompressor = zlib.decompressobj(31) if "gzip" in encoding else None
         body = bytearray()
         async for chunk in answer.aiter_stream():
-            # At most one byte more than allowed is ever unpacked: a bomb costs no more than that.
-            room = self._max_bytes - len(body) + 1
-            body += unpacker.decompress(chunk, room) if unpacker else chunk
+            # A decompression bomb expands to at most one byte more than allowed.
+            remaining_bytes = self._max_bytes - len(body) + 1
+            body += decompressor.decompress(chunk, remaining_bytes) if decompressor else chunk
             if len(body) > self._max_bytes:
-                raise self._too_large()
-        if unpacker is not None and not unpacker.eof:
-            raise FetchFailed(_CANNOT)
+                raise self._too_large_error()
+        if decompressor is not None and not decompressor.eof:
+            raise FetchFailed(_FAILED)
         return bytes(body)
 
-    def _too_large(self) -> FetchTooLarge:
+    def _too_large_error(self) -> FetchTooLarge:
         return FetchTooLarge(f"The URL's content has more than {self._max_bytes} bytes.")
 
 
 class NoFetcher(Fetcher):
-    """What a server has that may not fetch: the default."""
+    """Refuses every URL: the default of a server."""
 
     async def fetch(self, url: str, **_: Any) -> FetchResult:  # noqa: ARG002
         raise FetchRefused(
-            "This server fetches no URLs (its operator can allow it with --fetch-urls)."
+            "This server does not fetch URLs (its operator can allow it with --fetch-urls)."
         )

@@ -1,4 +1,4 @@
-"""Ids: ours, random, and long enough that nobody guesses one."""
+"""Random ids, too long to guess."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ POOL_BYTES = ID_BYTES * 128
 
 
 class _Randomness:
-    """Reads the system's randomness for many ids at once: a call for each is dearer than the id."""
+    """Reads random bytes for many ids at a time, because a system call for each id costs more."""
 
     def __init__(self) -> None:
         self._pool = b""
@@ -22,15 +22,15 @@ class _Randomness:
         self._used += ID_BYTES
         return self._pool[self._used - ID_BYTES : self._used]
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         self._pool, self._used = b"", 0
 
 
 _randomness = _Randomness()
-if hasattr(os, "register_at_fork"):  # two processes must not give out the same ids
-    os.register_at_fork(after_in_child=_randomness.forget)
+if hasattr(os, "register_at_fork"):  # two processes must not return the same ids
+    os.register_at_fork(after_in_child=_randomness.discard)
 
 
 def new_id(prefix: str) -> str:
-    """Return a fresh id: `new_id("resp")` -> `resp_…` with 48 hexadecimal digits."""
+    """Return a new id: `new_id("resp")` -> `resp_…` with 48 hexadecimal digits."""
     return f"{prefix}_{_randomness.take().hex()}"

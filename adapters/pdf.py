@@ -1,7 +1,7 @@
-"""The text of PDFs, read by pypdf in a process of its own.
+"""The text of PDFs, extracted by pypdf in a separate process.
 
-A PDF is a program in disguise: it can take for ever, or all memory. A process can be bounded and
-ended; a thread cannot. Run as a module, this reads a PDF from its input and writes the text.
+A malicious PDF can take endless time, or all memory. A process can be limited and killed; a thread
+cannot. Run as a module, this file reads a PDF from stdin and writes its text to stdout.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from importlib.util import find_spec
 from io import BytesIO
 
+from antiphon.adapters.extras import packages_of
 from antiphon.domain.errors import DocumentError
 
 MEMORY_BYTES = 1 << 30
@@ -21,23 +22,23 @@ UNREADABLE = "The PDF cannot be read: it is damaged, encrypted or too complex."
 
 
 class PdfReader:
-    """Reads PDFs, `MAX_CONCURRENT` at the most, each for `timeout_s` at the most."""
+    """Extracts text from up to `MAX_CONCURRENT` PDFs at a time, each within `timeout_s`."""
 
     def __init__(self, *, timeout_s: float = 20.0) -> None:
         self._timeout_s = timeout_s
-        self._places = asyncio.Semaphore(MAX_CONCURRENT)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def __call__(self, content: bytes) -> str:
         """Return the text of all pages. Raises: DocumentError."""
         if find_spec("pypdf") is None:
             raise DocumentError(
-                "This server cannot read PDFs; its operator can install what is missing with: "
-                "pip install 'antiphon[pdf]'"
+                "This server cannot read PDFs: its operator has not installed "
+                f"{' '.join(packages_of('pdf'))}."
             )
-        async with self._places:
+        async with self._slots:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-P",  # what lies in the working folder is no module of ours
+                "-P",  # do not import modules from the working folder
                 "-m",
                 __name__,
                 stdin=asyncio.subprocess.PIPE,
@@ -46,7 +47,7 @@ class PdfReader:
             )
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    written, _ = await process.communicate(content)
+                    output, _ = await process.communicate(content)
             except TimeoutError:
                 raise DocumentError(
                     f"Reading the PDF took more than {self._timeout_s:g} seconds."
@@ -58,14 +59,14 @@ class PdfReader:
                     await process.wait()
         if process.returncode != 0:
             raise DocumentError(UNREADABLE)
-        text = written.decode("utf-8", "replace")
+        text = output.decode("utf-8", "replace")
         if not text.strip():
-            raise DocumentError("The PDF holds no text: its pages may be pictures.")
+            raise DocumentError("The PDF contains no text; its pages may be images.")
         return text
 
 
 def main() -> None:
-    """Read a PDF from the input, write its text, page by page, within bounds of memory and time."""
+    """Read a PDF from stdin and write its text to stdout, within limits of memory and size."""
     with contextlib.suppress(ImportError):  # not on Windows
         import resource
 
@@ -73,11 +74,11 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import pypdf  # the `pdf` extra
 
-    left = MAX_TEXT_BYTES
+    remaining_bytes = MAX_TEXT_BYTES
     for page in pypdf.PdfReader(BytesIO(sys.stdin.buffer.read())).pages:
         text = f"{page.extract_text()}\n".encode("utf-8", "replace")
-        left -= len(text)
-        if left < 0:
+        remaining_bytes -= len(text)
+        if remaining_bytes < 0:
             sys.exit(1)
         sys.stdout.buffer.write(text)
 

@@ -14,13 +14,13 @@ FOLDER = Path(__file__).parent / "decisions"
 PAGE = FOLDER / "index.md"
 INTRO = """# Decisions
 
-Drawn from the records by `make docs`; a test checks that it is fresh.
+Drawn from the records by `make docs`; a test checks that it is up to date.
 
-Each record says what was decided, what was refused and why, and when to look at it again. Start
-with 1 to 6 if you are new to the code.
+Each record says what we decided, which options we refused and why, and when to revisit the
+decision. If you are new to the code, start with 1 to 6.
 """
 THEMES: Mapping[str, tuple[int, ...]] = {
-    "Architecture": (1, 5, 6, 13, 27),
+    "Architecture": (1, 5, 6, 13, 27, 68),
     "Events, streams and the response": (2, 3, 4, 7, 22, 24, 33, 56),
     "Models, prompts and formats": (9, 10, 11, 15, 19, 21, 25, 53, 54, 65),
     "Input and history": (12, 14, 16, 20, 23),
@@ -29,7 +29,7 @@ THEMES: Mapping[str, tuple[int, ...]] = {
     "Tools": (17, 18, 26, 40, 55, 57, 58),
     "Code and commands": (41, 42, 47, 48, 49),
     "Web search, file search and citations": (43, 44, 45, 46, 50, 51, 52),
-    "How the project is developed": (59, 66),
+    "How the project is developed": (59, 66, 67),
 }
 
 _TITLE = re.compile(r"^# (?P<number>\d+)\. (?P<title>.+)$", re.MULTILINE)

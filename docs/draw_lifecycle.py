@@ -11,8 +11,10 @@ PAGE = Path(__file__).parent / "explanation" / "lifecycle.md"
 RESPONSE_STATES = (State.START, State.CREATED, State.RUNNING, State.ERROR, State.OVER)
 INTRO = """# The lifecycle of a response
 
-Drawn from the tables in `domain/lifecycle.py` by `make docs`; a test checks that it is fresh.
-A box is where a stream stands, an arrow is an event. What has no arrow cannot happen.
+Drawn from the tables in `domain/lifecycle.py` by `make docs`; a test checks that it is up to date.
+
+Each diagram is a state machine: a box is a state of the stream, and an arrow is an event that leads
+to the next state. An event without an arrow cannot happen.
 """
 
 

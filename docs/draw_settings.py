@@ -12,7 +12,7 @@ from antiphon.entrypoints.settings import SETTINGS, McpServer, Setting
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 INTRO = """# Settings
 
-Drawn from the schema in `entrypoints/settings` by `make docs`; a test checks that it is fresh.
+Drawn from the schema in `entrypoints/settings` by `make docs`; a test checks that it is up to date.
 
 Each setting can be given in three ways: as an option of `antiphon serve`, as an environment
 variable, or as a key in the settings file. Options override variables, and variables override the
@@ -82,7 +82,7 @@ def _mcp_servers() -> Iterator[str]:
     yield "Each table `[[mcp_servers]]` is one MCP server. Only the settings file can hold them,"
     yield "because they can name a command to run. Their keys are"
     yield f"{', '.join(f'`{name}`' for name in McpServer.__struct_fields__)};"
-    yield "see [MCP servers](../guides/tools.md#yours-mcp-servers)."
+    yield "see [MCP servers](../guides/tools.md#mcp-servers)."
 
 
 if __name__ == "__main__":

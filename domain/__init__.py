@@ -1,1 +1,1 @@
-"""The Responses protocol as pure rules: no I/O, clock, chance or third party but msgspec."""
+"""The rules of the Responses API as pure code: no I/O, clock, randomness or library but msgspec."""

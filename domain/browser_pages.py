@@ -1,4 +1,4 @@
-"""Pages as a model sees them: numbered, some lines at a time, with links by number.
+"""Render web pages for a model: numbered pages, shown a few lines at a time, with numbered links.
 
     [3] Weather in Bonn (https://example.org/bonn)
     **viewing lines [0 - 1] of 57**
@@ -6,8 +6,8 @@
     L0: # Today
     L1: Dry, says the 【2†weather service】.
 
-What a search has found, and the places of a page where a text stands, are pages of links, which the
-model can open like those of any page.
+The results of a web search, and the matches of a text in a page, are pages of links too. The model
+opens them like the links of any other page.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from msgspec import Struct
 from antiphon.domain.errors import WebError
 
 LINE_WIDTH = 80
-MOST_PLACES = 50
-LINES_OF_A_PLACE = 4
+MAX_MATCHES = 50
+LINES_PER_MATCH = 4
 
 _LINE = re.compile(rf".{{1,{LINE_WIDTH}}}\Z|.{{0,{LINE_WIDTH - 1}}}\s|.{{{LINE_WIDTH}}}")
 _LINK = re.compile(r"【\d+†([^†】]+)(?:†[^†】]+)?】")
 
 
 class Link(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`line` is where it stands on a page of links, `leads_to` the line there."""
+    """A link: `line` is its line on a page of links, `leads_to` the line of the page it opens."""
 
     url: str
     title: str = ""
@@ -40,9 +40,9 @@ class Link(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BrowserPage(Struct, frozen=True, kw_only=True):
-    """A page that a model has opened. `lines` are None for one whose text is not kept.
+    """A page that a model has opened; `lines` is None if its text was not kept.
 
-    `is_list`: a page of links that was made here, of no URL of the web.
+    `is_list` marks a page of links that this server made: it has no URL on the web.
     """
 
     url: str
@@ -52,94 +52,100 @@ class BrowserPage(Struct, frozen=True, kw_only=True):
     is_list: bool = False
 
     def source_of(self, line: int) -> tuple[str, str] | None:
-        """Return URL and title of what stands in that line; None if that is nothing of the web."""
+        """Return the URL and title that a line comes from, None if it comes from no web page."""
         if not self.is_list:
             return self.url, self.title
-        before = [link for link in self.links if link.line <= line]
-        return (before[-1].url, before[-1].title) if before else None
+        links = [link for link in self.links if link.line <= line]
+        return (links[-1].url, links[-1].title) if links else None
 
 
 def wrap_lines(text: str) -> tuple[str, ...]:
-    """Return the text in lines of a width, cut after a blank where there is one.
+    """Return the text in lines of at most LINE_WIDTH characters, broken after a space if possible.
 
     >>> wrap_lines("a\\n\\n" + 41 * "b ")[2:]
     ('b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b ', 'b ')
     """
-    return tuple(line for written in text.split("\n") for line in (_LINE.findall(written) or [""]))
+    paragraphs = text.split("\n")
+    return tuple(line for each in paragraphs for line in (_LINE.findall(each) or [""]))
 
 
 def render_page(
-    view: BrowserPage, cursor: int, *, first: int = 0, count: int | None = None, most: int
+    page: BrowserPage, cursor: int, *, first: int = 0, count: int | None = None, most: int
 ) -> str:
-    """Return what the model is shown: from line `first` on `count` lines, or as many as there are,
-    but one line at least, and no line more once there are `most` characters.
+    """Return the text that the model is shown: `count` lines from line `first`, or all that follow.
 
-    Raises: WebError if there is no such line.
+    It ends with the line that reaches `most` characters, so it has at least one line.
+
+    Raises: WebError if the page has no line `first`.
     """
-    lines = view.lines or ("",)
+    lines = page.lines or ("",)
     if first >= len(lines):
         raise WebError(f"There is no line {first}: the last line of the page is {len(lines) - 1}.")
     last = len(lines) if count is None else min(first + count, len(lines))
-    told: list[str] = []
+    numbered_lines: list[str] = []
+    remaining_chars = most
     for number in range(first, last):
-        told.append(f"L{number}: {lines[number]}")
-        most -= len(told[-1]) + 1
-        if most <= 0:
+        numbered_lines.append(f"L{number}: {lines[number]}")
+        remaining_chars -= len(numbered_lines[-1]) + 1
+        if remaining_chars <= 0:
             break
-    heading = f"{view.title} ({view.url})" if view.url else view.title
-    place = f"**viewing lines [{first} - {first + len(told) - 1}] of {len(lines) - 1}**"
-    return f"[{cursor}] {heading}\n{place}\n\n" + "\n".join(told)
+    heading = f"{page.title} ({page.url})" if page.url else page.title
+    last_shown = first + len(numbered_lines) - 1
+    position = f"**viewing lines [{first} - {last_shown}] of {len(lines) - 1}**"
+    return f"[{cursor}] {heading}\n{position}\n\n" + "\n".join(numbered_lines)
 
 
-def search_results_page(query: str, found: Sequence[tuple[str, str, str]]) -> BrowserPage:
-    """Return the page of what a search has found, each as URL, title and text."""
-    lines = ["# Search Results" if found else "No results.", ""]
+def search_results_page(query: str, results: Sequence[tuple[str, str, str]]) -> BrowserPage:
+    """Return the page of links for a web search; each result is its URL, title and text."""
+    lines = ["# Search Results" if results else "No results.", ""]
     links: list[Link] = []
-    for number, (url, title, text) in enumerate(found):
+    for number, (url, title, text) in enumerate(results):
         links.append(Link(url=url, title=title, line=len(lines)))
         lines += wrap_lines(f"  * 【{number}†{title}†{_host(url)}】 {text}")
     return BrowserPage(url="", title=query, lines=tuple(lines), links=tuple(links), is_list=True)
 
 
 def find_results_page(page: BrowserPage, pattern: str) -> BrowserPage:
-    """Return the page of the places where the pattern stands, whatever its letters' case, also over
-    the end of a line."""
+    """Return the page of links to the pattern's matches in a page.
+
+    Matching ignores case, and a match may continue on the next line.
+    """
     links: list[Link] = []
-    told: list[str] = []
-    lines = _LINK.sub(_words_of, "\n".join(page.lines or ())).split("\n")
-    for line in _places(lines, pattern):
-        links.append(Link(url=page.url, title=page.title, line=len(told), leads_to=line))
-        told += [f"# 【{len(links) - 1}†match at L{line}】"]
-        told += [*lines[line : line + LINES_OF_A_PLACE], ""]
+    result_lines: list[str] = []
+    lines = _LINK.sub(_link_text, "\n".join(page.lines or ())).split("\n")
+    for line in _find_matching_lines(lines, pattern):
+        links.append(Link(url=page.url, title=page.title, line=len(result_lines), leads_to=line))
+        result_lines += [f"# 【{len(links) - 1}†match at L{line}】"]
+        result_lines += [*lines[line : line + LINES_PER_MATCH], ""]
     return BrowserPage(
         url=f"{page.url}/find?pattern={quote(pattern, errors='replace')}",
         title=f"Find results for text: `{pattern}` in `{page.title}`",
-        lines=tuple(told) or (f"No results for the text: `{pattern}`",),
+        lines=tuple(result_lines) or (f"No results for the text: `{pattern}`",),
         links=tuple(links),
         is_list=True,
     )
 
 
-def _places(lines: Sequence[str], pattern: str) -> Iterator[int]:
-    """Yield the lines where it stands, as far apart as what is shown of each.
+def _find_matching_lines(lines: Sequence[str], pattern: str) -> Iterator[int]:
+    """Yield the line of each match; the excerpts shown for them do not overlap.
 
-    Blanks are alike, and so is the end of a line: that of ours means nothing. No regular
-    expression: both texts are strangers', and some patterns take them for ever.
+    All whitespace is alike, line ends included, since they come from our own wrapping. This uses no
+    regular expression: both texts are untrusted, and some patterns would run forever.
     """
-    plain = [" ".join(line.lower().split()) for line in lines]
-    starts = list(accumulate((len(line) + 1 for line in plain), initial=0))
-    text, wanted = " ".join(plain), " ".join(pattern.lower().split())
-    at = text.find(wanted)
-    for _ in range(MOST_PLACES):
+    normalized_lines = [" ".join(line.lower().split()) for line in lines]
+    starts = list(accumulate((len(line) + 1 for line in normalized_lines), initial=0))
+    text, needle = " ".join(normalized_lines), " ".join(pattern.lower().split())
+    at = text.find(needle)
+    for _ in range(MAX_MATCHES):
         if at < 0:
             return
         line = bisect_right(starts, at) - 1
         yield line
-        at = text.find(wanted, starts[min(line + LINES_OF_A_PLACE, len(lines))])
+        at = text.find(needle, starts[min(line + LINES_PER_MATCH, len(lines))])
 
 
-def _words_of(link: re.Match[str]) -> str:
-    # A link may go over the end of a line: lines keep their numbers.
+def _link_text(link: re.Match[str]) -> str:
+    # A link may span several lines; its line breaks are kept so that line numbers do not change.
     return link[1] + "\n" * (link[0].count("\n") - link[1].count("\n"))
 
 

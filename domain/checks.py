@@ -1,4 +1,4 @@
-"""What is wrong with a request although each of its fields is well formed
+"""Check the rules between a request's fields
 (docs/reference/api.md#rules-between-fields)."""
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_
 
 
 def check_request(request: CreateResponse) -> None:
-    """Raises: RequestError of the first rule that the request breaks."""
+    """Check all rules of a request. Raises: RequestError for the first rule that it breaks."""
     _check(request, RULES)
 
 
 def check_conversation(request: CreateResponse) -> None:
-    """As check_request, where nothing is to be answered. Raises: RequestError."""
-    _check(request, RULES_OF_CONVERSATIONS)
+    """Check only the rules that do not require anything to answer. Raises: RequestError."""
+    _check(request, CONVERSATION_RULES)
 
 
 def _check(request: CreateResponse, rules: Sequence[Check]) -> None:
@@ -32,26 +32,26 @@ def _check(request: CreateResponse, rules: Sequence[Check]) -> None:
 
 
 def constraint_of(request: CreateResponse) -> tuple[str, Any] | None:
-    """Return the one constraint of `structured_outputs`, as (kind, value)."""
-    given = _constraints(request)
-    return given[0] if given else None
+    """Return the constraint in `structured_outputs` as (kind, value), None if there is none."""
+    constraints = _constraints_of(request)
+    return constraints[0] if constraints else None
 
 
-def _constraints(request: CreateResponse) -> list[tuple[str, Any]]:
-    given = request.structured_outputs
-    if given is None:
+def _constraints_of(request: CreateResponse) -> list[tuple[str, Any]]:
+    outputs = request.structured_outputs
+    if outputs is None:
         return []
-    values = ((kind, getattr(given, kind)) for kind in CONSTRAINTS)
+    values = ((kind, getattr(outputs, kind)) for kind in CONSTRAINTS)
     return [(kind, value) for kind, value in values if value not in (None, False)]
 
 
-def _model_is_named(request: CreateResponse) -> RequestError | None:
+def _check_model(request: CreateResponse) -> RequestError | None:
     if request.model:
         return None
     return missing_parameter("model")
 
 
-def _something_to_answer(request: CreateResponse) -> RequestError | None:
+def _check_input_exists(request: CreateResponse) -> RequestError | None:
     sources = (
         request.input,
         request.previous_response_id,
@@ -64,7 +64,7 @@ def _something_to_answer(request: CreateResponse) -> RequestError | None:
     return missing_parameter("input")
 
 
-def _exclusive(first: str, second: str) -> Check:
+def _exclusive_check(first: str, second: str) -> Check:
     def check(request: CreateResponse) -> RequestError | None:
         if getattr(request, first) is None or getattr(request, second) is None:
             return None
@@ -77,7 +77,7 @@ def _exclusive(first: str, second: str) -> Check:
     return check
 
 
-def _background_is_stored(request: CreateResponse) -> RequestError | None:
+def _check_background(request: CreateResponse) -> RequestError | None:
     if not request.background or request.store is not False:
         return None
     return RequestError(
@@ -87,10 +87,10 @@ def _background_is_stored(request: CreateResponse) -> RequestError | None:
     )
 
 
-def _one_constraint(request: CreateResponse) -> RequestError | None:
+def _check_structured_outputs(request: CreateResponse) -> RequestError | None:
     if request.structured_outputs is None:
         return None
-    if len(_constraints(request)) != 1:
+    if len(_constraints_of(request)) != 1:
         return RequestError(
             f"'structured_outputs' needs exactly one of {', '.join(CONSTRAINTS)}.",
             param="structured_outputs",
@@ -105,31 +105,31 @@ def _one_constraint(request: CreateResponse) -> RequestError | None:
     return None
 
 
-def _schema_is_named_right(request: CreateResponse) -> RequestError | None:
-    wanted = request.text.format if request.text else None
-    if not isinstance(wanted, JsonSchemaFormat):
+def _check_schema(request: CreateResponse) -> RequestError | None:
+    text_format = request.text.format if request.text else None
+    if not isinstance(text_format, JsonSchemaFormat):
         return None
-    kind = wanted.schema.get("type")
-    if wanted.strict and kind is not None and kind != "object":
+    kind = text_format.schema.get("type")
+    if text_format.strict and kind is not None and kind != "object":
         return RequestError(
-            f"Invalid schema for response_format {wanted.name!r}: its type must be 'object'.",
+            f"Invalid schema for response_format {text_format.name!r}: its type must be 'object'.",
             param="text.format.schema",
             code="invalid_json_schema",
         )
     return None
 
 
-RULES_OF_CONVERSATIONS: Sequence[Check] = (
-    _exclusive("previous_response_id", "conversation"),
-    _exclusive("previous_response_id", "previous_input_messages"),
-    _exclusive("conversation", "previous_input_messages"),
-    _one_constraint,
-    _schema_is_named_right,
+CONVERSATION_RULES: Sequence[Check] = (
+    _exclusive_check("previous_response_id", "conversation"),
+    _exclusive_check("previous_response_id", "previous_input_messages"),
+    _exclusive_check("conversation", "previous_input_messages"),
+    _check_structured_outputs,
+    _check_schema,
 )
 RULES: Sequence[Check] = (
-    _model_is_named,
-    *RULES_OF_CONVERSATIONS,
-    _something_to_answer,
-    _background_is_stored,
+    _check_model,
+    *CONVERSATION_RULES,
+    _check_input_exists,
+    _check_background,
 )
-"""In the order in which they are told to the client."""
+"""The rules in the order in which they are checked."""

@@ -1,8 +1,8 @@
-"""Find what a message cites, while its text is written.
+"""Find the citations in a message while its text is being written.
 
-A citation is a marker that the model was told to write: `【…】` with a few words between, which say
-where the knowledge comes from. What they mean is known to the tool that told the model of them. A
-link to a file that code has written is one, too: models write `sandbox:/mnt/data/…` by themselves.
+A citation is a marker `【…】` that the model was told to write; the words between the brackets name
+the source, and the tool that introduced them knows what they mean. A link to a file that code has
+written is a citation too: models write `sandbox:/mnt/data/…` without being told.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import re
 
 from msgspec import Struct
 
-LONGEST = 300
-"""Characters between the brackets of a marker. What is longer is text that has brackets in it."""
+MAX_MARKER_CHARS = 300
+"""The maximum number of characters between the brackets of a marker. Anything longer is ordinary
+text in brackets."""
 
 _OPENING = "【"
-_MARKER = re.compile(f"【([^【】]{{1,{LONGEST}}})】")
+_MARKER = re.compile(f"【([^【】]{{1,{MAX_MARKER_CHARS}}})】")
 
 
 class Marker(Struct, frozen=True):
-    """`words` stand between the brackets; `start` and `end` are the marker's place in the text, in
-    characters, `end` behind it."""
+    """A marker in a text: the words between its brackets, and its character offsets.
+
+    `end` is the offset after the marker.
+    """
 
     words: str
     start: int
@@ -28,7 +31,7 @@ class Marker(Struct, frozen=True):
 
 
 class Markers:
-    """The markers of one text, in whatever pieces it comes.
+    """Finds the markers of one text that arrives in fragments.
 
     >>> markers = Markers()
     >>> markers.feed("It rains 【3†"), markers.feed("L7】.")
@@ -40,37 +43,37 @@ class Markers:
         self._open = ""
 
     def feed(self, text: str) -> list[Marker]:
-        """Return the markers that this piece completes."""
-        before = self._length - len(self._open)
+        """Return the markers that this fragment completes."""
+        offset = self._length - len(self._open)
         self._length += len(text)
         if not self._open and _OPENING not in text:
-            return []  # nearly always: every token passes here
+            return []  # the fast path: every token passes through here
         text = self._open + text
-        found = [
-            Marker(match[1], before + match.start(), before + match.end())
+        markers = [
+            Marker(match[1], offset + match.start(), offset + match.end())
             for match in _MARKER.finditer(text)
         ]
         opening = text.rfind(_OPENING)
         tail = text[opening:] if opening >= 0 else ""
-        self._open = "" if "】" in tail or len(tail) > LONGEST + 1 else tail
-        return found
+        self._open = "" if "】" in tail or len(tail) > MAX_MARKER_CHARS + 1 else tail
+        return markers
 
 
 LINK = "sandbox:/mnt/data/"
-"""Where models say that a file of their container is."""
+"""The prefix that models write for the path of a file in their container."""
 
 _LINK_END = r"\s()\[\]<>\"'`"
-_LINK = re.compile(f"{LINK}([^{_LINK_END}]{{1,{LONGEST}}})")
-_STOPS = ".,;:!?*"
-_LINK_SO_FAR = re.compile(
-    f"(?:{LINK}[^{_LINK_END}]{{0,{LONGEST}}}"
+_LINK = re.compile(f"{LINK}([^{_LINK_END}]{{1,{MAX_MARKER_CHARS}}})")
+_END_PUNCTUATION = ".,;:!?*"
+_PARTIAL_LINK = re.compile(
+    f"(?:{LINK}[^{_LINK_END}]{{0,{MAX_MARKER_CHARS}}}"
     + "".join(f"|{LINK[:length]}" for length in range(1, len(LINK)))
     + r")\Z"
 )
 
 
 class Links:
-    """The links of one text to files of a container, in whatever pieces it comes.
+    """Finds the links to container files in one text that arrives in fragments.
 
     >>> links = Links()
     >>> links.feed("See [it](sandbox:/mnt/"), links.feed("data/a.png)."), links.end()
@@ -82,22 +85,25 @@ class Links:
         self._open = ""
 
     def feed(self, text: str) -> list[Marker]:
-        """Return the links that this piece shows to be whole."""
+        """Return the links that this fragment completes."""
         text = self._open + text
-        before = self._length - len(self._open)
-        self._length = before + len(text)
-        unfinished = _LINK_SO_FAR.search(text)
+        offset = self._length - len(self._open)
+        self._length = offset + len(text)
+        unfinished = _PARTIAL_LINK.search(text)
         self._open = unfinished[0] if unfinished else ""
-        return _links(text[: len(text) - len(self._open)], before)
+        return _find_links(text[: len(text) - len(self._open)], offset)
 
     def end(self) -> list[Marker]:
-        """Return the link that the text ends with, if it does."""
+        """Return the link at the very end of the text, if there is one."""
         text, self._open = self._open, ""
-        return _links(text, self._length - len(text))
+        return _find_links(text, self._length - len(text))
 
 
-def _links(text: str, before: int) -> list[Marker]:
+def _find_links(text: str, offset: int) -> list[Marker]:
     if LINK not in text:
         return []
-    found = ((match.start() + before, match[0].rstrip(_STOPS)) for match in _LINK.finditer(text))
-    return [Marker(words, start, start + len(words)) for start, words in found if words != LINK]
+    links = (
+        (match.start() + offset, match[0].rstrip(_END_PUNCTUATION))
+        for match in _LINK.finditer(text)
+    )
+    return [Marker(link, start, start + len(link)) for start, link in links if link != LINK]

@@ -1,9 +1,9 @@
-"""The tools of a fixed shape that a client runs: what a model is told of each, and how its call
-becomes an item and back (docs/reference/api.md#tools-with-items-of-their-own).
+"""The built-in tools that a client runs: their functions for the model, and how a call becomes an
+item and back (docs/reference/api.md#tools-with-items-of-their-own).
 
-Models know functions only, so each is offered as one. A call's arguments are read by a Struct, of
-which the function's schema is made: what the schema asks for is what fits. Arguments that do not
-fit become no such item (docs/decisions/0017).
+Models know only functions, so each tool is offered as one. A Struct decodes a call's arguments, and
+the function's schema is generated from that Struct, so both agree. A call with arguments that do
+not match does not become an item of its tool (docs/decisions/0017).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon.domain.json import Json
 
 
 class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of what models write; what is left out means the default."""
+    """Base class of arguments that models write; omitted fields have their defaults."""
 
 
 class ShellArguments(Arguments, frozen=True, kw_only=True):
@@ -69,24 +69,24 @@ class ApplyPatchArguments(Arguments, frozen=True, kw_only=True):
 
 
 class Action(Arguments, frozen=True, kw_only=True, tag_field="type"):
-    """What can be done with a computer's screen, mouse and keys."""
+    """Base class of the actions on a computer's screen, mouse and keyboard."""
 
 
-Held = tuple[str, ...] | None
-"""Keys that are held meanwhile."""
+HeldKeys = tuple[str, ...] | None
+"""Keys that are held down during an action."""
 
 
 class Click(Action, frozen=True, kw_only=True, tag="click"):
     button: Literal["left", "right", "wheel", "back", "forward"]
     x: int
     y: int
-    keys: Held = None
+    keys: HeldKeys = None
 
 
 class DoubleClick(Action, frozen=True, kw_only=True, tag="double_click"):
     x: int
     y: int
-    keys: Held = None
+    keys: HeldKeys = None
 
 
 class Point(Arguments, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class Point(Arguments, frozen=True, kw_only=True):
 
 class Drag(Action, frozen=True, kw_only=True, tag="drag"):
     path: tuple[Point, ...]
-    keys: Held = None
+    keys: HeldKeys = None
 
 
 class Keypress(Action, frozen=True, kw_only=True, tag="keypress"):
@@ -106,7 +106,7 @@ class Keypress(Action, frozen=True, kw_only=True, tag="keypress"):
 class Move(Action, frozen=True, kw_only=True, tag="move"):
     x: int
     y: int
-    keys: Held = None
+    keys: HeldKeys = None
 
 
 class Screenshot(Action, frozen=True, kw_only=True, tag="screenshot"):
@@ -118,7 +118,7 @@ class Scroll(Action, frozen=True, kw_only=True, tag="scroll"):
     y: int
     scroll_x: int
     scroll_y: int
-    keys: Held = None
+    keys: HeldKeys = None
 
 
 class TypeText(Action, frozen=True, kw_only=True, tag="type"):
@@ -148,45 +148,43 @@ class SearchArguments(Arguments, frozen=True, kw_only=True):
 
 
 def parameters_of(arguments: type[Any]) -> Json:
-    """Return the JSON schema of arguments, written out where msgspec would refer.
+    """Return the JSON schema of arguments, with all references resolved.
 
     >>> parameters_of(SearchArguments)["required"]
     ['query']
     """
-    (root,), named = msgspec.json.schema_components([arguments], ref_template="{name}")
+    (root,), components = msgspec.json.schema_components([arguments], ref_template="{name}")
 
-    def plain(schema: Any) -> Any:
+    def resolve(schema: Any) -> Any:
         if isinstance(schema, list):
-            return [plain(each) for each in schema]
+            return [resolve(each) for each in schema]
         if not isinstance(schema, dict):
             return schema
         if "$ref" in schema:
             siblings = {key: value for key, value in schema.items() if key != "$ref"}
-            return plain(named[schema["$ref"]]) | siblings
-        left_out = {"title", "default", "discriminator"}
+            return resolve(components[schema["$ref"]]) | siblings
+        omitted_keys = {"title", "default", "discriminator"}
         return {
-            key: {name: plain(each) for name, each in value.items()}
+            key: {name: resolve(each) for name, each in value.items()}
             if key == "properties"
-            else plain(value)
+            else resolve(value)
             for key, value in schema.items()
-            if key not in left_out
+            if key not in omitted_keys
         }
 
-    result: Json = plain(root)
+    result: Json = resolve(root)
     return result
 
 
 class ClientTool(Struct, frozen=True, kw_only=True):
-    """A kind of tool. `fields` makes the item's fields of arguments; `asked` finds in an item's
-    fields what was asked for, in the shape of the arguments.
-    """
+    """A kind of tool, with functions that convert arguments to an item's fields and back."""
 
     name: str
     description: str
     arguments: type[Any]
     item: type[Any]
-    fields: Callable[[Any], Json]
-    asked: Callable[[Json], Any]
+    to_fields: Callable[[Any], Json]
+    to_arguments: Callable[[Json], Any]
 
 
 V4A = """\
@@ -204,22 +202,22 @@ def _builtins(arguments: Any) -> Json:
     return fields
 
 
-def _shell(arguments: ShellArguments) -> Json:
+def _shell_fields(arguments: ShellArguments) -> Json:
     limits = {"timeout_ms": None, "max_output_length": None}
     return {"action": limits | _builtins(arguments)}
 
 
-def _local_shell(arguments: LocalShellArguments) -> Json:
+def _local_shell_fields(arguments: LocalShellArguments) -> Json:
     return {"action": {"type": "exec", "env": {}} | _builtins(arguments)}
 
 
-def _actions(fields: Json) -> list[Any]:
+def _actions_of(fields: Json) -> list[Any]:
     return list(fields.get("actions") or ([fields["action"]] if fields.get("action") else []))
 
 
-def _one_action(fields: Json) -> Json:
-    # A client may have changed from the batched tool to this one.
-    actions = _actions(fields)
+def _preview_arguments(fields: Json) -> Json:
+    # The call may be one of the `computer` tool, which takes several actions.
+    actions = _actions_of(fields)
     return {"action": actions[0]} if len(actions) == 1 else {"actions": actions}
 
 
@@ -231,8 +229,8 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
         description="Run shell commands on the user's machine and return what they print.",
         arguments=ShellArguments,
         item=i.ShellCall,
-        fields=_shell,
-        asked=itemgetter("action"),
+        to_fields=_shell_fields,
+        to_arguments=itemgetter("action"),
     ),
     "container": ClientTool(
         name="shell",
@@ -242,70 +240,74 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
         ),
         arguments=ShellArguments,
         item=i.ShellCall,
-        fields=_shell,
-        asked=itemgetter("action"),
+        to_fields=_shell_fields,
+        to_arguments=itemgetter("action"),
     ),
     "local_shell": ClientTool(
         name="local_shell",
         description="Run a program on the user's machine and return what it prints.",
         arguments=LocalShellArguments,
         item=i.LocalShellCall,
-        fields=_local_shell,
-        asked=lambda fields: {k: v for k, v in fields["action"].items() if k != "type"},
+        to_fields=_local_shell_fields,
+        to_arguments=lambda fields: {k: v for k, v in fields["action"].items() if k != "type"},
     ),
     "apply_patch": ClientTool(
         name="apply_patch",
         description=V4A,
         arguments=ApplyPatchArguments,
         item=i.ApplyPatchCall,
-        fields=_builtins,
-        asked=lambda fields: {"operation": fields["operation"]},
+        to_fields=_builtins,
+        to_arguments=lambda fields: {"operation": fields["operation"]},
     ),
     "computer": ClientTool(
         name="computer",
         description=f"Use a computer by its screen, mouse and keys. Actions: {_ACTIONS}.",
         arguments=ComputerArguments,
         item=i.ComputerCall,
-        fields=_builtins,
-        asked=lambda fields: {"actions": _actions(fields)},
+        to_fields=_builtins,
+        to_arguments=lambda fields: {"actions": _actions_of(fields)},
     ),
     "computer_use_preview": ClientTool(
         name="computer_use_preview",
         description=f"Use a computer by its screen, mouse and keys. Actions: {_ACTIONS}.",
         arguments=ComputerPreviewArguments,
         item=i.ComputerCall,
-        fields=_builtins,
-        asked=_one_action,
+        to_fields=_builtins,
+        to_arguments=_preview_arguments,
     ),
     "tool_search": ClientTool(
         name="tool_search",
         description="Find further tools by what they do; those found can be called afterwards.",
         arguments=Json,
         item=i.ToolSearchCall,
-        fields=lambda arguments: {"arguments": arguments, "execution": "client"},
-        asked=itemgetter("arguments"),
+        to_fields=lambda arguments: {"arguments": arguments, "execution": "client"},
+        to_arguments=itemgetter("arguments"),
     ),
     "server_tool_search": ClientTool(
         name="tool_search",
         description="Find further tools by what they do; those found can be called afterwards.",
         arguments=Json,
         item=i.ToolSearchCall,
-        # The server runs it, so no client needs an id to answer it.
-        fields=lambda arguments: {"arguments": arguments, "execution": "server", "call_id": None},
-        asked=itemgetter("arguments"),
+        # The server runs the search, so the client needs no call_id to answer it.
+        to_fields=lambda arguments: {
+            "arguments": arguments,
+            "execution": "server",
+            "call_id": None,
+        },
+        to_arguments=itemgetter("arguments"),
     ),
 }
-"""By the kind of the tool's ToolSpec."""
+"""The built-in client tools by the kind of their ToolSpec."""
 
 KINDS_OF: Mapping[type[i.Item], tuple[str, ...]] = {
     tool.item: tuple(kind for kind, other in CLIENT_TOOLS.items() if other.item is tool.item)
     for tool in CLIENT_TOOLS.values()
 }
-"""Which kinds of tools a call may belong to, by its item; the first where none is offered."""
+"""The kinds of tools that an item's call may belong to; the first is used if none is offered."""
 
 
 def item_fields_of(kind: str, arguments: str) -> Json | None:
-    """Return the fields of the item that a call with these arguments is, None if they do not fit.
+    """Return the item's fields for a call with these arguments, None if they are invalid.
 
     >>> item_fields_of("apply_patch", '{"operation": {"type": "delete_file", "path": "a.txt"}}')
     {'operation': {'type': 'delete_file', 'path': 'a.txt'}}
@@ -313,29 +315,29 @@ def item_fields_of(kind: str, arguments: str) -> Json | None:
     """
     tool = CLIENT_TOOLS[kind]
     try:
-        return tool.fields(msgspec.json.decode(arguments, type=tool.arguments))
+        return tool.to_fields(msgspec.json.decode(arguments, type=tool.arguments))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 
 def normalize_arguments(kind: str, arguments: str) -> str | None:
-    """Return arguments as `call_arguments_of` writes them, None if they do not fit.
+    """Return arguments in the form that `call_arguments_of` writes, None if they are invalid.
 
     >>> normalize_arguments("shell", '{"timeout_ms":null,"commands":["ls"]}')
     '{"commands": ["ls"]}'
     """
     fields = item_fields_of(kind, arguments)
-    return None if fields is None else _written(CLIENT_TOOLS[kind], fields)
+    return None if fields is None else _write_arguments(CLIENT_TOOLS[kind], fields)
 
 
 def call_arguments_of(kind: str, item: i.Item) -> str:
-    """Return what a call asks for, as arguments of its tool."""
-    return _written(CLIENT_TOOLS[kind], msgspec.to_builtins(item))
+    """Return the arguments of a call, as its tool takes them."""
+    return _write_arguments(CLIENT_TOOLS[kind], msgspec.to_builtins(item))
 
 
-def _written(tool: ClientTool, fields: Json) -> str:
-    asked = tool.asked(fields)
-    # What a client changed may fit no more; the model is shown it all the same.
+def _write_arguments(tool: ClientTool, fields: Json) -> str:
+    arguments = tool.to_arguments(fields)
+    # A client may have made the arguments invalid; the model is shown them anyway.
     with suppress(msgspec.ValidationError):
-        asked = msgspec.to_builtins(msgspec.convert(asked, tool.arguments))
-    return json.dumps(asked, ensure_ascii=False)
+        arguments = msgspec.to_builtins(msgspec.convert(arguments, tool.arguments))
+    return json.dumps(arguments, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""Compaction: a conversation becomes a summary, sealed for the client to keep
+"""Compaction: replace a conversation with a summary, sealed for the client to keep
 (docs/reference/api.md#compaction).
 
-What is sealed is more than the summary: the items that must survive as they are go with it. So a
-compaction item alone is enough to go on from, and whatever stands before it may be dropped.
+The sealed text holds the summary and the items that must survive unchanged. A compaction item alone
+is therefore enough to continue from, and everything before it may be dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ which results, names, numbers, paths and quotes that matter, what is open, and t
 
 
 class Sealed(Struct, frozen=True, kw_only=True):
-    """What a compaction item's `encrypted_content` holds."""
+    """The plaintext of a compaction item's `encrypted_content`."""
 
     summary: str
     kept: tuple[Raw, ...] = ()
@@ -37,10 +37,10 @@ class Sealed(Struct, frozen=True, kw_only=True):
 
 
 def items_to_keep(conversation: Sequence[i.Item]) -> list[i.Item]:
-    """Return the items that survive: what instructs, and what the model has still to answer.
+    """Return the items that survive: instructions, and what the model has yet to answer.
 
-    That is the newest user message, unless an assistant's message has ended its turn, and the tool
-    outputs at the end with their calls.
+    The model has yet to answer the newest user message, unless an assistant message ends the
+    conversation, and the tool outputs at the end, which survive with their calls.
 
     >>> ask = i.Message(role="user", content="Add 1 and 2.")
     >>> items_to_keep([ask, i.Message(role="assistant", content="3")])
@@ -48,25 +48,25 @@ def items_to_keep(conversation: Sequence[i.Item]) -> list[i.Item]:
     >>> items_to_keep([i.Message(role="user", content="Hi"), ask]) == [ask]
     True
     """
-    stays = {n for n, item in enumerate(conversation) if _is_by(item, *INSTRUCTORS)}
+    positions = {n for n, item in enumerate(conversation) if _is_by(item, *INSTRUCTORS)}
     last = len(conversation) - 1
     if last >= 0 and not _is_by(conversation[last], "assistant"):
-        stays |= _newest_of_user(conversation) | _answered_last(conversation)
-    return [conversation[n] for n in sorted(stays)]
+        positions |= _newest_user_message(conversation) | _final_outputs_and_calls(conversation)
+    return [conversation[n] for n in sorted(positions)]
 
 
 def text_to_seal(summary: str, conversation: Sequence[i.Item]) -> str:
-    """Return the text to seal, of a summary of this conversation."""
+    """Return the text to seal for a summary of this conversation."""
     items = tuple(Raw(msgspec.json.encode(item)) for item in items_to_keep(conversation))
     return msgspec.json.encode(Sealed(summary=summary, kept=items)).decode()
 
 
 def expand_compaction(text: str) -> list[i.AnyItem]:
-    """Return what a model is shown in place of a compaction whose opened text this is.
+    """Return the items that a model is shown in place of a compaction, given its unsealed text.
 
-    The summary is the user's to tell: it holds what users and tools said, which must not get the
-    weight of instructions. It joins a user message that follows, since many templates want the
-    roles to alternate. Raises: RequestError.
+    The summary is shown as a user message: it repeats what users and tools said, which must not
+    have the weight of instructions. It is merged with a user message that follows, because many
+    chat templates require alternating roles. Raises: RequestError.
     """
     try:
         sealed = msgspec.json.decode(text, type=Sealed)
@@ -74,18 +74,18 @@ def expand_compaction(text: str) -> list[i.AnyItem]:
         raise unreadable_compaction() from None
     items = [decode_item(raw, "input") for raw in sealed.kept]
     summary = InputText(text=f"{INTRODUCTION}\n\n{sealed.summary}")
-    instructing = [item for item in items if _is_by(item, *INSTRUCTORS)]
+    instructions = [item for item in items if _is_by(item, *INSTRUCTORS)]
     rest = [item for item in items if not _is_by(item, *INSTRUCTORS)]
     if rest and isinstance(rest[0], i.Message):
         content = rest[0].content or ()
         parts = (InputText(text=content),) if isinstance(content, str) else content
-        told = replace(rest[0], content=(summary, InputText(text="\n\n"), *parts))
-        return [*instructing, told, *rest[1:]]
-    return [*instructing, i.Message(role="user", content=(summary,)), *rest]
+        message = replace(rest[0], content=(summary, InputText(text="\n\n"), *parts))
+        return [*instructions, message, *rest[1:]]
+    return [*instructions, i.Message(role="user", content=(summary,)), *rest]
 
 
 def unreadable_compaction() -> RequestError:
-    """Return the error of a compaction that was not sealed by this server for this tenant."""
+    """Return the error for a compaction that this server did not seal for this tenant."""
     return RequestError(
         "The compaction item cannot be read: its 'encrypted_content' was not made by this server "
         "for you, or it was changed.",
@@ -94,8 +94,8 @@ def unreadable_compaction() -> RequestError:
     )
 
 
-def _answered_last(conversation: Sequence[i.Item]) -> set[int]:
-    """Return the positions of the tool outputs at the end, and of their calls."""
+def _final_outputs_and_calls(conversation: Sequence[i.Item]) -> set[int]:
+    """Return the positions of the tool outputs at the end and of their calls."""
     first = len(conversation)
     while first and i.answered_call_id(conversation[first - 1]) is not None:
         first -= 1
@@ -104,9 +104,9 @@ def _answered_last(conversation: Sequence[i.Item]) -> set[int]:
     return calls | set(range(first, len(conversation)))
 
 
-def _newest_of_user(conversation: Sequence[i.Item]) -> set[int]:
-    said = [n for n, item in enumerate(conversation) if _is_by(item, "user")]
-    return set(said[-1:])
+def _newest_user_message(conversation: Sequence[i.Item]) -> set[int]:
+    positions = [n for n, item in enumerate(conversation) if _is_by(item, "user")]
+    return set(positions[-1:])
 
 
 def _is_by(item: i.Item, *roles: str) -> bool:

@@ -14,7 +14,7 @@ class TopLogprob(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Logprob(Struct, frozen=True, kw_only=True, gc=False):
-    """A sampled token with its alternatives, most likely first."""
+    """A sampled token with its alternatives, the most likely first."""
 
     token: str
     logprob: float
@@ -56,7 +56,7 @@ AnyAnnotation = UrlCitation | FileCitation | ContainerFileCitation | FilePath
 
 
 class Part(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """A piece of an item's content."""
+    """Base class of all content parts."""
 
 
 class InputText(Part, frozen=True, kw_only=True, tag="input_text"):
@@ -93,8 +93,10 @@ class InputVideo(Part, frozen=True, kw_only=True, tag="input_video"):
 
 
 class OutputText(Part, frozen=True, kw_only=True, tag="output_text"):
-    """We write AnyAnnotation and Logprob. What a client sends back is not read again, so it may be
-    of any kind: no rule looks at it, and new kinds of annotation appear every few months.
+    """Text that a model wrote.
+
+    The server writes AnyAnnotation and Logprob. Annotations that a client sends back may be of any
+    kind, because no rule reads them and the API adds new kinds every few months.
     """
 
     text: str
@@ -107,7 +109,7 @@ class Refusal(Part, frozen=True, kw_only=True, tag="refusal"):
 
 
 class PlainText(Part, frozen=True, kw_only=True, tag="text"):
-    """Legacy form of conversation items."""
+    """Text in a legacy form that conversation items use."""
 
     text: str
 
@@ -129,11 +131,11 @@ MessagePart = (
     InputText | InputImage | InputFile | InputAudio | InputVideo | OutputText | Refusal | PlainText
 )
 OutputPart = InputText | InputImage | InputFile | OutputText | PlainText
-"""What a tool's output may consist of; `output_text` is what some clients send."""
+"""The parts of a tool's output; some clients send `output_text`."""
 
 
 def text_of(content: str | tuple[Any, ...]) -> str:
-    """Return all text of a content, parts joined without a separator.
+    """Return all text of an item's content, with the parts joined without a separator.
 
     >>> text_of((InputText(text="a"), Refusal(refusal="b")))
     'ab'

@@ -1,9 +1,9 @@
-"""From JSON to requests, items and tools, with errors that name the field
+"""Decode requests, items and tools from JSON, with errors that name the field
 (docs/reference/api.md#items, docs/reference/errors.md#codes-of-wrong-requests).
 
-A tagged union cannot read `input`: an easy message and an item_reference may lack their type. So
-each item is read in two steps: its head (type, role, id) picks the Struct, which then reads the
-item.
+A tagged union cannot decode `input`, because an easy message and an item_reference may lack their
+type. Each item is therefore decoded in two steps: its head (type, role, id) selects the Struct that
+decodes the whole item.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ CODES: Sequence[tuple[re.Pattern[str], str]] = [
         (r"^Expected `.*`, got", "invalid_type"),
     ]
 ]
-"""msgspec's message -> error code; anything else is an `invalid_value`."""
+"""Patterns of msgspec's messages, with their error codes; any other message is `invalid_value`."""
 
 MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 PLACE = re.compile(r" - at `(?P<where>key|[$][^`]*)`(?: in `(?P<outer>[$][^`]*)`)?$")
-MAYBE_HALF_A_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
-MAX_DETAIL = 300  # characters: an error repeats no long input
+SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+MAX_DETAIL_CHARS = 300  # an error does not repeat long input
 
 
 class Head(Struct, frozen=True):
-    """What tells items and tools apart."""
+    """The fields that tell items and tools apart."""
 
     type: str | None = None
     role: str | None = None
@@ -60,7 +60,7 @@ B = TypeVar("B", bound=Struct)
 
 
 class DecodedRequest(Struct, Generic[B], frozen=True, kw_only=True):
-    """`unknown` are the top-level fields that the API does not have."""
+    """A decoded body; `unknown` are its top-level fields that the API does not have."""
 
     request: B
     unknown: tuple[str, ...] = ()
@@ -77,28 +77,28 @@ _decode_tool: Mapping[str, msgspec.json.Decoder[Any]] = {
 
 
 decode_any = msgspec.json.Decoder(float_hook=float).decode
-"""Read whatever JSON says, also in fields that nobody knows: 1e999, which is sound, is infinite."""
+"""Decode any valid JSON; a number such as 1e999, which is valid, becomes infinity."""
 
 
 def decode_request(body: bytes) -> DecodedRequest[CreateResponse]:
-    """Read the body of `POST /v1/responses`. Raises: RequestError."""
-    return decode_request_body(body, CreateResponse, elsewhere=CHAT_COMPLETIONS_FIELDS)
+    """Decode the body of `POST /v1/responses`. Raises: RequestError."""
+    return decode_request_body(body, CreateResponse, replacements=CHAT_COMPLETIONS_FIELDS)
 
 
 def decode_request_body(
-    body: bytes, kind: type[B], *, elsewhere: Mapping[str, str] = {}
+    body: bytes, kind: type[B], *, replacements: Mapping[str, str] = {}
 ) -> DecodedRequest[B]:
-    """Read a request's body. `elsewhere` are fields of another API, and what they are called here.
+    """Decode a request's body. Raises: RequestError.
 
-    Raises: RequestError.
+    `replacements` maps fields of another API to the fields that replace them in this one.
     """
     fields = read(_decode_fields, body, "", what="The request body")
     _check_text(body)
     unknown = tuple(sorted(set(fields).difference(kind.__struct_fields__)))
     for name in unknown:
-        if name in elsewhere:
+        if name in replacements:
             raise RequestError(
-                f"Unsupported parameter: {name!r}. Use {elsewhere[name]!r}.",
+                f"Unsupported parameter: {name!r}. Use {replacements[name]!r}.",
                 param=name,
                 code="unsupported_parameter",
             )
@@ -112,18 +112,18 @@ def _decoder(kind: type[Struct]) -> Any:
 
 
 def decode_item(raw: Raw | bytes, path: str) -> AnyItem:
-    """Read one input item. Raises: RequestError."""
+    """Decode one input item. Raises: RequestError."""
     head = read(_decode_head, raw, path)
     kind = head.type
     if kind is None and head.role is not None:
-        return _untagged(raw, Message, path)
+        return _decode_untagged(raw, Message, path)
     if kind is None and head.id is not None:
         return ItemReference(id=head.id)
     if kind is None:
         raise missing_parameter(f"{path}.type")
     if kind not in _decode_item:
         raise RequestError(
-            f"Invalid value: {_short(kind)}. It is not a known type of input item.",
+            f"Invalid value: {_shorten(kind)}. It is not a known type of input item.",
             param=f"{path}.type",
             code="invalid_value",
         )
@@ -132,7 +132,7 @@ def decode_item(raw: Raw | bytes, path: str) -> AnyItem:
 
 
 def decode_tool(raw: Raw | bytes, path: str) -> RequestTool:
-    """Read one tool; an unknown type is kept as it came. Raises: RequestError."""
+    """Decode one tool; a tool of an unknown type stays raw JSON. Raises: RequestError."""
     kind = read(_decode_head, raw, path).type
     if kind is None:
         raise missing_parameter(f"{path}.type")
@@ -143,15 +143,15 @@ def decode_tool(raw: Raw | bytes, path: str) -> RequestTool:
 
 
 def read(decode: Any, raw: Raw | bytes, path: str, *, what: str = "The value") -> Any:
-    """Call a msgspec decoder; what it raises becomes a RequestError at `path`."""
+    """Call a msgspec decoder and turn its errors into a RequestError at `path`."""
     try:
         return decode(raw)
     except msgspec.ValidationError as exc:
         raise _request_error(str(exc), path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as exc:
-        where = f" ({_short(str(exc))})"
+        detail = _shorten(str(exc))
         raise RequestError(
-            f"{what} is not valid JSON{where}.", param=path or None, code="invalid_json"
+            f"{what} is not valid JSON ({detail}).", param=path or None, code="invalid_json"
         ) from None
     except RecursionError:
         raise RequestError(
@@ -159,8 +159,8 @@ def read(decode: Any, raw: Raw | bytes, path: str, *, what: str = "The value") -
         ) from None
 
 
-def _untagged(raw: Raw | bytes, kind: type[T], path: str) -> T:
-    # The one fallback of the two-step reading: an easy message without a type.
+def _decode_untagged(raw: Raw | bytes, kind: type[T], path: str) -> T:
+    # The one exception to decoding in two steps: an easy message has no type.
     fields = read(msgspec.json.decode, raw, path)
     tag = kind.__struct_config__.tag  # type: ignore[attr-defined]
     result: T = read(lambda value: msgspec.convert(value, kind), fields | {"type": tag}, path)
@@ -168,18 +168,18 @@ def _untagged(raw: Raw | bytes, kind: type[T], path: str) -> T:
 
 
 def _check_text(body: bytes) -> None:
-    # What is kept and shown again, or sealed, is the whole body: also fields that nobody reads.
+    # The whole body is stored, shown again and sealed, including fields that nothing reads.
     if not body.isascii():
         read(bytes.decode, body, "", what="The request body")
-    # JSON can spell half a surrogate pair, which no UTF-8 can hold: refused here, or every later
-    # read of what we stored would fail. Looked for only where an escape could spell one.
-    if not MAYBE_HALF_A_PAIR.search(body):
+    # A JSON escape can be half of a surrogate pair, which UTF-8 cannot encode. Without this check,
+    # every later read of the stored text would fail. Only bodies with a suspicious escape need it.
+    if not SURROGATE_ESCAPE.search(body):
         return
     try:
         msgspec.json.encode(decode_any(body))
     except UnicodeEncodeError:
         raise RequestError(
-            "The request body holds half of a surrogate pair, which is no character.",
+            "The request body contains half of a surrogate pair, which is not a character.",
             code="invalid_value",
         ) from None
 
@@ -194,8 +194,8 @@ def _request_error(message: str, path: str) -> RequestError:
         return missing_parameter(f"{param}.{missing['name']}".removeprefix("."))
     code = next((code for pattern, code in CODES if pattern.match(detail)), "invalid_value")
     what = f"Invalid {param!r}" if param else "Invalid request body"
-    return RequestError(f"{what}: {_short(detail)}.", param=param or None, code=code)
+    return RequestError(f"{what}: {_shorten(detail)}.", param=param or None, code=code)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_DETAIL else text[:MAX_DETAIL] + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_DETAIL_CHARS else text[:MAX_DETAIL_CHARS] + "…"

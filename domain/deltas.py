@@ -1,8 +1,8 @@
-"""What a model did in one turn: the small vocabulary that formats speak.
+"""Deltas: what a model did in one turn, as a format's parser reports it.
 
-A delta has no id, no index and no number: the sequencer gives those (sequencer.py). Text never
-contains markup of the format. A text delta that directly follows another of its kind continues the
-same item; `ItemEnd` forces a new one.
+A delta has no id, index or number; the sequencer assigns those (sequencer.py). Text never contains
+markup of the format. A text delta that directly follows another of its kind continues the same
+item; `ItemEnd` forces a new one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from antiphon.domain.usage import TurnUsage
 
 
 class Delta(Struct, frozen=True, gc=False):
-    """Base of all deltas."""
+    """Base class of all deltas."""
 
 
 class TextDelta(Delta, frozen=True, gc=False):
-    """Visible text of a message; another `phase` than before begins a new message."""
+    """Visible text of a message; a different `phase` starts a new message."""
 
     text: str
     logprobs: tuple[Logprob, ...] = ()
@@ -29,13 +29,13 @@ class TextDelta(Delta, frozen=True, gc=False):
 
 
 class RefusalDelta(Delta, frozen=True, gc=False):
-    """Text in which the model declines."""
+    """Text with which the model refuses to answer."""
 
     text: str
 
 
 class AnnotationDelta(Delta, frozen=True, gc=False):
-    """A citation of the message that is open."""
+    """A citation in the open message."""
 
     annotation: Annotation
 
@@ -53,10 +53,10 @@ class SummaryDelta(Delta, frozen=True, gc=False):
 
 
 class CallStart(Delta, frozen=True, gc=False):
-    """A call of a tool that was offered, by the name that the client knows it by.
+    """A call of an offered tool, under the name that the client knows. ArgumentsDeltas follow.
 
-    `kind` is the tool's (tools.py) and says which item the call becomes; `call_id` only where the
-    model wrote one itself. ArgumentsDelta follow.
+    `kind` is the tool's kind (tools.py) and determines the item that the call becomes. `call_id` is
+    set only if the model wrote one itself.
     """
 
     name: str
@@ -66,13 +66,13 @@ class CallStart(Delta, frozen=True, gc=False):
 
 
 class HostedCallStart(CallStart, frozen=True, gc=False):
-    """A call that this server runs; `fields` are further ones of its item."""
+    """A call that this server runs; `fields` are additional fields of its item."""
 
     fields: Mapping[str, Any] = {}
 
 
 class ToolStart(Delta, frozen=True, gc=False):
-    """A tool's item of type `kind` (`mcp_call`, `web_search_call`…) opens with these fields."""
+    """A tool's item of type `kind` (`mcp_call`, `web_search_call`…) starts with these fields."""
 
     kind: str
     fields: Mapping[str, Any] = {}
@@ -86,26 +86,26 @@ class ToolProgress(Delta, frozen=True, gc=False):
 
 
 class ToolEnd(Delta, frozen=True, gc=False):
-    """The open tool item is over, with these last fields."""
+    """The open tool item ends, with these final fields."""
 
     status: str = "completed"
     fields: Mapping[str, Any] = {}
 
 
 class ArgumentsDelta(Delta, frozen=True, gc=False):
-    """What the open call is given: JSON arguments, a custom tool's input, code, a command."""
+    """Text of the open call: JSON arguments, a custom tool's input, code or a command."""
 
     text: str
 
 
 class ItemEnd(Delta, frozen=True, gc=False):
-    """Whatever is open is complete."""
+    """The open item is complete."""
 
 
 class TurnEnd(Delta, frozen=True, gc=False):
-    """The turn is over: `reason` is `stop`, or the budget that it was cut by: `length`, `turns`.
+    """The end of the turn: `reason` is `stop`, or the limit that cut it off, `length` or `turns`.
 
-    `other_usages` are the tokens of further runs that this turn needed.
+    `other_usages` holds the tokens of additional engine runs that the turn needed.
     """
 
     reason: str

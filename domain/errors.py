@@ -1,37 +1,38 @@
-"""All errors that the server raises on purpose, one tree.
+"""All errors that the server raises on purpose, in one tree.
 
 AntiphonError
-├── RequestError              the client asked for something wrong            400
-│   ├── Unauthenticated       no API key that is known                        401
+├── RequestError              the request is invalid                          400
+│   ├── Unauthenticated       the API key is missing or unknown               401
 │   ├── NotFound              no such response, conversation, item or model   404
-│   ├── ConversationLocked    another response runs on the conversation       400
+│   ├── ConversationLocked    another response is using the conversation      400
 │   ├── BodyTooLarge                                                          413
 │   ├── UnsupportedMediaType                                                  415
 │   ├── QueueFull             the client has too many requests waiting        429
-│   ├── QuotaExceeded         the tenant keeps as much as it may              429
-│   ├── EmbeddingsError       what a query means cannot be found out now       503
-│   ├── IdempotencyKeyInUse         the first request of its key is still beginning 503
-│   ├── TooManyRequests       the engine takes no more work now               503
-│   └── ServerShuttingDown           this server begins nothing more                 503
+│   ├── QuotaExceeded         the tenant has reached its storage limit        429
+│   ├── EmbeddingsError       the embedding engine is not available           503
+│   ├── IdempotencyKeyInUse   the first request with the key is still starting 503
+│   ├── TooManyRequests       the engine's queue is full                      503
+│   └── ServerShuttingDown    this server starts nothing more                 503
 ├── EngineError               the engine failed in this run                   500
 │   └── EngineDead            the engine failed for every run                 503
 ├── StoreError                the store failed                                500
-│   ├── CorruptLog            what it kept of a run is not what was written   an `error` event
-│   └── KeysUnavailable        nobody's API key can be looked up now           503
-├── LeaseLost                 a run is another server's now, or is gone       never told
-├── FetchError                what a URL names could not be had               told as a 400
-│   ├── FetchRefused          it may not be asked for at all
+│   ├── CorruptLog            a run's stored log is damaged                   an `error` event
+│   └── KeysUnavailable       API keys cannot be looked up now                503
+├── LeaseLost                 another server owns the run, or it is gone      never shown
+├── FetchError                a URL could not be fetched                      shown as a 400
+│   ├── FetchRefused          this server may not fetch it
 │   ├── FetchTooLarge
-│   └── FetchFailed           it was asked for in vain
-├── ToolServerError           a server of tools could not be asked            told in its item
-├── SandboxError              code could not be run at all                told in its item
-│   └── SandboxesBusy         there are as many as there may be           429
-├── DocumentError             a document could not be read as text            told as a 400
-│   └── UnsupportedDocument   nothing here reads documents of its kind
-├── SettingsError             the server cannot start as it was told to       exit 2
-├── InvalidGrammar         a custom tool's definition, on the way to a RequestError that names it
-├── UnsupportedGrammar      one that is only told to the model; listed as without effect
-└── EventOutOfOrder                an event that the lifecycle forbids: a bug of ours
+│   └── FetchFailed           its server did not answer properly
+├── ToolServerError           a tool server did not list its tools            shown in its item
+├── SandboxError              a sandbox could not run code                    shown in its item
+│   └── SandboxesBusy         the maximum number of sandboxes is in use       429
+├── WebError                  a web search or page failed                     shown in its item
+├── DocumentError             a document could not be read as text            shown as a 400
+│   └── UnsupportedDocument   no reader for this type of document
+├── SettingsError             the server cannot start with these settings     exit 2
+├── InvalidGrammar            becomes a RequestError that names the tool's definition
+├── UnsupportedGrammar        the model sees the grammar, but it is not enforced
+└── EventOutOfOrder           the lifecycle forbids the event: a bug of the server
 
 The HTTP status of each is looked up in entrypoints/http/errors.py.
 """
@@ -40,14 +41,14 @@ from __future__ import annotations
 
 
 class AntiphonError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of all errors raised on purpose."""
 
 
 class RequestError(AntiphonError):
-    """A request that cannot be honoured (docs/reference/errors.md#codes-of-wrong-requests).
+    """A request that the server refuses (docs/reference/errors.md#codes-of-wrong-requests).
 
-    `param` is the path of the field at fault (`input[2].content[0]`), `code` the machine-readable
-    reason.
+    `param` is the path of the field at fault, such as `input[2].content[0]`; `code` is the
+    machine-readable reason.
     """
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -58,36 +59,36 @@ class RequestError(AntiphonError):
 
 
 CONTEXT_EXCEEDED = "context_length_exceeded"
-"""The code of a conversation that is longer than the model's context."""
+"""The error code for a conversation that does not fit into the model's context."""
 
 
 def missing_parameter(param: str) -> RequestError:
-    """Return the error of a field that is not there; `param` is its path."""
+    """Return the error for a missing field; `param` is its path."""
     return RequestError(
         f"Missing required parameter: {param!r}.", param=param, code="missing_required_parameter"
     )
 
 
 class Unauthenticated(RequestError):
-    """Nobody knows who asks: the API key is missing, malformed or unknown."""
+    """The API key is missing, malformed or unknown."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="invalid_api_key")
 
 
 class NotFound(RequestError):
-    """No such object, or not this tenant's: both answer alike."""
+    """The object does not exist or belongs to another tenant; the answer is the same."""
 
 
 def conversation_not_found(conversation_id: str) -> NotFound:
-    """Return the error of a request that asks for a conversation that is not there."""
+    """Return the error for a conversation that does not exist."""
     return NotFound(
         f"Conversation with id {conversation_id[:100]!r} not found.", param="conversation"
     )
 
 
 class ConversationLocked(RequestError):
-    """Another response runs on the conversation: nothing was changed
+    """Another response is using the conversation; nothing was changed
     (docs/reference/api.md#conversations)."""
 
     def __init__(self) -> None:
@@ -108,29 +109,29 @@ class UnsupportedMediaType(RequestError):
 
 
 class QueueFull(RequestError):
-    """The client has as many requests waiting, on its connection or in all, as it may have."""
+    """The client has reached its limit of waiting requests, on its connection or in total."""
 
 
 class QuotaExceeded(RequestError):
-    """The tenant has all that it may keep: a retry helps only after something was deleted."""
+    """The tenant has reached its storage limit; a retry helps only after it deletes something."""
 
 
 class IdempotencyKeyInUse(RequestError):
-    """Another request with the same Idempotency-Key has not come to a response yet.
+    """Another request with the same Idempotency-Key has not created its response yet.
 
-    Or it has, while this one, which had the key first, was taken for dead.
+    Or this request had the key first but was taken for dead, and another one has the response.
     """
 
     def __init__(self) -> None:
         super().__init__(
-            "Another request with this Idempotency-Key is still beginning. Send this one again to "
+            "Another request with this Idempotency-Key is still starting. Send this one again to "
             "get the same answer.",
             param="Idempotency-Key",
         )
 
 
 class EmbeddingsError(RequestError):
-    """The embedding engine gave no vectors; the message may be shown to clients."""
+    """The embedding engine returned no vectors; the message may be shown to clients."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="embeddings_unavailable")
@@ -141,10 +142,12 @@ class TooManyRequests(RequestError):
 
 
 class ServerShuttingDown(RequestError):
-    """This server begins nothing more; another one may."""
+    """This server starts nothing more; another one may."""
 
     def __init__(self) -> None:
-        super().__init__("The server is stopping. Send the request again.", code="server_error")
+        super().__init__(
+            "The server is shutting down. Send the request again.", code="server_error"
+        )
 
 
 class EngineError(AntiphonError):
@@ -152,56 +155,55 @@ class EngineError(AntiphonError):
 
 
 class EngineDead(EngineError):
-    """The engine is gone, for this run and for all that follow."""
+    """The engine is dead, for this run and all later ones."""
 
 
 class StoreError(AntiphonError):
-    """The store could not keep or find what it must."""
+    """The store failed to write or read."""
 
 
 class CorruptLog(StoreError):
-    """A run's log has a gap, or bytes that were not written like this."""
+    """A run's log has a gap or bytes that the server did not write."""
 
 
 class KeysUnavailable(StoreError):
-    """Whether an API key is known cannot be found out now."""
+    """API keys cannot be looked up now."""
 
 
 class LeaseLost(AntiphonError):
-    """A run was taken by another server, cancelled or deleted: nothing more of it is written."""
+    """Another server took over the run, or it was cancelled or deleted; stop writing to it."""
 
 
 class FetchError(AntiphonError):
-    """What a URL names could not be had; the message may be shown to clients."""
+    """A URL could not be fetched; the message may be shown to clients."""
 
 
 class FetchRefused(FetchError):
-    """The URL is not one that this server may fetch."""
+    """This server may not fetch the URL."""
 
 
 class FetchTooLarge(FetchError):
-    """The URL's content is larger than this server takes in."""
+    """The URL's content exceeds this server's limit."""
 
 
 class FetchFailed(FetchError):
-    """The URL's server was not reached, or gave no whole answer in time."""
+    """The URL's server could not be reached, or did not send a complete answer in time."""
 
 
 class ToolServerError(AntiphonError):
-    """A server of tools gave no list of them; the message may be shown to clients."""
+    """A tool server did not list its tools; the message may be shown to clients."""
 
 
 class SandboxError(AntiphonError):
-    """Code could not be run, or a sandbox's files could not be had; its message is for clients."""
+    """A sandbox could not run code or access files; the message may be shown to clients."""
 
 
 class SandboxesBusy(SandboxError):
-    """There are as many sandboxes as there may be, and none is idle."""
+    """The maximum number of sandboxes is in use, and none is idle."""
 
 
 class WebError(AntiphonError):
-    """The web could not be searched, or a page not be read; the message is for models and
-    clients."""
+    """A web search or page could not be read; the message is for models and clients."""
 
 
 class DocumentError(AntiphonError):
@@ -209,7 +211,7 @@ class DocumentError(AntiphonError):
 
 
 class UnsupportedDocument(DocumentError):
-    """It is of a kind that is not read here."""
+    """The document is of a type that this server cannot read."""
 
 
 class SettingsError(AntiphonError):
@@ -217,7 +219,7 @@ class SettingsError(AntiphonError):
 
 
 class InvalidGrammar(AntiphonError):
-    """A definition is no grammar; `at` is the index of the character at fault."""
+    """A grammar's definition is invalid; `at` is the index of the character at fault."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(message)
@@ -225,18 +227,18 @@ class InvalidGrammar(AntiphonError):
         self.at = at
 
     def place(self, definition: str) -> str:
-        """Return where in the definition the fault is, as people count.
+        """Return the line and column of the error in the definition, counted from 1.
 
         >>> InvalidGrammar("unexpected ')'", 4).place("ab\\nc)")
         'line 2, column 2'
         """
-        before = definition[: self.at]
-        return f"line {before.count(chr(10)) + 1}, column {self.at - before.rfind(chr(10))}"
+        prefix = definition[: self.at]
+        return f"line {prefix.count(chr(10)) + 1}, column {self.at - prefix.rfind(chr(10))}"
 
 
 class UnsupportedGrammar(AntiphonError):
-    """A grammar that uses what no constraint of ours can express."""
+    """A grammar uses features that this server's constraints cannot express."""
 
 
 class EventOutOfOrder(AntiphonError):
-    """An event that may not follow the one before it: a defect of the server."""
+    """An event may not follow the previous one: a bug of the server."""

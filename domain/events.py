@@ -1,7 +1,7 @@
-"""Every event that a client can see (docs/reference/events.md), under the spec's names.
+"""The events that a client can see, under their names in the API (docs/reference/events.md).
 
-Events are the wire format: encoding one with msgspec gives the JSON of an SSE `data:` line. Their
-number is set by the sequencer alone (sequencer.py); -1 means that it has none yet.
+Events are the wire format: msgspec encodes one as the JSON of an SSE `data:` line. Only the
+sequencer sets their number (sequencer.py); -1 means that an event has none yet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antiphon.domain.response import Response
 
 
 class Event(Struct, frozen=True, kw_only=True, gc=False, tag_field="type"):
-    """Base of all events."""
+    """Base class of all events."""
 
     sequence_number: int = -1
 
@@ -49,7 +49,7 @@ class Completed(Event, frozen=True, kw_only=True, gc=False, tag="response.comple
 
 
 class Incomplete(Event, frozen=True, kw_only=True, gc=False, tag="response.incomplete"):
-    """Cut short, or cancelled: then the response's status is `cancelled`."""
+    """The response was cut off or, with status `cancelled`, cancelled."""
 
     response: Response
 
@@ -59,7 +59,7 @@ class Failed(Event, frozen=True, kw_only=True, gc=False, tag="response.failed"):
 
 
 class Error(Event, frozen=True, kw_only=True, gc=False, tag="error"):
-    """Why `response.failed` follows, in the flat form
+    """The reason for the `response.failed` that follows, as a flat object
     (docs/reference/events.md#the-error-event)."""
 
     code: str | None
@@ -80,88 +80,88 @@ class ItemDone(Event, frozen=True, kw_only=True, gc=False, tag="response.output_
     item: AnyItem
 
 
-class _OfItem(Event, frozen=True, kw_only=True, gc=False):
+class _ItemEvent(Event, frozen=True, kw_only=True, gc=False):
     item_id: str
     output_index: int
 
 
-class _OfPart(_OfItem, frozen=True, kw_only=True, gc=False):
+class _PartEvent(_ItemEvent, frozen=True, kw_only=True, gc=False):
     content_index: int
 
 
 AnyPart = OutputText | Refusal | ReasoningText
 
 
-class PartAdded(_OfPart, frozen=True, kw_only=True, gc=False, tag="response.content_part.added"):
+class PartAdded(_PartEvent, frozen=True, kw_only=True, gc=False, tag="response.content_part.added"):
     part: AnyPart
 
 
-class PartDone(_OfPart, frozen=True, kw_only=True, gc=False, tag="response.content_part.done"):
+class PartDone(_PartEvent, frozen=True, kw_only=True, gc=False, tag="response.content_part.done"):
     part: AnyPart
 
 
-class TextDelta(_OfPart, frozen=True, kw_only=True, gc=False, tag="response.output_text.delta"):
+class TextDelta(_PartEvent, frozen=True, kw_only=True, gc=False, tag="response.output_text.delta"):
     delta: str
     logprobs: tuple[Logprob, ...] = ()
 
 
-class TextDone(_OfPart, frozen=True, kw_only=True, gc=False, tag="response.output_text.done"):
+class TextDone(_PartEvent, frozen=True, kw_only=True, gc=False, tag="response.output_text.done"):
     text: str
     logprobs: tuple[Logprob, ...] = ()
 
 
 class AnnotationAdded(
-    _OfPart, frozen=True, kw_only=True, gc=False, tag="response.output_text.annotation.added"
+    _PartEvent, frozen=True, kw_only=True, gc=False, tag="response.output_text.annotation.added"
 ):
     annotation_index: int
     annotation: AnyAnnotation
 
 
-class RefusalDelta(_OfPart, frozen=True, kw_only=True, gc=False, tag="response.refusal.delta"):
+class RefusalDelta(_PartEvent, frozen=True, kw_only=True, gc=False, tag="response.refusal.delta"):
     delta: str
 
 
-class RefusalDone(_OfPart, frozen=True, kw_only=True, gc=False, tag="response.refusal.done"):
+class RefusalDone(_PartEvent, frozen=True, kw_only=True, gc=False, tag="response.refusal.done"):
     refusal: str
 
 
 class ReasoningDelta(
-    _OfPart, frozen=True, kw_only=True, gc=False, tag="response.reasoning_text.delta"
+    _PartEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_text.delta"
 ):
     delta: str
 
 
 class ReasoningDone(
-    _OfPart, frozen=True, kw_only=True, gc=False, tag="response.reasoning_text.done"
+    _PartEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_text.done"
 ):
     text: str
 
 
-class _OfSummary(_OfItem, frozen=True, kw_only=True, gc=False):
+class _SummaryEvent(_ItemEvent, frozen=True, kw_only=True, gc=False):
     summary_index: int
 
 
 class SummaryPartAdded(
-    _OfSummary, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_part.added"
+    _SummaryEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_part.added"
 ):
     part: SummaryText
 
 
 class SummaryPartDone(
-    _OfSummary, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_part.done"
+    _SummaryEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_part.done"
 ):
     part: SummaryText
     status: str | UnsetType = UNSET
 
 
 class SummaryDelta(
-    _OfSummary, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_text.delta"
+    _SummaryEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_text.delta"
 ):
     delta: str
 
 
 class SummaryDone(
-    _OfSummary, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_text.done"
+    _SummaryEvent, frozen=True, kw_only=True, gc=False, tag="response.reasoning_summary_text.done"
 ):
     text: str
 
@@ -170,56 +170,60 @@ class SummaryDone(
 
 
 class ArgumentsDelta(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.function_call_arguments.delta"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.function_call_arguments.delta"
 ):
     delta: str
 
 
 class ArgumentsDone(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.function_call_arguments.done"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.function_call_arguments.done"
 ):
     name: str
     arguments: str
 
 
 class CustomInputDelta(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.custom_tool_call_input.delta"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.custom_tool_call_input.delta"
 ):
     delta: str
 
 
 class CustomInputDone(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.custom_tool_call_input.done"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.custom_tool_call_input.done"
 ):
     input: str
 
 
 class McpArgumentsDelta(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.mcp_call_arguments.delta"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call_arguments.delta"
 ):
     delta: str
 
 
 class McpArgumentsDone(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.mcp_call_arguments.done"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call_arguments.done"
 ):
     arguments: str
 
 
 class CodeDelta(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call_code.delta"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call_code.delta"
 ):
     delta: str
 
 
 class CodeDone(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call_code.done"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call_code.done"
 ):
     code: str
 
 
 class PartialImage(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.image_generation_call.partial_image"
+    _ItemEvent,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    tag="response.image_generation_call.partial_image",
 ):
     partial_image_index: int
     partial_image_b64: str
@@ -229,38 +233,38 @@ class PartialImage(
     output_format: str | UnsetType = UNSET
 
 
-class _OfCommand(Event, frozen=True, kw_only=True, gc=False):
+class _CommandEvent(Event, frozen=True, kw_only=True, gc=False):
     output_index: int
     command_index: int
 
 
 class CommandAdded(
-    _OfCommand, frozen=True, kw_only=True, gc=False, tag="response.shell_call_command.added"
+    _CommandEvent, frozen=True, kw_only=True, gc=False, tag="response.shell_call_command.added"
 ):
     command: str
 
 
 class CommandDelta(
-    _OfCommand, frozen=True, kw_only=True, gc=False, tag="response.shell_call_command.delta"
+    _CommandEvent, frozen=True, kw_only=True, gc=False, tag="response.shell_call_command.delta"
 ):
     delta: str
 
 
 class CommandDone(
-    _OfCommand, frozen=True, kw_only=True, gc=False, tag="response.shell_call_command.done"
+    _CommandEvent, frozen=True, kw_only=True, gc=False, tag="response.shell_call_command.done"
 ):
     command: str
 
 
 class ShellOutputDelta(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.shell_call_output_content.delta"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.shell_call_output_content.delta"
 ):
     command_index: int
     delta: Json
 
 
 class ShellOutputDone(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.shell_call_output_content.done"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.shell_call_output_content.done"
 ):
     command_index: int
     output: tuple[Json, ...]
@@ -270,131 +274,144 @@ class ShellOutputDone(
 
 
 class McpListToolsInProgress(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.in_progress"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.in_progress"
 ):
     pass
 
 
 class McpListToolsCompleted(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.completed"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.completed"
 ):
     pass
 
 
 class McpListToolsFailed(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.failed"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_list_tools.failed"
 ):
     pass
 
 
 class McpCallInProgress(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.in_progress"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.in_progress"
 ):
     pass
 
 
 class McpCallCompleted(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.completed"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.completed"
 ):
     pass
 
 
-class McpCallFailed(_OfItem, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.failed"):
+class McpCallFailed(
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.mcp_call.failed"
+):
     pass
 
 
 class WebSearchInProgress(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.web_search_call.in_progress"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.web_search_call.in_progress"
 ):
     pass
 
 
 class WebSearchSearching(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.web_search_call.searching"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.web_search_call.searching"
 ):
     pass
 
 
 class WebSearchCompleted(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.web_search_call.completed"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.web_search_call.completed"
 ):
     pass
 
 
 class FileSearchInProgress(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.file_search_call.in_progress"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.file_search_call.in_progress"
 ):
     pass
 
 
 class FileSearchSearching(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.file_search_call.searching"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.file_search_call.searching"
 ):
     pass
 
 
 class FileSearchCompleted(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.file_search_call.completed"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.file_search_call.completed"
 ):
     pass
 
 
 class CodeInProgress(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call.in_progress"
+    _ItemEvent,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    tag="response.code_interpreter_call.in_progress",
 ):
     pass
 
 
 class CodeInterpreting(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call.interpreting"
+    _ItemEvent,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    tag="response.code_interpreter_call.interpreting",
 ):
     pass
 
 
 class CodeCompleted(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call.completed"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.code_interpreter_call.completed"
 ):
     pass
 
 
 class ImageInProgress(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.image_generation_call.in_progress"
+    _ItemEvent,
+    frozen=True,
+    kw_only=True,
+    gc=False,
+    tag="response.image_generation_call.in_progress",
 ):
     pass
 
 
 class ImageGenerating(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.image_generation_call.generating"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.image_generation_call.generating"
 ):
     pass
 
 
 class ImageCompleted(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.image_generation_call.completed"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.image_generation_call.completed"
 ):
     pass
 
 
 class Compacting(
-    _OfItem, frozen=True, kw_only=True, gc=False, tag="response.compaction.compacting"
+    _ItemEvent, frozen=True, kw_only=True, gc=False, tag="response.compaction.compacting"
 ):
     pass
 
 
 TERMINAL: tuple[type[Event], ...] = (Completed, Incomplete, Failed)
-"""The last event of a stream is one of these, and nothing follows it."""
+"""The events that end a stream."""
 
 RESPONSE_EVENTS = (Created, Queued, InProgress, Completed, Incomplete, Failed)
-"""Events that show the response as it stands."""
+"""The events that show the whole response."""
 
 
-def _leaves(kind: type[Event]) -> list[type[Event]]:
-    below = kind.__subclasses__()
+def _concrete_types(kind: type[Event]) -> list[type[Event]]:
     own = [] if kind is Event or kind.__name__.startswith("_") else [kind]
-    return own + [leaf for sub in below for leaf in _leaves(sub)]
+    return own + [leaf for sub in kind.__subclasses__() for leaf in _concrete_types(sub)]
 
 
 EVENT_TYPES: Mapping[str, type[Event]] = {
-    str(kind.__struct_config__.tag): kind for kind in _leaves(Event)
+    str(kind.__struct_config__.tag): kind for kind in _concrete_types(Event)
 }
-"""Every event by its name on the wire."""
+"""The event types by their `type` in JSON."""

@@ -1,8 +1,8 @@
-"""What a model is told of a file search, and how it cites what it found.
+"""Render the results of a file search for a model, and resolve its citations of them.
 
-A passage has a marker, 【call:passage†file】, counted from 0 over the file searches of the whole
-conversation: what is shown of a search stays the same in every later turn, and what a model cites
-is found by its numbers.
+Each passage has a marker, 【call:passage†file】. Calls are numbered from 0 across the whole
+conversation, so a search is rendered the same in every later turn, and a citation is resolved by
+its numbers.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from antiphon.domain.tools import parse_arguments
 
 NOTHING_FOUND = "Nothing was found."
 NOT_RUN = "This search was not run."
-NOT_AT_HAND = "What was found is no longer at hand."
+NOT_AVAILABLE = "What was found is no longer at hand."
 
 _MARKER = re.compile(r"(?P<call>\d{1,6}):(?P<passage>\d{1,6})†(?P<name>.*)")
-LONGEST_NAME = 200
-"""Characters of a file's name in a marker."""
+MAX_NAME_CHARS = 200
+"""How much of a file's name a marker shows."""
 
-_FAKE = re.compile(r"【(?=\d{1,6}:\d{1,6}†)")
+_FAKE_MARKER = re.compile(r"【(?=\d{1,6}:\d{1,6}†)")
 _BRACKETS = str.maketrans("【】†\n", "[]| ")
 
 
 def render_results(items: Sequence[Item]) -> Mapping[int, str]:
-    """Return what the model is shown of the results of each file search, by `id()` of its item."""
+    """Return the text that the model is shown for each file search, by the `id()` of its item."""
     calls = [item for item in items if isinstance(item, FileSearchCall)]
-    return {id(call): _shown(call, number) for number, call in enumerate(calls)}
+    return {id(call): _render_call(call, number) for number, call in enumerate(calls)}
 
 
 def results_of(items: Sequence[Item]) -> list[Sequence[Json]]:
@@ -42,29 +42,30 @@ def results_of(items: Sequence[Item]) -> list[Sequence[Json]]:
 def resolve_citation(
     results: Sequence[Sequence[Json]], marker: str, start: int
 ) -> FileCitation | None:
-    """Return what a marker cites, of the results of each search; `start` is its place.
+    """Return the file that a marker cites, given the results of each search.
 
-    What was compacted is no longer counted in what the model is shown: where the numbers name
-    another file than the marker does, the latest passage of a file of that name is meant.
+    `start` is the marker's offset in the text. Numbers can be wrong after a compaction, since the
+    model is no longer shown the earlier searches. If a marker's numbers and file name disagree, the
+    latest passage from a file of that name counts.
     """
     parts = _MARKER.fullmatch(marker)
     if parts is None:
         return None
     call, passage = int(parts["call"]), int(parts["passage"])
-    numbered = results[call][passage : passage + 1] if call < len(results) else ()
-    latest = [each for found in reversed(results) for each in found]
-    for each in (*numbered, *latest):
-        file_id, filename = each.get("file_id"), each.get("filename")
-        # What earlier searches found is what a client says it was.
+    by_number = results[call][passage : passage + 1] if call < len(results) else ()
+    latest_first = [result for search in reversed(results) for result in search]
+    for result in (*by_number, *latest_first):
+        file_id, filename = result.get("file_id"), result.get("filename")
+        # The results of earlier searches come from the client and may be invalid.
         if not isinstance(file_id, str) or not isinstance(filename, str):
             continue
-        if file_id and _name(each) == parts["name"]:
+        if file_id and _marker_name(result) == parts["name"]:
             return FileCitation(file_id=file_id, filename=filename, index=start)
     return None
 
 
 def queries_of(arguments: str) -> tuple[str, ...] | None:
-    """Return the queries of a call, None if its arguments are none.
+    """Return the queries of a call, None if its arguments are invalid.
 
     >>> queries_of('{"queries": ["a", "b"]}')
     ('a', 'b')
@@ -76,25 +77,26 @@ def queries_of(arguments: str) -> tuple[str, ...] | None:
 
 
 def arguments_of(queries: Sequence[str]) -> str:
-    """Return the arguments of a call as models write them."""
+    """Return the arguments of a call with these queries, as models write them."""
     return json.dumps({"queries": list(queries)}, ensure_ascii=False)
 
 
-def _shown(call: FileSearchCall, number: int) -> str:
+def _render_call(call: FileSearchCall, number: int) -> str:
     if call.results is None:
-        return NOT_RUN if call.status == "incomplete" else NOT_AT_HAND
+        return NOT_RUN if call.status == "incomplete" else NOT_AVAILABLE
     if not call.results:
         return NOTHING_FOUND
-    return "\n\n".join(_passage(each, number, at) for at, each in enumerate(call.results))
+    passages = enumerate(call.results)
+    return "\n\n".join(_render_passage(result, number, position) for position, result in passages)
 
 
-def _passage(result: Json, call: int, number: int) -> str:
-    # No text of a file can pretend to be that of another one.
-    text = _FAKE.sub("[", str(result.get("text") or ""))
-    if not result.get("file_id"):  # what went wrong
+def _render_passage(result: Json, call: int, number: int) -> str:
+    # A file's text must not pretend to be a passage of another file.
+    text = _FAKE_MARKER.sub("[", str(result.get("text") or ""))
+    if not result.get("file_id"):  # an error message
         return text
-    return f"【{call}:{number}†{_name(result)}】\n{text}"
+    return f"【{call}:{number}†{_marker_name(result)}】\n{text}"
 
 
-def _name(result: Json) -> str:
-    return str(result.get("filename")).translate(_BRACKETS)[:LONGEST_NAME]
+def _marker_name(result: Json) -> str:
+    return str(result.get("filename")).translate(_BRACKETS)[:MAX_NAME_CHARS]

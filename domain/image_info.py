@@ -1,4 +1,4 @@
-"""What a picture's first bytes say of it: its type and its size, without decoding it."""
+"""Read an image's type and size from its first bytes, without decoding it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ImageInfo(Struct, frozen=True, kw_only=True):
 
 
 def image_info_of(content: bytes) -> ImageInfo | None:
-    """Return what `content` is a picture of, or None if it is none that models are given.
+    """Return an image's type and size, None if `content` is not an image that models accept.
 
     >>> image_info_of(b"GIF89a" + bytes([2, 0, 3, 0]))
     ImageInfo(media_type='image/gif', width=2, height=3)
@@ -31,13 +31,13 @@ def image_info_of(content: bytes) -> ImageInfo | None:
 Size = tuple[int, int] | None
 
 
-def _png(content: bytes) -> Size:
+def _png_size(content: bytes) -> Size:
     if content[12:16] != b"IHDR" or len(content) < 24:
         return None
     return int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
 
 
-def _gif(content: bytes) -> Size:
+def _gif_size(content: bytes) -> Size:
     if content[:6] not in (b"GIF87a", b"GIF89a") or len(content) < 10:
         return None
     return int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
@@ -48,13 +48,13 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
-MOST_SEGMENTS = 1000
-"""A photo has some dozens before its size; millions are made to keep us busy."""
+MAX_SEGMENTS = 1000
+"""A photo has a few dozen segments before its size; a file with millions is an attack."""
 
 
-def _jpeg(content: bytes) -> Size:
+def _jpeg_size(content: bytes) -> Size:
     position = 2
-    for _ in range(MOST_SEGMENTS):
+    for _ in range(MAX_SEGMENTS):
         if position + 9 > len(content) or content[position] != 0xFF:
             return None
         marker = content[position + 1]
@@ -70,7 +70,7 @@ def _jpeg(content: bytes) -> Size:
     return None
 
 
-def _webp(content: bytes) -> Size:
+def _webp_size(content: bytes) -> Size:
     if content[8:12] != b"WEBP" or len(content) < 30:
         return None
     match content[12:16]:
@@ -90,9 +90,9 @@ def _webp(content: bytes) -> Size:
 
 
 KINDS: Sequence[tuple[str, bytes, Callable[[bytes], Size]]] = [
-    ("image/png", b"\x89PNG\r\n\x1a\n", _png),
-    ("image/jpeg", b"\xff\xd8\xff", _jpeg),
-    ("image/gif", b"GIF8", _gif),
-    ("image/webp", b"RIFF", _webp),
+    ("image/png", b"\x89PNG\r\n\x1a\n", _png_size),
+    ("image/jpeg", b"\xff\xd8\xff", _jpeg_size),
+    ("image/gif", b"GIF8", _gif_size),
+    ("image/webp", b"RIFF", _webp_size),
 ]
-"""(media type, signature, how the size is read)."""
+"""(media type, signature, function that reads the size)."""

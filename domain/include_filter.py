@@ -1,10 +1,11 @@
-"""What a client sees of items that are kept whole (docs/reference/api.md#include).
+"""Hide the fields of items that a client did not `include` (docs/reference/api.md#include).
 
-Without its `include` value, a field of the table is null or absent in answers, streams and lists;
-the store and the log have it. Whoever sends such an item back gets the field filled in again, so
-that the model reads what it read before. Nothing is hidden that could not be found again: a
-response that is not stored shows all, and what a client sent itself (pictures, screenshots) is
-always shown, as are logprobs and sealed reasoning, which exist only where they were asked for.
+Stores and logs keep items whole. Without its `include` value, a field in the table is null or
+absent in responses, streams and lists. When a client sends such an item back, the server fills the
+field in again, so that the model reads what it read before. Only fields that can be restored are
+hidden: a response that is not stored shows everything, and what a client sent itself (images,
+screenshots) is always shown. Logprobs and sealed reasoning are always shown too, since they exist
+only if they were requested.
 """
 
 from __future__ import annotations
@@ -23,25 +24,27 @@ from antiphon.domain.response import Response
 
 
 class Field(Struct, frozen=True):
-    """A field of an item, or, with `key`, a key of the object in that field."""
+    """A field of an item or, with `key`, one key of the object in that field."""
 
     item: type[i.Item]
     name: str
     key: str | None = None
 
     def of(self, value: Any) -> Any:
-        """Return what is hidden, where `value` is the field's."""
+        """Return the part of the field's `value` that may be hidden."""
         return value.get(self.key) if self.key and value else value
 
-    def without(self, value: Any) -> Any:
-        """Return the field's value with that hidden."""
+    def hide(self, value: Any) -> Any:
+        """Return the field's `value` with that part hidden."""
         if self.key is None:
             return None
         return {name: each for name, each in value.items() if name != self.key}
 
-    def filled(self, value: Any, kept: Any) -> Any:
-        """Return the field's value with that taken from `kept`."""
-        return kept if self.key is None else {**(value or {}), self.key: kept[self.key]}
+    def restore(self, value: Any, stored_value: Any) -> Any:
+        """Return the field's `value` with that part taken from `stored_value`."""
+        if self.key is None:
+            return stored_value
+        return {**(value or {}), self.key: stored_value[self.key]}
 
 
 INCLUDABLE_FIELDS: Mapping[str, Field] = {
@@ -50,7 +53,7 @@ INCLUDABLE_FIELDS: Mapping[str, Field] = {
     "code_interpreter_call.outputs": Field(i.CodeInterpreterCall, "outputs"),
     "file_search_call.results": Field(i.FileSearchCall, "results"),
 }
-"""What each value of `include` shows. Values that are not here hide nothing when left out."""
+"""The field that each value of `include` shows. Other values hide nothing when left out."""
 
 _FIELDS_OF: Mapping[type[i.Item], Sequence[Field]] = {
     kind: [field for field in INCLUDABLE_FIELDS.values() if field.item is kind]
@@ -58,16 +61,18 @@ _FIELDS_OF: Mapping[type[i.Item], Sequence[Field]] = {
 }
 
 REASONING = "reasoning.encrypted_content"
-"""Shows reasoning sealed, also where nobody asked for that when it was written."""
+"""Shows sealed reasoning, even if it was not requested when the response was created."""
 
-WITH_ITEMS = frozenset({e.ItemAdded, e.ItemDone})
-WITH_RESPONSE = frozenset({e.Created, e.Queued, e.InProgress, e.Completed, e.Incomplete, e.Failed})
-SHOWING = WITH_ITEMS | WITH_RESPONSE
-"""Events that show items."""
+ITEM_EVENTS = frozenset({e.ItemAdded, e.ItemDone})
+RESPONSE_EVENTS = frozenset(
+    {e.Created, e.Queued, e.InProgress, e.Completed, e.Incomplete, e.Failed}
+)
+FILTERED_EVENTS = ITEM_EVENTS | RESPONSE_EVENTS
+"""The events that show items."""
 
 
 class IncludeFilter:
-    """The view of a client that asked for `include`; `seal` seals a text for its tenant."""
+    """Shows a client what it included; `seal` seals a text for the client's tenant."""
 
     def __init__(
         self, include: Collection[str] = (), *, seal: Callable[[str], str] | None = None
@@ -77,87 +82,90 @@ class IncludeFilter:
         self._sealed: dict[str, str] = {}
 
     def events(self, events: Sequence[e.Event]) -> Sequence[e.Event]:
-        if SHOWING.isdisjoint(map(type, events)):
-            return events  # nearly always: every token passes here
-        return [self._event(event) if type(event) in SHOWING else event for event in events]
+        if FILTERED_EVENTS.isdisjoint(map(type, events)):
+            return events  # the fast path: every token passes through here
+        return [
+            self._filter_event(event) if type(event) in FILTERED_EVENTS else event
+            for event in events
+        ]
 
     def response(self, response: Response) -> Response:
         if not response.output or not response.store:
             return response
-        return replace(response, output=tuple(self._item(item) for item in response.output))
+        return replace(response, output=tuple(self._filter_item(item) for item in response.output))
 
     def raw(self, raw: Raw) -> Raw:
-        """Return an item of a list."""
+        """Return an item of a list, as this client sees it."""
         fields: Json = msgspec.json.decode(raw)
         kind = i.ITEM_TYPES.get(fields["type"])
-        changed = self._changes(kind, fields)
-        return Raw(msgspec.json.encode(fields | changed)) if changed else raw
+        changes = self._changes_to(kind, fields)
+        return Raw(msgspec.json.encode(fields | changes)) if changes else raw
 
-    def _event(self, event: Any) -> e.Event:
-        told: e.Event
-        if type(event) in WITH_ITEMS:
-            told = replace(event, item=self._item(event.item))
+    def _filter_event(self, event: Any) -> e.Event:
+        filtered: e.Event
+        if type(event) in ITEM_EVENTS:
+            filtered = replace(event, item=self._filter_item(event.item))
         else:
-            told = replace(event, response=self.response(event.response))
-        return told
+            filtered = replace(event, response=self.response(event.response))
+        return filtered
 
-    def _item(self, item: Any) -> Any:
+    def _filter_item(self, item: Any) -> Any:
         kind = type(item)
         if kind is not i.Reasoning and kind not in _FIELDS_OF:
             return item
         fields = {name: getattr(item, name) for name in kind.__struct_fields__}
-        changed = self._changes(kind, fields)
-        return replace(item, **changed) if changed else item
+        changes = self._changes_to(kind, fields)
+        return replace(item, **changes) if changes else item
 
-    def _changes(self, kind: type[i.Item] | None, fields: Json) -> Json:
+    def _changes_to(self, kind: type[i.Item] | None, fields: Json) -> Json:
         if kind is i.Reasoning and self._seal is not None:
-            return self._with_seal(fields, self._seal)
-        changed: Json = {}
+            return self._seal_reasoning(fields, self._seal)
+        changes: Json = {}
         for field in self._hidden:
-            value = changed.get(field.name, fields.get(field.name))
+            value = changes.get(field.name, fields.get(field.name))
             if field.item is kind and field.of(value):
-                changed[field.name] = field.without(value)
-        return changed
+                changes[field.name] = field.hide(value)
+        return changes
 
-    def _with_seal(self, fields: Json, seal: Callable[[str], str]) -> Json:
+    def _seal_reasoning(self, fields: Json, seal: Callable[[str], str]) -> Json:
         parts = msgspec.to_builtins(fields.get("content") or ())
         text = "".join(part["text"] for part in parts)
         if fields.get("encrypted_content") or not text:
             return {}
-        if text not in self._sealed:  # an item is the same in each event that shows it
+        if text not in self._sealed:  # the same item is in several events
             self._sealed[text] = seal(text)
         return {"encrypted_content": self._sealed[text]}
 
 
 def may_have_hidden_fields(item: i.Item) -> bool:
-    """Whether a client that sends `item` back may have got it with a field hidden."""
+    """Return whether a field may have been hidden from a client that sends `item` back."""
     fields = _FIELDS_OF.get(type(item), ())
     return not all(field.of(getattr(item, field.name)) for field in fields)
 
 
-def restore_hidden_fields(came: Raw, kept: Raw) -> Raw:
-    """Return the item that came, with what was hidden from the client filled in from `kept`.
+def restore_hidden_fields(received: Raw, stored: Raw) -> Raw:
+    """Return the received item with its hidden fields filled in from the stored one.
 
-    Only if it is the same item otherwise: clients make up ids, and may do so twice.
+    This happens only if the two agree otherwise: clients may choose ids, and use one twice.
     """
-    fields, whole = msgspec.json.decode(came), msgspec.json.decode(kept)
+    fields, stored_fields = msgspec.json.decode(received), msgspec.json.decode(stored)
     kind = i.ITEM_TYPES[fields["type"]]
-    if whole["type"] != fields["type"] or not _agree(kind, fields, whole):
-        return came
+    if stored_fields["type"] != fields["type"] or not _agree(kind, fields, stored_fields):
+        return received
     for field in _FIELDS_OF[kind]:
-        value, known = fields.get(field.name), whole.get(field.name)
-        if not field.of(value) and field.of(known):
-            fields[field.name] = field.filled(value, known)
+        value, stored_value = fields.get(field.name), stored_fields.get(field.name)
+        if not field.of(value) and field.of(stored_value):
+            fields[field.name] = field.restore(value, stored_value)
     return Raw(msgspec.json.encode(fields))
 
 
-def _agree(kind: type[i.Item], fields: Json, whole: Json) -> bool:
-    """Whether what can be seen of both is the same; unknown keys and nulls say nothing."""
-    hiding = {field.name: field for field in _FIELDS_OF[kind]}
+def _agree(kind: type[i.Item], fields: Json, stored_fields: Json) -> bool:
+    """Return whether the visible fields of both are equal, ignoring nulls and unknown keys."""
+    hidden_fields = {field.name: field for field in _FIELDS_OF[kind]}
 
-    def seen(of: Json, name: str) -> Any:
+    def visible_value(of: Json, name: str) -> Any:
         value = of.get(name)
-        return hiding[name].without(value or {}) if name in hiding else value
+        return hidden_fields[name].hide(value or {}) if name in hidden_fields else value
 
-    given = [name for name in kind.__struct_fields__ if fields.get(name) is not None]
-    return all(seen(fields, name) == seen(whole, name) for name in given)
+    names = [name for name in kind.__struct_fields__ if fields.get(name) is not None]
+    return all(visible_value(fields, name) == visible_value(stored_fields, name) for name in names)

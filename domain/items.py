@@ -1,8 +1,8 @@
-"""Items: what goes into a response and what comes out of it (docs/reference/api.md#items).
+"""Items: the input and output of a response (docs/reference/api.md#items).
 
-One Struct a type, for both directions: a client replays what it was given. On input nearly every
-field may be missing or null; the builders fill in what the spec requires on output. A key that the
-client must not see while it is unused defaults to UNSET and is left out of the JSON.
+Each type has one Struct for both directions, since clients send output back as input. On input
+nearly every field may be missing or null; the builders fill in what the API requires on output. A
+key that a client must not see while it is unused defaults to UNSET and is left out of the JSON.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Output = str | tuple[OutputPart, ...]
 
 
 class Item(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Base of all items; `id` is a client-visible, opaque string."""
+    """Base class of all items; `id` is an opaque string that the client sees."""
 
     id: OptionalId = UNSET
 
 
 class Message(Item, frozen=True, kw_only=True, tag="message"):
-    """What someone said; an easy message has a string as content and no type."""
+    """A message; an easy message has a string as its content and no type."""
 
     status: str | None | UnsetType = UNSET
     role: Literal["user", "assistant", "system", "developer"]
@@ -43,7 +43,7 @@ class Message(Item, frozen=True, kw_only=True, tag="message"):
 
 
 class Reasoning(Item, frozen=True, kw_only=True, tag="reasoning"):
-    """Thoughts: raw (`content`), summarised (`summary`) or sealed (`encrypted_content`)."""
+    """Reasoning: raw (`content`), summarized (`summary`) or sealed (`encrypted_content`)."""
 
     status: str | None | UnsetType = UNSET
     summary: tuple[SummaryText, ...] | None = ()
@@ -52,7 +52,7 @@ class Reasoning(Item, frozen=True, kw_only=True, tag="reasoning"):
 
 
 class FunctionCall(Item, frozen=True, kw_only=True, tag="function_call"):
-    """`arguments` is JSON text, as the model wrote it."""
+    """A call of a function; `arguments` is JSON text as the model wrote it."""
 
     status: str | None | UnsetType = UNSET
     call_id: CallId
@@ -64,7 +64,7 @@ class FunctionCall(Item, frozen=True, kw_only=True, tag="function_call"):
 
 
 class FunctionCallOutput(Item, frozen=True, kw_only=True, tag="function_call_output"):
-    """The answer to `call_id`, or, with `name` alone, a tool output that answers no call."""
+    """The output of the call `call_id` or, with only a `name`, an output that answers no call."""
 
     status: str | None | UnsetType = UNSET
     call_id: CallId | None | UnsetType = UNSET
@@ -75,7 +75,7 @@ class FunctionCallOutput(Item, frozen=True, kw_only=True, tag="function_call_out
 
 
 class CustomToolCall(Item, frozen=True, kw_only=True, tag="custom_tool_call"):
-    """`input` is free text."""
+    """A call of a custom tool; `input` is free text."""
 
     status: str | None | UnsetType = UNSET
     call_id: CallId
@@ -147,7 +147,7 @@ class LocalShellCall(Item, frozen=True, kw_only=True, tag="local_shell_call"):
 
 
 class LocalShellCallOutput(Item, frozen=True, kw_only=True, tag="local_shell_call_output"):
-    """Its `id` is the call's: there is no call_id."""
+    """The output of a local shell call; its `id` is that of the call, as it has no call_id."""
 
     status: str | None | UnsetType = UNSET
     output: str
@@ -226,7 +226,7 @@ class ToolSearchOutput(Item, frozen=True, kw_only=True, tag="tool_search_output"
 
 
 class AdditionalTools(Item, frozen=True, kw_only=True, tag="additional_tools"):
-    """Tools that are available from this point of the conversation on."""
+    """Tools that are available from this point of the conversation onward."""
 
     role: Literal["developer"]
     tools: tuple[Json, ...]
@@ -241,24 +241,24 @@ class TextUpdate(Struct, frozen=True, kw_only=True):
 
 
 class ConfigurationUpdate(Item, frozen=True, kw_only=True, tag="configuration_update"):
-    """What it sets is in force for all that follows, until another one sets it again."""
+    """Settings for the rest of the conversation, until another update changes them."""
 
     reasoning: ReasoningUpdate | None | UnsetType = UNSET
     text: TextUpdate | None | UnsetType = UNSET
 
 
 class Compaction(Item, frozen=True, kw_only=True, tag="compaction"):
-    """A sealed summary; what stands before it need not be rendered."""
+    """A sealed summary; the items before it need not be rendered."""
 
     encrypted_content: str
 
 
 class CompactionTrigger(Item, frozen=True, kw_only=True, tag="compaction_trigger"):
-    """Asks for a compaction now; must be the last item."""
+    """Requests a compaction now; must be the last item."""
 
 
 class ItemReference(Item, frozen=True, kw_only=True, tag="item_reference"):
-    """Stands for a stored item of the same tenant."""
+    """A reference to a stored item of the same tenant."""
 
     id: str
 
@@ -312,7 +312,7 @@ AnyItem = (
 ITEM_TYPES: Mapping[str, type[Item]] = {
     kind.__struct_config__.tag: kind for kind in AnyItem.__args__
 }
-"""Every item type by its name on the wire."""
+"""The item types by their `type` in JSON."""
 
 ANSWERED_BY: Mapping[type[Item], type[Item]] = {
     FunctionCall: FunctionCallOutput,
@@ -323,10 +323,11 @@ ANSWERED_BY: Mapping[type[Item], type[Item]] = {
     ApplyPatchCall: ApplyPatchCallOutput,
     ToolSearchCall: ToolSearchOutput,
 }
-"""Which item answers which call of a client-run tool. A search by the server has no call_id."""
+"""The item that answers each call of a tool that the client runs. A tool search that the server
+runs has no call_id."""
 
 REFERENCE = "container_reference"
-"""The environment of a shell call that was run in a container of the server's."""
+"""The environment type of a shell call that ran in one of the server's containers."""
 
 ID_PREFIXES: Mapping[type[Item], str] = {
     Message: "msg",
@@ -360,11 +361,11 @@ ID_PREFIXES: Mapping[type[Item], str] = {
     Program: "prg",
     ProgramOutput: "prgo",
 }
-"""The prefix of each item type's ids."""
+"""The prefix of the ids of each item type."""
 
 
 def answered_call_id(item: Item) -> str | None:
-    """Return the call_id that `item` answers, if it is a tool's output that answers a call."""
+    """Return the call_id that `item` answers, None if it is not the output of a call."""
     if isinstance(item, LocalShellCallOutput):
         return item.id or None
     if isinstance(item, tuple(ANSWERED_BY.values())):
@@ -373,11 +374,13 @@ def answered_call_id(item: Item) -> str | None:
 
 
 def call_id_of(item: Item) -> str | None:
-    """Return the call_id of `item`, if it is a call that another item answers."""
+    """Return the call_id of `item`, None if it is not a call that another item answers."""
     return getattr(item, "call_id") if type(item) in ANSWERED_BY else None  # noqa: B009
 
 
 def is_server_run_call(item: Item) -> bool:
-    """Whether a call that another item answers was for the server to run, so that no client owes
-    its output: there is none where the response ended before."""
+    """Return whether the server runs this call, so that the client need not send its output.
+
+    The output is missing if the response ended before the call did.
+    """
     return isinstance(item, ShellCall) and (item.environment or {}).get("type") == REFERENCE

@@ -1,8 +1,8 @@
-"""JSON values, as Python has them."""
+"""The type of JSON objects."""
 
 from __future__ import annotations
 
 from typing import Any
 
 Json = dict[str, Any]
-"""A JSON object whose shape is not fixed here."""
+"""A JSON object of any shape."""

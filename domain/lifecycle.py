@@ -1,11 +1,10 @@
-"""Which event may follow which (docs/reference/events.md#order). Order is a table:
-docs/explanation/lifecycle.md is drawn from it.
+"""The order of events: which event may follow which (docs/reference/events.md#order).
 
-Three rules, and nothing else:
-1. `START` is where every stream begins; nothing follows `OVER`.
-2. An event moves the stream along TRANSITIONS; a pair that is not there is illegal.
-3. `ItemAdded` moves it to the state that OPENS names for the kind of item, so at most one item is
-open.
+The order is a table, from which docs/explanation/lifecycle.md is drawn. There are three rules:
+1. Every stream begins in `START`; nothing follows `OVER`.
+2. An event moves the stream along TRANSITIONS; a pair that is not in the table is illegal.
+3. `ItemAdded` moves the stream to the state that OPENS names for the item's type, so at most one
+item is open.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from antiphon.domain.errors import EventOutOfOrder
 
 
 class State(IntEnum):
-    """Where a stream stands. From MESSAGE on, an item is open.
+    """The state of a stream. From MESSAGE on, an item is open.
 
-    Numbers only because those hash in C: every event looks its state up.
+    States are integers because those hash in C: every event looks its state up.
     """
 
     START = auto()
@@ -114,7 +113,7 @@ TRANSITIONS: Mapping[State, Mapping[type[e.Event], State]] = {
         e.CustomInputDelta: State.CUSTOM_CALL,
         e.CustomInputDone: State.ITEM_FULL,
     },
-    # calls that the server runs; a failure without an event of its own goes straight to ItemDone
+    # calls that the server runs; a failure that has no event goes straight to ItemDone
     State.MCP_LIST: {e.McpListToolsInProgress: State.MCP_LIST_RUNNING},
     State.MCP_LIST_RUNNING: {
         e.McpListToolsCompleted: State.ITEM_FULL,
@@ -173,7 +172,7 @@ OPENS: Mapping[type[i.Item], State] = {
     i.ShellCall: State.SHELL_CALL,
     i.ShellCallOutput: State.SHELL_OUTPUT,
     i.Compaction: State.COMPACTION,
-    # these open and close without anything between
+    # these have no events between ItemAdded and ItemDone
     i.McpApprovalRequest: State.ITEM_FULL,
     i.ComputerCall: State.ITEM_FULL,
     i.LocalShellCall: State.ITEM_FULL,

@@ -1,4 +1,4 @@
-"""What a model is offered: tools as specs, tool_choice in one normal form."""
+"""Offers: the tools of a request as specs for the model, with tool_choice in normal form."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from antiphon.domain.tool_specs import (
 )
 
 PREVIOUS_RESPONSE_PATH = "previous_response_id"
-"""The path of definitions that this request did not bring itself."""
+"""The path of definitions that come from earlier requests."""
 
 
 class ToolDefinition(Struct, frozen=True, kw_only=True):
-    """A tool, and where it was defined: in `tools` (`from_item` false) or in an item.
+    """A tool and the path where it was defined, in `tools` or, if `from_item`, in an item.
 
-    `is_server_run`: this server runs the tool itself or calls an MCP server for it.
+    If `is_server_run`, this server runs the tool itself or calls an MCP server for it.
     `listed_tools` are those that the MCP server has listed so far. `original` is what the client
     wrote, if `tool` replaces it (tool_substitutions.py).
     """
@@ -45,14 +45,15 @@ class ToolDefinition(Struct, frozen=True, kw_only=True):
 
     @property
     def must_be_unique(self) -> bool:
-        """Whether another such definition of the same tool would be a mistake."""
+        """Whether a second definition of the same tool in `tools` is an error."""
         return not self.from_item and self.original is None
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """`specs` go to the model, the Response shows `echo`; `ignored` are paths without effect.
+    """The tools that a model is offered.
 
-    `definitions` and `tool_choice` are what it was made of.
+    `specs` go to the model, and the Response shows `echo`; `ignored` lists the paths of fields
+    without effect. `definitions` and `tool_choice` are what the offer was made from.
     """
 
     specs: tuple[t.ToolSpec, ...] = ()
@@ -64,84 +65,88 @@ class Offer(Struct, frozen=True, kw_only=True):
 
 
 def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | None) -> Offer:
-    """Return what the model is offered. Raises: RequestError.
+    """Return the offer for these definitions. Raises: RequestError.
 
-    A definition that comes later replaces one of its name; two in `tools` must not have one name.
-    Deferred tools are held back if there is a search that can load them.
+    A later definition replaces an earlier one of the same name, but two tools in `tools` must not
+    have the same name. Deferred tools are left out if there is a tool search that can load them.
     """
     _check_labels(definitions)
-    told: dict[object, tuple[t.ToolSpec, str]] = {}
-    sole: set[object] = set()
+    specs_by_key: dict[object, tuple[t.ToolSpec, str]] = {}
+    unique_keys: set[object] = set()
     ignored: list[str] = []
-    grammar_left = MAX_GRAMMAR_CHARS
-    for each in definitions:
-        grammar_left -= grammar_size(each.tool)
-        if grammar_left < 0:
+    remaining_grammar_chars = MAX_GRAMMAR_CHARS
+    for definition in definitions:
+        remaining_grammar_chars -= grammar_size(definition.tool)
+        if remaining_grammar_chars < 0:
             raise RequestError(
-                f"All grammars of a request may have {MAX_GRAMMAR_CHARS} characters together.",
-                param=each.path,
+                "All grammars of a request together may have at most "
+                f"{MAX_GRAMMAR_CHARS} characters.",
+                param=definition.path,
                 code="string_above_max_length",
             )
-        specs = _specs(each)
+        specs = _specs_of(definition)
         for spec in specs:
-            if _key(spec) in sole and each.must_be_unique and spec.kind not in t.WEB_KINDS:
-                raise _same_name(spec.client_name, each.path)
-            told[_key(spec)] = (spec, each.path)
-            sole |= {_key(spec)} if each.must_be_unique else set()
-        if each.path != PREVIOUS_RESPONSE_PATH:  # what came with an earlier request was named there
-            ignored += _without_effect(each, specs)
-    ignored += _overridden(definitions)
-    every = _with_names_of_their_own(list(told.values()))
-    labels = frozenset(label for each in definitions if (label := _label(each)) is not None)
-    choice = parse_tool_choice(tool_choice, every, labels)
-    specs = _without_deferred(every, definitions, choice)
+            key = _identity_of(spec)
+            if key in unique_keys and definition.must_be_unique and spec.kind not in t.WEB_KINDS:
+                raise _duplicate_name(spec.client_name, definition.path)
+            specs_by_key[key] = (spec, definition.path)
+            unique_keys |= {key} if definition.must_be_unique else set()
+        if definition.path != PREVIOUS_RESPONSE_PATH:  # the earlier response has reported its own
+            ignored += _ignored_paths(definition, specs)
+    ignored += _overridden_web_searches(definitions)
+    all_specs = _with_unique_names(list(specs_by_key.values()))
+    labels = frozenset(
+        label for definition in definitions if (label := _server_label(definition)) is not None
+    )
+    choice = parse_tool_choice(tool_choice, all_specs, labels)
+    specs = _without_deferred(all_specs, definitions, choice)
     if choice.mode == "required" and not specs and labels:
-        choice = t.ToolChoice()  # a server was not asked yet, or in vain: nothing can be forced
+        choice = t.ToolChoice()  # the MCP servers have listed no tools (yet): none can be forced
     elif tool_choice == "required" and not specs:
         raise invalid_tool_choice("'required' needs at least one tool that a model can be offered")
-    echo = (each.original or each.tool for each in definitions if not each.from_item)
+    request_tools = (each.original or each.tool for each in definitions if not each.from_item)
     return Offer(
         specs=specs,
         choice=choice,
-        echo=tuple(Raw(msgspec.json.encode(_echo(tool))) for tool in echo),
+        echo=tuple(Raw(msgspec.json.encode(_echo_of(tool))) for tool in request_tools),
         ignored=tuple(ignored),
         definitions=tuple(definitions),
         tool_choice=tool_choice,
     )
 
 
-def with_loaded_tools(before: Offer, tools: Sequence[t.RequestTool]) -> Offer:
-    """Return the offer of a response's next turn, after a search that loaded these tools.
+def with_loaded_tools(offer: Offer, tools: Sequence[t.RequestTool]) -> Offer:
+    """Return the offer of a response's next turn, after a tool search has loaded these tools.
 
-    What was to be called has been: only a restriction of tool_choice stays
+    The next turn is no longer forced to call a tool; a restriction to allowed tools remains
     (docs/reference/api.md#tool-choice).
     """
-    found = [
+    loaded_tools = [
         ToolDefinition(tool=tool, path=PREVIOUS_RESPONSE_PATH, from_item=True) for tool in tools
     ]
-    choice = before.tool_choice
+    choice = offer.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        return make_offer([*before.definitions, *found], {**choice, "mode": "auto"})
-    return make_offer([*before.definitions, *found], None)
+        return make_offer([*offer.definitions, *loaded_tools], {**choice, "mode": "auto"})
+    return make_offer([*offer.definitions, *loaded_tools], None)
 
 
-def mcp_servers_of(offered: Offer) -> list[t.McpTool]:
+def mcp_servers_of(offer: Offer) -> list[t.McpTool]:
     """Return the MCP servers whose tools can be called."""
-    tools = (each.tool for each in offered.definitions if each.is_server_run)
+    tools = (each.tool for each in offer.definitions if each.is_server_run)
     return [tool for tool in tools if isinstance(tool, t.McpTool)]
 
 
-def with_listed_tools(before: Offer, listings: Mapping[str, tuple[Json, ...]]) -> Offer:
-    """Return the offer with the tools that MCP servers have listed, by their label."""
+def with_listed_tools(offer: Offer, tools_by_label: Mapping[str, tuple[Json, ...]]) -> Offer:
+    """Return the offer with the tools that MCP servers have listed, by server label."""
     definitions = [
-        replace(each, listed_tools=listings.get(str(_label(each)), each.listed_tools))
-        for each in before.definitions
+        replace(each, listed_tools=tools_by_label.get(str(_server_label(each)), each.listed_tools))
+        for each in offer.definitions
     ]
-    return make_offer(definitions, before.tool_choice)
+    return make_offer(definitions, offer.tool_choice)
 
 
-def _without_effect(definition: ToolDefinition, specs: Sequence[t.ToolSpec]) -> Iterator[str]:
-    """Yield the paths of what is not heeded: the whole definition, or some of its fields."""
+def _ignored_paths(definition: ToolDefinition, specs: Sequence[t.ToolSpec]) -> Iterator[str]:
+    """Yield the paths without effect: that of the whole definition, or of some of its fields."""
     if not specs and not definition.is_server_run:
         yield definition.path
         return
@@ -150,102 +155,104 @@ def _without_effect(definition: ToolDefinition, specs: Sequence[t.ToolSpec]) -> 
         yield from tool_substitutions.unused_fields(definition.original, definition.path)
 
 
-def _overridden(definitions: Sequence[ToolDefinition]) -> list[str]:
-    """Return the paths of web searches that say something else than the last one, which holds."""
-    of_web = [
+def _overridden_web_searches(definitions: Sequence[ToolDefinition]) -> list[str]:
+    """Return the paths of web searches whose settings differ from the last one, which applies."""
+    web_searches = [
         (each, msgspec.to_builtins(each.tool) | {"type": ""})
         for each in definitions
         if each.is_server_run and isinstance(each.tool, t.AnyWebSearch)
     ]
     return [
         each.path
-        for each, settings in of_web
-        if settings != of_web[-1][1] and each.path != PREVIOUS_RESPONSE_PATH and not each.from_item
+        for each, settings in web_searches
+        if settings != web_searches[-1][1]
+        and each.path != PREVIOUS_RESPONSE_PATH
+        and not each.from_item
     ]
 
 
-def _specs(definition: ToolDefinition) -> tuple[t.ToolSpec, ...]:
+def _specs_of(definition: ToolDefinition) -> tuple[t.ToolSpec, ...]:
     tool = definition.tool
     if isinstance(tool, t.McpTool):
         return mcp.tool_specs_of(tool, definition.listed_tools)
     if definition.is_server_run and type(tool) in HOSTED_SPECS:
         return HOSTED_SPECS[type(tool)](tool, definition.path)
     specs = SPECS[type(tool)](tool, definition.path) if type(tool) in SPECS else ()
-    if definition.from_item:  # being brought is being loaded
+    if definition.from_item:  # an item that defines a tool also loads it
         return tuple(replace(spec, deferred=False) for spec in specs)
     return specs
 
 
-def _label(definition: ToolDefinition) -> str | None:
-    """Return the label of an MCP server that this server can call."""
+def _server_label(definition: ToolDefinition) -> str | None:
+    """Return the label if the definition is an MCP server that this server can call."""
     tool = definition.tool
     return tool.server_label if definition.is_server_run and isinstance(tool, t.McpTool) else None
 
 
 def _check_labels(definitions: Sequence[ToolDefinition]) -> None:
-    seen: set[str] = set()
-    for each in definitions:
-        label = _label(each)
-        if label is not None and label in seen and each.must_be_unique:
+    unique_labels: set[str] = set()
+    for definition in definitions:
+        label = _server_label(definition)
+        if label is not None and label in unique_labels and definition.must_be_unique:
             raise RequestError(
-                f"Two MCP servers are labelled {label[:100]!r}.",
-                param=f"{each.path}.server_label",
+                f"Two MCP servers have the label {label[:100]!r}.",
+                param=f"{definition.path}.server_label",
                 code="invalid_value",
             )
-        seen |= {label} if label is not None and each.must_be_unique else set()
+        unique_labels |= {label} if label is not None and definition.must_be_unique else set()
 
 
-def _key(spec: t.ToolSpec) -> object:
-    """Return what two definitions of one tool have in common."""
+def _identity_of(spec: t.ToolSpec) -> object:
+    """Return the key that two definitions of the same tool share."""
     if mcp.is_mcp_tool(spec):
         return "mcp", spec.namespace, spec.client_name
     return (spec.namespace, spec.client_name) if spec.kind in t.NAMED_KINDS else spec.kind
 
 
-def _with_names_of_their_own(told: Sequence[tuple[t.ToolSpec, str]]) -> list[t.ToolSpec]:
-    """Return the specs with a name each: tools of a fixed name make way for those of a client."""
-    taken: set[str] = set()
-    for spec, path in told:
+def _with_unique_names(specs_and_paths: Sequence[tuple[t.ToolSpec, str]]) -> list[t.ToolSpec]:
+    """Return the specs under unique names; built-in tools are renamed in favor of the client's."""
+    used_names: set[str] = set()
+    for spec, path in specs_and_paths:
         if spec.kind in t.NAMED_KINDS:
-            if spec.name in taken:
-                raise _same_name(spec.name, path)
-            taken.add(spec.name)
-    named: list[t.ToolSpec] = []
-    for spec, _ in told:
+            if spec.name in used_names:
+                raise _duplicate_name(spec.name, path)
+            used_names.add(spec.name)
+    unique_specs: list[t.ToolSpec] = []
+    for spec, _ in specs_and_paths:
         name = spec.name
-        while spec.kind not in t.NAMED_KINDS and name in taken:
+        while spec.kind not in t.NAMED_KINDS and name in used_names:
             name += "_tool"
-        taken.add(name)
-        named.append(replace(spec, name=name))
-    return named
+        used_names.add(name)
+        unique_specs.append(replace(spec, name=name))
+    return unique_specs
 
 
 def _without_deferred(
     specs: Sequence[t.ToolSpec], definitions: Sequence[ToolDefinition], choice: t.ToolChoice
 ) -> tuple[t.ToolSpec, ...]:
-    """Return the specs to show at once; the search among them says what it can find.
+    """Return the specs without deferred tools; the tool search among them lists those.
 
-    Without a search nothing could load the others. If only such may be called and one must be,
-    these are shown.
+    Without a tool search, no spec is left out, since nothing could load it. Deferred tools are
+    shown if tool_choice requires a call and allows no other tools.
     """
-    must = choice.mode == "required"
-    callable_now = any(choice.allows(spec.name) for spec in specs if not spec.deferred)
-    forced = choice.names or () if must and not callable_now else ()
-    hidden = {spec.name for spec in specs if spec.deferred and spec.name not in forced}
-    if not hidden or not any(spec.kind in TOOL_SEARCH_KINDS for spec in specs):
+    is_required = choice.mode == "required"
+    has_callable = any(choice.allows(spec.name) for spec in specs if not spec.deferred)
+    forced_names = choice.names or () if is_required and not has_callable else ()
+    hidden_names = {spec.name for spec in specs if spec.deferred and spec.name not in forced_names}
+    if not hidden_names or not any(spec.kind in TOOL_SEARCH_KINDS for spec in specs):
         return tuple(spec for spec in specs if spec.kind != "server_tool_search")
-    still = {(spec.namespace, spec.client_name) for spec in specs if spec.name in hidden}
-    finds = "\n".join(describe_deferred_tools([each.tool for each in definitions], still))
+    hidden = {(spec.namespace, spec.client_name) for spec in specs if spec.name in hidden_names}
+    listing = "\n".join(describe_deferred_tools([each.tool for each in definitions], hidden))
     return tuple(
-        replace(spec, description=f"{spec.description} There are:\n{finds}")
+        replace(spec, description=f"{spec.description} There are:\n{listing}")
         if spec.kind in TOOL_SEARCH_KINDS
         else spec
         for spec in specs
-        if spec.name not in hidden
+        if spec.name not in hidden_names
     )
 
 
-def _echo(tool: t.RequestTool) -> Any:
+def _echo_of(tool: t.RequestTool) -> Any:
     if isinstance(tool, t.UnknownTool):
         return tool.raw
     if isinstance(tool, t.McpTool):
@@ -255,5 +262,5 @@ def _echo(tool: t.RequestTool) -> Any:
     return tool
 
 
-def _same_name(name: str, path: str) -> RequestError:
-    return RequestError(f"Two tools are called {name!r}.", param=path, code="invalid_value")
+def _duplicate_name(name: str, path: str) -> RequestError:
+    return RequestError(f"Two tools have the name {name!r}.", param=path, code="invalid_value")

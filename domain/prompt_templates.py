@@ -1,7 +1,7 @@
-"""Prompt templates: what a request leaves open, with placeholders for what only it knows.
+"""Prompt templates: default fields for requests, with placeholders for a request's variables.
 
-A placeholder is `{{name}}`. What stands for it is never looked at for placeholders again. A text
-takes the placeholder's place; an image or a file becomes a part of its own between the texts.
+A placeholder is `{{name}}`. A text variable replaces it; an image or a file becomes a separate part
+between the texts. Variables are not searched for placeholders.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ SETTABLE = frozenset(
         "chat_template_kwargs",
     }
 )
-"""What a template may set; the rest is for the request alone."""
+"""The fields that a template may set."""
 
 _decode_variable = msgspec.json.Decoder(str | InputText | InputImage | InputFile).decode
 
 
 class PromptTemplate(Struct, frozen=True, kw_only=True):
-    """One version of a prompt; `defaults` hold where a request says nothing."""
+    """One version of a prompt; `defaults` apply to fields that a request does not set."""
 
     version: str
     defaults: CreateResponse
@@ -68,7 +68,7 @@ class PromptTemplate(Struct, frozen=True, kw_only=True):
 
 
 class Variable(Struct, frozen=True, kw_only=True):
-    """What stands for a placeholder: a text, or a part that is none."""
+    """The value of a placeholder: a text, or a part such as an image."""
 
     name: str
     text: str = ""
@@ -80,39 +80,43 @@ class Variable(Struct, frozen=True, kw_only=True):
 
 
 def template_of(fields: Mapping[str, Any], version: str) -> PromptTemplate:
-    """Return the template that sets these fields of a request. Raises: RequestError."""
+    """Return the template that sets these fields. Raises: RequestError."""
     for name in fields:
         if name not in SETTABLE:
-            raise RequestError(f"{name!r} is nothing that a template can set.", param=name)
+            raise RequestError(f"A template cannot set {name!r}.", param=name)
     template = PromptTemplate(
         version=version, defaults=decode_request(msgspec.json.encode(fields)).request
     )
     for position, raw in enumerate(raw_items(template.defaults.input)):
         if not isinstance(decode_item(raw, f"input[{position}]"), Message):
-            raise RequestError("The input of a template is messages.", param=f"input[{position}]")
+            raise RequestError(
+                "The input of a template must be messages.", param=f"input[{position}]"
+            )
     for position, raw in enumerate(template.defaults.tools or ()):
         decode_tool(raw, f"tools[{position}]")
     return template
 
 
-def expand(request: CreateResponse, asked: PromptParam, template: PromptTemplate) -> CreateResponse:
-    """Return the request with what the template says where it says nothing itself.
+def expand(
+    request: CreateResponse, prompt: PromptParam, template: PromptTemplate
+) -> CreateResponse:
+    """Return the request with the template's defaults for the fields that it does not set.
 
-    Messages of the template come before the request's own input. Raises: RequestError.
+    The template's messages come before the request's own input. Raises: RequestError.
     """
-    variables = _variables(asked, template)
-    own = template.defaults
+    variables = _parse_variables(prompt, template)
+    defaults = template.defaults
     changes = {
         name: value
         for name in SETTABLE - {"input"}
-        if getattr(request, name) is None and (value := getattr(own, name)) is not None
+        if getattr(request, name) is None and (value := getattr(defaults, name)) is not None
     }
     if "instructions" in changes:
-        changes["instructions"] = _filled_text(changes["instructions"], variables, "instructions")
-    if own.input is not None:
-        messages = [_filled_message(raw, variables) for raw in raw_items(own.input)]
+        changes["instructions"] = _fill_text(changes["instructions"], variables, "instructions")
+    if defaults.input is not None:
+        messages = [_fill_message(raw, variables) for raw in raw_items(defaults.input)]
         changes["input"] = (*messages, *raw_items(request.input))
-    return replace(request, prompt=replace(asked, version=template.version), **changes)
+    return replace(request, prompt=replace(prompt, version=template.version), **changes)
 
 
 def _texts(defaults: CreateResponse) -> Iterator[str]:
@@ -124,21 +128,21 @@ def _texts(defaults: CreateResponse) -> Iterator[str]:
             yield from (part["text"] for part in content or () if "text" in part)
 
 
-def _variables(asked: PromptParam, template: PromptTemplate) -> dict[str, Variable]:
-    given = asked.variables or {}
-    known = template.variables
-    for name in given:
-        if name not in known:
+def _parse_variables(prompt: PromptParam, template: PromptTemplate) -> dict[str, Variable]:
+    values = prompt.variables or {}
+    names = template.variables
+    for name in values:
+        if name not in names:
             raise RequestError(
                 f"Unknown parameter: {f'prompt.variables.{name}'[:100]!r}. "
-                f"The prompt {asked.id!r} has {', '.join(sorted(known)) or 'no variables'}.",
+                f"The prompt {prompt.id!r} has {', '.join(sorted(names)) or 'no variables'}.",
                 param=f"prompt.variables.{name}"[:100],
                 code="unknown_parameter",
             )
-    return {name: _variable(name, raw) for name, raw in given.items()}
+    return {name: _parse_variable(name, raw) for name, raw in values.items()}
 
 
-def _variable(name: str, raw: Raw) -> Variable:
+def _parse_variable(name: str, raw: Raw) -> Variable:
     value = read(_decode_variable, raw, f"prompt.variables.{name}")
     if isinstance(value, str):
         return Variable(name=name, text=value)
@@ -147,66 +151,71 @@ def _variable(name: str, raw: Raw) -> Variable:
     return Variable(name=name, part=raw)
 
 
-def _pieces(text: str, variables: Mapping[str, Variable]) -> Iterator[str | Variable]:
-    """Yield texts and variables in turn. Raises: RequestError for a variable that is missing."""
+def _split_at_placeholders(
+    text: str, variables: Mapping[str, Variable]
+) -> Iterator[str | Variable]:
+    """Yield texts and variables in turn. Raises: RequestError for a missing variable."""
     end = 0
-    for found in PLACEHOLDER.finditer(text):
-        yield text[end : found.start()]
-        if found[1] not in variables:
-            raise missing_parameter(f"prompt.variables.{found[1]}")
-        yield variables[found[1]]
-        end = found.end()
+    for placeholder in PLACEHOLDER.finditer(text):
+        yield text[end : placeholder.start()]
+        if placeholder[1] not in variables:
+            raise missing_parameter(f"prompt.variables.{placeholder[1]}")
+        yield variables[placeholder[1]]
+        end = placeholder.end()
     yield text[end:]
 
 
-def _filled_text(text: str, variables: Mapping[str, Variable], where: str) -> str:
-    filled = []
-    for piece in _pieces(text, variables):
-        if isinstance(piece, Variable) and piece.part is not None:
+def _fill_text(text: str, variables: Mapping[str, Variable], where: str) -> str:
+    texts = []
+    for segment in _split_at_placeholders(text, variables):
+        if isinstance(segment, Variable) and segment.part is not None:
             raise RequestError(
-                f"Invalid {piece.path!r}: it stands in {where}, so it must be text.",
-                param=piece.path,
+                f"Invalid {segment.path!r}: it is used in {where}, so it must be text.",
+                param=segment.path,
                 code="invalid_type",
             )
-        filled.append(piece.text if isinstance(piece, Variable) else piece)
-    return "".join(filled)
+        texts.append(segment.text if isinstance(segment, Variable) else segment)
+    return "".join(texts)
 
 
-def _filled_message(raw: Raw, variables: Mapping[str, Variable]) -> Raw:
+def _fill_message(raw: Raw, variables: Mapping[str, Variable]) -> Raw:
     message = msgspec.json.decode(raw)
-    content, is_said = message.get("content"), message["role"] == "assistant"
+    content, is_assistant = message.get("content"), message["role"] == "assistant"
     if isinstance(content, str):
-        parts = list(_filled_part({"type": "input_text", "text": content}, variables, is_said))
-        only_text = len(parts) == 1 and isinstance(parts[0], dict)
-        message["content"] = parts[0]["text"] if only_text else parts
+        text_part = {"type": "input_text", "text": content}
+        parts = list(_fill_part(text_part, variables, is_assistant))
+        is_only_text = len(parts) == 1 and isinstance(parts[0], dict)
+        message["content"] = parts[0]["text"] if is_only_text else parts
     else:
         message["content"] = [
-            filled for part in content or () for filled in _filled_part(part, variables, is_said)
+            new_part
+            for part in content or ()
+            for new_part in _fill_part(part, variables, is_assistant)
         ]
     return Raw(msgspec.json.encode(message))
 
 
-def _filled_part(part: Any, variables: Mapping[str, Variable], is_said: bool) -> Iterator[Any]:
-    """Yield the part with its placeholders filled: several parts if one of them is no text."""
+def _fill_part(part: Any, variables: Mapping[str, Variable], is_assistant: bool) -> Iterator[Any]:
+    """Yield the part with its placeholders filled; a variable that is not text splits it."""
     if "text" not in part:
         yield part
-    elif is_said or part["type"] != "input_text":
-        yield part | {"text": _filled_text(part["text"], variables, "what the assistant said")}
+    elif is_assistant or part["type"] != "input_text":
+        yield part | {"text": _fill_text(part["text"], variables, "an assistant message")}
     else:
-        yield from _joined(part, _pieces(part["text"], variables))
+        yield from _join(part, _split_at_placeholders(part["text"], variables))
 
 
-def _joined(part: Any, pieces: Iterable[str | Variable]) -> Iterator[Any]:
+def _join(part: Any, segments: Iterable[str | Variable]) -> Iterator[Any]:
     text, is_split = "", False
-    for piece in pieces:
-        if isinstance(piece, str):
-            text += piece
-        elif piece.part is None:
-            text += piece.text
+    for segment in segments:
+        if isinstance(segment, str):
+            text += segment
+        elif segment.part is None:
+            text += segment.text
         else:
             if text:
                 yield part | {"text": text}
-            yield piece.part
+            yield segment.part
             text, is_split = "", True
     if text or not is_split:
         yield part | {"text": text}

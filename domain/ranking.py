@@ -1,7 +1,7 @@
-"""How what was found by words and what was found by meaning become one list.
+"""Merge the results of a text search and an embedding search into one ranking.
 
-Both scores are between 0 and 1; their weighted mean is the score of a passage, so that a threshold
-means the same in every search, however much was found.
+Both scores are between 0 and 1, and a passage's score is their weighted mean. A threshold therefore
+means the same in every search, regardless of the number of results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from antiphon.domain.vector_stores import HybridSearch, RankingOptions
 
 
 class Passage(Struct, frozen=True, kw_only=True):
-    """A chunk that was found; `text_score` and `embedding_score` say how well it fits."""
+    """A chunk that a search found, with its text score and embedding score."""
 
     id: int
     file_id: str
@@ -35,43 +35,43 @@ class RankedPassage(Struct, frozen=True, kw_only=True):
 
 
 def check_weights(options: RankingOptions | None, path: str) -> None:
-    """Raises: RequestError where nothing counts."""
-    asked = options.hybrid_search if options is not None else None
-    if asked is not None and not asked.embedding_weight + asked.text_weight:
+    """Check that not all weights are 0. Raises: RequestError."""
+    weights = options.hybrid_search if options is not None else None
+    if weights is not None and not weights.embedding_weight + weights.text_weight:
         raise RequestError(
-            "One of the weights must be more than 0.",
+            "At least one of the weights must be greater than 0.",
             param=f"{path}.hybrid_search",
             code="invalid_value",
         )
 
 
 def weights_of(options: RankingOptions | None, *, has_embeddings: bool) -> HybridSearch:
-    """Return the weights that are in force; where nothing knows meanings, words are all."""
+    """Return the weights to use; without embeddings, only the text score counts."""
     if not has_embeddings:
         return HybridSearch(embedding_weight=0.0, text_weight=1.0)
-    asked = options.hybrid_search if options is not None else None
-    return asked or HybridSearch()
+    weights = options.hybrid_search if options is not None else None
+    return weights or HybridSearch()
 
 
 def rank_passages(
-    found: Iterable[Sequence[Passage]],
+    results: Iterable[Sequence[Passage]],
     weights: HybridSearch,
     *,
     most: int,
     threshold: float = 0.0,
 ) -> list[RankedPassage]:
-    """Return the best `most` of what several searches found, best first; each passage once."""
+    """Return the `most` best passages of several searches, best first and without duplicates."""
     total = weights.embedding_weight + weights.text_weight
     best: dict[int, RankedPassage] = {}
-    for passages in found:
-        for each in passages:
-            score = (
-                weights.text_weight * each.text_score
-                + weights.embedding_weight * each.embedding_score
+    for passages in results:
+        for passage in passages:
+            weighted_sum = (
+                weights.text_weight * passage.text_score
+                + weights.embedding_weight * passage.embedding_score
             )
-            score = round(score / total, 6)
-            known = best.get(each.id)
-            if score >= threshold and (known is None or known.score < score):
-                best[each.id] = RankedPassage(score=score, passage=each)
-    in_order = sorted(best.values(), key=lambda each: (-each.score, each.passage.id))
-    return in_order[:most]
+            score = round(weighted_sum / total, 6)
+            previous = best.get(passage.id)
+            if score >= threshold and (previous is None or previous.score < score):
+                best[passage.id] = RankedPassage(score=score, passage=passage)
+    ranking = sorted(best.values(), key=lambda ranked: (-ranked.score, ranked.passage.id))
+    return ranking[:most]

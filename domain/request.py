@@ -1,8 +1,8 @@
-"""A request to create a response: its fields, with their types and limits
+"""The bodies of requests: their fields with types and limits
 (docs/reference/api.md#create-a-response).
 
-A field that may be null is null when it was omitted: the API treats both alike. Items and tools
-stay raw here; decoding.py reads them one by one, so that nothing a client sent is lost.
+An omitted field that may be null is null, since the API treats both alike. Items and tools stay raw
+here; decoding.py decodes them one by one, so that nothing a client sent is lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INCLUDABLE = Literal[
 
 
 class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What the final message must look like (docs/reference/api.md#text-formats)."""
+    """Base class of the formats of the final message (docs/reference/api.md#text-formats)."""
 
 
 class PlainFormat(TextFormat, frozen=True, kw_only=True, tag="text"):
@@ -72,7 +72,7 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class ContextManagement(Struct, frozen=True, kw_only=True):
-    """When to compact: at `compact_threshold` tokens of input, or where the server thinks fit."""
+    """When to compact: at `compact_threshold` input tokens, or when the server decides."""
 
     type: Literal["compaction"]
     compact_threshold: Annotated[int, Meta(ge=1000)] | None = None
@@ -88,7 +88,7 @@ class PromptCacheOptions(Struct, frozen=True, kw_only=True):
 
 
 class StructuredOutputs(Struct, frozen=True, kw_only=True):
-    """vLLM's constraint of the output: exactly one kind (checked in checks.py)."""
+    """vLLM's constraint on the output; checks.py requires exactly one kind."""
 
     json: Json | str | None = None
     regex: str | None = None
@@ -102,7 +102,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
 
 class PromptParam(Struct, frozen=True, kw_only=True):
-    """A template, and the values of its placeholders (domain/prompt_templates.py)."""
+    """A prompt template and the values of its placeholders (prompt_templates.py)."""
 
     id: str
     version: str | None = None
@@ -133,7 +133,7 @@ class NewItems(Struct, frozen=True, kw_only=True):
 
 
 class NewContainer(Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/containers`; what its fields may be is up to the server."""
+    """The body of `POST /v1/containers`; the server decides which values it supports."""
 
     name: Annotated[str, Meta(min_length=1, max_length=512)]
     expires_after: Json | None = None
@@ -221,15 +221,15 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
 
     @property
     def is_prewarm(self) -> bool:
-        """Whether the prompt is only to be cached, and nothing to be generated
+        """Whether the request only fills the prompt cache and generates nothing
         (docs/reference/api.md#warm-up)."""
         options = self.prompt_cache_options
         return self.generate is False or (options is not None and options.prewarm is True)
 
     @property
     def conversation_id(self) -> str | None:
-        given = self.conversation
-        return given.id if isinstance(given, ConversationParam) else given
+        conversation = self.conversation
+        return conversation.id if isinstance(conversation, ConversationParam) else conversation
 
 
 FIELDS = frozenset(CreateResponse.__struct_fields__)
@@ -243,7 +243,7 @@ CHAT_COMPLETIONS_FIELDS = {
     "function_call": "tool_choice",
     "reasoning_effort": "reasoning.effort",
 }
-"""Fields of another API, and what they are called in this one: refused, lest they go unnoticed."""
+"""Fields of the Chat Completions API, which are refused, and the fields that replace them here."""
 
 IGNORED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "access_programs": (),
@@ -262,7 +262,7 @@ IGNORED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "structured_outputs.disable_any_whitespace": (False,),
     "watermarking": (False,),
 }
-"""Fields that are accepted and do nothing here, with the values that ask for what is done anyway.
+"""Fields that are accepted without effect, with the values that match what the server does anyway.
 
-Answers name them in `x-antiphon-ignored`, some of them are echoed besides.
+Responses list them in the `x-antiphon-ignored` header; some are also echoed.
 """

@@ -1,5 +1,7 @@
-"""The Response object: every key that is not UNSET is always on the wire
-(docs/reference/api.md#the-response-object)."""
+"""The Response object (docs/reference/api.md#the-response-object).
+
+Every key that is not UNSET is always sent.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from antiphon.domain.request import PromptParam
 from antiphon.domain.usage import TurnTokens, Usage
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
-"""Statuses that never change again."""
+"""Final statuses of a response."""
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """Why a response failed; `code` is one of docs/reference/errors.md#failed-responses."""
+    """Why a response failed; docs/reference/errors.md#failed-responses lists the codes."""
 
     code: str
     message: str
@@ -32,7 +34,7 @@ class ConversationRef(Struct, frozen=True, kw_only=True):
 
 
 class InputTransformation(Struct, frozen=True, kw_only=True):
-    """An item of the input that the model is not shown, and why
+    """An input item that the model is not shown, and the reason
     (docs/reference/api.md#reasoning)."""
 
     type: str = "reasoning"
@@ -63,10 +65,11 @@ class ReasoningConfig(Struct, frozen=True, kw_only=True):
 
 
 class Response(Struct, frozen=True, kw_only=True):
-    """Frozen: the sequencer makes a new one where its state changes.
+    """A response; the sequencer replaces this frozen object whenever its state changes.
 
-    `tools` are echoed with their defaults filled in; a tool of unknown type is echoed as it came.
-    `usage_per_turn` is ours: there if the model had several turns, or for who asks for messages.
+    `tools` are echoed with their defaults filled in; a tool of unknown type is echoed unchanged.
+    `usage_per_turn` is this server's own field: it is set if the model had several turns or the
+    client requested messages.
     """
 
     id: str
@@ -113,9 +116,9 @@ class Response(Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_items(self) -> bool:
-        """Whether its items go on in its conversation: one that failed changes nothing there."""
+        """Whether its items become part of its conversation; those of a failed response do not."""
         return self.status != "failed"
 
     def failed(self, failure: Failure) -> Response:
-        """Return this response as failed, with the output that it has."""
+        """Return this response as failed, with its output so far."""
         return structs.replace(self, status="failed", error=failure, completed_at=None)

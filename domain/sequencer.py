@@ -1,8 +1,8 @@
-"""The sequencer: deltas in, numbered events out, and the Response that grows with them.
+"""The sequencer: turn deltas into numbered events, and accumulate the Response from them.
 
-It is pure: ids, the time and the seal of reasoning come in as callables. The final Response is
-what it accumulated; nothing rebuilds it, so a stream, the returned object and a later read cannot
-disagree.
+It is pure: ids, the time and the sealing of reasoning are passed in as callables. The final
+Response is what the sequencer accumulated and is never rebuilt, so a stream, the returned object
+and a later read cannot disagree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from antiphon.domain.usage import TurnUsage, per_turn, total
 
 
 class Sequencer:
-    """One a response. Call `start` first, `feed` for each delta, then one of the four ends."""
+    """Sequences the events of one response.
+
+    Call `open` and `start`, then `feed` for each delta, then one of `complete`, `end_incomplete`,
+    `fail` and `cancel`.
+    """
 
     def __init__(
         self,
@@ -54,28 +58,28 @@ class Sequencer:
         now: Callable[[], float],
         seal: Callable[[str], str] | None = None,
     ) -> Sequencer:
-        """Return the sequencer of a run of which these events, its first, were logged.
+        """Return a sequencer that continues after `events`, the logged beginning of a run.
 
-        It ends the run with the events that close what is open, under the next numbers; where
-        nothing is open it goes on. `response` is as it was created. What tokens earlier turns took
-        is not in a log: the usage of a run that is ended like this is null.
-        Raises: EventOutOfOrder where these are not the first events of a run.
+        An open item can only be closed; without one, the run can go on. Numbers continue where
+        the log ends. `response` is the response as it was created. The log does not hold the token
+        counts of earlier turns, so the usage of a run that ends without another turn is null.
+        Raises: EventOutOfOrder if `events` are not the beginning of a run.
         """
-        resumed = cls(response, new_id=new_id, now=now, seal=seal)
-        opened: int | None = None
+        sequencer = cls(response, new_id=new_id, now=now, seal=seal)
+        open_index: int | None = None
         for index, event in enumerate(events):
-            resumed._state = advance(resumed._state, event)
+            sequencer._state = advance(sequencer._state, event)
             if isinstance(event, e.ItemAdded):
-                opened = index
+                open_index = index
             elif isinstance(event, e.ItemDone):
-                opened = None
-                resumed._output.append(event.item)
+                open_index = None
+                sequencer._output.append(event.item)
             elif isinstance(event, e.RESPONSE_EVENTS):
-                resumed.response = event.response
-        if opened is not None:
-            resumed._open = RestoredItem(events[opened:], seal)
-        resumed._next_number = len(events)
-        return resumed
+                sequencer.response = event.response
+        if open_index is not None:
+            sequencer._open = RestoredItem(events[open_index:], seal)
+        sequencer._next_number = len(events)
+        return sequencer
 
     @property
     def output(self) -> Sequence[AnyItem]:
@@ -88,11 +92,11 @@ class Sequencer:
 
     @property
     def has_output(self) -> bool:
-        """Whether anything was shown of what the model did."""
+        """Whether any output item was started."""
         return bool(self._output) or self._open is not None
 
     def open(self) -> list[e.Event]:
-        """Return `created`, and `queued` where the response waits for a worker."""
+        """Return `created`, then `queued` if the response waits for a worker."""
         events: list[e.Event] = [e.Created(response=self.response)]
         if self.response.status == "queued":
             events.append(e.Queued(response=self.response))
@@ -104,7 +108,7 @@ class Sequencer:
         return self._number([e.InProgress(response=self.response)])
 
     def feed(self, delta: d.Delta) -> list[e.Event]:
-        """Return what the client sees of this delta."""
+        """Return the events that a delta causes."""
         if self._open is not None and self._open.accepts(delta):
             return self._number(self._open.add(delta))
         if isinstance(delta, d.ItemEnd):
@@ -115,14 +119,14 @@ class Sequencer:
                 self._close("completed" if delta.reason == "stop" else "incomplete")
             )
         if type(delta) not in BUILDERS:
-            return []  # progress or end of a tool item that is over already
+            return []  # the progress or end of a tool item that was already closed
         closing = self._close("completed")
-        seed = BuilderContext(len(self._output), self._new_id, self._seal)
-        self._open = BUILDERS[type(delta)](delta, seed)
+        context = BuilderContext(len(self._output), self._new_id, self._seal)
+        self._open = BUILDERS[type(delta)](delta, context)
         return self._number([*closing, *self._open.open(), *self._open.add(delta)])
 
     def add_usage(self, usages: Sequence[TurnUsage]) -> None:
-        """Count the tokens of a turn that has no TurnEnd, because it was left."""
+        """Count the tokens of a turn that was abandoned and so has no TurnEnd."""
         self._turns += usages
 
     def complete(self) -> list[e.Event]:
@@ -138,18 +142,18 @@ class Sequencer:
         return self._number([*events, e.Incomplete(response=done)])
 
     def fail(self, failure: Failure) -> list[e.Event]:
-        """End as failed; this works also after a defect of ours left an item half written."""
-        whole = len(self._output)
+        """End as failed; this also works after a bug left an item half written."""
+        completed_items = len(self._output)
         try:
             closing = self._number(self._close("incomplete"))
         except EventOutOfOrder:
-            del self._output[whole:]
+            del self._output[completed_items:]
             closing, self._state = [], State.RUNNING
         return [*closing, *self._fail(failure)]
 
     def revoke(self, end: Sequence[e.Event], failure: Failure) -> list[e.Event]:
-        """Return `end` with its terminal event, which nobody saw yet, replaced by a failure."""
-        count = 2 if isinstance(end[-1], e.Failed) else 1  # its Error goes with it
+        """Return `end` with a failure in place of its terminal event, which no reader has seen."""
+        count = 2 if isinstance(end[-1], e.Failed) else 1  # Failed has an Error before it
         self._next_number -= count
         self._state = State.RUNNING
         self.response = replace(
@@ -158,18 +162,22 @@ class Sequencer:
         return [*end[:-count], *self._fail(failure)]
 
     def _fail(self, failure: Failure) -> list[e.Event]:
-        told = self._state is State.ERROR  # of a log that ends there
-        error = () if told else (e.Error(code=failure.code, message=failure.message),)
+        has_error = self._state is State.ERROR  # a restored log may end with its Error event
+        error = () if has_error else (e.Error(code=failure.code, message=failure.message),)
         return self._number([*error, e.Failed(response=self._end("failed", error=failure))])
 
-    def show_messages(self, given: Sequence[Json], written: Sequence[Json]) -> None:
+    def show_messages(
+        self, input_messages: Sequence[Json], output_messages: Sequence[Json]
+    ) -> None:
         """Show the format's own messages in the Response (`enable_response_messages`)."""
         self.response = replace(
-            self.response, input_messages=tuple(given), output_messages=tuple(written)
+            self.response,
+            input_messages=tuple(input_messages),
+            output_messages=tuple(output_messages),
         )
 
     def cancel(self) -> list[e.Event]:
-        """End as cancelled; the spec has no event for that but `incomplete`
+        """End as cancelled, with `incomplete`: the API has no event of its own for cancellation
         (docs/reference/events.md#order)."""
         events = self._close("incomplete")
         return self._number([*events, e.Incomplete(response=self._end("cancelled"))])
@@ -183,21 +191,21 @@ class Sequencer:
         return events
 
     def _end(self, status: str, **changes: object) -> Response:
-        shown = self.response.input_messages is not UNSET
-        each = per_turn(self._turns)
+        shows_messages = self.response.input_messages is not UNSET
+        usages = per_turn(self._turns)
         self.response = replace(
             self.response,
             status=status,
             output=tuple(self._output),
-            usage=total(self._turns, list_turns=shown) if self._turns else None,
-            usage_per_turn=each if shown or len(each) > 1 else UNSET,
+            usage=total(self._turns, list_turns=shows_messages) if self._turns else None,
+            usage_per_turn=usages if shows_messages or len(usages) > 1 else UNSET,
             **changes,
         )
         return self.response
 
     def _number(self, events: Sequence[e.Event]) -> list[e.Event]:
-        # All events get their number here, and pass the lifecycle here, or none of them does. The
-        # one place that writes to an event: it is still ours alone.
+        # The only place that numbers events and checks them against the lifecycle: all of them or
+        # none. It may write to the frozen events because nothing else has seen them yet.
         state, number = self._state, self._next_number
         for event in events:
             state = advance(state, event)

@@ -1,4 +1,4 @@
-"""The one normal form of `tool_choice` (docs/reference/api.md#tool-choice)."""
+"""Parse `tool_choice` into its normal form (docs/reference/api.md#tool-choice)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHOSEN_KINDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(t.WEB_SEARCHES, t.WEB_KINDS),
     "file_search": (t.FILE_SEARCH,),
 }
-"""The kinds of tools that a tool_choice of a type may mean."""
+"""The kinds of tools that each type of tool_choice selects."""
 
 SERVER_RUN_CHOICES = frozenset(
     {
@@ -36,7 +36,7 @@ SERVER_RUN_CHOICES = frozenset(
         "programmatic_tool_calling",
     }
 )
-"""tool_choice objects that force a tool that only the server could run."""
+"""Types of tool_choice for tools that only a server could run, and this one does not."""
 
 
 def parse_tool_choice(
@@ -46,7 +46,7 @@ def parse_tool_choice(
 ) -> t.ToolChoice:
     """Return tool_choice in its normal form. Raises: RequestError with param tool_choice.
 
-    `labels` are those of MCP servers, whose tools need not be known yet.
+    `labels` are those of MCP servers, whose tools may not be known yet.
     """
     if value is None or value == "auto":
         return t.ToolChoice()
@@ -55,32 +55,34 @@ def parse_tool_choice(
     if value == "required":
         return t.ToolChoice(mode="required")
     if isinstance(value, str):
-        raise invalid_tool_choice(f"{value!r} is none of 'auto', 'none', 'required'")
+        raise invalid_tool_choice(f"it must be 'auto', 'none' or 'required', not {value!r}")
     kind = value.get("type")
     if kind == "allowed_tools":
-        return _allowed(value, specs, labels)
+        return _parse_allowed_tools(value, specs, labels)
     if isinstance(kind, str) and kind in CHOSEN_KINDS:
-        names = _chosen(kind, value, specs, specs, labels)
+        names = _chosen_names(kind, value, specs, specs, labels)
         return t.ToolChoice(mode="required", names=names) if names else t.ToolChoice()
     if isinstance(kind, str) and kind in SERVER_RUN_CHOICES:
         raise invalid_tool_choice(f"this server runs no tool of type {kind!r}")
     raise invalid_tool_choice(f"unknown type {kind!r}")
 
 
-def _allowed(value: Json, specs: Sequence[t.ToolSpec], labels: frozenset[str]) -> t.ToolChoice:
+def _parse_allowed_tools(
+    value: Json, specs: Sequence[t.ToolSpec], labels: frozenset[str]
+) -> t.ToolChoice:
     mode, entries = value.get("mode", "auto"), value.get("tools")
     if mode not in ("auto", "required"):
-        raise invalid_tool_choice(f"mode {mode!r} is none of 'auto', 'required'")
+        raise invalid_tool_choice(f"its mode must be 'auto' or 'required', not {mode!r}")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise invalid_tool_choice("'tools' must be a list of tools")
-    called = _by_name(specs)
-    unnamed = [spec for spec in specs if spec.kind not in t.NAMED_KINDS]  # one of a kind
+    specs_by_name = _specs_by_name(specs)
+    unnamed = [spec for spec in specs if spec.kind not in t.NAMED_KINDS]  # one of each kind
     names: set[str] = set()
     for entry in entries:
         kind = entry.get("type")
         if isinstance(kind, str) and kind in CHOSEN_KINDS:
-            named = called.get(str(entry.get("name")), ())
-            names |= _chosen(kind, entry, named, unnamed, labels)
+            same_name_specs = specs_by_name.get(str(entry.get("name")), ())
+            names |= _chosen_names(kind, entry, same_name_specs, unnamed, labels)
     if mode == "required" and not names and labels:
         mode = "auto"
     if mode == "required" and not names:
@@ -88,46 +90,47 @@ def _allowed(value: Json, specs: Sequence[t.ToolSpec], labels: frozenset[str]) -
     return t.ToolChoice(mode=mode, names=frozenset(names))
 
 
-def _by_name(specs: Sequence[t.ToolSpec]) -> Mapping[str, Sequence[t.ToolSpec]]:
-    """Return the specs by each name that may mean them: a choice may list thousands."""
-    found: dict[str, list[t.ToolSpec]] = {}
+def _specs_by_name(specs: Sequence[t.ToolSpec]) -> Mapping[str, Sequence[t.ToolSpec]]:
+    """Return the specs by each of their names; a choice may list thousands of tools."""
+    specs_by_name: dict[str, list[t.ToolSpec]] = {}
     for spec in specs:
-        for name in {spec.client_name, spec.name, _joined(spec)} - {None}:
-            found.setdefault(str(name), []).append(spec)
-    return found
+        for name in {spec.client_name, spec.name, _qualified_name(spec)} - {None}:
+            specs_by_name.setdefault(str(name), []).append(spec)
+    return specs_by_name
 
 
-def _chosen(
+def _chosen_names(
     kind: str,
     value: Json,
-    called: Sequence[t.ToolSpec],
+    same_name_specs: Sequence[t.ToolSpec],
     specs: Sequence[t.ToolSpec],
     labels: frozenset[str],
 ) -> frozenset[str]:
-    """Return the names of the tools that are meant; none of a server that lists no such tool.
+    """Return the names of the tools that `value` selects.
 
-    `called` are those of the value's name.
+    `same_name_specs` are the specs with the value's name. The result is empty for an MCP server
+    that lists no such tool.
     """
     label = value.get("server_label")
     if kind == "mcp" and isinstance(label, str) and label in labels:
-        return _of_server(value, specs)
+        return _names_of_server(value, specs)
     name, namespace = value.get("name"), value.get("namespace")
     is_named = kind in t.NAMED_KINDS
     if is_named and not isinstance(name, str):
         raise invalid_tool_choice(f"a tool of type {kind!r} needs a name")
-    found = frozenset(
+    names = frozenset(
         spec.name
-        for spec in (called if is_named else specs)
+        for spec in (same_name_specs if is_named else specs)
         if spec.kind in CHOSEN_KINDS[kind]
-        and (not is_named or _is_called(spec, str(name), namespace))
+        and (not is_named or _has_name(spec, str(name), namespace))
     )
-    if not found:
-        which = f" called {name!r}" if is_named else ""
-        raise invalid_tool_choice(f"there is no {kind} tool{which} in 'tools' that can be called")
-    return found
+    if not names:
+        which = f" named {name!r}" if is_named else ""
+        raise invalid_tool_choice(f"'tools' has no {kind} tool{which} that can be called")
+    return names
 
 
-def _of_server(value: Json, specs: Sequence[t.ToolSpec]) -> frozenset[str]:
+def _names_of_server(value: Json, specs: Sequence[t.ToolSpec]) -> frozenset[str]:
     label, name = value["server_label"], value.get("name")
     return frozenset(
         spec.name
@@ -136,13 +139,14 @@ def _of_server(value: Json, specs: Sequence[t.ToolSpec]) -> frozenset[str]:
     )
 
 
-def _is_called(spec: t.ToolSpec, name: str, namespace: Any) -> bool:
-    # By both names, or by the two in one, as vLLM has it; also where that is too long for a model.
-    is_both = (spec.namespace, spec.client_name) == (namespace, name)
-    return is_both or name in (spec.name, _joined(spec))
+def _has_name(spec: t.ToolSpec, name: str, namespace: Any) -> bool:
+    # A client may send namespace and name, or like vLLM both in one, even if that is longer than
+    # a model's name for the tool may be.
+    has_both = (spec.namespace, spec.client_name) == (namespace, name)
+    return has_both or name in (spec.name, _qualified_name(spec))
 
 
-def _joined(spec: t.ToolSpec) -> str | None:
+def _qualified_name(spec: t.ToolSpec) -> str | None:
     return f"{spec.namespace}{t.NAMESPACE_MARK}{spec.client_name}" if spec.namespace else None
 
 

@@ -1,8 +1,9 @@
-"""Find deferred tools by words: what a search that the server runs loads
+"""Search deferred tools by keywords, for the tool_search that this server runs
 (docs/reference/api.md#tool-search).
 
-A tool ranks by the words of the query that its name and its description have, names counting more;
-a tool of a namespace has the namespace's words too. Nothing in common: not found.
+A tool's score counts the words of the query that occur in its name or description; names count
+more. A tool in a namespace also has the namespace's words. A tool without any of the words is not
+found.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from msgspec.structs import replace
 
 from antiphon.domain import tools as t
 
-MOST_FOUND = 8
+MAX_RESULTS = 8
 NAME_WEIGHT = 3
-SHORTEST_STEM = 4
-LONGEST_LISTED = 300
-"""Characters of a description that the list of what can be found repeats."""
+MIN_STEM_CHARS = 4
+MAX_DESCRIPTION_CHARS = 300
+"""How much of a tool's description the list of deferred tools shows."""
 
-Named = t.FunctionTool | t.CustomTool
+CallableTool = t.FunctionTool | t.CustomTool
 Identity = tuple[str | None, str]
 """Namespace and name."""
 
@@ -29,79 +30,85 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+|[^\W\d_]+")
 
 
 def search(
-    arguments: Any, tools: Sequence[t.RequestTool], *, most: int = MOST_FOUND
+    arguments: Any, tools: Sequence[t.RequestTool], *, limit: int = MAX_RESULTS
 ) -> list[t.AnyTool]:
-    """Return the deferred tools that answer best, as definitions: namespaces with those found.
+    """Return the definitions of the best deferred tools; a namespace holds only its matching tools.
 
     >>> pay = t.FunctionTool(name="pay_invoice", description="Pays a bill.", defer_loading=True)
     >>> mail = t.FunctionTool(name="send_mail", defer_loading=True)
     >>> [tool.name for tool in search({"query": "which invoices are to be paid?"}, [mail, pay])]
     ['pay_invoice']
     """
-    asked = set(_words(" ".join(_strings(arguments))))
-    ranked = [
-        (score, -position, space, tool)
-        for position, (space, tool) in enumerate(_deferred(tools))
-        if (score := _score(asked, space, tool))
+    query_words = set(_words(" ".join(_strings(arguments))))
+    hits = [
+        (score, -position, namespace, tool)
+        for position, (namespace, tool) in enumerate(_deferred_tools(tools))
+        if (score := _score(query_words, namespace, tool))
     ]
-    ranked.sort(key=lambda hit: hit[:2], reverse=True)
-    return _gathered([(space, tool) for _, _, space, tool in ranked[:most]])
+    hits.sort(key=lambda hit: hit[:2], reverse=True)
+    return _group_by_namespace([(namespace, tool) for _, _, namespace, tool in hits[:limit]])
 
 
 def describe_deferred_tools(
     tools: Sequence[t.RequestTool], hidden: Collection[Identity]
 ) -> Iterator[str]:
-    """Return a line for each namespace or tool of which something is hidden."""
-    seen: set[str] = set()
-    for space, tool in _deferred(tools):
-        what = space or tool
-        if (space.name if space else None, tool.name) in hidden and what.name not in seen:
-            seen.add(what.name)
-            description = " ".join((what.description or "").split())[:LONGEST_LISTED]
-            yield f"- {what.name}: {description}" if description else f"- {what.name}"
+    """Yield a line for each hidden tool, or for its namespace if it is in one."""
+    described_names: set[str] = set()
+    for namespace, tool in _deferred_tools(tools):
+        entry = namespace or tool
+        identity = (namespace.name if namespace else None, tool.name)
+        if identity in hidden and entry.name not in described_names:
+            described_names.add(entry.name)
+            description = " ".join((entry.description or "").split())[:MAX_DESCRIPTION_CHARS]
+            yield f"- {entry.name}: {description}" if description else f"- {entry.name}"
 
 
-def _deferred(tools: Sequence[t.RequestTool]) -> Iterator[tuple[t.NamespaceTool | None, Named]]:
+def _deferred_tools(
+    tools: Sequence[t.RequestTool],
+) -> Iterator[tuple[t.NamespaceTool | None, CallableTool]]:
     for tool in tools:
-        space = tool if isinstance(tool, t.NamespaceTool) else None
-        inner = space.tools if space else (tool,)
-        for each in inner:
-            if isinstance(each, t.FunctionTool | t.CustomTool) and each.defer_loading is True:
-                yield space, each
+        namespace = tool if isinstance(tool, t.NamespaceTool) else None
+        inner_tools = namespace.tools if namespace else (tool,)
+        for inner in inner_tools:
+            if isinstance(inner, t.FunctionTool | t.CustomTool) and inner.defer_loading is True:
+                yield namespace, inner
 
 
-def _gathered(found: Sequence[tuple[t.NamespaceTool | None, Named]]) -> list[t.AnyTool]:
-    gathered: dict[str, t.AnyTool] = {}
-    for space, tool in found:
-        if space is None:
-            gathered[f"tool {tool.name}"] = tool
+def _group_by_namespace(
+    hits: Sequence[tuple[t.NamespaceTool | None, CallableTool]],
+) -> list[t.AnyTool]:
+    groups: dict[str, t.AnyTool] = {}
+    for namespace, tool in hits:
+        if namespace is None:
+            groups[f"tool {tool.name}"] = tool
             continue
-        before = gathered.get(f"namespace {space.name}")
-        kept = before.tools if isinstance(before, t.NamespaceTool) else ()
-        gathered[f"namespace {space.name}"] = replace(space, tools=(*kept, tool))
-    return list(gathered.values())
+        group = groups.get(f"namespace {namespace.name}")
+        members = group.tools if isinstance(group, t.NamespaceTool) else ()
+        groups[f"namespace {namespace.name}"] = replace(namespace, tools=(*members, tool))
+    return list(groups.values())
 
 
-def _score(asked: set[str], space: t.NamespaceTool | None, tool: Named) -> int:
-    names = _words(f"{space.name if space else ''} {tool.name}")
-    described = _words(f"{space.description or '' if space else ''} {tool.description or ''}")
+def _score(query_words: set[str], namespace: t.NamespaceTool | None, tool: CallableTool) -> int:
+    names = _words(f"{namespace.name if namespace else ''} {tool.name}")
+    descriptions = f"{namespace.description or '' if namespace else ''} {tool.description or ''}"
+    description_words = _words(descriptions)
     return sum(
-        NAME_WEIGHT * any(_alike(word, name) for name in names)
-        + any(_alike(word, each) for each in described)
-        for word in asked
+        NAME_WEIGHT * any(_is_similar(word, name) for name in names)
+        + any(_is_similar(word, other) for other in description_words)
+        for word in query_words
     )
 
 
-def _alike(word: str, other: str) -> bool:
-    """Say whether one word begins the other, so that a plural is found too.
+def _is_similar(word: str, other: str) -> bool:
+    """Return whether one word begins with the other, so that plurals match too.
 
-    >>> _alike("invoices", "invoice"), _alike("in", "invoice")
+    >>> _is_similar("invoices", "invoice"), _is_similar("in", "invoice")
     (True, False)
     """
     if word == other:
         return True
     short, long = sorted((word, other), key=len)
-    return len(short) >= SHORTEST_STEM and long.startswith(short)
+    return len(short) >= MIN_STEM_CHARS and long.startswith(short)
 
 
 def _words(text: str) -> list[str]:

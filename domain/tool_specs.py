@@ -1,4 +1,4 @@
-"""How a model is told of each type of tool: its name, description and parameters."""
+"""The specs that a model is given for each type of tool: name, description and parameters."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from antiphon.domain.errors import InvalidGrammar, RequestError, missing_paramet
 from antiphon.domain.json import Json
 
 MAX_GRAMMAR_CHARS = 40_960
-"""Characters of all grammars of a request: reading takes some seconds for a million."""
+"""The maximum number of characters in all grammars of a request; parsing a million takes seconds.
+"""
 
 
 def is_strict(schema: Json | None) -> bool:
-    """Say whether a schema already has the strict form: closed objects, all properties required.
+    """Return whether a schema is in strict form: closed objects, all properties required.
 
     >>> is_strict({"type": "object", "properties": {}, "additionalProperties": False})
     True
     """
     if not schema:
         return False
-    return _closed(schema)
+    return _is_closed(schema)
 
 
-def _closed(schema: Any) -> bool:
-    """Say whether all objects in a schema are closed; a schema is any JSON that a client sent."""
+def _is_closed(schema: Any) -> bool:
+    """Return whether all objects in a schema are closed; a schema may be any JSON from a client."""
     if isinstance(schema, list):
-        return all(map(_closed, schema))
+        return all(map(_is_closed, schema))
     if not isinstance(schema, dict):
         return True
     properties = schema.get("properties")
@@ -41,15 +42,15 @@ def _closed(schema: Any) -> bool:
             return False
         if not properties.keys() <= {name for name in required if isinstance(name, str)}:
             return False
-    inner = [schema.get("items"), schema.get("anyOf"), *_values(schema.get("$defs"))]
-    return all(map(_closed, [*inner, *_values(properties)]))
+    inner = [schema.get("items"), schema.get("anyOf"), *_values_of(schema.get("$defs"))]
+    return all(map(_is_closed, [*inner, *_values_of(properties)]))
 
 
-def _values(value: Any) -> list[Any]:
+def _values_of(value: Any) -> list[Any]:
     return list(value.values()) if isinstance(value, dict) else []
 
 
-def _function(tool: t.FunctionTool, path: str, namespace: str | None = None) -> t.ToolSpec:
+def _function_spec(tool: t.FunctionTool, path: str, namespace: str | None = None) -> t.ToolSpec:
     schema = tool.parameters
     if schema is not None and schema.get("type", "object") != "object":
         raise RequestError(
@@ -68,23 +69,23 @@ def _function(tool: t.FunctionTool, path: str, namespace: str | None = None) -> 
     )
 
 
-def _custom(tool: t.CustomTool, path: str, namespace: str | None = None) -> t.ToolSpec:
+def _custom_spec(tool: t.CustomTool, path: str, namespace: str | None = None) -> t.ToolSpec:
     return t.ToolSpec(
         name=t.flat_name(namespace, tool.name),
         kind="custom",
         description=tool.description or "",
-        grammar=_grammar(tool.format, f"{path}.format"),
+        grammar=_checked_grammar(tool.format, f"{path}.format"),
         namespace=namespace,
         original_name=tool.name,
         deferred=tool.defer_loading is True,
     )
 
 
-def _grammar(form: Json, path: str) -> tuple[str, str] | None:
-    if form.get("type", "text") == "text":
+def _checked_grammar(tool_format: Json, path: str) -> tuple[str, str] | None:
+    if tool_format.get("type", "text") == "text":
         return None
-    syntax, definition = form.get("syntax"), form.get("definition")
-    if form.get("type") != "grammar" or syntax not in ("lark", "regex"):
+    syntax, definition = tool_format.get("syntax"), tool_format.get("definition")
+    if tool_format.get("type") != "grammar" or syntax not in ("lark", "regex"):
         raise RequestError(
             "A custom tool's format is {'type': 'text'} or {'type': 'grammar'} with syntax 'lark' "
             "or 'regex'.",
@@ -95,9 +96,9 @@ def _grammar(form: Json, path: str) -> tuple[str, str] | None:
         raise missing_parameter(f"{path}.definition")
     try:
         grammars.read(syntax, definition)
-    except InvalidGrammar as fault:
+    except InvalidGrammar as error:
         raise RequestError(
-            f"Invalid {syntax} grammar: {fault.message}, at {fault.place(definition)}.",
+            f"Invalid {syntax} grammar: {error.message}, at {error.place(definition)}.",
             param=f"{path}.definition",
             code="invalid_value",
         ) from None
@@ -105,6 +106,7 @@ def _grammar(form: Json, path: str) -> tuple[str, str] | None:
 
 
 def grammar_size(tool: t.RequestTool) -> int:
+    """Return the number of characters in a tool's grammars."""
     if isinstance(tool, t.NamespaceTool):
         return sum(map(grammar_size, tool.tools))
     definition = tool.format.get("definition") if isinstance(tool, t.CustomTool) else None
@@ -112,29 +114,29 @@ def grammar_size(tool: t.RequestTool) -> int:
 
 
 def ignored_paths_in(tool: t.RequestTool, path: str) -> Iterator[str]:
-    """Yield the paths of what has no effect: grammars that no engine can enforce, pictures that no
-    search finds."""
+    """Yield the paths of fields without effect: grammars that no engine can enforce, and content
+    types that web search does not find."""
     if isinstance(tool, t.NamespaceTool):
         for position, inner in enumerate(tool.tools):
             yield from ignored_paths_in(inner, f"{path}.tools[{position}]")
     if isinstance(tool, t.CustomTool):
-        grammar = _grammar(tool.format, f"{path}.format")
+        grammar = _checked_grammar(tool.format, f"{path}.format")
         if grammar is not None and grammars.read(*grammar) is None:
             yield f"{path}.format"
     if isinstance(tool, t.AnyWebSearch) and set(tool.search_content_types or ()) - {"text"}:
         yield f"{path}.search_content_types"
 
 
-def _namespace(tool: t.NamespaceTool, path: str) -> tuple[t.ToolSpec, ...]:
+def _namespace_specs(tool: t.NamespaceTool, path: str) -> tuple[t.ToolSpec, ...]:
     return tuple(
-        _function(inner, f"{path}.tools[{position}]", tool.name)
+        _function_spec(inner, f"{path}.tools[{position}]", tool.name)
         if isinstance(inner, t.FunctionTool)
-        else _custom(inner, f"{path}.tools[{position}]", tool.name)
+        else _custom_spec(inner, f"{path}.tools[{position}]", tool.name)
         for position, inner in enumerate(tool.tools)
     )
 
 
-def _typed(kind: t.ToolKind, note: str = "") -> tuple[t.ToolSpec, ...]:
+def _client_tool_specs(kind: t.ToolKind, note: str = "") -> tuple[t.ToolSpec, ...]:
     tool = CLIENT_TOOLS[kind]
     spec = t.ToolSpec(
         name=tool.name,
@@ -146,44 +148,45 @@ def _typed(kind: t.ToolKind, note: str = "") -> tuple[t.ToolSpec, ...]:
     return (spec,)
 
 
-def _shell(tool: t.Shell, _: str) -> tuple[t.ToolSpec, ...]:
-    return _typed("shell") if tool.is_local else ()
+def _shell_specs(tool: t.Shell, _: str) -> tuple[t.ToolSpec, ...]:
+    return _client_tool_specs("shell") if tool.is_local else ()
 
 
-def _computer_preview(tool: t.ComputerUsePreview, _: str) -> tuple[t.ToolSpec, ...]:
+def _computer_preview_specs(tool: t.ComputerUsePreview, _: str) -> tuple[t.ToolSpec, ...]:
     screen = f"{tool.display_width}x{tool.display_height} pixels, {tool.environment}"
-    return _typed("computer_use_preview", f" The screen: {screen}.")
+    return _client_tool_specs("computer_use_preview", f" The screen: {screen}.")
 
 
-def _tool_search(tool: t.ToolSearch, path: str) -> tuple[t.ToolSpec, ...]:
-    server = tool.execution != "client"
-    kind: t.ToolKind = "server_tool_search" if server else "tool_search"
-    schema = None if server else tool.parameters or None
-    asked = _function(t.FunctionTool(name=CLIENT_TOOLS[kind].name, parameters=schema), path)
+def _tool_search_specs(tool: t.ToolSearch, path: str) -> tuple[t.ToolSpec, ...]:
+    is_server_run = tool.execution != "client"
+    kind: t.ToolKind = "server_tool_search" if is_server_run else "tool_search"
+    schema = None if is_server_run else tool.parameters or None
+    function = t.FunctionTool(name=CLIENT_TOOLS[kind].name, parameters=schema)
+    client_spec = _function_spec(function, path)
     spec = t.ToolSpec(
-        name=asked.name,
+        name=client_spec.name,
         kind=kind,
         description=tool.description or CLIENT_TOOLS[kind].description,
-        parameters=asked.parameters or parameters_of(SearchArguments),
-        strict=asked.parameters is None or asked.strict,
+        parameters=client_spec.parameters or parameters_of(SearchArguments),
+        strict=client_spec.parameters is None or client_spec.strict,
     )
     return (spec,)
 
 
 SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
-    t.FunctionTool: lambda tool, path: (_function(tool, path),),
-    t.CustomTool: lambda tool, path: (_custom(tool, path),),
-    t.NamespaceTool: _namespace,
-    t.Shell: _shell,
-    t.LocalShell: lambda _, __: _typed("local_shell"),
-    t.ApplyPatch: lambda _, __: _typed("apply_patch"),
-    t.Computer: lambda _, __: _typed("computer"),
-    t.ComputerUse: lambda _, __: _typed("computer"),
-    t.ComputerUsePreview: _computer_preview,
-    t.ToolSearch: _tool_search,
+    t.FunctionTool: lambda tool, path: (_function_spec(tool, path),),
+    t.CustomTool: lambda tool, path: (_custom_spec(tool, path),),
+    t.NamespaceTool: _namespace_specs,
+    t.Shell: _shell_specs,
+    t.LocalShell: lambda _, __: _client_tool_specs("local_shell"),
+    t.ApplyPatch: lambda _, __: _client_tool_specs("apply_patch"),
+    t.Computer: lambda _, __: _client_tool_specs("computer"),
+    t.ComputerUse: lambda _, __: _client_tool_specs("computer"),
+    t.ComputerUsePreview: _computer_preview_specs,
+    t.ToolSearch: _tool_search_specs,
 }
-"""How a model is told of a tool; a type that is not here is accepted without effect, be it unknown
-or one that only a server could run (docs/decisions/0018)."""
+"""The specs for each type of tool. Other types are accepted without effect: unknown ones, and those
+that only a server could run (docs/decisions/0018)."""
 
 PYTHON_SPEC = t.ToolSpec(
     name=t.PYTHON,
@@ -227,7 +230,7 @@ FILE_SEARCH_SPEC = t.ToolSpec(
 HOSTED_SPECS: Mapping[type[Any], Callable[[Any, str], tuple[t.ToolSpec, ...]]] = {
     t.CodeInterpreter: lambda _, __: (PYTHON_SPEC,),
     **dict.fromkeys(t.WEB_SEARCHES.values(), lambda _, __: tuple(web_tool_specs.SPECS.values())),
-    t.Shell: lambda _, __: _typed(t.CONTAINER),
+    t.Shell: lambda _, __: _client_tool_specs(t.CONTAINER),
     t.FileSearch: lambda _, __: (FILE_SEARCH_SPEC,),
 }
-"""How a model is told of a tool that this server runs."""
+"""The specs for each type of tool when this server runs it."""

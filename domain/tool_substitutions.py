@@ -1,8 +1,8 @@
-"""What in a request stands for something else, because the operator said so: labels of MCP servers
-for tools of this server, and an operator's own MCP server for a hosted tool.
+"""Substitute tools of a request as the operator has configured.
 
-Both are one substitution, made where tools and tool_choice are read, before anybody asks what can
-be run. What the client wrote is what the Response shows.
+MCP server labels can stand for this server's own tools, and an operator's MCP server can stand for
+a hosted tool. Both substitutions happen when tools and tool_choice are read, before the server
+decides what it can run. The Response shows what the client wrote.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ LABELS: Mapping[str, t.AnyTool] = {
     "container": t.Shell(environment={"type": "container_auto"}),
     "web_search_preview": t.WebSearchPreview(),
 }
-"""Tools by the labels that clients of vLLM know them by (GPT_OSS_SYSTEM_TOOL_MCP_LABELS)."""
+"""This server's tools by the MCP labels that vLLM uses for them
+(GPT_OSS_SYSTEM_TOOL_MCP_LABELS)."""
 
 HOSTED: Mapping[str, tuple[type[t.Tool], ...]] = {
     "web_search": (t.WebSearch, t.WebSearch2025, t.WebSearchPreview, t.WebSearchPreview2025),
@@ -29,28 +30,29 @@ HOSTED: Mapping[str, tuple[type[t.Tool], ...]] = {
     "file_search": (t.FileSearch,),
     "image_generation": (t.ImageGeneration,),
 }
-"""Types of tools, by the name of the newest, that an MCP server may stand in for."""
+"""The tool types that an MCP server may replace, by the name of the newest type."""
 
 
 class ToolSubstitutions(Struct, frozen=True, kw_only=True):
-    """`labels` are those of LABELS that count, `servers` the labels of the operator's servers, by
-    the name of HOSTED that they stand in for.
+    """The configured substitutions.
+
+    `labels` are the enabled keys of LABELS. `servers` maps a key of HOSTED to the label of the
+    operator's MCP server that replaces it.
     """
 
     labels: frozenset[str] = frozenset()
     servers: Mapping[str, str] = {}
 
-    def tool(self, asked: t.RequestTool, path: str) -> t.RequestTool:
-        """Return the tool that `asked` stands for, itself if it stands for none.
+    def tool(self, tool: t.RequestTool, path: str) -> t.RequestTool:
+        """Return the substitute for a request's tool, or the tool itself.
 
-        Raises: RequestError where it asks for approval, which hosted tools cannot wait for.
+        Raises: RequestError if the tool requires approval, which hosted tools cannot wait for.
         """
-        tool = asked
         if isinstance(tool, t.McpTool) and tool.server_label in self.labels:
             if tool.require_approval not in (UNSET, None, "never"):
                 raise RequestError(
-                    f"{tool.server_label!r} is a tool of this server here, whose calls wait for "
-                    "nobody's approval.",
+                    f"{tool.server_label!r} is a tool of this server, whose calls do not wait for "
+                    "approval.",
                     param=f"{path}.require_approval",
                     code="invalid_value",
                 )
@@ -59,15 +61,15 @@ class ToolSubstitutions(Struct, frozen=True, kw_only=True):
         return tool if label is None else t.McpTool(server_label=label)
 
     def choice(self, value: str | Json | None) -> str | Json | None:
-        """Return a tool_choice that names tools as `tool` returns them."""
+        """Return the tool_choice with the substituted tools."""
         if not isinstance(value, dict):
             return value
         if value.get("type") == "allowed_tools" and isinstance(value.get("tools"), list):
             tools = [self.choice(each) for each in value["tools"]]
             return {**value, "tools": tools}
-        return self._chosen(value)
+        return self._substitute_choice(value)
 
-    def _chosen(self, value: Json) -> Json:
+    def _substitute_choice(self, value: Json) -> Json:
         kind, label = value.get("type"), value.get("server_label")
         if kind == "mcp" and isinstance(label, str) and label in self.labels:
             kind = _type_of(type(LABELS[label]))
@@ -85,14 +87,14 @@ class ToolSubstitutions(Struct, frozen=True, kw_only=True):
 NO_SUBSTITUTIONS = ToolSubstitutions()
 
 
-def unused_fields(asked: t.RequestTool, path: str) -> Iterator[str]:
-    """Yield the paths of what a tool says that stands for another, which hears nothing of it."""
-    if isinstance(asked, t.UnknownTool):
+def unused_fields(original: t.RequestTool, path: str) -> Iterator[str]:
+    """Yield the paths of a replaced tool's fields, which have no effect on its substitute."""
+    if isinstance(original, t.UnknownTool):
         return
-    for field in structs.fields(asked):
-        value = getattr(asked, field.name)
-        heeded = field.name in ("server_label", "require_approval")
-        if not heeded and value not in (UNSET, None, field.default):
+    for field in structs.fields(original):
+        value = getattr(original, field.name)
+        is_used = field.name in ("server_label", "require_approval")
+        if not is_used and value not in (UNSET, None, field.default):
             yield f"{path}.{field.encode_name}"
 
 

@@ -1,4 +1,4 @@
-"""Tools that a request offers, and which of them the model must or may call
+"""The tools of a request, their specs for the model, and the normal form of tool_choice
 (docs/reference/api.md#tools)."""
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[a-zA-Z0-
 
 
 class Tool(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Base of all tools."""
+    """Base class of all tools."""
 
 
 class FunctionTool(Tool, frozen=True, kw_only=True, tag="function"):
-    """Run by the client; `strict` null means: as strict as the schema allows."""
+    """A function that the client runs; `strict` null means strict if the schema allows it."""
 
     name: ToolName
     description: str | None = None
@@ -33,7 +33,7 @@ class FunctionTool(Tool, frozen=True, kw_only=True, tag="function"):
 
 
 class CustomTool(Tool, frozen=True, kw_only=True, tag="custom"):
-    """Run by the client; its input is free text, or text of a grammar."""
+    """A tool that the client runs; its input is free text or follows a grammar."""
 
     name: ToolName
     description: str | None = None
@@ -62,7 +62,7 @@ class ProgrammaticToolCalling(Tool, frozen=True, kw_only=True, tag="programmatic
 
 
 class McpTool(Tool, frozen=True, kw_only=True, tag="mcp"):
-    """An MCP server; `authorization` and header values are never stored or echoed."""
+    """An MCP server; its `authorization` and header values are never stored or echoed."""
 
     server_label: str
     server_url: str | None | UnsetType = UNSET
@@ -78,7 +78,7 @@ class McpTool(Tool, frozen=True, kw_only=True, tag="mcp"):
 
 
 class AnyWebSearch(Tool, frozen=True, kw_only=True):
-    """The same tool under each of its names."""
+    """Base class of the web search tools, which differ only in their name."""
 
     filters: Json | None | UnsetType = UNSET
     search_context_size: Literal["low", "medium", "high"] | None = "medium"
@@ -168,8 +168,8 @@ class ImageGeneration(Tool, frozen=True, kw_only=True, tag="image_generation"):
 
 
 class UnknownTool(Struct, frozen=True, kw_only=True):
-    """A tool type that we do not know: echoed as it came,
-    offered to no model (docs/decisions/0018)."""
+    """A tool of an unknown type: echoed unchanged, but not offered to the model
+    (docs/decisions/0018)."""
 
     raw: Json
 
@@ -200,7 +200,7 @@ RequestTool = AnyTool | UnknownTool
 TOOL_TYPES: Mapping[str, type[Tool]] = {
     kind.__struct_config__.tag: kind for kind in AnyTool.__args__
 }
-"""Every tool type by its name on the wire."""
+"""The tool types by their `type` in JSON."""
 
 WEB_SEARCHES: Mapping[str, type[Tool]] = {
     name: kind for name, kind in TOOL_TYPES.items() if issubclass(kind, AnyWebSearch)
@@ -229,32 +229,32 @@ ToolKind = Literal[
 
 
 NAMED_KINDS = ("function", "custom")
-"""Kinds of tools that a client names; of the others there is one each."""
+"""The kinds of tools that a client names; there is at most one tool of any other kind."""
 
 MCP_KINDS = ("mcp", "mcp_approval")
-"""Kinds of tools of MCP servers: run at once, and run when the client approves of the call. The
-namespace of such a tool is the server's label."""
+"""The kinds of MCP tools: those that run immediately, and those that wait for the client's
+approval. The namespace of an MCP tool is its server's label."""
 
 PYTHON: Literal["python"] = "python"
-"""The kind of the code interpreter, and the name that models know it by."""
+"""The kind of the code interpreter, and its name for models."""
 
 WEB_KINDS: tuple[ToolKind, ...] = ("web_search", "open_page", "find_in_page")
-"""Kinds of what a web search tool is to a model: it can open what it has found."""
+"""The kinds of the tools that web search consists of for a model."""
 
 CONTAINER: Literal["container"] = "container"
-"""The kind of the shell that this server runs: commands in a container."""
+"""The kind of the shell that this server runs in a container."""
 
 FILE_SEARCH: Literal["file_search"] = "file_search"
-"""The kind of file search, and the name that models know it by."""
+"""The kind of file search, and its name for models."""
 
 NAMESPACE_MARK = "__"
-LONGEST_FLAT_NAME = 64
+MAX_FLAT_NAME_CHARS = 64
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """Return the name that the model writes, which knows no namespaces.
+    """Return the name that models, which know no namespaces, write for a tool in a namespace.
 
-    One that is too long is cut; a hash of the whole keeps it apart from others.
+    A long name is cut off and gets a hash of the whole name, so that it stays unique.
 
     >>> flat_name("crm", "find")
     'crm__find'
@@ -263,15 +263,15 @@ def flat_name(namespace: str | None, name: str) -> str:
     """
     if not namespace:
         return name
-    flat = f"{namespace}{NAMESPACE_MARK}{name}"
-    if len(flat) <= LONGEST_FLAT_NAME:
-        return flat
-    mark = sha256(flat.encode()).hexdigest()[:8]
-    return f"{flat[: LONGEST_FLAT_NAME - len(mark) - 1]}_{mark}"
+    full_name = f"{namespace}{NAMESPACE_MARK}{name}"
+    if len(full_name) <= MAX_FLAT_NAME_CHARS:
+        return full_name
+    suffix = sha256(full_name.encode()).hexdigest()[:8]
+    return f"{full_name[: MAX_FLAT_NAME_CHARS - len(suffix) - 1]}_{suffix}"
 
 
 def parse_arguments(arguments: str) -> Json | None:
-    """Return the arguments of a call as a model wrote them, None if they are no JSON object.
+    """Return the arguments that a model wrote for a call, None if they are not a JSON object.
 
     >>> [parse_arguments(text) for text in ('{"a": 1}', "", "[1]", '{"a')]
     [{'a': 1}, {}, None, None]
@@ -284,11 +284,11 @@ def parse_arguments(arguments: str) -> Json | None:
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
-    """A tool as a model is told of it: `name` is the one that the model writes.
+    """A tool as the model sees it, under the `name` that the model writes.
 
-    `kind` says which item a call of it becomes; `grammar` is `(syntax, definition)` of a custom
-    tool. `original_name` is the name that the client knows, if it differs. A `deferred` tool is
-    shown only after a search has found it.
+    `kind` determines the item that a call of it becomes. `grammar` is the `(syntax, definition)` of
+    a custom tool. `original_name` is the name that the client knows, if it differs. A `deferred`
+    tool is shown only after a tool search has found it.
     """
 
     name: str
@@ -307,7 +307,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
 
 class ToolChoice(Struct, frozen=True, kw_only=True):
-    """tool_choice, normalised: `names` are the only tools that may be called, or None for all."""
+    """The normal form of tool_choice; `names` restricts the tools, None allows all of them."""
 
     mode: Literal["none", "auto", "required"] = "auto"
     names: frozenset[str] | None = None

@@ -1,4 +1,4 @@
-"""Token counts: of one turn, and of a response as the sum of its turns
+"""Token usage: of one turn, and of a response as the sum of its turns
 (docs/reference/api.md#usage)."""
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 
 class TurnUsage(Struct, frozen=True, kw_only=True):
-    """Tokens of one engine run; none at all where a turn asked no model.
+    """The tokens of one engine run; all zero for a turn that called no model.
 
-    `tool_output` are those of the input that came since the turn before: what tools gave.
+    `tool_output` counts the input tokens that tools added since the previous turn.
     """
 
     input: int = 0
@@ -36,7 +36,7 @@ class OutputTokensDetails(Struct, frozen=True, kw_only=True):
 
 
 class TurnTokens(Struct, frozen=True, kw_only=True):
-    """What the client sees of one turn."""
+    """The usage of one turn, as the client sees it."""
 
     input_tokens: int
     cached_tokens: int
@@ -46,9 +46,9 @@ class TurnTokens(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What the client sees of all turns.
+    """The usage of all turns, as the client sees it.
 
-    The per-turn lists are vLLM's extension, for those who ask: strict clients
+    The per-turn lists are an extension of vLLM and only shown on request, because strict clients
     accept nothing but numbers among the details (docs/decisions/0022).
     """
 
@@ -60,43 +60,43 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 def total(turns: Sequence[TurnUsage], *, list_turns: bool = False) -> Usage:
-    """Sum the turns of a response; `list_turns` also tells what each of them took.
+    """Return the sum of a response's turns; `list_turns` adds the per-turn lists.
 
     >>> total([TurnUsage(input=3, output=2), TurnUsage(input=6, cached=5, output=1)]).total_tokens
     12
     """
 
-    def each(counts: Iterable[int]) -> tuple[int, ...] | UnsetType:
+    def list_counts(counts: Iterable[int]) -> tuple[int, ...] | UnsetType:
         return tuple(counts) if list_turns else UNSET
 
-    turns = of_models(turns)
+    turns = model_turns(turns)
     inputs = sum(t.input for t in turns)
     outputs = sum(t.output for t in turns)
     return Usage(
         input_tokens=inputs,
         input_tokens_details=InputTokensDetails(
             cached_tokens=sum(t.cached for t in turns),
-            input_tokens_per_turn=each(t.input for t in turns),
-            cached_tokens_per_turn=each(t.cached for t in turns),
+            input_tokens_per_turn=list_counts(t.input for t in turns),
+            cached_tokens_per_turn=list_counts(t.cached for t in turns),
         ),
         output_tokens=outputs,
         output_tokens_details=OutputTokensDetails(
             reasoning_tokens=sum(t.reasoning for t in turns),
             tool_output_tokens=sum(t.tool_output for t in turns),
-            output_tokens_per_turn=each(t.output for t in turns),
-            tool_output_tokens_per_turn=each(t.tool_output for t in turns),
+            output_tokens_per_turn=list_counts(t.output for t in turns),
+            tool_output_tokens_per_turn=list_counts(t.tool_output for t in turns),
         ),
         total_tokens=inputs + outputs,
     )
 
 
-def of_models(turns: Sequence[TurnUsage]) -> Sequence[TurnUsage]:
-    """Return the turns that asked a model: any of them had a prompt."""
+def model_turns(turns: Sequence[TurnUsage]) -> Sequence[TurnUsage]:
+    """Return the turns that called a model, which are those with a prompt."""
     return [turn for turn in turns if turn.input]
 
 
 def per_turn(turns: Sequence[TurnUsage]) -> tuple[TurnTokens, ...]:
-    """Return what each turn took, in order."""
+    """Return the usage of each turn, in order."""
     return tuple(
         TurnTokens(
             input_tokens=turn.input,
@@ -105,5 +105,5 @@ def per_turn(turns: Sequence[TurnUsage]) -> tuple[TurnTokens, ...]:
             reasoning_tokens=turn.reasoning,
             tool_output_tokens=turn.tool_output,
         )
-        for turn in of_models(turns)
+        for turn in model_turns(turns)
     )

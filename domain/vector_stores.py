@@ -1,4 +1,4 @@
-"""Vector stores: what requests say of them, and what is known of each and of its files."""
+"""Vector stores: the bodies of requests, and the objects that the API returns."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.request import Key, Metadata, MetadataValue
 
 DAY_S = 24 * 60 * 60
-MOST_FILES_AT_ONCE = 2000
-MOST_NAMED_AT_START = 500
+MAX_FILES_PER_BATCH = 2000
+MAX_INITIAL_FILES = 500
 
 Status = Literal["in_progress", "completed", "cancelled", "failed"]
 Attribute = MetadataValue | bool | int | float
@@ -30,7 +30,7 @@ class ChunkSizes(Struct, frozen=True, kw_only=True):
 
 
 class Chunking(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """Base of the strategies."""
+    """Base class of the chunking strategies."""
 
 
 class AutoChunking(Chunking, frozen=True, kw_only=True, tag="auto"):
@@ -45,11 +45,11 @@ AnyChunking = AutoChunking | StaticChunking
 
 
 def sizes_of(chunking: AnyChunking | None, path: str = "chunking_strategy") -> ChunkSizes:
-    """Return the sizes that are meant. Raises: RequestError."""
+    """Return the chunk sizes of a strategy. Raises: RequestError."""
     sizes = chunking.static if isinstance(chunking, StaticChunking) else ChunkSizes()
     if 2 * sizes.chunk_overlap_tokens > sizes.max_chunk_size_tokens:
         raise RequestError(
-            "The overlap must not be more than half of 'max_chunk_size_tokens'.",
+            "The overlap must not exceed half of 'max_chunk_size_tokens'.",
             param=f"{path}.static.chunk_overlap_tokens",
             code="invalid_value",
         )
@@ -69,14 +69,14 @@ class NewVectorStore(Struct, frozen=True, kw_only=True):
 
     name: Name | None = None
     description: MetadataValue | None = None
-    file_ids: Annotated[tuple[FileId, ...], Meta(max_length=MOST_NAMED_AT_START)] | None = None
+    file_ids: Annotated[tuple[FileId, ...], Meta(max_length=MAX_INITIAL_FILES)] | None = None
     expires_after: ExpiresAfter | None = None
     chunking_strategy: AnyChunking | None = None
     metadata: Metadata | None = None
 
 
 class VectorStoreChanges(Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/vector_stores/{id}`: what is not there stays as it is."""
+    """The body of `POST /v1/vector_stores/{id}`; fields that are left out do not change."""
 
     name: Name | None | UnsetType = UNSET
     expires_after: ExpiresAfter | None | UnsetType = UNSET
@@ -84,7 +84,7 @@ class VectorStoreChanges(Struct, frozen=True, kw_only=True):
 
 
 class NewStoreFile(Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/vector_stores/{id}/files`, and one of `files` of a batch."""
+    """The body of `POST /v1/vector_stores/{id}/files`, and an entry of a batch's `files`."""
 
     file_id: FileId
     attributes: Attributes | None = None
@@ -98,13 +98,16 @@ class NewAttributes(Struct, frozen=True, kw_only=True):
 
 
 class NewFileBatch(Struct, frozen=True, kw_only=True):
-    """The body of `POST /v1/vector_stores/{id}/file_batches`: `file_ids`, all alike, or `files`."""
+    """The body of `POST /v1/vector_stores/{id}/file_batches`.
+
+    `file_ids` share the attributes and the chunking strategy; `files` have their own.
+    """
 
     file_ids: (
-        Annotated[tuple[FileId, ...], Meta(min_length=1, max_length=MOST_FILES_AT_ONCE)] | None
+        Annotated[tuple[FileId, ...], Meta(min_length=1, max_length=MAX_FILES_PER_BATCH)] | None
     ) = None
     files: (
-        Annotated[tuple[NewStoreFile, ...], Meta(min_length=1, max_length=MOST_FILES_AT_ONCE)]
+        Annotated[tuple[NewStoreFile, ...], Meta(min_length=1, max_length=MAX_FILES_PER_BATCH)]
         | None
     ) = None
     attributes: Attributes | None = None
@@ -112,7 +115,7 @@ class NewFileBatch(Struct, frozen=True, kw_only=True):
 
 
 class HybridSearch(Struct, frozen=True, kw_only=True):
-    """How much each way of searching counts."""
+    """The weights of the two ways to search."""
 
     embedding_weight: Annotated[float, Meta(ge=0)] = 1.0
     text_weight: Annotated[float, Meta(ge=0)] = 1.0
@@ -140,7 +143,7 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
     rewrite_query: bool | None = None
 
 
-# --- what there is --------------------------------------------------------------------------------
+# --- objects --------------------------------------------------------------------------------------
 
 
 class FileCounts(Struct, frozen=True, kw_only=True):
@@ -156,7 +159,7 @@ def counts_of(by_status: Mapping[str, int]) -> FileCounts:
 
 
 class VectorStore(Struct, frozen=True, kw_only=True):
-    """Times are seconds since the epoch; `usage_bytes` is what its files take in the index."""
+    """A vector store. Times are Unix timestamps; `usage_bytes` is the size of its files' index."""
 
     id: str
     object: Literal["vector_store"] = "vector_store"
@@ -196,7 +199,7 @@ class StoreFile(Struct, frozen=True, kw_only=True):
 
 
 class FileBatch(Struct, frozen=True, kw_only=True):
-    """Files that were added together; its status is made of theirs."""
+    """Files that were added together; the batch's status follows from theirs."""
 
     id: str
     object: Literal["vector_store.files_batch"] = "vector_store.files_batch"

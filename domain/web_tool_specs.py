@@ -1,8 +1,8 @@
-"""The web as tools of a model: searching, opening a page, finding words in it
+"""The specs of the web tools: search, open a page, find text in a page
 (docs/reference/api.md#web-search).
 
-gpt-oss was trained on the same three under other names (adapters/formats/harmony/tools.py), so what
-they take and what they show is as it knows it.
+gpt-oss was trained on the same three tools under other names (adapters/formats/harmony/tools.py),
+so their parameters and results are those that it knows.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import Any
 from antiphon.domain.json import Json
 from antiphon.domain.tools import ToolKind, ToolSpec
 
-_CITING = (
+_CITATION_HINT = (
     "Each page that is shown begins with its number, the `cursor`, in brackets, and its lines are "
     "numbered L0, L1…; cite what you take from lines 9 to 11 of the page [6] as 【6†L9-L11】."
 )
 
 
-def _spec(kind: ToolKind, description: str, *, required: tuple[str, ...] = (), **of: Json) -> Any:
-    parameters = {"type": "object", "properties": of, "required": list(required)}
+def _spec(
+    kind: ToolKind, description: str, *, required: tuple[str, ...] = (), **properties: Json
+) -> Any:
+    parameters = {"type": "object", "properties": properties, "required": list(required)}
     return ToolSpec(name=kind, kind=kind, description=description, parameters=parameters)
 
 
@@ -29,14 +31,15 @@ _NUMBER: Json = {"type": "integer"}
 SPECS: Mapping[str, ToolSpec] = {
     "web_search": _spec(
         "web_search",
-        "Searches the web and shows a page of links, written as 【id†title†host】. " + _CITING,
+        "Searches the web and shows a page of links, written as 【id†title†host】. "
+        + _CITATION_HINT,
         required=("query",),
         query={"type": "string", "minLength": 1},
         topn={**_NUMBER, "description": "How many pages to find; 10 by default."},
     ),
     "open_page": _spec(
         "open_page",
-        "Opens a page of the web, or shows another part of one that is open. " + _CITING,
+        "Opens a page of the web, or shows another part of one that is open. " + _CITATION_HINT,
         id={
             "type": ["integer", "string"],
             "description": "The id of a link on the page `cursor`, or a URL. Without it, `cursor` "
@@ -54,4 +57,4 @@ SPECS: Mapping[str, ToolSpec] = {
         cursor={**_NUMBER, "description": "The number of the page; by default the latest."},
     ),
 }
-"""What a model is told of them, by kind."""
+"""The specs by kind of tool."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+from antiphon.entrypoints.first_request import curl_line, python_lines
 from antiphon.entrypoints.http import openapi
 from antiphon.entrypoints.settings import Settings
 
@@ -33,25 +32,6 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def curl_line(url: str, model: str, *, keyed: bool = False) -> str:
-    """Return a first request, to be pasted into a shell; `keyed` where it needs an API key."""
-    body = json.dumps({"model": model, "input": "Say hello."})
-    key = ' -H "authorization: Bearer $OPENAI_API_KEY"' if keyed else ""
-    return (
-        f"curl {url}/v1/responses -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
-    )
-
-
-def python_lines(url: str, model: str, *, keyed: bool = False) -> Sequence[str]:
-    key = "" if keyed else ', api_key="none"'  # the client takes OPENAI_API_KEY by itself
-    return (
-        "from openai import OpenAI",
-        f'client = OpenAI(base_url="{url}/v1"{key})',
-        f'response = client.responses.create(model={json.dumps(model)}, input="Say hello.")',
-        "print(response.output_text)",
-    )
-
-
 def ready(
     settings: Settings,
     *,
@@ -62,9 +42,13 @@ def ready(
     store: str,
     durability: str | None = None,
     containers: str | None = None,
+    first_key_command: str | None = None,
     console: Console | None = None,
 ) -> None:
-    """Say what is served and how to reach it; `url` is where this machine finds the server."""
+    """Say what is served and how to reach it; `url` is where this machine finds the server.
+
+    `first_key_command` makes the key without which nobody is let in yet.
+    """
     console = console or Console(stderr=True)
     where = (
         store if settings.sqlite_file is None else f"{store} ({settings.sqlite_file.absolute()})"
@@ -77,7 +61,7 @@ def ready(
         "format": format,
         "store": where,
         **({"containers": f"limits by {containers}"} if containers else {}),
-        "api keys": "needed" if settings.needs_keys else "not asked for",
+        "api keys": _keys(settings, first_key_command),
         "url": f"{url}/v1",
         "openapi": url + openapi.PATH,
     }
@@ -91,11 +75,51 @@ def ready(
     )
 
 
+def stopping(
+    *, running: int, answering: int, limit_s: float, drain_delay_s: float, is_repeated: bool
+) -> str | None:
+    """Return what a server says that is told to stop; None where it waits for nothing.
+
+    >>> stopping(running=1, answering=1, limit_s=25, drain_delay_s=0, is_repeated=False)
+    'Stopping: waiting up to 25 s for 1 running response. Press Ctrl-C again to end it now.'
+    """
+    if running:
+        waits_for, it = _counted(running, "running response"), "it" if running == 1 else "them"
+    elif answering:
+        waits_for, it = _counted(answering, "open request"), "it" if answering == 1 else "them"
+    elif drain_delay_s and not is_repeated:
+        return f"Stopping in {drain_delay_s:g} s. Press Ctrl-C again to stop now."
+    else:
+        return None
+    if is_repeated:
+        return f"Stopping now: ending {waits_for}."
+    return (
+        f"Stopping: waiting up to {max(limit_s, drain_delay_s):g} s for {waits_for}. "
+        f"Press Ctrl-C again to end {it} now."
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def say(sentence: str) -> None:
+    """Print one line where the banner stands."""
+    _verbatim(Console(stderr=True), sentence)
+
+
+def _keys(settings: Settings, first_key_command: str | None) -> str:
+    if first_key_command is not None:
+        return f"NONE YET, so every request is refused; make one with `{first_key_command}`"
+    return "needed" if settings.needs_keys else "not asked for"
+
+
 def _for_people(console: Console, facts: dict[str, str], curl: str, python: Sequence[str]) -> None:
     console.print(f"\n [bold green]●[/] [bold]antiphon[/] {_version()} is ready\n", highlight=False)
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         style = "bold cyan" if name in ("url", "openapi") else "bold"
+        style = "bold yellow" if value.startswith("NONE") else style
         table.add_row(f"   [dim]{name}[/]", f"[{style}]{escape(value)}[/]")
     console.print(table)
     # No frame and no wrapping around what is to be copied.

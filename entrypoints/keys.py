@@ -5,7 +5,7 @@ at its start.
 from __future__ import annotations
 
 import asyncio
-import logging
+import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ from antiphon.entrypoints.settings import Settings
 
 T = TypeVar("T")
 
-logger = logging.getLogger("antiphon.keys")
+_DEFAULTS = Settings()
 
 FORGETFUL = (
     "The store memory belongs to one process and forgets its keys: add --file keys.toml, and serve "
@@ -70,32 +70,55 @@ async def start_keys(container: Container) -> None:
     file = container.keys_file()
     if file is not None:
         await file.start()
-    if not settings.needs_keys or (file is not None and await file.keys()):
+    command = await first_key_command(container)
+    if command is None:
         return
-    if await container.store().keys():
-        return
-    if settings.auth == "on":  # who says so may want to make the first key later
-        logger.warning("There is no API key yet: %s. Until then all is refused.", _advice(settings))
-        return
-    raise SettingsError(
-        f"Requests to {settings.host} need an API key, since it is not this machine alone, and "
-        f"there is none: {_advice(settings)}, or serve without keys by --auth off."
-    )
-
-
-def _advice(settings: Settings) -> str:
-    """Return how the first key of a server with these settings is made."""
-    if settings.store == "memory":
-        file = settings.keys_file or "keys.toml"
-        return (
-            f"make one with `antiphon keys create --name me --file {file}` and serve with "
-            f"--keys-file {file}"
+    if _forgets_keys(settings):
+        raise SettingsError(
+            "Each request needs an API key, and this server has none and can be given none while "
+            f"it runs: make one with `{command}` and serve with --keys-file {_file(settings)}, or "
+            "serve without keys by --auth off."
         )
-    # Not the store itself: its address may hold a password.
-    return (
-        "make one with `antiphon keys create --name me` (which takes --store, --data-dir and "
-        "--config as this server does)"
-    )
+    if settings.auth != "on":  # who says "on" may want to make the first key later
+        raise SettingsError(
+            f"Requests to {settings.host} need an API key, since it is not this machine alone, and "
+            f"there is none: make one with `{command}`, or serve without keys by --auth off."
+        )
+
+
+async def first_key_command(container: Container) -> str | None:
+    """Return the command that makes the first key, None where one exists or none is needed."""
+    settings: Settings = container.settings()
+    if not settings.needs_keys:
+        return None
+    file = container.keys_file()
+    if file is not None and await file.keys():
+        return None
+    if await container.store().keys():
+        return None
+    return shlex.join(["antiphon", "keys", "create", "--name", "me", *_options(settings)])
+
+
+def _options(settings: Settings) -> list[str]:
+    """Return what `antiphon keys create` needs so that a server with these settings has the key."""
+    if settings.keys_file is not None or _forgets_keys(settings):
+        return ["--file", _file(settings)]
+    options = []
+    if settings.shown_store != settings.store:  # never a password
+        options += ["--store", "URL"]
+    elif settings.store != _DEFAULTS.store:
+        options += ["--store", settings.store]
+    if settings.data_dir != _DEFAULTS.data_dir:
+        options += ["--data-dir", str(settings.data_dir)]
+    return options
+
+
+def _forgets_keys(settings: Settings) -> bool:
+    return settings.store == "memory" and settings.keys_file is None
+
+
+def _file(settings: Settings) -> str:
+    return str(settings.keys_file or "keys.toml")
 
 
 def _run(settings: Settings, work: Callable[[Any], Awaitable[T]]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import signal
@@ -15,6 +16,7 @@ from math import ceil
 from typing import Any
 
 import uvicorn
+from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.application.model.models import Models
@@ -26,7 +28,7 @@ from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import Authentication
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol, WebSocketProtocol
-from antiphon.entrypoints.keys import start_keys
+from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.log_format import LogLines
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
@@ -79,9 +81,23 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self.ready.set()
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    @property
+    def running(self) -> int:
+        """How many responses run here."""
+        return len(self._runs)
+
+    @property
+    def answering(self) -> int:
+        """How many requests are being answered."""
+        return len(self.server_state.tasks)
+
     def stop(self) -> None:
         """Begin nothing more, and give the runs their time; called again, give them none."""
-        if self._stopping.is_set():
+        if self.is_stopping:
             self._runs.stop_draining()
             self.should_exit = self.force_exit = True
             return
@@ -125,22 +141,9 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
     listening = _listen(settings)
     async with AsyncExitStack() as stack:
         stack.callback(listening.close)
-        models = await _start(container, stack)
-        app = create_app(
-            container.services(),
-            container.conversations(),
-            models,
-            container.file_services(),
-            container.container_services(),
-            container.vector_store_services(),
-            container.ready(),
-            started_at=int(time.time()),
-            max_file_bytes=settings.max_file_bytes,
-            error_stacks=settings.error_stacks,
-        )
-        guarded = Authentication(app, container.find_tenant(), dialect=DIALECTS[settings.dialect])
+        app, models = await start_app(container, stack)
         server = _Server(
-            _uvicorn_config(guarded, settings),
+            _uvicorn_config(app, settings),
             stopping=container.stopping(),
             runs=container.runs(),
             drain=partial(_drain, container),
@@ -162,13 +165,36 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
             await task
 
 
+async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIApp, Models]:
+    """Start what the settings choose, and return the app that serves it, with its models.
+
+    The stack stops it. Raises: SettingsError.
+    """
+    settings: Settings = container.settings()
+    models = await _start(container, stack)
+    app = create_app(
+        container.services(),
+        container.conversations(),
+        models,
+        container.file_services(),
+        container.container_services(),
+        container.vector_store_services(),
+        container.ready(),
+        started_at=int(time.time()),
+        max_file_bytes=settings.max_file_bytes,
+        needs_keys=settings.needs_keys,
+        error_stacks=settings.error_stacks,
+    )
+    return Authentication(app, container.find_tenant(), dialect=DIALECTS[settings.dialect]), models
+
+
 async def _serve(settings: Settings) -> None:
     container = Container(settings=settings)
     starting = asyncio.current_task()
     assert starting is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, starting.cancel)
     async with serving(container) as served:
-        _on_signals(served.server)  # before the banner: who reads it may send one
+        _on_signals(served.server, settings)  # before the banner: who reads it may send one
         banner.ready(
             settings,
             models=list(served.models.by_name),
@@ -178,6 +204,7 @@ async def _serve(settings: Settings) -> None:
             store=settings.shown_store,
             durability=getattr(container.store(), "durability", None),
             containers=getattr(container.sandboxes(), "limited_by", None),
+            first_key_command=await first_key_command(container),
         )
         await served.serving
 
@@ -287,10 +314,23 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as exc:
         listening.close()
         raise SettingsError(
-            f"Cannot listen on {settings.host} port {settings.port}: {exc.strerror}. "
-            "Choose another with --port."
+            f"Cannot listen on {settings.host} port {settings.port}: {_why_not(exc)}"
         ) from None
     return listening
+
+
+def _why_not(exc: OSError) -> str:
+    """Say why an address cannot be listened on, and what to change."""
+    if exc.errno == errno.EADDRNOTAVAIL:
+        return (
+            "this machine does not have that address. Choose another with --host: 127.0.0.1 for "
+            "this machine alone, 0.0.0.0 for the network."
+        )
+    if isinstance(exc, socket.gaierror):
+        return f"{exc.strerror}. Choose another with --host."
+    if exc.errno == errno.EACCES:
+        return "only root may listen there. Choose a port above 1023 with --port."
+    return f"{exc.strerror}. Choose another with --port."
 
 
 def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
@@ -314,10 +354,22 @@ def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
     )
 
 
-def _on_signals(server: _Server) -> None:
+def _on_signals(server: _Server, settings: Settings) -> None:
+    def stop() -> None:
+        sentence = banner.stopping(
+            running=server.running,
+            answering=server.answering,
+            limit_s=settings.graceful_shutdown_s,
+            drain_delay_s=settings.drain_delay_s,
+            is_repeated=server.is_stopping,
+        )
+        if sentence is not None:
+            banner.say(sentence)
+        server.stop()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.stop)
+        loop.add_signal_handler(number, stop)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

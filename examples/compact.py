@@ -4,15 +4,22 @@ import os
 
 from openai import OpenAI
 
-client = OpenAI(base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"), api_key="none")
+client = OpenAI(
+    base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"),
+    api_key=os.environ.get("OPENAI_API_KEY", "none"),
+)
 talk = [
     {"role": "user", "content": "My cat is called Mina."},
     {"role": "assistant", "content": "A fine name."},
 ]
-window = client.responses.compact(model="scripted", input=talk).output
-print([item.type for item in window])
+compacted = client.responses.compact(model="scripted", input=talk)
+window = [item.to_dict(warnings=False) for item in compacted.output]
+print("kept:", *(item["type"] for item in window))
 
+question = "What is my cat called?"
+played = ' @@script [{"say": "Mina."}]'  # for the scripted model; a real one knows from the summary
 answer = client.responses.create(
-    model="scripted", input=[*window, {"role": "user", "content": "What is my cat called?"}]
+    model="scripted", input=[*window, {"role": "user", "content": question + played}]
 )
-print(answer.output_text)
+print("you:  ", question)
+print("model:", answer.output_text)

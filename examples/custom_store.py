@@ -1,6 +1,6 @@
 """A store of your own: the memory store, with a file that brings it back after a restart.
 
-    $ PYTHONPATH=. antiphon serve --store examples.custom_store:JournalStore
+    $ antiphon serve --store examples.custom_store:JournalStore
 
 Every call that changes something is written to the journal once it has succeeded, and waits until
 the disk has it; at the next start the calls are made again. It keeps every promise of the port

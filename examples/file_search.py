@@ -5,7 +5,10 @@ import os
 
 from openai import OpenAI
 
-client = OpenAI(base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"), api_key="none")
+client = OpenAI(
+    base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"),
+    api_key=os.environ.get("OPENAI_API_KEY", "none"),
+)
 
 store = client.vector_stores.create(name="Handbook")
 client.vector_stores.files.upload_and_poll(
@@ -14,7 +17,7 @@ client.vector_stores.files.upload_and_poll(
     poll_interval_ms=50,
 )
 found = client.vector_stores.search(store.id, query="When are refunds paid?").data[0]
-print(found.filename, found.score, found.content[0].text)
+print(f"searching finds {found.filename} (score {found.score}): {found.content[0].text}")
 
 # A real model needs no script: ask it what you want to know.
 turns = [
@@ -28,5 +31,7 @@ response = client.responses.create(
     include=["file_search_call.results"],
 )
 search, message = response.output
-print(search.results[0].filename, message.content[0].text)
-print(message.content[0].annotations)
+[cited] = message.content[0].annotations
+print("the model searched for:", *search.queries)
+print("and says:", message.content[0].text)
+print("citing:  ", cited.filename)

@@ -5,7 +5,12 @@ import os
 
 from openai import OpenAI
 
-client = OpenAI(base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"), api_key="none")
+client = OpenAI(
+    base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"),
+    api_key=os.environ.get("OPENAI_API_KEY", "none"),
+)
 turns = [[{"think": "They greet me."}, {"say": "Hello there!"}]]
 response = client.responses.create(model="scripted-harmony", input=f"@@script {json.dumps(turns)}")
-print([item.type for item in response.output], response.output_text)
+thought, message = response.output
+print("the model thinks:", thought.content[0].text)
+print("the model says:  ", message.content[0].text)

@@ -1,5 +1,6 @@
 """Get an answer as an object of your own."""
 
+import json
 import os
 
 from openai import OpenAI
@@ -11,6 +12,16 @@ class Place(BaseModel):
     population: int
 
 
-client = OpenAI(base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"), api_key="none")
-response = client.responses.parse(model="scripted", input="Name a place.", text_format=Place)
-print(response.output_parsed)
+client = OpenAI(
+    base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"),
+    api_key=os.environ.get("OPENAI_API_KEY", "none"),
+)
+question = "Which city do you know, and how many live there?"
+# What the scripted model is to write; a real one needs the question alone.
+turns = [{"say": json.dumps({"city": "Bonn", "population": 336000})}]
+response = client.responses.parse(
+    model="scripted", input=f"{question} @@script {json.dumps(turns)}", text_format=Place
+)
+place = response.output_parsed
+print("the model wrote:", response.output_text)
+print("which is:       ", repr(place))

@@ -5,7 +5,10 @@ import os
 
 from openai import OpenAI
 
-client = OpenAI(base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"), api_key="none")
+client = OpenAI(
+    base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"),
+    api_key=os.environ.get("OPENAI_API_KEY", "none"),
+)
 weather = {
     "type": "function",
     "name": "get_weather",
@@ -17,13 +20,20 @@ weather = {
         "additionalProperties": False,
     },
 }
-first = client.responses.create(model="scripted", input="Weather in Bonn?", tools=[weather])
+question = "What is the weather in Bonn?"
+# What the scripted model is to do; a real one needs the question alone.
+turns = [{"call": "get_weather", "args": {"city": "Bonn"}}, {"say": "It is 21 degrees in Bonn."}]
+first = client.responses.create(
+    model="scripted", input=f"{question} @@script {json.dumps(turns)}", tools=[weather]
+)
 call = next(item for item in first.output if item.type == "function_call")
-print("the model calls", call.name, json.loads(call.arguments))
+print("you:            ", question)
+print("the model calls:", call.name, json.loads(call.arguments))
+print("we answer:       21 degrees")
 second = client.responses.create(
     model="scripted",
     previous_response_id=first.id,
     tools=[weather],
     input=[{"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees"}],
 )
-print(second.output_text)
+print("the model says: ", second.output_text)

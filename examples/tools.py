@@ -1,6 +1,6 @@
 """Tools of your own, run by the server: lengths, from one unit into another.
 
-    $ PYTHONPATH=. antiphon serve --tool examples.tools:Lengths
+    $ antiphon serve --tool examples.tools:Lengths
 
 A request then has {"type": "mcp", "server_label": "lengths"} among its tools. The tools run in the
 server's process, so what takes long must await, or be given to a thread (asyncio.to_thread).

@@ -4,7 +4,10 @@ import os
 
 from openai import OpenAI
 
-client = OpenAI(base_url=os.environ.get("ANTIPHON_URL", "http://127.0.0.1:8000/v1"), api_key="none")
+client = OpenAI(
+    base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"),
+    api_key=os.environ.get("OPENAI_API_KEY", "none"),
+)
 previous = None
 with client.responses.connect() as connection:
     for question in ("Say hello.", "And again."):
@@ -14,5 +17,6 @@ with client.responses.connect() as connection:
         for event in connection:
             if event.type == "response.completed":
                 previous = event.response.id
-                print(event.response.output_text)
+                print("you:  ", question)
+                print("model:", event.response.output_text)
                 break

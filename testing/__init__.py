@@ -1,21 +1,15 @@
-"""Contract tests for adapters of your own: subclass one, override its fixture, run pytest.
+"""For the tests of those who extend or use Antiphon.
 
-They need pytest and pytest-asyncio. See each class for an example.
+- Contract tests for adapters: subclass one, override its fixtures, run pytest. They need pytest and
+  pytest-asyncio. Each class has an example.
+- `antiphon.testing.plugin`: pytest fixtures that serve the scripted models.
 """
 
 from __future__ import annotations
 
+from pkgutil import iter_modules
+
 import pytest
 
-pytest.register_assert_rewrite(
-    "antiphon.testing.engine",
-    "antiphon.testing.event_log",
-    "antiphon.testing.file_store",
-    "antiphon.testing.key_store",
-    "antiphon.testing.outbox",
-    "antiphon.testing.idempotency_store",
-    "antiphon.testing.response_store",
-    "antiphon.testing.run_store",
-    "antiphon.testing.store",
-    "antiphon.testing.tool_server",
-)
+# So that a contract that fails shows the values that it compared.
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))

@@ -1,16 +1,15 @@
-"""What every Engine promises, as tests: subclass EngineContract, with its two fixtures."""
+"""What every Engine must do."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from antiphon.application.ports import Engine, EngineRequest, Sampling, Step
+from antiphon.application.ports import Engine, EngineRequest, Step
 from antiphon.domain.errors import RequestError
 
 RequestFactory = Callable[..., EngineRequest]
@@ -29,19 +28,48 @@ def tokens_of(steps: list[Step]) -> list[int]:
     return [token_id for step in steps for token_id in step.token_ids]
 
 
+@pytest.mark.asyncio
 class EngineContract:
-    """Needs the fixtures `engine`, started, and `ask`.
+    """Subclass it where pytest collects tests.
 
-    `ask(**sampling)` returns a new request, always of the same prompt, that the engine answers with
-    the same text of at least 32 tokens.
+    `ask(**sampling)` returns a new request, always with the same prompt, which the engine answers
+    with the same text of at least 32 tokens.
+
+    class TestMyEngine(EngineContract):
+        @pytest_asyncio.fixture
+        async def engine(self):
+            engine = MyEngine()
+            await engine.start()
+            yield engine
+            await engine.aclose()
+
+        @pytest.fixture
+        def ask(self, engine):
+            numbers = itertools.count()
+            prompt = Prompt(token_ids=[1, 2, 3])
+            return lambda **sampling: EngineRequest(
+                request_id=f"run_{next(numbers)}",
+                model=engine.models[0],
+                prompt=prompt,
+                sampling=Sampling(temperature=0, **sampling),
+                turn=Turn(model=engine.models[0], items=()),
+            )
     """
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        raise NotImplementedError("override this fixture: return your engine, started")
+
+    @pytest.fixture
+    def ask(self) -> RequestFactory:
+        raise NotImplementedError("override this fixture: return a function that makes requests")
 
     async def test_it_serves_names_and_has_a_context_length(self, engine: Engine) -> None:
         await engine.check()
         assert engine.models
         assert engine.context_length > 0
 
-    async def test_a_prompt_without_images_is_prepared_as_it_is(
+    async def test_a_prompt_without_images_is_prepared_unchanged(
         self, engine: Engine, ask: RequestFactory
     ) -> None:
         prompt = ask().prompt
@@ -61,7 +89,7 @@ class EngineContract:
         assert len(tokens_of(steps)) == limit
 
     @pytest.mark.parametrize("step_tokens", [1, 3, 1 << 30])
-    async def test_the_text_is_the_same_in_however_many_steps_it_comes(
+    async def test_the_text_is_the_same_however_many_tokens_a_step_has(
         self, engine: Engine, ask: RequestFactory, step_tokens: int
     ) -> None:
         one_by_one = await steps_of(engine, ask(max_tokens=24))
@@ -69,7 +97,7 @@ class EngineContract:
         assert text_of(steps) == text_of(one_by_one)
         assert tokens_of(steps) == tokens_of(one_by_one)
 
-    async def test_a_step_has_at_most_as_many_tokens_as_asked_for(
+    async def test_a_step_has_at_most_the_requested_number_of_tokens(
         self, engine: Engine, ask: RequestFactory
     ) -> None:
         steps = await steps_of(engine, ask(max_tokens=24, step_tokens=5))
@@ -88,7 +116,7 @@ class EngineContract:
         assert text_of(steps) == text[: start + len(stop) if include else start]
         assert steps[-1].finish == "stop"
 
-    async def test_logprobs_come_one_a_token_with_the_likeliest_first(
+    async def test_each_token_has_logprobs_with_the_likeliest_first(
         self, engine: Engine, ask: RequestFactory
     ) -> None:
         for step in await steps_of(engine, ask(max_tokens=12, logprobs=3, step_tokens=5)):
@@ -100,9 +128,7 @@ class EngineContract:
                 assert chances == sorted(chances, reverse=True)
                 assert token.logprob <= 0
 
-    async def test_logprobs_that_nobody_asked_for_are_not_there(
-        self, engine: Engine, ask: RequestFactory
-    ) -> None:
+    async def test_logprobs_come_only_on_request(self, engine: Engine, ask: RequestFactory) -> None:
         assert {step.logprobs for step in await steps_of(engine, ask(max_tokens=4))} == {None}
 
     async def test_a_prompt_that_leaves_no_room_is_refused_before_the_run(
@@ -135,7 +161,7 @@ class EngineContract:
         await engine.check()
         assert await steps_of(engine, ask(max_tokens=2))
 
-    async def test_runs_at_once_do_not_mix(self, engine: Engine, ask: RequestFactory) -> None:
+    async def test_concurrent_runs_do_not_mix(self, engine: Engine, ask: RequestFactory) -> None:
         alone = await steps_of(engine, ask(max_tokens=16))
         together = await asyncio.gather(
             *(steps_of(engine, ask(max_tokens=limit)) for limit in (16, 5, 16, 9))
@@ -151,8 +177,3 @@ class EngineContract:
         cached = {step.cached_tokens for step in await steps_of(engine, request)}
         assert len(cached) == 1
         assert 0 <= cached.pop() < len(request.prompt.token_ids)
-
-
-def with_sampling(request: EngineRequest, **fields: Any) -> EngineRequest:
-    """Return the request with this sampling, for an `ask` of your own."""
-    return replace(request, sampling=Sampling(**fields))

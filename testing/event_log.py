@@ -26,7 +26,7 @@ def end(number: int) -> e.Event:
     return e.Completed(sequence_number=number, response=done)
 
 
-def whole(count: int) -> list[e.Event]:
+def run_of(count: int) -> list[e.Event]:
     """A run of `count` events, the last one terminal."""
     return [*map(text, range(count - 1)), end(count - 1)]
 
@@ -35,11 +35,11 @@ def numbers(events: Sequence[e.Event]) -> list[int]:
     return [event.sequence_number for event in events]
 
 
-async def rest(batches: EventBatches) -> list[e.Event]:
+async def read_all(batches: EventBatches) -> list[e.Event]:
     return [event async for batch in batches for event in batch]
 
 
-async def several_turns() -> None:
+async def yield_often() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -50,21 +50,21 @@ class EventLogContract:
 
     class TestMyLog(EventLogContract):
         @pytest.fixture
-        async def log(self):
-            yield MyLog()
+        def log(self):
+            return MyLog()
     """
 
     @pytest.fixture
-    async def log(self) -> EventLog:
+    def log(self) -> EventLog:
         raise NotImplementedError("override this fixture: return an empty log")
 
     async def test_a_late_reader_gets_every_event_in_order(self, log: EventLog) -> None:
         await log.create(ID)
-        events = whole(700)
+        events = run_of(700)
         await log.append(ID, events[:1])
         await log.append(ID, events[1:650])
         await log.append(ID, events[650:])
-        assert await rest(await log.open(ID)) == events
+        assert await read_all(await log.open(ID)) == events
 
     async def test_what_is_ready_comes_in_one_batch(self, log: EventLog) -> None:
         await log.create(ID)
@@ -80,7 +80,7 @@ class EventLogContract:
         batches = await log.open(ID)
         assert numbers(await anext(batches)) == [0]
         following = asyncio.create_task(anext(batches))
-        await several_turns()
+        await yield_often()
         assert not following.done()
         await log.append(ID, [text(1), text(2)])
         assert numbers(await following) == [1, 2]
@@ -88,61 +88,55 @@ class EventLogContract:
 
     async def test_a_terminal_event_ends_every_reader(self, log: EventLog) -> None:
         await log.create(ID)
-        early = asyncio.create_task(rest(await log.open(ID)))
-        await several_turns()
-        await log.append(ID, whole(3))
+        early = asyncio.create_task(read_all(await log.open(ID)))
+        await yield_often()
+        await log.append(ID, run_of(3))
         late = await log.open(ID)
         assert numbers(await early) == [0, 1, 2]
-        assert numbers(await rest(late)) == [0, 1, 2]
+        assert numbers(await read_all(late)) == [0, 1, 2]
         with pytest.raises(StopAsyncIteration):
             await anext(late)
 
-    async def test_any_number_can_be_resumed_after_once_the_run_is_over(
-        self, log: EventLog
-    ) -> None:
+    async def test_a_finished_run_can_be_read_after_any_number(self, log: EventLog) -> None:
         await log.create(ID)
-        await log.append(ID, whole(20))
+        await log.append(ID, run_of(20))
         for after in range(-1, 25):
-            found = await rest(await log.open(ID, after=after))
-            assert numbers(found) == list(range(after + 1, 20))
+            events = await read_all(await log.open(ID, after=after))
+            assert numbers(events) == list(range(after + 1, 20))
 
-    async def test_any_number_can_be_resumed_after_while_the_run_goes_on(
-        self, log: EventLog
-    ) -> None:
+    async def test_an_active_run_can_be_read_after_any_number(self, log: EventLog) -> None:
         await log.create(ID)
-        events = whole(20)
+        events = run_of(20)
         await log.append(ID, events[:10])
         readers = {
-            after: asyncio.create_task(rest(await log.open(ID, after=after)))
+            after: asyncio.create_task(read_all(await log.open(ID, after=after)))
             for after in range(-1, 25)
         }
-        await several_turns()
+        await yield_often()
         for event in events[10:]:
             await log.append(ID, [event])
         for after, reader in readers.items():
             assert numbers(await reader) == list(range(after + 1, 20))
 
-    async def test_readers_of_different_speed_do_not_disturb_each_other(
-        self, log: EventLog
-    ) -> None:
+    async def test_a_slow_reader_does_not_hold_up_a_fast_one(self, log: EventLog) -> None:
         await log.create(ID)
         slow = await log.open(ID)
-        fast = asyncio.create_task(rest(await log.open(ID)))
-        events = whole(50)
+        fast = asyncio.create_task(read_all(await log.open(ID)))
+        events = run_of(50)
         await log.append(ID, events[:1])
         first = list(await anext(slow))
         for event in events[1:]:
             await log.append(ID, [event])
             await asyncio.sleep(0)
         assert await fast == events
-        assert first + await rest(slow) == events
+        assert first + await read_all(slow) == events
 
-    async def test_a_cancelled_reader_does_not_disturb_the_others(self, log: EventLog) -> None:
+    async def test_a_cancelled_reader_does_not_affect_the_others(self, log: EventLog) -> None:
         await log.create(ID)
-        leaving, staying = [asyncio.create_task(rest(await log.open(ID))) for _ in range(2)]
-        await several_turns()
+        leaving, staying = [asyncio.create_task(read_all(await log.open(ID))) for _ in range(2)]
+        await yield_often()
         await log.append(ID, [text(0)])
-        await several_turns()
+        await yield_often()
         leaving.cancel()
         await log.append(ID, [text(1)])
         await asyncio.wait([leaving])
@@ -150,7 +144,7 @@ class EventLogContract:
         assert leaving.cancelled()
         assert numbers(await staying) == [0, 1, 2]
 
-    async def test_a_closed_reader_gives_nothing_more(self, log: EventLog) -> None:
+    async def test_a_closed_reader_returns_nothing_more(self, log: EventLog) -> None:
         await log.create(ID)
         await log.append(ID, [text(0)])
         batches = await log.open(ID)
@@ -159,9 +153,9 @@ class EventLogContract:
         with pytest.raises(StopAsyncIteration):
             await anext(batches)
 
-    async def test_a_long_replay_lets_others_have_their_turn(self, log: EventLog) -> None:
+    async def test_a_long_replay_lets_other_tasks_run(self, log: EventLog) -> None:
         await log.create(ID)
-        await log.append(ID, whole(20_000))
+        await log.append(ID, run_of(20_000))
         turns = 0
 
         async def count() -> None:
@@ -171,7 +165,7 @@ class EventLogContract:
                 await asyncio.sleep(0)
 
         other = asyncio.create_task(count())
-        assert len(await rest(await log.open(ID))) == 20_000
+        assert len(await read_all(await log.open(ID))) == 20_000
         other.cancel()
         assert turns >= 50
 
@@ -182,77 +176,79 @@ class EventLogContract:
     async def test_logs_are_independent(self, log: EventLog) -> None:
         await log.create(ID)
         await log.create("resp_2")
-        await log.append(ID, whole(2))
-        await log.append("resp_2", whole(3))
-        assert numbers(await rest(await log.open(ID))) == [0, 1]
-        assert numbers(await rest(await log.open("resp_2"))) == [0, 1, 2]
+        await log.append(ID, run_of(2))
+        await log.append("resp_2", run_of(3))
+        assert numbers(await read_all(await log.open(ID))) == [0, 1]
+        assert numbers(await read_all(await log.open("resp_2"))) == [0, 1, 2]
 
     async def test_a_dropped_log_cannot_be_opened(self, log: EventLog) -> None:
         await log.create(ID)
-        await log.append(ID, whole(2))
+        await log.append(ID, run_of(2))
         await log.drop(ID)
         with pytest.raises(NotFound):
             await log.open(ID)
 
-    async def test_a_log_can_be_dropped_twice_and_written_in_vain(self, log: EventLog) -> None:
+    async def test_dropping_a_log_again_or_appending_to_it_does_nothing(
+        self, log: EventLog
+    ) -> None:
         await log.create(ID)
         await log.drop(ID)
         await log.drop(ID)
-        await log.append(ID, whole(2))
+        await log.append(ID, run_of(2))
         with pytest.raises(NotFound):
             await log.open(ID)
 
-    async def test_who_reads_a_dropped_log_reads_it_to_its_end(self, log: EventLog) -> None:
+    async def test_readers_of_a_dropped_log_read_it_to_its_end(self, log: EventLog) -> None:
         await log.create(ID)
         await log.append(ID, [text(0)])
-        waiting = asyncio.create_task(rest(await log.open(ID, after=0)))
+        waiting = asyncio.create_task(read_all(await log.open(ID, after=0)))
         behind = await log.open(ID)
-        await several_turns()
+        await yield_often()
         await log.drop(ID)
         await log.append(ID, [text(1)])
-        await several_turns()
+        await yield_often()
         await log.append(ID, [end(2)])
         assert numbers(await waiting) == [1, 2]
-        assert numbers(await rest(behind)) == [0, 1, 2]
+        assert numbers(await read_all(behind)) == [0, 1, 2]
 
-    async def test_who_reads_a_log_that_breaks_off_gets_what_it_has(self, log: EventLog) -> None:
+    async def test_readers_of_an_abandoned_log_get_what_it_has(self, log: EventLog) -> None:
         await log.create(ID)
         await log.append(ID, [text(0), text(1)])
-        waiting = asyncio.create_task(rest(await log.open(ID)))
+        waiting = asyncio.create_task(read_all(await log.open(ID)))
         behind = await log.open(ID, after=0)
-        await several_turns()
+        await yield_often()
         await log.abandon(ID)
         await log.append(ID, [end(2)])
         assert numbers(await waiting) == [0, 1]
-        assert numbers(await rest(behind)) == [1]
+        assert numbers(await read_all(behind)) == [1]
 
-    async def test_a_log_that_broke_off_cannot_be_opened(self, log: EventLog) -> None:
+    async def test_an_abandoned_log_cannot_be_opened(self, log: EventLog) -> None:
         await log.create(ID)
         await log.abandon(ID)
         await log.abandon(ID)
         with pytest.raises(NotFound):
             await log.open(ID)
 
-    async def test_a_dropped_log_can_break_off(self, log: EventLog) -> None:
+    async def test_a_dropped_log_can_be_abandoned(self, log: EventLog) -> None:
         await log.create(ID)
-        reading = asyncio.create_task(rest(await log.open(ID)))
-        await several_turns()
+        reading = asyncio.create_task(read_all(await log.open(ID)))
+        await yield_often()
         await log.append(ID, [text(0)])
         await log.drop(ID)
         await log.abandon(ID)
         await log.append(ID, [end(1)])
         assert numbers(await reading) == [0]
 
-    async def test_a_log_that_has_its_end_does_not_break_off(self, log: EventLog) -> None:
+    async def test_a_log_that_has_its_end_is_not_abandoned(self, log: EventLog) -> None:
         await log.create(ID)
-        await log.append(ID, whole(3))
+        await log.append(ID, run_of(3))
         await log.abandon(ID)
-        assert numbers(await rest(await log.open(ID))) == [0, 1, 2]
+        assert numbers(await read_all(await log.open(ID))) == [0, 1, 2]
 
-    async def test_a_log_that_broke_off_can_begin_again(self, log: EventLog) -> None:
+    async def test_an_abandoned_log_can_be_created_again(self, log: EventLog) -> None:
         await log.create(ID)
         await log.append(ID, [text(0)])
         await log.abandon(ID)
         await log.create(ID)
-        await log.append(ID, whole(2))
-        assert numbers(await rest(await log.open(ID))) == [0, 1]
+        await log.append(ID, run_of(2))
+        assert numbers(await read_all(await log.open(ID))) == [0, 1]

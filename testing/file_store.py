@@ -14,26 +14,40 @@ CONTENT = bytes(range(256)) * 3
 
 
 def a_file(number: int = 1, **fields: object) -> StoredFile:
-    known: dict[str, object] = {
+    defaults: dict[str, object] = {
         "id": f"file-{number:04}",
         "filename": "../ünlucky\u2028 🍀.txt",
         "purpose": "user_data",
         "bytes": len(CONTENT),
         "created_at": 1_790_000_000 + number,
     }
-    return StoredFile(**(known | fields))  # type: ignore[arg-type]
+    return StoredFile(**(defaults | fields))  # type: ignore[arg-type]
 
 
+@pytest.mark.asyncio
 class FileStoreContract:
-    """Needs the fixture `files`, started and empty."""
+    """Subclass it where pytest collects tests.
 
-    async def test_what_was_added_is_there_as_it_came(self, files: FileStore) -> None:
+    class TestMyFiles(FileStoreContract):
+        @pytest_asyncio.fixture
+        async def files(self, tmp_path):
+            files = MyFiles(tmp_path / "files")
+            await files.start()
+            yield files
+            await files.aclose()
+    """
+
+    @pytest.fixture
+    def files(self) -> FileStore:
+        raise NotImplementedError("override this fixture: return an empty file store, started")
+
+    async def test_an_added_file_is_read_unchanged(self, files: FileStore) -> None:
         await files.add(US, a_file(), CONTENT)
         assert await files.get(US, a_file().id) == a_file()
         assert await files.content(US, a_file().id) == CONTENT
         assert await files.list_all(US) == [a_file()]
 
-    async def test_content_is_read_in_pieces_too(self, files: FileStore) -> None:
+    async def test_content_can_be_read_in_pieces(self, files: FileStore) -> None:
         long = CONTENT * 1000
         await files.add(US, a_file(bytes=len(long)), long)
         assert b"".join([piece async for piece in files.pieces(US, a_file().id)]) == long
@@ -71,11 +85,13 @@ class FileStoreContract:
         "file_id",
         ["file-9", "", ".", "..", "../us/file-0001", "file-0001.json", "a/b", "a\0b", "x" * 5000],
     )
-    async def test_an_id_that_nobody_gave_is_unknown(self, files: FileStore, file_id: str) -> None:
+    async def test_an_id_that_was_never_used_is_unknown(
+        self, files: FileStore, file_id: str
+    ) -> None:
         await files.add(US, a_file(), CONTENT)
         await self._is_unknown(files, US, file_id)
 
-    async def test_many_at_once_are_all_there(self, files: FileStore) -> None:
+    async def test_files_added_at_the_same_time_are_all_kept(self, files: FileStore) -> None:
         many = [a_file(number) for number in range(20)]
         await asyncio.gather(*(files.add(US, file, CONTENT) for file in many))
         assert await files.list_all(US) == many

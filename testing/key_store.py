@@ -23,7 +23,7 @@ def api_key(name: str, *, created_at: int = 7) -> ApiKey:
 
 @pytest.mark.asyncio
 class KeyStoreContract(StoreFixtures):
-    """What StoreContract says of API keys."""
+    """The part of StoreContract about API keys."""
 
     async def test_keys_are_listed_oldest_first(self, store: Store, another: Store) -> None:
         assert await store.keys() == []
@@ -48,7 +48,7 @@ class KeyStoreContract(StoreFixtures):
         assert await another.key(api_key("a").hash) is None
         assert await another.keys() == [api_key("b")]
 
-    async def test_neither_an_id_nor_a_hash_is_given_twice(self, store: Store) -> None:
+    async def test_neither_an_id_nor_a_hash_can_be_used_twice(self, store: Store) -> None:
         await store.add_key(api_key("a"))
         same_id = ApiKey(id="key_a", name="", tenant="t", hash=b"other" * 6, created_at=8)
         same_hash = ApiKey(id="key_b", name="", tenant="t", hash=api_key("a").hash, created_at=8)

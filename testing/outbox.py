@@ -1,4 +1,4 @@
-"""What every store must do with notices."""
+"""What every store must do with webhook deliveries."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.application.ports import Lease, Store, WebhookDelivery
-from antiphon.testing.response_store import (
-    US,
-    end,
-    finished,
-    running,
-    sweep,
-    until,
-)
+from antiphon.testing.samples import US, finished_response, new_response
+from antiphon.testing.store_calls import finish, sweep, wait_until
 from antiphon.testing.store_fixtures import StoreFixtures
 
 
@@ -24,12 +18,12 @@ def delivery(name: str) -> WebhookDelivery:
     return WebhookDelivery(id=f"evt_{name}", tenant=US, endpoint="main", body=body)
 
 
-async def leave_notices(store: Store, *names: str, response: str = "a") -> None:
-    """Finish a response with these notices."""
-    await store.create(US, running(response))
+async def add_deliveries(store: Store, *names: str, response: str = "a") -> None:
+    """Finish a response with these deliveries."""
+    await store.create(US, new_response(response))
     lease = Lease(tenant=US, response_id=f"resp_{response}")
     assert await store.finish(
-        lease, finished(response), deliveries=[delivery(name) for name in names]
+        lease, finished_response(response), deliveries=[delivery(name) for name in names]
     )
 
 
@@ -37,97 +31,101 @@ def ids(deliveries: Sequence[WebhookDelivery]) -> list[str]:
     return [one.id.removeprefix("evt_") for one in deliveries]
 
 
-async def due(store: Store, *, limit: int = 100, claim_s: float = 60) -> list[str]:
+async def claim_names(store: Store, *, limit: int = 100, claim_s: float = 60) -> list[str]:
     return ids(await store.claim_due(limit=limit, claim_s=claim_s))
 
 
 @pytest.mark.asyncio
 class OutboxContract(StoreFixtures):
-    """What StoreContract says of notices."""
+    """The part of StoreContract about webhook deliveries."""
 
     async def test_nothing_is_due_at_first(self, store: Store) -> None:
-        assert await due(store) == []
+        assert await claim_names(store) == []
 
-    async def test_a_notice_is_due_at_once_and_as_it_was_left(
+    async def test_a_new_delivery_is_due_immediately_and_unchanged(
         self, store: Store, another: Store
     ) -> None:
-        await leave_notices(store, "x", "y")
-        found = await another.claim_due(limit=10, claim_s=60)
-        assert sorted(found, key=lambda one: one.id) == [delivery("x"), delivery("y")]
+        await add_deliveries(store, "x", "y")
+        deliveries = await another.claim_due(limit=10, claim_s=60)
+        assert sorted(deliveries, key=lambda one: one.id) == [delivery("x"), delivery("y")]
 
-    async def test_nobody_else_is_given_a_notice_that_is_held(
+    async def test_a_claimed_delivery_is_not_claimed_again(
         self, store: Store, another: Store
     ) -> None:
-        await leave_notices(store, "x")
-        assert await due(store) == ["x"]
-        assert await due(store) == []
-        assert await due(another) == []
+        await add_deliveries(store, "x")
+        assert await claim_names(store) == ["x"]
+        assert await claim_names(store) == []
+        assert await claim_names(another) == []
 
-    async def test_a_notice_that_is_not_held_any_more_is_due_again(self, store: Store) -> None:
-        await leave_notices(store, "x")
+    async def test_a_delivery_is_due_again_when_its_claim_ends(self, store: Store) -> None:
+        await add_deliveries(store, "x")
         attempts: list[int] = []
 
-        async def are_enough() -> bool:
-            found = await store.claim_due(limit=10, claim_s=0.05)
-            attempts.extend(one.attempts for one in found)
+        async def has_been_due_often() -> bool:
+            deliveries = await store.claim_due(limit=10, claim_s=0.05)
+            attempts.extend(one.attempts for one in deliveries)
             return len(attempts) >= 4
 
-        await until(are_enough)
+        await wait_until(has_been_due_often)
         assert attempts == [0, 1, 2, 3]
 
-    async def test_a_delayed_notice_is_due_later(self, store: Store) -> None:
-        await leave_notices(store, "x", "y")
-        assert sorted(await due(store)) == ["x", "y"]
+    async def test_a_delayed_delivery_is_due_later(self, store: Store) -> None:
+        await add_deliveries(store, "x", "y")
+        assert sorted(await claim_names(store)) == ["x", "y"]
         await store.delay("evt_x", 3600)
         await store.delay("evt_y", 0.05)
 
         async def is_due() -> bool:
-            return await due(store) == ["y"]
+            return await claim_names(store) == ["y"]
 
-        await until(is_due)
-        assert await due(store) == []
+        await wait_until(is_due)
+        assert await claim_names(store) == []
 
     async def test_the_longest_due_comes_first(self, store: Store) -> None:
         for name in "xyz":
-            await leave_notices(store, name, response=name)
-        assert await due(store, limit=1) == ["x"]
-        assert await due(store, limit=1) == ["y"]
+            await add_deliveries(store, name, response=name)
+        assert await claim_names(store, limit=1) == ["x"]
+        assert await claim_names(store, limit=1) == ["y"]
         await store.delay("evt_x", 0)
-        assert await due(store, limit=2) == ["z", "x"]
+        assert await claim_names(store, limit=2) == ["z", "x"]
 
-    async def test_of_many_that_ask_one_gets_a_notice(self, store: Store, another: Store) -> None:
-        names = [str(number) for number in range(40)]
-        await leave_notices(store, *names)
-        given = await asyncio.gather(
-            *[due((store, another)[number % 2], limit=4) for number in range(10)]
-        )
-        found = [name for one in given for name in one]
-        assert len(found) == len(set(found))
-        assert sorted([*found, *await due(store)]) == sorted(names)
-
-    async def test_a_notice_that_is_removed_is_due_no_more(
+    async def test_one_of_many_callers_claims_a_delivery(
         self, store: Store, another: Store
     ) -> None:
-        await leave_notices(store, "x", "y")
+        names = [str(number) for number in range(40)]
+        await add_deliveries(store, *names)
+        claims = await asyncio.gather(
+            *[claim_names((store, another)[number % 2], limit=4) for number in range(10)]
+        )
+        claimed_names = [name for claim in claims for name in claim]
+        assert len(claimed_names) == len(set(claimed_names))
+        assert sorted([*claimed_names, *await claim_names(store)]) == sorted(names)
+
+    async def test_a_removed_delivery_is_never_due_again(
+        self, store: Store, another: Store
+    ) -> None:
+        await add_deliveries(store, "x", "y")
         await store.remove("evt_x")
         await store.remove("evt_x")
-        assert await due(another, claim_s=0) == ["y"]
+        assert await claim_names(another, claim_s=0) == ["y"]
         await another.remove("evt_y")
         await store.delay("evt_y", 0)
-        assert await due(store) == []
+        assert await claim_names(store) == []
 
-    async def test_only_who_finishes_a_response_leaves_notices(self, store: Store) -> None:
-        await store.create(US, running("a"))
-        assert await end(store, finished("a"))
+    async def test_only_the_call_that_finishes_a_response_adds_deliveries(
+        self, store: Store
+    ) -> None:
+        await store.create(US, new_response("a"))
+        assert await finish(store, finished_response("a"))
         lease = Lease(tenant=US, response_id="resp_a")
-        assert not await store.finish(lease, finished("a"), deliveries=[delivery("x")])
-        assert await due(store) == []
+        assert not await store.finish(lease, finished_response("a"), deliveries=[delivery("x")])
+        assert await claim_names(store) == []
 
-    async def test_notices_outlive_their_response(self, store: Store) -> None:
-        await store.create(US, running("swept", expires_at=1.0))
+    async def test_deliveries_outlive_their_response(self, store: Store) -> None:
+        await store.create(US, new_response("swept", expires_at=1.0))
         lease = Lease(tenant=US, response_id="resp_swept")
-        assert await store.finish(lease, finished("swept"), deliveries=[delivery("x")])
+        assert await store.finish(lease, finished_response("swept"), deliveries=[delivery("x")])
         await sweep(store, keep_events_s=0)
-        await leave_notices(store, "y")
+        await add_deliveries(store, "y")
         await store.delete(US, "resp_a")
-        assert await due(store) == ["x", "y"]
+        assert await claim_names(store) == ["x", "y"]

@@ -5,37 +5,41 @@ from __future__ import annotations
 import pytest
 
 from antiphon.application.ports import Store
-from antiphon.testing.agreements import AgreementsContract
+from antiphon.testing.conversation_store import ConversationStoreContract
 from antiphon.testing.idempotency_store import IdempotencyStoreContract
 from antiphon.testing.key_store import KeyStoreContract
 from antiphon.testing.outbox import OutboxContract
 from antiphon.testing.response_store import ResponseStoreContract
 from antiphon.testing.run_store import RunStoreContract
+from antiphon.testing.shared_values import SharedValuesContract
+from antiphon.testing.stored_events import StoredEventsContract
 
 
 @pytest.mark.asyncio
 class StoreContract(
     ResponseStoreContract,
+    ConversationStoreContract,
     RunStoreContract,
+    StoredEventsContract,
     IdempotencyStoreContract,
     OutboxContract,
     KeyStoreContract,
-    AgreementsContract,
+    SharedValuesContract,
 ):
     """Subclass it where pytest collects tests.
 
     class TestMyStore(StoreContract):
-        @pytest.fixture
+        @pytest_asyncio.fixture
         async def store(self, tmp_path):
             store = MyStore(tmp_path / "kept")
             await store.start()
             yield store
             await store.aclose()
 
-    Where several processes can share what is kept, override `another` in the same way: it is a
-    second store on what `store` keeps.
+    If several processes can share a store, also override `another` in the same way: it is a second
+    store on the data of `store`.
     """
 
-    async def test_a_store_that_is_well_says_so(self, store: Store) -> None:
+    async def test_a_working_store_passes_its_check(self, store: Store) -> None:
         await store.check()
         await store.check()

@@ -1,4 +1,4 @@
-"""The stores that the contracts are about."""
+"""The fixtures that the contracts of stores share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from antiphon.application.ports import Store
 
 
 class StoreFixtures:
-    """Override `store`; `another` too, where several processes can share what is kept."""
+    """Override `store`; also `another`, if several processes can share a store."""
 
     @pytest.fixture
-    async def store(self) -> Store:
+    def store(self) -> Store:
         raise NotImplementedError("override this fixture: return an empty store, started")
 
     @pytest.fixture
-    async def another(self, store: Store) -> Store:
-        """A second store on what `store` keeps, as another server has it."""
+    def another(self, store: Store) -> Store:
+        """Return a second store on the data of `store`, as another server would open it."""
         return store

@@ -26,19 +26,19 @@ from antiphon.domain.vector_stores import (
 )
 
 US, THEM = "us", "them/../us"
-HOLD_S = 600.0
+CLAIM_S = 600.0
 SIZES = ChunkSizes(max_chunk_size_tokens=200, chunk_overlap_tokens=50)
 
 
 def a_store(number: int = 1, **fields: Any) -> VectorStore:
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": f"vs_{number}",
         "name": "Ünlucky 🍀",
         "created_at": 1_790_000_000 + number,
         "last_active_at": 1_790_000_000 + number,
         "metadata": {"a": "b"},
     }
-    return VectorStore(**(known | fields))
+    return VectorStore(**(defaults | fields))
 
 
 def a_file(name: str, **attributes: Any) -> FileToAdd:
@@ -51,17 +51,17 @@ def a_file(name: str, **attributes: Any) -> FileToAdd:
     )
 
 
-def vectors(*each: Sequence[float], model: str = "small") -> Vectors:
-    return Vectors(model=model, each=[array("f", values).tobytes() for values in each])
+def vectors_of(*rows: Sequence[float], model: str = "small") -> Vectors:
+    return Vectors(model=model, each=[array("f", values).tobytes() for values in rows])
 
 
-async def job_of(stores: VectorStores, file_id: str) -> IndexJob:
+async def claim_job(stores: VectorStores, file_id: str) -> IndexJob:
     return next(
-        job for job in await stores.claim_due(limit=100, claim_s=HOLD_S) if job.file_id == file_id
+        job for job in await stores.claim_due(limit=100, claim_s=CLAIM_S) if job.file_id == file_id
     )
 
 
-async def indexed(
+async def index_file(
     stores: VectorStores,
     name: str,
     *texts: str,
@@ -72,29 +72,48 @@ async def indexed(
 ) -> None:
     """Add a file with these chunks."""
     await stores.add_files(tenant, store_id, [a_file(name, **attributes)])
-    job = await job_of(stores, f"file-{name}")
+    job = await claim_job(stores, f"file-{name}")
     chunks = [TextChunk(text=text) for text in texts]
     assert await stores.add_chunks(job, chunks, meaning, first=True)
     assert await stores.finish(job)
 
 
-async def found(
-    stores: VectorStores, words: str, *, tenant: str = US, most: int = 10, **given: Any
+async def search(
+    stores: VectorStores,
+    words: str,
+    *,
+    tenant: str = US,
+    store_ids: Sequence[str] = ("vs_1",),
+    most: int = 10,
+    **options: Any,
 ) -> list[Passage]:
-    """Search the first store; best by words first."""
-    store_ids = given.pop("store_ids", ["vs_1"])
-    passages = await stores.search(tenant, store_ids, words=words, most=most, **given)
-    return sorted(passages, key=lambda each: (-each.text_score, each.id))
+    """Search the first store, and return its passages, the best by words first."""
+    passages = await stores.search(tenant, store_ids, words=words, most=most, **options)
+    return sorted(passages, key=lambda passage: (-passage.text_score, passage.id))
 
 
-def texts(passages: Sequence[Passage]) -> list[str]:
+def texts_of(passages: Sequence[Passage]) -> list[str]:
     return [passage.text for passage in passages]
 
 
+@pytest.mark.asyncio
 class VectorStoresContract:
-    """Needs the fixture `stores`, started and empty."""
+    """Subclass it where pytest collects tests.
 
-    async def test_a_vector_store_is_there_as_it_came(self, stores: VectorStores) -> None:
+    class TestMyVectorStores(VectorStoresContract):
+        @pytest_asyncio.fixture
+        async def stores(self, tmp_path):
+            stores = MyVectorStores(tmp_path / "vectors")
+            await stores.start()
+            yield stores
+            await stores.aclose()
+    """
+
+    @pytest.fixture
+    def stores(self) -> VectorStores:
+        raise NotImplementedError("override this fixture: return empty vector stores, started")
+
+    async def test_a_vector_store_is_read_as_it_was_created(self, stores: VectorStores) -> None:
         store = a_store(
             description="of all kinds",
             expires_after=ExpiresAfter(anchor="last_active_at", days=3),
@@ -104,31 +123,33 @@ class VectorStoresContract:
         assert await stores.get(US, store.id) == store
         assert await stores.list_all(US) == [store]
 
-    async def test_vector_stores_are_listed_oldest_first(self, stores: VectorStores) -> None:
+    async def test_vector_stores_are_listed_in_order_of_creation(
+        self, stores: VectorStores
+    ) -> None:
         for number in (2, 1, 3):
             await stores.create(US, a_store(number))
         assert [store.id for store in await stores.list_all(US)] == ["vs_2", "vs_1", "vs_3"]
 
-    async def test_what_is_changed_leaves_the_files(self, stores: VectorStores) -> None:
+    async def test_an_update_leaves_the_files(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", "hello")
+        await index_file(stores, "a", "hello")
         changed = a_store(name="other", metadata={}, last_active_at=1_790_000_500)
         await stores.update(US, changed)
-        kept = await stores.get(US, "vs_1")
-        assert (kept.name, kept.metadata, kept.last_active_at) == ("other", {}, 1_790_000_500)
-        assert kept.file_counts.completed == 1
+        stored = await stores.get(US, "vs_1")
+        assert (stored.name, stored.metadata, stored.last_active_at) == ("other", {}, 1_790_000_500)
+        assert stored.file_counts.completed == 1
 
-    async def test_a_use_changes_only_its_time(self, stores: VectorStores) -> None:
+    async def test_touching_changes_only_times(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         used = a_store(name="stale", last_active_at=1_790_000_700, expires_at=1_790_000_800)
         await stores.touch(US, used)
         expected = a_store(last_active_at=1_790_000_700, expires_at=1_790_000_800)
         assert await stores.get(US, "vs_1") == expected
 
-    async def test_what_a_tenant_takes_is_counted(self, stores: VectorStores) -> None:
+    async def test_the_bytes_of_a_tenant_are_counted(self, stores: VectorStores) -> None:
         for number, tenant in ((1, US), (2, US), (3, THEM)):
             await stores.create(tenant, a_store(number))
-            await indexed(stores, "a", "hello" * number, tenant=tenant, store_id=f"vs_{number}")
+            await index_file(stores, "a", "hello" * number, tenant=tenant, store_id=f"vs_{number}")
         assert await stores.usage_bytes(US) == 15
         await stores.remove_file(US, "vs_2", "file-a")
         assert await stores.usage_bytes(US) == 5
@@ -136,28 +157,28 @@ class VectorStoresContract:
 
     async def test_a_deleted_vector_store_is_unknown(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", "hello")
+        await index_file(stores, "a", "hello")
         await stores.delete(US, "vs_1")
         await self._is_unknown(stores, US)
-        assert await found(stores, "hello") == []
+        assert await search(stores, "hello") == []
 
-    async def test_anothers_vector_store_is_unknown(self, stores: VectorStores) -> None:
+    async def test_another_tenants_vector_store_is_unknown(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", "hello")
+        await index_file(stores, "a", "hello")
         await stores.create(THEM, a_store(2))
         await self._is_unknown(stores, THEM)
-        assert await found(stores, "hello", tenant=THEM) == []
+        assert await search(stores, "hello", tenant=THEM) == []
         assert [store.id for store in await stores.list_all(THEM)] == ["vs_2"]
         await stores.forget_file(THEM, "file-a")
-        assert texts(await found(stores, "hello")) == ["hello"]
+        assert texts_of(await search(stores, "hello")) == ["hello"]
 
-    async def test_what_others_have_moves_no_score(self, stores: VectorStores) -> None:
+    async def test_files_of_other_tenants_change_no_score(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", "a hello to you", "nothing else")
-        [before] = await found(stores, "hello there")
+        await index_file(stores, "a", "a hello to you", "nothing else")
+        [before] = await search(stores, "hello there")
         await stores.create(THEM, a_store(2))
-        await indexed(stores, "b", *["hello there"] * 50, tenant=THEM, store_id="vs_2")
-        assert await found(stores, "hello there") == [before]
+        await index_file(stores, "b", *["hello there"] * 50, tenant=THEM, store_id="vs_2")
+        assert await search(stores, "hello there") == [before]
 
     async def test_a_file_is_indexed_then_found(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
@@ -172,13 +193,13 @@ class VectorStoresContract:
         assert await stores.files(US, "vs_1") == [added]
         store = await stores.get(US, "vs_1")
         assert (store.status, store.file_counts.in_progress) == ("in_progress", 1)
-        job = await job_of(stores, "file-a")
+        job = await claim_job(stores, "file-a")
         assert (job.tenant, job.filename, job.sizes, job.attempt) == (US, "a.txt", SIZES, 1)
         chunks = [TextChunk(text="one two"), TextChunk(text="two three", overlap_chars=3)]
         assert await stores.add_chunks(job, chunks, None, first=True)
-        assert await found(stores, "one") == []  # not before it is all there
+        assert await search(stores, "one") == []  # not before it is all there
         assert await stores.finish(job)
-        [passage] = await found(stores, "one")
+        [passage] = await search(stores, "one")
         assert (passage.file_id, passage.filename, passage.text) == ("file-a", "a.txt", "one two")
         assert passage.attributes == {"kind": "x"}
         assert await stores.texts(US, "vs_1", "file-a") == ["one two", " three"]
@@ -189,32 +210,34 @@ class VectorStoresContract:
         assert (store.status, store.file_counts) == ("completed", FileCounts(completed=1, total=1))
         assert store.usage_bytes == file.usage_bytes
 
-    async def test_what_failed_says_why_and_is_not_found(self, stores: VectorStores) -> None:
+    async def test_a_failed_file_says_why_and_is_not_found(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file("a")])
-        job = await job_of(stores, "file-a")
+        job = await claim_job(stores, "file-a")
         await stores.add_chunks(job, [TextChunk(text="hello")], None, first=True)
         error = IndexingError(code="invalid_file", message="No text.")
         assert await stores.finish(job, error)
         file = await stores.file(US, "vs_1", "file-a")
         assert (file.status, file.last_error) == ("failed", error)
-        assert await found(stores, "hello") == []
+        assert await search(stores, "hello") == []
         assert (await stores.get(US, "vs_1")).file_counts.failed == 1
 
-    async def test_one_of_many_gets_a_job(self, stores: VectorStores) -> None:
+    async def test_one_of_many_callers_gets_a_job(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file(f"{number}") for number in range(10)])
-        asked = await asyncio.gather(*(stores.claim_due(limit=4, claim_s=HOLD_S) for _ in range(5)))
-        given = [job.file_id for jobs in asked for job in jobs]
-        assert sorted(given) == sorted(f"file-{number}" for number in range(10))
-        assert await stores.claim_due(limit=4, claim_s=HOLD_S) == []
+        claims = await asyncio.gather(
+            *(stores.claim_due(limit=4, claim_s=CLAIM_S) for _ in range(5))
+        )
+        file_ids = [job.file_id for jobs in claims for job in jobs]
+        assert sorted(file_ids) == sorted(f"file-{number}" for number in range(10))
+        assert await stores.claim_due(limit=4, claim_s=CLAIM_S) == []
 
-    async def test_a_job_that_was_not_held_is_due_again(self, stores: VectorStores) -> None:
+    async def test_a_job_is_due_again_when_its_claim_ends(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file("a"), a_file("b")])
-        first, held = await stores.claim_due(limit=2, claim_s=0)
-        assert await stores.extend_claim(held, HOLD_S)
-        [again] = await stores.claim_due(limit=2, claim_s=HOLD_S)
+        first, claimed = await stores.claim_due(limit=2, claim_s=0)
+        assert await stores.extend_claim(claimed, CLAIM_S)
+        [again] = await stores.claim_due(limit=2, claim_s=CLAIM_S)
         assert (again.file_id, again.attempt) == (first.file_id, 2)
 
     async def test_a_later_attempt_voids_and_replaces_the_one_before(
@@ -224,53 +247,53 @@ class VectorStoresContract:
         await stores.add_files(US, "vs_1", [a_file("a")])
         [first] = await stores.claim_due(limit=1, claim_s=0)
         await stores.add_chunks(first, [TextChunk(text="hello half")], None, first=True)
-        [second] = await stores.claim_due(limit=1, claim_s=HOLD_S)
+        [second] = await stores.claim_due(limit=1, claim_s=CLAIM_S)
         assert not await stores.add_chunks(first, [TextChunk(text="hello")], None, first=False)
         assert not await stores.finish(first)
-        assert not await stores.extend_claim(first, HOLD_S)
+        assert not await stores.extend_claim(first, CLAIM_S)
         await stores.add_chunks(second, [TextChunk(text="hello whole")], None, first=True)
         assert await stores.finish(second)
-        assert texts(await found(stores, "hello")) == ["hello whole"]
+        assert texts_of(await search(stores, "hello")) == ["hello whole"]
 
     async def test_a_removed_file_is_unknown_and_its_job_void(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", "hello")
+        await index_file(stores, "a", "hello")
         await stores.add_files(US, "vs_1", [a_file("b")])
-        job = await job_of(stores, "file-b")
+        job = await claim_job(stores, "file-b")
         for file_id in ("file-a", "file-b"):
             await stores.remove_file(US, "vs_1", file_id)
             with pytest.raises(NotFound):
                 await stores.file(US, "vs_1", file_id)
-        assert await found(stores, "hello") == []
+        assert await search(stores, "hello") == []
         assert not await stores.finish(job)
         assert await stores.files(US, "vs_1") == []
 
     async def test_a_forgotten_file_is_in_no_vector_store(self, stores: VectorStores) -> None:
         for number in (1, 2):
             await stores.create(US, a_store(number))
-            await indexed(stores, "a", "hello", store_id=f"vs_{number}")
-            await indexed(stores, "b", "hello you", store_id=f"vs_{number}")
+            await index_file(stores, "a", "hello", store_id=f"vs_{number}")
+            await index_file(stores, "b", "hello you", store_id=f"vs_{number}")
         await stores.forget_file(US, "file-a")
-        passages = await found(stores, "hello", store_ids=["vs_1", "vs_2"])
-        assert texts(passages) == ["hello you", "hello you"]
+        passages = await search(stores, "hello", store_ids=["vs_1", "vs_2"])
+        assert texts_of(passages) == ["hello you", "hello you"]
 
-    async def test_a_file_that_is_added_again_replaces_itself(self, stores: VectorStores) -> None:
+    async def test_adding_a_file_again_replaces_it(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", "hello old")
-        await indexed(stores, "a", "hello new", kind="y")
-        [passage] = await found(stores, "hello")
+        await index_file(stores, "a", "hello old")
+        await index_file(stores, "a", "hello new", kind="y")
+        [passage] = await search(stores, "hello")
         assert (passage.text, passage.attributes) == ("hello new", {"kind": "y"})
         assert (await stores.get(US, "vs_1")).file_counts.total == 1
 
     async def test_attributes_can_be_replaced(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", "hello", kind="x")
+        await index_file(stores, "a", "hello", kind="x")
         changed = await stores.set_attributes(US, "vs_1", "file-a", {"year": 2026, "is_new": True})
         assert changed.attributes == {"year": 2026, "is_new": True}
-        [passage] = await found(stores, "hello")
+        [passage] = await search(stores, "hello")
         assert passage.attributes == changed.attributes
 
-    async def test_a_batch_is_what_its_files_are(self, stores: VectorStores) -> None:
+    async def test_a_batch_has_the_status_of_its_files(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         batch = FileBatch(id="vsfb_1", created_at=1_790_000_200, vector_store_id="vs_1")
         files = [a_file(name) for name in "abc"]
@@ -281,7 +304,7 @@ class VectorStoresContract:
             "file-b",
             "file-c",
         ]
-        jobs = await stores.claim_due(limit=10, claim_s=HOLD_S)
+        jobs = await stores.claim_due(limit=10, claim_s=CLAIM_S)
         await stores.finish(jobs[0])
         going_on = await stores.batch(US, "vs_1", "vsfb_1")
         assert going_on.status == "in_progress"
@@ -290,14 +313,16 @@ class VectorStoresContract:
         assert cancelled.status == "cancelled"
         assert cancelled.file_counts == FileCounts(completed=1, cancelled=2, total=3)
         assert not await stores.finish(jobs[1])
-        assert await stores.extend_claim(jobs[3], HOLD_S)
+        assert await stores.extend_claim(jobs[3], CLAIM_S)
 
     async def test_better_passages_score_higher(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         best = "Refunds are paid within two weeks: to ask for a refund, write to us."
-        await indexed(stores, "a", "Opening hours and holidays.", best, "A refund of our energy.")
-        passages = await found(stores, "refund weeks?")
-        assert texts(passages) == [best, "A refund of our energy."]
+        await index_file(
+            stores, "a", "Opening hours and holidays.", best, "A refund of our energy."
+        )
+        passages = await search(stores, "refund weeks?")
+        assert texts_of(passages) == [best, "A refund of our energy."]
         assert all(0 < passage.text_score <= 1 for passage in passages)
         assert passages[0].text_score > passages[1].text_score
 
@@ -314,72 +339,74 @@ class VectorStoresContract:
             "_ ª ² ⁀ \U0001e900 ",
         ],
     )
-    async def test_any_query_is_words(self, stores: VectorStores, words: str) -> None:
+    async def test_any_text_can_be_searched(self, stores: VectorStores, words: str) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", "hello")
-        assert await found(stores, words) == []
+        await index_file(stores, "a", "hello")
+        assert await search(stores, words) == []
 
-    async def test_words_of_unspaced_scripts_are_found(self, stores: VectorStores) -> None:
+    async def test_words_in_scripts_without_spaces_are_found(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", "東京タワーの高さ", "大阪城の歴史")
-        assert texts(await found(stores, "大阪城"))[0] == "大阪城の歴史"
+        await index_file(stores, "a", "東京タワーの高さ", "大阪城の歴史")
+        assert texts_of(await search(stores, "大阪城"))[0] == "大阪城の歴史"
 
-    async def test_as_many_as_asked_for_are_found(self, stores: VectorStores) -> None:
+    async def test_a_search_returns_as_many_passages_as_requested(
+        self, stores: VectorStores
+    ) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", *[f"hello {'world ' * n}" for n in range(20)])
-        best = texts(await found(stores, "hello", most=20))
+        await index_file(stores, "a", *[f"hello {'world ' * n}" for n in range(20)])
+        best = texts_of(await search(stores, "hello", most=20))
         assert len(best) == 20
-        assert texts(await found(stores, "hello", most=3)) == best[:3]
+        assert texts_of(await search(stores, "hello", most=3)) == best[:3]
 
     async def test_only_files_that_fit_are_searched(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", "hello old", year=2020)
-        await indexed(stores, "b", "hello new", year=2026)
+        await index_file(stores, "a", "hello old", year=2020)
+        await index_file(stores, "b", "hello new", year=2026)
         fits = parse_filter({"type": "gt", "key": "year", "value": 2024}, "filters")
-        assert texts(await found(stores, "hello", fits=fits)) == ["hello new"]
+        assert texts_of(await search(stores, "hello", fits=fits)) == ["hello new"]
 
     async def test_several_stores_are_searched_at_once(self, stores: VectorStores) -> None:
         for number in (1, 2, 3):
             await stores.create(US, a_store(number))
-            await indexed(stores, f"{number}", f"hello {number}", store_id=f"vs_{number}")
-        passages = await found(stores, "hello", store_ids=["vs_1", "vs_3", "vs_9"])
-        assert sorted(texts(passages)) == ["hello 1", "hello 3"]
+            await index_file(stores, f"{number}", f"hello {number}", store_id=f"vs_{number}")
+        passages = await search(stores, "hello", store_ids=["vs_1", "vs_3", "vs_9"])
+        assert sorted(texts_of(passages)) == ["hello 1", "hello 3"]
 
-    async def test_meaning_finds_what_words_do_not(self, stores: VectorStores) -> None:
+    async def test_vectors_find_passages_that_words_do_not(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        meaning = vectors([1, 0], [0.6, 0.8], [-1, 0])
-        await indexed(stores, "a", "cats", "dogs", "bolts", meaning=meaning)
-        await indexed(stores, "b", "of another model", meaning=vectors([1, 0], model="other"))
-        passages = await found(stores, "dogs", vectors=vectors([1, 0]), most=2)
+        meaning = vectors_of([1, 0], [0.6, 0.8], [-1, 0])
+        await index_file(stores, "a", "cats", "dogs", "bolts", meaning=meaning)
+        await index_file(stores, "b", "of another model", meaning=vectors_of([1, 0], model="other"))
+        passages = await search(stores, "dogs", vectors=vectors_of([1, 0]), most=2)
         scores = {
             each.text: (each.text_score > 0, round(each.embedding_score, 3)) for each in passages
         }
         assert scores == {"cats": (False, 1.0), "dogs": (True, 0.6)}
-        every = await found(stores, "bolts", vectors=vectors([1, 0]))
+        every = await search(stores, "bolts", vectors=vectors_of([1, 0]))
         assert {each.text: round(each.embedding_score, 3) for each in every}["bolts"] == 0.0
 
-    async def test_what_is_removed_is_erased_a_little_at_a_time(self, stores: VectorStores) -> None:
+    async def test_removed_chunks_are_erased_in_small_steps(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
-        await indexed(stores, "a", *[f"hello {n}" for n in range(10)])
-        await indexed(stores, "b", "hello b")
+        await index_file(stores, "a", *[f"hello {n}" for n in range(10)])
+        await index_file(stores, "b", "hello b")
         await stores.remove_file(US, "vs_1", "file-a")
         assert 0 < await stores.sweep(0, limit=4) < 10
         while await stores.sweep(0, limit=4):
-            assert texts(await found(stores, "hello")) == ["hello b"]
+            assert texts_of(await search(stores, "hello")) == ["hello b"]
         await stores.delete(US, "vs_1")
         while await stores.sweep(0, limit=4):
             pass
         await stores.create(US, a_store(2))
-        await indexed(stores, "c", "hello c", store_id="vs_2")
-        assert texts(await found(stores, "hello", store_ids=["vs_2"])) == ["hello c"]
+        await index_file(stores, "c", "hello c", store_id="vs_2")
+        assert texts_of(await search(stores, "hello", store_ids=["vs_2"])) == ["hello c"]
 
     async def test_expired_stores_lose_their_files(self, stores: VectorStores) -> None:
         await stores.create(US, a_store(expires_at=1_790_000_900))
-        await indexed(stores, "a", "hello")
+        await index_file(stores, "a", "hello")
         assert await stores.sweep(1_790_000_899, limit=100) == 0
         while await stores.sweep(1_790_000_900, limit=100):
             pass
-        assert await found(stores, "hello") == []
+        assert await search(stores, "hello") == []
         assert (await stores.get(US, "vs_1")).file_counts.total == 0
 
     async def _is_unknown(self, stores: VectorStores, tenant: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
+import pytest_asyncio
 
 from antiphon.application.ports import DomainFilter, Web, WebPage, WebResult
 from antiphon.domain.errors import WebError
@@ -23,11 +24,11 @@ class WebContract:
     `known_query` finds pages that can be read; there is no page at `missing_url`.
 
     class TestMyWeb(WebContract):
-        finds = "antiphon"
-        nowhere = "https://example.org/nowhere"
+        known_query = "antiphon"
+        missing_url = "https://example.org/nowhere"
 
         @pytest.fixture
-        async def opened(self):
+        def new_web(self):
             return MyWeb()
     """
 
@@ -35,48 +36,48 @@ class WebContract:
     missing_url: str
 
     @pytest.fixture
-    async def opened(self) -> Web:
+    def new_web(self) -> Web:
         raise NotImplementedError("override this fixture: return your web, not started")
 
-    @pytest.fixture
-    async def web(self, opened: Web) -> AsyncIterator[Web]:
-        await opened.start()
-        yield opened
-        await opened.aclose()
+    @pytest_asyncio.fixture
+    async def web(self, new_web: Web) -> AsyncIterator[Web]:
+        await new_web.start()
+        yield new_web
+        await new_web.aclose()
 
-    async def test_a_search_finds_pages_with_titles_in_one_line(self, web: Web) -> None:
-        found = await web.search(self.known_query, most=5, domains=EVERYWHERE)
-        assert found
-        assert len({each.url for each in found}) == len(found)
-        for each in found:
-            assert each.url.startswith(("http://", "https://"))
-            assert each.title
-            assert "\n" not in each.title + each.text
-            assert not re.search("[【】†]", each.title + each.text)
+    async def test_a_search_finds_pages_with_one_line_titles(self, web: Web) -> None:
+        results = await web.search(self.known_query, most=5, domains=EVERYWHERE)
+        assert results
+        assert len({result.url for result in results}) == len(results)
+        for result in results:
+            assert result.url.startswith(("http://", "https://"))
+            assert result.title
+            assert "\n" not in result.title + result.text
+            assert not re.search("[【】†]", result.title + result.text)
 
-    async def test_a_search_shows_no_more_than_it_may(self, web: Web) -> None:
+    async def test_a_search_returns_no_more_than_its_limit(self, web: Web) -> None:
         assert len(await web.search(self.known_query, most=1, domains=EVERYWHERE)) == 1
 
-    async def test_what_a_search_finds_can_be_read(self, web: Web) -> None:
-        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
-        check_page(await web.read(found.url))
+    async def test_a_page_that_a_search_finds_can_be_read(self, web: Web) -> None:
+        [result] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
+        check_page(await web.read(result.url))
 
     async def test_blocked_domains_are_not_shown(self, web: Web) -> None:
-        found = await web.search(self.known_query, most=20, domains=EVERYWHERE)
-        blocked = tuple({host(each) for each in found})
+        results = await web.search(self.known_query, most=20, domains=EVERYWHERE)
+        blocked = tuple({host(result) for result in results})
         assert not await web.search(
             self.known_query, most=20, domains=DomainFilter(blocked=blocked)
         )
 
     async def test_only_allowed_domains_are_shown(self, web: Web) -> None:
-        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
-        domains = DomainFilter(allowed=(host(found),))
-        shown = await web.search(self.known_query, most=20, domains=domains)
-        assert {host(each) for each in shown} == {host(found)}
+        [result] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
+        domains = DomainFilter(allowed=(host(result),))
+        results = await web.search(self.known_query, most=20, domains=domains)
+        assert {host(result) for result in results} == {host(result)}
         elsewhere = DomainFilter(allowed=("elsewhere.example",))
         assert not await web.search(self.known_query, most=20, domains=elsewhere)
 
-    async def test_where_the_user_is_disturbs_no_search(self, web: Web) -> None:
+    async def test_a_search_accepts_any_user_location(self, web: Web) -> None:
         place = {"type": "approximate", "country": "DE", "city": "Köln\r\nx: y", "region": None}
         assert await web.search(self.known_query, most=5, domains=EVERYWHERE, location=place)
 
@@ -84,8 +85,8 @@ class WebContract:
     async def test_any_text_is_a_query(self, web: Web, query: str) -> None:
         await web.search(query, most=5, domains=EVERYWHERE)
 
-    async def test_a_page_that_is_not_there_is_told(self, web: Web) -> None:
-        await told(web, self.missing_url)
+    async def test_a_missing_page_is_an_error(self, web: Web) -> None:
+        await check_refused(web, self.missing_url)
 
     @pytest.mark.parametrize(
         "url",
@@ -103,33 +104,33 @@ class WebContract:
             "view-source:https://example.org/",
         ],
     )
-    async def test_what_is_no_page_of_the_web_is_not_read(self, web: Web, url: str) -> None:
-        await told(web, url)
+    async def test_a_url_that_is_no_web_page_is_refused(self, web: Web, url: str) -> None:
+        await check_refused(web, url)
 
     async def test_searches_and_reads_go_side_by_side(self, web: Web) -> None:
-        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
-        pages = await asyncio.gather(*(web.read(found.url) for _ in range(5)))
+        [result] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
+        pages = await asyncio.gather(*(web.read(result.url) for _ in range(5)))
         again = await asyncio.gather(
             *(web.search(self.known_query, most=1, domains=EVERYWHERE) for _ in range(5))
         )
         assert len(set(pages)) == 1
-        assert [each[0].url for each in again] == [found.url] * 5
+        assert [each[0].url for each in again] == [result.url] * 5
 
-    async def test_who_stops_waiting_does_not_disturb_the_others(self, web: Web) -> None:
-        [found] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
-        leaving, staying = (asyncio.create_task(web.read(found.url)) for _ in range(2))
+    async def test_a_cancelled_caller_does_not_affect_the_others(self, web: Web) -> None:
+        [result] = await web.search(self.known_query, most=1, domains=EVERYWHERE)
+        leaving, staying = (asyncio.create_task(web.read(result.url)) for _ in range(2))
         await asyncio.sleep(0)
         leaving.cancel()
         check_page(await staying)
         await asyncio.wait([leaving])
-        check_page(await web.read(found.url))
+        check_page(await web.read(result.url))
 
-    async def test_what_was_not_started_can_be_closed(self, opened: Web) -> None:
-        await opened.aclose()
+    async def test_a_web_that_was_not_started_can_be_closed(self, new_web: Web) -> None:
+        await new_web.aclose()
 
 
-def host(found: WebResult) -> str:
-    return urlsplit(found.url).hostname or ""
+def host(result: WebResult) -> str:
+    return urlsplit(result.url).hostname or ""
 
 
 def check_page(page: WebPage) -> None:
@@ -145,6 +146,6 @@ def check_page(page: WebPage) -> None:
     assert all(link.startswith(("http://", "https://")) for link in page.links)
 
 
-async def told(web: Web, url: str) -> None:
+async def check_refused(web: Web, url: str) -> None:
     with pytest.raises(WebError, match=r"^[^\n]+\.\Z"):  # a sentence for a model
         await web.read(url)

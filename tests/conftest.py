@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,15 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
-import uvloop
 from dependency_injector import providers
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from antiphon.application.ports import ResponseStore
 from antiphon.entrypoints.container import Container
-from antiphon.entrypoints.server import serving
 from antiphon.entrypoints.settings import Settings, load
+from antiphon.testing.server import serving_in_thread
 
 # The same examples each time, however busy the machine is: what a change breaks fails, and nothing
 # else. Others are tried by `pytest --hypothesis-profile=search`.
@@ -58,40 +55,8 @@ def running(settings: Settings, *, store: ResponseStore | None = None) -> Iterat
     container = Container(settings=settings)
     if store is not None:
         container.store.override(providers.Object(store))
-    ready = threading.Event()
-    found: dict[str, Any] = {}
-
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        stop = asyncio.Event()
-        try:
-            async with serving(container) as served:
-                found.update(url=served.url, stop=lambda: loop.call_soon_threadsafe(stop.set))
-                ready.set()
-                await stop.wait()
-        except BaseException as error:
-            found["error"] = error
-        finally:
-            ready.set()
-
-    def work() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve())
-
-    thread = threading.Thread(target=work, name="server")
-    thread.start()
-    assert ready.wait(timeout=30)
-    if "error" in found:
-        thread.join()
-        raise found["error"]
-    try:
-        yield Running(url=found["url"], container=container)
-    finally:
-        found["stop"]()
-        thread.join(timeout=30)
-        assert not thread.is_alive(), "the server did not stop"
-        if "error" in found:
-            raise found["error"]
+    with serving_in_thread(container) as url:
+        yield Running(url=url, container=container)
 
 
 def pytest_collection_finish() -> None:

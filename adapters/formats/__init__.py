@@ -1,1 +1,1 @@
-"""Formats: a renderer with its parser."""
+"""Formats: how families of models write, each a renderer with its parser."""

@@ -1,7 +1,7 @@
-"""Writes a custom tool's grammar as xgrammar's EBNF, in the spelling that a call gives its input.
+"""Write a custom tool's grammar as xgrammar's EBNF, escaped as a call escapes its input.
 
-A call holds the input inside a string of JSON or Python, or verbatim: so what a grammar says of a
-character is written of that character's escape. Each has one spelling only.
+A call holds the input inside a JSON or Python string, or verbatim. So the EBNF has the escape of a
+character where the grammar has the character. Each character has exactly one escape.
 """
 
 from __future__ import annotations
@@ -17,172 +17,175 @@ from antiphon.domain.grammars import nodes as n
 from antiphon.domain.tools import ToolSpec
 
 _ROOT = "root"
-_SHORT = {"\b": "b", "\t": "t", "\n": "n", "\f": "f", "\r": "r", '"': '"', "\\": "\\"}
+_SHORT_ESCAPES = {"\b": "b", "\t": "t", "\n": "n", "\f": "f", "\r": "r", '"': '"', "\\": "\\"}
 _CONTROLS = n.Characters(((0, 0x1F),))
 
-LONG_CLASS = 100
-"""Characters of a class that is written once."""
+MIN_NAMED_CLASS_LENGTH = 100
+"""A character class at least this long becomes a rule, so that it is written once."""
 
 
-class Spelling(Struct, frozen=True):
-    """`before` and `after` stand around the input, in EBNF. Inside, a backslash and a letter stand
-    for the characters of `escapes`; other controls have two digits after `number`, if it is set.
+class ArgumentStyle(Struct, frozen=True):
+    """How calls write an input: `prefix` and `suffix`, in EBNF, enclose it.
+
+    Inside, `escapes` maps characters to the letter after their backslash. If `hex_prefix` is set,
+    other control characters are written as a backslash, `hex_prefix` and two hexadecimal digits.
     """
 
-    before: str
-    after: str
+    prefix: str
+    suffix: str
     escapes: Mapping[str, str] = {}
-    number: str = ""
+    hex_prefix: str = ""
 
-    def special(self) -> n.Characters:
-        """Return the characters that do not stand for themselves."""
+    def escaped_characters(self) -> n.Characters:
+        """Return the characters that must be escaped."""
         letters = [characters.one(char) for char in self.escapes]
-        return characters.union([*letters, _CONTROLS] if self.number else letters)
+        return characters.union([*letters, _CONTROLS] if self.hex_prefix else letters)
 
 
-# Without a bound, a model that has lost its way writes blanks to its last token.
-_BLANK = r"[ \t\n]{0,20}"
-SPELLINGS: Mapping[str, Spelling] = {
-    "json": Spelling(
-        before=rf'"{{" {_BLANK} "\"{INPUT}\"" {_BLANK} ":" {_BLANK} "\""',
-        after=rf'"\"" {_BLANK} "}}"',
-        escapes=_SHORT,
-        number="u00",
+# Without a limit, a confused model would write blanks until it runs out of tokens.
+_BLANKS = r"[ \t\n]{0,20}"
+ARGUMENT_STYLES: Mapping[str, ArgumentStyle] = {
+    "json": ArgumentStyle(
+        prefix=rf'"{{" {_BLANKS} "\"{INPUT}\"" {_BLANKS} ":" {_BLANKS} "\""',
+        suffix=rf'"\"" {_BLANKS} "}}"',
+        escapes=_SHORT_ESCAPES,
+        hex_prefix="u00",
     ),
-    "pythonic": Spelling(
-        before=rf'"{INPUT}=\""',
-        after=r'"\""',
-        escapes={char: letter for char, letter in _SHORT.items() if char not in "\b\f"},
-        number="x",
+    "pythonic": ArgumentStyle(
+        prefix=rf'"{INPUT}=\""',
+        suffix=r'"\""',
+        escapes={char: letter for char, letter in _SHORT_ESCAPES.items() if char not in "\b\f"},
+        hex_prefix="x",
     ),
-    "qwen_xml": Spelling(before=rf'"<parameter={INPUT}>\n"', after=r'"\n</parameter>"'),
+    "qwen_xml": ArgumentStyle(prefix=rf'"<parameter={INPUT}>\n"', suffix=r'"\n</parameter>"'),
 }
-"""By how a family writes arguments (`CallForm.arguments`); Harmony writes JSON."""
+"""By `CallForm.arguments` of the model family; Harmony writes JSON."""
 
 
 def constrains_arguments(tool: ToolSpec) -> bool:
-    """Say whether what the tool is called with is bound also where the model is free to call."""
+    """Whether calls of the tool are constrained even where the model is free not to call it."""
     return tool.strict or input_grammar(tool) is not None
 
 
-def input_grammar(tool: ToolSpec, spelled: str = "json") -> str | None:
-    """Return the EBNF of a custom tool's arguments, if it has a grammar that can bind them."""
-    return None if tool.grammar is None else _input_grammar(*tool.grammar, spelled)
+def input_grammar(tool: ToolSpec, style: str = "json") -> str | None:
+    """Return the EBNF of a custom tool's arguments, if its grammar can be enforced."""
+    return None if tool.grammar is None else _input_grammar(*tool.grammar, style)
 
 
 @lru_cache(maxsize=64)
-def _input_grammar(syntax: str, definition: str, spelled: str) -> str | None:
+def _input_grammar(syntax: str, definition: str, style: str) -> str | None:
     grammar = read(syntax, definition)
     if grammar is None:
         return None
-    return "\n".join(_Writer(SPELLINGS[spelled]).rules(grammar)) + "\n"
+    return "\n".join(_Writer(ARGUMENT_STYLES[style]).write_rules(grammar)) + "\n"
 
 
 class _Writer:
-    def __init__(self, spelling: Spelling) -> None:
-        self._spelling = spelling
-        self._special = spelling.special()
-        self._plain = characters.complement(self._special)
+    def __init__(self, style: ArgumentStyle) -> None:
+        self._style = style
+        self._escaped = style.escaped_characters()
+        self._unescaped = characters.complement(self._escaped)
         self._classes: dict[n.Characters, str] = {}
-        self._long: dict[str, str] = {}
+        self._named_classes: dict[str, str] = {}
 
-    def rules(self, grammar: n.Grammar) -> Iterator[str]:
-        start = _name(grammar.start)
-        yield f"{_ROOT} ::= {self._spelling.before} {start} {self._spelling.after}"
+    def write_rules(self, grammar: n.Grammar) -> Iterator[str]:
+        start = _rule_name(grammar.start)
+        yield f"{_ROOT} ::= {self._style.prefix} {start} {self._style.suffix}"
         for name, node in grammar.rules.items():
-            yield f"{_name(name)} ::= {self._written(node)}"
-        for written, name in self._long.items():
-            yield f"{name} ::= {written}"
+            yield f"{_rule_name(name)} ::= {self._write(node)}"
+        for ebnf, name in self._named_classes.items():
+            yield f"{name} ::= {ebnf}"
 
-    def _written(self, node: n.Node) -> str:
+    def _write(self, node: n.Node) -> str:
         match node:
             case n.Text(text):
-                return _quoted("".join(map(self._spelled, text)))
+                return _quote("".join(map(self._escape, text)))
             case n.Characters():
                 if node not in self._classes:
-                    self._classes[node] = self._named(self._class(node))
+                    self._classes[node] = self._name_if_long(self._write_class(node))
                 return self._classes[node]
             case n.Chain(parts):
-                return " ".join(map(self._part, parts))
+                return " ".join(map(self._write_part, parts))
             case n.AnyOf(options):
-                return " | ".join(map(self._written, options))
-            case n.Repeat(part, least, most):
+                return " | ".join(map(self._write, options))
+            case n.Repeat(part, minimum, maximum):
                 is_one = isinstance(part, n.Rule | n.Text | n.Characters)
-                written = self._written(part)
-                return (written if is_one else f"({written})") + _quantifier(least, most)
+                ebnf = self._write(part)
+                return (ebnf if is_one else f"({ebnf})") + _write_quantifier(minimum, maximum)
             case n.Rule(name):
-                return _name(name)
+                return _rule_name(name)
 
-    def _part(self, node: n.Node) -> str:
-        written = self._written(node)
-        return f"({written})" if isinstance(node, n.AnyOf) else written
+    def _write_part(self, node: n.Node) -> str:
+        ebnf = self._write(node)
+        return f"({ebnf})" if isinstance(node, n.AnyOf) else ebnf
 
-    def _named(self, written: str) -> str:
-        """Return a long class by a name of its own: `\\w` alone has hundreds of ranges."""
-        if len(written) < LONG_CLASS:
-            return written
-        return self._long.setdefault(written, f"class-{len(self._long)}")
+    def _name_if_long(self, ebnf: str) -> str:
+        """Replace a long class by the name of a rule: `\\w` alone has hundreds of ranges."""
+        if len(ebnf) < MIN_NAMED_CLASS_LENGTH:
+            return ebnf
+        return self._named_classes.setdefault(ebnf, f"class-{len(self._named_classes)}")
 
-    def _spelled(self, char: str) -> str:
-        if char in self._spelling.escapes:
-            return "\\" + self._spelling.escapes[char]
-        if self._spelling.number and ord(char) < 0x20:
-            return f"\\{self._spelling.number}{ord(char):02x}"
+    def _escape(self, char: str) -> str:
+        if char in self._style.escapes:
+            return "\\" + self._style.escapes[char]
+        if self._style.hex_prefix and ord(char) < 0x20:
+            return f"\\{self._style.hex_prefix}{ord(char):02x}"
         return char
 
-    def _class(self, chars: n.Characters) -> str:
-        """Return the class of what stands for itself, and the escapes of the rest beside it."""
+    def _write_class(self, chars: n.Characters) -> str:
+        """Write a class of plain characters, with the escapes of the others as alternatives."""
         options = []
-        plain = characters.common(chars, self._plain)
+        plain = characters.common(chars, self._unescaped)
         if plain.ranges:
-            options.append(_bracketed(plain))
+            options.append(_bracket(plain))
         letters: list[str] = []
         numbers: list[str] = []
-        special = characters.common(chars, self._special)
-        for code in (code for first, last in special.ranges for code in range(first, last + 1)):
-            letter = self._spelling.escapes.get(chr(code))
+        escaped = characters.common(chars, self._escaped)
+        for code in (code for first, last in escaped.ranges for code in range(first, last + 1)):
+            letter = self._style.escapes.get(chr(code))
             (letters if letter else numbers).append(letter or f"{code:02x}")
         if letters:
-            options.append(rf'"\\" {_bracketed(_all_of(letters))}')
+            options.append(rf'"\\" {_bracket(_union_of(letters))}')
         for high in sorted({digits[0] for digits in numbers}):
-            low = _all_of([digits[1] for digits in numbers if digits[0] == high])
-            options.append(rf'"\\{self._spelling.number}{high}" {_bracketed(low)}')
+            low = _union_of([digits[1] for digits in numbers if digits[0] == high])
+            options.append(rf'"\\{self._style.hex_prefix}{high}" {_bracket(low)}')
         return options[0] if len(options) == 1 and plain.ranges else f"({' | '.join(options)})"
 
 
-def _all_of(chars: list[str]) -> n.Characters:
+def _union_of(chars: list[str]) -> n.Characters:
     return characters.union(map(characters.one, chars))
 
 
-def _bracketed(chars: n.Characters) -> str:
-    return "[" + "".join(_range(first, last) for first, last in chars.ranges) + "]"
+def _bracket(chars: n.Characters) -> str:
+    return "[" + "".join(_write_range(first, last) for first, last in chars.ranges) + "]"
 
 
-def _range(first: int, last: int) -> str:
-    return _code(first) if first == last else f"{_code(first)}-{_code(last)}"
+def _write_range(first: int, last: int) -> str:
+    return _write_char(first) if first == last else f"{_write_char(first)}-{_write_char(last)}"
 
 
-def _code(code: int) -> str:
+def _write_char(code: int) -> str:
     char = chr(code)
     if char.isascii() and (char.isalnum() or char in " !#$%&()*+,./:;<=>?@_`{|}~"):
         return char
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-def _quoted(text: str) -> str:
-    return '"' + "".join(char if char in "[]^-'" else _code(ord(char)) for char in text) + '"'
+def _quote(text: str) -> str:
+    chars = (char if char in "[]^-'" else _write_char(ord(char)) for char in text)
+    return f'"{"".join(chars)}"'
 
 
-def _quantifier(least: int, most: int | None) -> str:
-    match least, most:
+def _write_quantifier(minimum: int, maximum: int | None) -> str:
+    match minimum, maximum:
         case 0, 1:
             return "?"
         case 0, None:
             return "*"
         case 1, None:
             return "+"
-    return f"{{{least},{'' if most is None else most}}}"
+    return f"{{{minimum},{'' if maximum is None else maximum}}}"
 
 
-def _name(rule: str) -> str:
+def _rule_name(rule: str) -> str:
     return f"r_{rule}"

@@ -1,4 +1,4 @@
-"""What a format remembers: the latest of it, up to a size."""
+"""An LRU cache limited by total size, and one for the tokens of long texts."""
 
 from __future__ import annotations
 
@@ -10,53 +10,54 @@ from typing import Generic, TypeVar
 
 V = TypeVar("V")
 
-SHORT = 256
-"""Characters up to which encoding costs no more than looking up."""
+MAX_UNCACHED_CHARACTERS = 256
+"""Encoding a text of this length or less costs no more than a lookup."""
 
 
 class LruCache(Generic[V]):
-    """Values by key; over `limit` in all, those last used longest ago are forgotten."""
+    """Values by key. While their sizes exceed `limit`, the least recently used are evicted."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._size = 0
-        self._known: OrderedDict[bytes, tuple[V, int]] = OrderedDict()
+        self._entries: OrderedDict[bytes, tuple[V, int]] = OrderedDict()
 
     def __bool__(self) -> bool:
-        return bool(self._known)
+        return bool(self._entries)
 
-    def find(self, key: bytes) -> V | None:
-        found = self._known.get(key)
-        if found is None:
+    def get(self, key: bytes) -> V | None:
+        entry = self._entries.get(key)
+        if entry is None:
             return None
-        self._known.move_to_end(key)
-        return found[0]
+        self._entries.move_to_end(key)
+        return entry[0]
 
-    def remember(self, key: bytes, value: V, size: int) -> None:
-        _, before = self._known.pop(key, (None, 0))
-        self._known[key] = value, size
-        self._size += size - before
+    def put(self, key: bytes, value: V, size: int) -> None:
+        _, old_size = self._entries.pop(key, (None, 0))
+        self._entries[key] = value, size
+        self._size += size - old_size
         while self._size > self._limit:
-            _, (_, forgotten) = self._known.popitem(last=False)
-            self._size -= forgotten
+            _, (_, evicted_size) = self._entries.popitem(last=False)
+            self._size -= evicted_size
 
 
 class TokenCache:
-    """The tokens of long texts: with each turn of a conversation only what is new is encoded.
+    """The tokens of long texts, so that each turn of a conversation encodes only what is new.
 
-    Kept apart by cache salt: how long a prompt takes says nothing about another tenant's.
+    Tenants (cache salts) share no entries: otherwise the time that a prompt takes would reveal
+    what another tenant sent.
     """
 
-    def __init__(self, salt: str | None, known: LruCache[array[int]]) -> None:
+    def __init__(self, salt: str | None, tokens: LruCache[array[int]]) -> None:
         self._salt = (salt or "").encode("utf-8", "surrogatepass")
-        self._known = known
+        self._tokens = tokens
 
-    def find(self, text: str) -> Sequence[int] | None:
-        return None if len(text) <= SHORT else self._known.find(self._key(text))
+    def get(self, text: str) -> Sequence[int] | None:
+        return None if len(text) <= MAX_UNCACHED_CHARACTERS else self._tokens.get(self._key(text))
 
-    def remember(self, text: str, token_ids: Sequence[int]) -> None:
-        if len(text) > SHORT:
-            self._known.remember(self._key(text), array("Q", token_ids), len(token_ids))
+    def put(self, text: str, token_ids: Sequence[int]) -> None:
+        if len(text) > MAX_UNCACHED_CHARACTERS:
+            self._tokens.put(self._key(text), array("Q", token_ids), len(token_ids))
 
     def _key(self, text: str) -> bytes:
         digest = blake2b(self._salt + b"\0", digest_size=16)

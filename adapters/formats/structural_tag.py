@@ -1,4 +1,4 @@
-"""Words of xgrammar's structural tags (0.2) that the formats build their constraints from."""
+"""Builders for xgrammar's structural tags (version 0.2), from which formats make constraints."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def grammar_tag(ebnf: str) -> Tag:
 
 
 def structural_tag_constraint(tag: Tag) -> Constraint:
-    """Return the constraint by which the whole output matches `tag`."""
+    """Return the constraint that makes the whole output match `tag`."""
     return Constraint(kind="structural_tag", value={"type": "structural_tag", "format": tag})

@@ -1,15 +1,15 @@
-"""How the model itself wrote its latest turns, token by token, and where each began and ended.
+"""The turns that the model wrote, with their exact tokens, so that later prompts can repeat them.
 
-A conversation comes back as items. They do not say which of them the model wrote in one turn, and
-the same words can be written as other tokens, the same call with another header. Rendered anew, one
-different token makes the engine compute all that follows it again. So a format remembers each turn:
-at which place of the conversation it was written, what it said there, and its tokens. A prompt
-repeats them, whole, and what the tools gave back follows: it continues the last prompt and its
-output exactly. What was forgotten, or written on another replica, is rendered in the one canonical
-way.
+A conversation comes back as items. Items do not say which of them the model wrote in one turn, and
+the same words can be spelled with other tokens, the same call with another header. If a rendered
+turn differs from the generated one by a single token, the engine recomputes everything after it.
+So a format remembers each turn: a digest of the conversation before it, what the model wrote, and
+its tokens. A prompt repeats these tokens, and the results of the turn's tools follow: it continues
+the last prompt and its output exactly. A turn that was evicted, or that another replica generated,
+is rendered in the one canonical way.
 
-A turn is known by what it became: by the entries that its items are rendered as. So no kind of item
-needs a word here, whatever its arguments look like once they are an item.
+The cache recognizes a turn by the entries that its items are rendered as. So it knows no item
+types, and need not care how a call's arguments change when they become an item.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from antiphon.adapters.formats.lru_cache import LruCache
 from antiphon.domain import items as i
 
 MAX_CACHED_TOKENS = 1_000_000
-TURNS_OF_A_PLACE = 4
-"""Answers to the same conversation that are told apart: who asks again may go on with either."""
+MAX_TURNS_PER_PREFIX = 4
+"""How many answers to the same conversation are kept; a client may continue with any of them."""
 
 E = TypeVar("E")
-Author = Literal["model", "thought", "tool", "other"]
-"""Whose an entry is; what the model thought is apart, since later prompts leave it out."""
+Author = Literal["model", "reasoning", "tool", "other"]
+"""Who wrote an entry. The model's reasoning is separate: later prompts leave it out."""
 
 
 class CachedTurn(Struct, Generic[E], frozen=True):
     """A turn of the model: its entries and, if it can be repeated as it was written, its tokens.
 
-    `has_reasoning`: the tokens hold reasoning. What its tools gave back comes after it.
+    `has_reasoning` says whether the tokens include reasoning. The results of its tools follow it.
     """
 
     entries: Sequence[E]
@@ -47,23 +47,23 @@ class CachedTurn(Struct, Generic[E], frozen=True):
 
 
 class _Turn(Struct, frozen=True):
-    """`said` are digests of its entries, with whether each is a thought."""
+    """`digests` are those of its entries; the flag says whether an entry is reasoning."""
 
-    said: Sequence[tuple[bytes, bool]]
+    digests: Sequence[tuple[bytes, bool]]
     token_ids: array[int] | None
     has_reasoning: bool
 
     @property
     def size(self) -> int:
-        return len(self.said) + len(self.token_ids or ())
+        return len(self.digests) + len(self.token_ids or ())
 
     @property
-    def hides_thoughts(self) -> bool:
-        return self.has_reasoning and not any(is_thought for _, is_thought in self.said)
+    def hides_reasoning(self) -> bool:
+        return self.has_reasoning and not any(is_reasoning for _, is_reasoning in self.digests)
 
 
-class _Found(Struct, frozen=True):
-    """A turn met in a conversation: it and what came back meanwhile end before `end`."""
+class _Match(Struct, frozen=True):
+    """A turn found in a conversation; it ends before `end`, with results of tools in between."""
 
     turn: _Turn
     end: int
@@ -71,127 +71,131 @@ class _Found(Struct, frozen=True):
 
 
 class TurnCache(Generic[E]):
-    """The newest turns, up to `limit` tokens of them.
+    """The most recent turns, up to `limit` tokens.
 
-    `author` says whose an entry is, `key` what is compared of it. Kept apart by cache salt: how one
-    tenant's model wrote a text says nothing to another.
+    `author_of` says who wrote an entry; `key` is the part of an entry that is compared. Tenants
+    (cache salts) share no turns: how one tenant's model wrote a text reveals nothing to another.
     """
 
     def __init__(
         self,
-        author: Callable[[E], Author],
+        author_of: Callable[[E], Author],
         *,
         key: Callable[[E], object] = lambda entry: entry,
         limit: int = MAX_CACHED_TOKENS,
     ) -> None:
-        self._author = author
+        self._author_of = author_of
         self._key = key
         self._turns: LruCache[Sequence[_Turn]] = LruCache(limit)
 
-    def places(self, salt: str | None, entries: Sequence[E]) -> list[bytes]:
-        """Return a digest of what stands before each entry, and of all. Thoughts count for nothing:
-        a place stays the same when they are left out.
+    def prefix_digests(self, salt: str | None, entries: Sequence[E]) -> list[bytes]:
+        """Return a digest of the conversation before each entry, and one of the whole.
+
+        Reasoning is not part of it, so a digest stays the same when reasoning is left out.
         """
         digest = blake2b((salt or "").encode("utf-8", "surrogatepass"), digest_size=16)
         digest.update(b"\0")
-        places = [digest.digest()]
+        digests = [digest.digest()]
         for entry in entries:
-            if self._author(entry) != "thought":
-                digest.update(_written(self._key(entry)))
-            places.append(digest.digest())
-        return places
+            if self._author_of(entry) != "reasoning":
+                digest.update(_encode(self._key(entry)))
+            digests.append(digest.digest())
+        return digests
 
     def remember(
         self,
-        place: bytes,
-        wrote: Sequence[E],
+        prefix_digest: bytes,
+        entries: Sequence[E],
         token_ids: Sequence[int] | None,
         *,
         has_reasoning: bool = False,
     ) -> None:
-        """Remember a turn that was written at `place`: as `token_ids`, its end included.
+        """Remember the turn that followed a prefix, with its tokens, the stop token included.
 
-        Without them only that it was one turn is known.
+        Without tokens, the cache only knows that the entries belong to one turn.
         """
-        said = tuple(
-            (self._digest(entry), author == "thought")
-            for entry in wrote
-            if (author := self._author(entry)) in ("model", "thought")
+        digests = tuple(
+            (self._digest(entry), author == "reasoning")
+            for entry in entries
+            if (author := self._author_of(entry)) in ("model", "reasoning")
         )
-        if all(is_thought for _, is_thought in said):
-            return  # nothing to know it by
-        turn = _Turn(said, None if token_ids is None else array("Q", token_ids), has_reasoning)
-        known = self._turns.find(place) or ()
-        kept = (turn, *(each for each in known if each.said != said))[:TURNS_OF_A_PLACE]
-        self._turns.remember(place, kept, sum(each.size for each in kept))
+        if all(is_reasoning for _, is_reasoning in digests):
+            return  # nothing to recognize it by
+        turn = _Turn(digests, None if token_ids is None else array("Q", token_ids), has_reasoning)
+        others = (each for each in self._turns.get(prefix_digest) or () if each.digests != digests)
+        turns = (turn, *others)[:MAX_TURNS_PER_PREFIX]
+        self._turns.put(prefix_digest, turns, sum(each.size for each in turns))
 
-    def turns(self, entries: Sequence[E], places: Sequence[bytes]) -> Iterator[E | CachedTurn[E]]:
-        """Yield the entries, those of each turn that is remembered together, before the results of
-        its calls. Tokens with reasoning that the entries do not have are not repeated.
+    def group_turns(
+        self, entries: Sequence[E], prefix_digests: Sequence[bytes]
+    ) -> Iterator[E | CachedTurn[E]]:
+        """Yield the entries in order, those of a remembered turn as one, before its calls' results.
+
+        Tokens with reasoning that the entries lack are not repeated once a new input follows.
         """
-        asked = self._asked(entries)
+        last_input = self._last_input(entries)
         position = 0
         while position < len(entries):
-            found = self._found(places[position], entries, position)
-            if found is None:
+            match = self._find(prefix_digests[position], entries, position)
+            if match is None:
                 yield entries[position]
                 position += 1
                 continue
-            between = [(each, self._author(each)) for each in entries[position : found.end]]
-            repeats = found.is_whole and (not found.turn.hides_thoughts or position > asked)
+            matched = [(each, self._author_of(each)) for each in entries[position : match.end]]
+            repeats = match.is_whole and (not match.turn.hides_reasoning or position > last_input)
             yield CachedTurn(
-                [each for each, author in between if author != "tool"],
-                found.turn.token_ids if repeats else None,
-                found.turn.has_reasoning,
+                [entry for entry, author in matched if author != "tool"],
+                match.turn.token_ids if repeats else None,
+                match.turn.has_reasoning,
             )
-            yield from (each for each, author in between if author == "tool")
-            position = found.end
+            yield from (entry for entry, author in matched if author == "tool")
+            position = match.end
 
-    def _asked(self, entries: Sequence[E]) -> int:
-        """Return where somebody last said something to the model: what it thought before is old."""
+    def _last_input(self, entries: Sequence[E]) -> int:
+        """Return the position of the last input to the model, after which its reasoning counts."""
         backwards = reversed(range(len(entries)))
-        return next((n for n in backwards if self._author(entries[n]) == "other"), -1)
+        return next((n for n in backwards if self._author_of(entries[n]) == "other"), -1)
 
-    def _found(self, place: bytes, entries: Sequence[E], start: int) -> _Found | None:
-        if self._author(entries[start]) not in ("model", "thought"):
+    def _find(self, prefix_digest: bytes, entries: Sequence[E], start: int) -> _Match | None:
+        if self._author_of(entries[start]) not in ("model", "reasoning"):
             return None
-        turns = self._turns.find(place) or ()
-        matches = (self._match(turn, entries, start) for turn in turns)
-        found = [each for each in matches if each is not None]
-        return max(found, key=lambda each: (each.is_whole, each.end), default=None)
+        turns = self._turns.get(prefix_digest) or ()
+        candidates = (self._match(turn, entries, start) for turn in turns)
+        matches = [match for match in candidates if match is not None]
+        return max(matches, key=lambda match: (match.is_whole, match.end), default=None)
 
-    def _match(self, turn: _Turn, entries: Sequence[E], start: int) -> _Found | None:
-        # Calls may have changed places: one that waited for approval comes after the others.
-        missing = Counter(digest for digest, is_thought in turn.said if not is_thought)
-        thoughts = deque(digest for digest, is_thought in turn.said if is_thought)
+    def _match(self, turn: _Turn, entries: Sequence[E], start: int) -> _Match | None:
+        # Calls may have changed their order: one that waited for approval comes after the others.
+        missing = Counter(digest for digest, is_reasoning in turn.digests if not is_reasoning)
+        reasoning = deque(digest for digest, is_reasoning in turn.digests if is_reasoning)
         end = start
         for position in range(start, len(entries)):
-            author = self._author(entries[position])
+            author = self._author_of(entries[position])
             if author == "tool":
                 continue
             digest = self._digest(entries[position])
             if author == "model" and missing[digest]:
                 missing[digest] -= 1
-            elif author == "thought" and thoughts and thoughts[0] == digest:
-                thoughts.popleft()
+            elif author == "reasoning" and reasoning and reasoning[0] == digest:
+                reasoning.popleft()
             else:
                 break
             end = position + 1
-        return None if missing.total() else _Found(turn, end, is_whole=not thoughts)
+        return None if missing.total() else _Match(turn, end, is_whole=not reasoning)
 
     def _digest(self, entry: E) -> bytes:
-        return blake2b(_written(self._key(entry)), digest_size=16).digest()
+        return blake2b(_encode(self._key(entry)), digest_size=16).digest()
 
 
-def _written(value: object) -> bytes:
+def _encode(value: object) -> bytes:
     try:
-        return _encode(value)
-    except UnicodeEncodeError:  # half a character, which JSON can spell
+        return _encode_msgpack(value)
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can spell
         return repr(value).encode("utf-8", "backslashreplace")
 
 
 def approvals_as_calls(items: Sequence[i.Item]) -> list[i.Item]:
-    """Return what the model wrote with its requests for approval as the calls that they become."""
+    """Return the items of a turn with approval requests as the calls that they will become."""
     return [
         i.McpCall(server_label=item.server_label, name=item.name, arguments=item.arguments)
         if isinstance(item, i.McpApprovalRequest)
@@ -200,4 +204,4 @@ def approvals_as_calls(items: Sequence[i.Item]) -> list[i.Item]:
     ]
 
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode_msgpack = msgspec.msgpack.Encoder().encode

@@ -1,1 +1,1 @@
-"""Where API keys come from besides the store."""
+"""Sources of API keys besides the store."""

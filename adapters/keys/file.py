@@ -1,4 +1,4 @@
-"""API keys in a TOML file: for servers whose store forgets, and for those who deploy files."""
+"""API keys in a TOML file: for servers whose store is in memory, and for deployments by files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table `[[keys]]`; `sha256` is the key's hash in small hexadecimal digits."""
+    """A table `[[keys]]`; `sha256` is the key's hash in lowercase hexadecimal digits."""
 
     id: Text
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
@@ -36,43 +36,44 @@ class File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeysFile:
-    """The keys of a file, which is read again when it has changed."""
+    """The keys of a file; a changed file is read again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[int, ...] = ()
+        self._file_state: tuple[int, ...] = ()
         self._keys: Mapping[bytes, ApiKey] = {}
 
     async def start(self) -> None:
         """Read the file. Raises: SettingsError."""
-        self._seen = _state(self._path)
+        self._file_state = _state_of(self._path)
         self._keys = await asyncio.to_thread(_read, self._path)
 
     async def keys(self) -> list[ApiKey]:
         """Return all keys in the file's order."""
-        await self._follow()
+        await self._reload()
         return list(self._keys.values())
 
     async def key(self, hash: bytes) -> ApiKey | None:
-        """Return the key of this hash, if there is one."""
-        await self._follow()
+        """Return the key with this hash, or None."""
+        await self._reload()
         return self._keys.get(hash)
 
-    async def _follow(self) -> None:
-        if (state := _state(self._path)) == self._seen:
+    async def _reload(self) -> None:
+        """Read the file again if it has changed."""
+        if (state := _state_of(self._path)) == self._file_state:
             return
-        self._seen = state  # what could not be read now is not tried again until it changes
+        self._file_state = state  # a file that fails to load is not read again until it changes
         try:
             self._keys = await asyncio.to_thread(_read, self._path)
         except SettingsError as error:
-            # A slip of an editor must not lock everybody out.
+            # A mistake in the file must not lock everybody out.
             logger.warning("%s The keys that were in it before still work.", error)
 
 
 def append(path: Path, key: ApiKey) -> None:
-    """Add a key to the file, which is made when it is missing. Raises: SettingsError."""
+    """Add a key to the file, or to a new file if it does not exist. Raises: SettingsError."""
     if path.exists():
-        _read(path)  # nothing is added to what is no keys file
+        _read(path)  # raises if this is not a valid keys file
     entry = (
         f"\n[[keys]]\nid = {_quoted(key.id)}\nname = {_quoted(key.name)}\n"
         f"tenant = {_quoted(key.tenant)}\nsha256 = {_quoted(key.hash.hex())}\n"
@@ -86,17 +87,17 @@ def append(path: Path, key: ApiKey) -> None:
 
 
 def _quoted(text: str) -> str:
-    # What JSON writes of a printable text is a string of TOML too.
+    # The JSON string of a printable text is a TOML string too.
     return msgspec.json.encode(text).decode()
 
 
-def _state(path: Path) -> tuple[int, ...]:
-    """Return what differs when the file was changed, or replaced by another; () without one."""
+def _state_of(path: Path) -> tuple[int, ...]:
+    """Return the file's modification time, size and inode, or () if it does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _read(path: Path) -> dict[bytes, ApiKey]:
@@ -109,18 +110,18 @@ def _read(path: Path) -> dict[bytes, ApiKey]:
         msgspec.ValidationError,
     ) as error:
         raise SettingsError(f"The keys file {str(path)!r} cannot be used: {error}.") from None
-    _refuse_twins(path, [each.id for each in entries])
-    _refuse_twins(path, [each.sha256 for each in entries])
-    return {bytes.fromhex(each.sha256): _key(each) for each in entries}
+    _refuse_duplicates(path, [entry.id for entry in entries])
+    _refuse_duplicates(path, [entry.sha256 for entry in entries])
+    return {bytes.fromhex(entry.sha256): _to_api_key(entry) for entry in entries}
 
 
-def _refuse_twins(path: Path, values: Sequence[str]) -> None:
+def _refuse_duplicates(path: Path, values: Sequence[str]) -> None:
     for value, count in Counter(values).items():
         if count > 1:
             raise SettingsError(f"The keys file {str(path)!r} has {value!r} {count} times.")
 
 
-def _key(entry: Entry) -> ApiKey:
+def _to_api_key(entry: Entry) -> ApiKey:
     return ApiKey(
         id=entry.id,
         name=entry.name,

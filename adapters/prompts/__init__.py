@@ -1,1 +1,1 @@
-"""Where prompt templates come from."""
+"""Sources of prompt templates."""

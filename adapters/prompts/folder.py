@@ -1,4 +1,4 @@
-"""Prompt templates in a folder: a folder a prompt, in it a TOML file a version."""
+"""Prompt templates in a folder: a subfolder for each prompt, with a TOML file for each version."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _NUMBER = re.compile(r"(\d+)")
 
 
 class FolderPromptTemplates(PromptTemplates):
-    """Reads `ID/VERSION.toml` once, at the start: no request names a file, so none can reach one
-    that is not a template.
+    """Reads every `ID/VERSION.toml` once, at the start.
+
+    No file is looked up by a name from a request, so a request cannot reach any other file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,22 +32,22 @@ class FolderPromptTemplates(PromptTemplates):
         versions = self._versions.get(prompt_id, [])
         if version is None:
             return versions[-1] if versions else None
-        return next((each for each in versions if each.version == version), None)
+        return next((template for template in versions if template.version == version), None)
 
 
 def _read(folder: Path) -> dict[str, list[PromptTemplate]]:
-    """Return the templates of each prompt, oldest first."""
+    """Return the templates of each prompt, lowest version first."""
     if not folder.is_dir():
         raise SettingsError(f"The folder of prompt templates {str(folder)!r} does not exist.")
-    found: dict[str, list[PromptTemplate]] = {}
+    templates: dict[str, list[PromptTemplate]] = {}
     for file in folder.glob("*/*.toml"):
-        found.setdefault(file.parent.name, []).append(_template(file))
-    for versions in found.values():
-        versions.sort(key=lambda template: _age(template.version))
-    return found
+        templates.setdefault(file.parent.name, []).append(_read_template(file))
+    for versions in templates.values():
+        versions.sort(key=lambda template: _version_key(template.version))
+    return templates
 
 
-def _template(file: Path) -> PromptTemplate:
+def _read_template(file: Path) -> PromptTemplate:
     try:
         return template_of(tomllib.loads(file.read_text(encoding="utf-8")), file.stem)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -56,11 +57,11 @@ def _template(file: Path) -> PromptTemplate:
     raise SettingsError(f"The prompt template {str(file)!r} cannot be used: {reason}.")
 
 
-def _age(version: str) -> list[tuple[int, int, str]]:
-    """Return what sorts versions as people count them.
+def _version_key(version: str) -> list[tuple[int, int, str]]:
+    """Return a sort key that compares the numbers in versions as numbers.
 
-    >>> sorted(["10", "9", "2.1", "2.0-beta"], key=_age)
+    >>> sorted(["10", "9", "2.1", "2.0-beta"], key=_version_key)
     ['2.0-beta', '2.1', '9', '10']
     """
-    pieces = _NUMBER.split(version)
-    return [(1, int(each), "") if each.isdigit() else (0, 0, each) for each in pieces]
+    parts = _NUMBER.split(version)
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]

@@ -1,9 +1,9 @@
-"""Sandboxes of bubblewrap (recipe.py, seccomp.py), one Python in each (kernel.py).
+"""Bubblewrap sandboxes (bwrap_command.py, seccomp.py), each with one Python process (kernel.py).
 
-What comes out of a sandbox is not trusted: it is cut, decoded and given to the model, and answers
-that are none cost the sandbox its life. Between calls its process is stopped, so that no thread
-goes on while nobody waits. A sandbox is killed by killing its first process, which takes all that
-is in its namespace along.
+The server does not trust what comes out of a sandbox: it truncates and decodes the output before a
+model reads it, and kills a sandbox that sends an invalid answer. Between calls the sandbox's
+processes are stopped, so that no thread runs on when no call is waiting for it. Killing the first
+process of a sandbox also kills everything else in its namespace.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from antiphon.adapters.sandboxes.bwrap_command import (
     Interpreter,
     Limits,
     find_interpreter,
-    programs,
-    shown,
+    find_launcher,
+    visible_paths,
 )
-from antiphon.adapters.sandboxes.cgroups import Cgroups, Group, NoCgroup, find
+from antiphon.adapters.sandboxes.cgroups import Cgroups, CgroupUnavailable, Group, find
 from antiphon.adapters.sandboxes.process import Process
 from antiphon.application.ports import (
     CodeResult,
@@ -46,34 +46,42 @@ from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 logger = logging.getLogger("antiphon.sandboxes")
 
 T = TypeVar("T")
-StorageUsage = Literal["auto", "required", "off"]
-"""Of a cgroup: where there is one, always, never."""
-
-INTERRUPT_S = 1.0
-"""What code that was interrupted gets to end, before its sandbox is killed."""
+CgroupMode = Literal["auto", "required", "off"]
+"""Whether to use cgroups: where they are available, always, or never."""
 
 OVERHEAD_BYTES = 64 * 1024 * 1024
 OVERHEAD_PROCESSES = 16
-"""Of a cgroup, beyond what limits of processes allow: bubblewrap, and the kernel's own needs."""
+"""What a cgroup allows beyond the limits of the processes: for bubblewrap and for the kernel."""
 
 CHUNK_BYTES = 2 * 1024 * 1024
 MAX_FILES = 1000
 KILLED_EXIT_CODE = 137
-"""The exit code of a command that took its sandbox along, as shells have it."""
+"""The exit code of a command that brought its sandbox down; shells use the same one."""
 
-LOST = "Its container was started anew: its variables and files are gone."
+RESTARTED = "The container was restarted: its variables and files are gone."
 
 
 class PoolLimits(Struct, frozen=True, kw_only=True):
-    """How many sandboxes there may be; one that was not used for `idle_s` is closed."""
+    """How many sandboxes may run at the same time."""
 
     per_tenant: int = 8
     all: int = 32
+
+
+class Timeouts(Struct, frozen=True, kw_only=True):
+    """The time limits of one sandbox.
+
+    A call is interrupted after `call_s`; if it is still running `interrupt_s` later, the sandbox is
+    killed. A sandbox that was not used for `idle_s` is closed.
+    """
+
+    call_s: float = 120.0
+    interrupt_s: float = 1.0
     idle_s: float = 20 * 60
 
 
 class BubblewrapSandboxes(Sandboxes):
-    """`python` is the program that runs in them. `idle_s` and the limits are the operator's."""
+    """Sandboxes that run the Python program `python`, within the operator's limits."""
 
     def __init__(
         self,
@@ -82,24 +90,22 @@ class BubblewrapSandboxes(Sandboxes):
         new_id: Callable[[str], str],
         limits: Limits = Limits(),  # noqa: B008
         pool_limits: PoolLimits = PoolLimits(),  # noqa: B008
-        timeout_s: float = 120.0,
-        interrupt_s: float = INTERRUPT_S,
-        cgroup: StorageUsage = "auto",
-        find_groups: Callable[[], Cgroups] = find,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008
+        cgroup: CgroupMode = "auto",
+        find_cgroups: Callable[[], Cgroups] = find,
     ) -> None:
         self._cgroup = cgroup
-        self._find_groups = find_groups
-        self._groups: Cgroups | None = None
+        self._find_cgroups = find_cgroups
+        self._cgroups: Cgroups | None = None
         self.limited_by = "rlimits"
-        """What sees to the limits: for people to read."""
+        """What enforces the limits, in words for the operator."""
         self._python = python
         self._new_id = new_id
         self._limits = limits
         self._pool_limits = pool_limits
-        self._timeout_s = timeout_s
-        self._interrupt_s = interrupt_s
+        self._timeouts = timeouts
         self._interpreter: Interpreter | None = None
-        self._programs: list[str] = []
+        self._launcher: list[str] = []
         self._open: dict[str, BubblewrapSandbox] = {}
         self._making_room = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
@@ -107,31 +113,32 @@ class BubblewrapSandboxes(Sandboxes):
     async def start(self) -> None:
         if not seccomp.is_supported():
             raise SettingsError("The code interpreter runs on x86_64 and aarch64 only.")
-        self._programs = programs()
-        self._groups = self._found_groups()
+        self._launcher = find_launcher()
+        self._cgroups = self._available_cgroups()
         self._interpreter = await asyncio.to_thread(find_interpreter, self._python)
         limits = replace(self_test.LIMITS, commands=self._limits.commands)
+        paths = visible_paths(self._interpreter, limits)
         try:
-            breaches = await self_test.run(self._starter(limits), shown(self._interpreter, limits))
+            breaches = await self_test.run(self._starter(limits), paths)
         except SandboxError as error:
             raise SettingsError(f"The code interpreter does not run here. {error}") from None
         if breaches:
             raise SettingsError(
                 "The code interpreter is not safe on this machine: " + " ".join(breaches)
             )
-        logger.info("the sandboxes of containers hold; limits by %s", self.limited_by)
+        logger.info("the sandbox passed its self-test; limits by %s", self.limited_by)
         self._closing = asyncio.create_task(self._close_idle())
 
-    def _found_groups(self) -> Cgroups | None:
+    def _available_cgroups(self) -> Cgroups | None:
         if self._cgroup == "off":
             return None
         try:
-            groups = self._find_groups()
-        except NoCgroup as error:
+            groups = self._find_cgroups()
+        except CgroupUnavailable as error:
             if self._cgroup == "required":
                 raise SettingsError(
-                    f"No cgroup can be made for containers: {error}. Let the service have one "
-                    "(systemd: Delegate=memory pids, DelegateSubgroup=server), or leave "
+                    f"The server cannot make a cgroup for containers: {error}. Delegate one to the "
+                    "service (systemd: Delegate=memory pids, DelegateSubgroup=server), or leave "
                     "--code-cgroup out."
                 ) from None
             self.limited_by = f"rlimits, without a cgroup ({error})"
@@ -147,42 +154,44 @@ class BubblewrapSandboxes(Sandboxes):
 
     def open(self, tenant: str, kind: SandboxSpec = SandboxSpec()) -> Sandbox:  # noqa: B008
         memory = min(kind.memory_bytes or self._limits.memory_bytes, self._limits.memory_bytes)
+        idle_s = min(kind.idle_s or self._timeouts.idle_s, self._timeouts.idle_s)
         sandbox = BubblewrapSandbox(
             self._new_id("cntr"),
             tenant,
             kind.name,
             limits=replace(self._limits, memory_bytes=memory),
-            idle_s=min(kind.idle_s or self._pool_limits.idle_s, self._pool_limits.idle_s),
-            start=self._start_for,
-            gone=self._forget,
-            timeout_s=self._timeout_s,
-            interrupt_s=self._interrupt_s,
+            timeouts=replace(self._timeouts, idle_s=idle_s),
+            start_process=self._start_process,
+            on_close=self._forget,
         )
         self._open[sandbox.id] = sandbox
         self._forget_unused(tenant)
         return sandbox
 
     def _forget_unused(self, tenant: str) -> None:
-        """Forget the oldest of those that were opened and never used: they cost no place."""
+        """Forget the oldest sandboxes that were opened but never used, beyond `all` of them.
+
+        They do not count toward the limits of the pool, so nothing else bounds their number.
+        """
         unused = [
-            each
-            for each in self._open.values()
-            if each.tenant == tenant and not each.has_place and not each.is_busy
+            sandbox
+            for sandbox in self._open.values()
+            if sandbox.tenant == tenant and not sandbox.counts_as_running and not sandbox.is_busy
         ]
-        for each in unused[: -self._pool_limits.all]:
-            del self._open[each.id]
+        for sandbox in unused[: -self._pool_limits.all]:
+            del self._open[sandbox.id]
 
     def find(self, tenant: str, sandbox_id: str) -> Sandbox | None:
         sandbox = self._open.get(sandbox_id)
         return sandbox if sandbox is not None and sandbox.tenant == tenant else None
 
     def list_all(self, tenant: str) -> list[Sandbox]:
-        return [each for each in self._open.values() if each.tenant == tenant]
+        return [sandbox for sandbox in self._open.values() if sandbox.tenant == tenant]
 
-    async def _start_for(self, sandbox: BubblewrapSandbox) -> Process:
+    async def _start_process(self, sandbox: BubblewrapSandbox) -> Process:
         async with self._making_room:
             await self._make_room(sandbox.tenant)
-            sandbox.has_place = True
+            sandbox.counts_as_running = True
         return await self._starter(sandbox.limits)()
 
     def _starter(self, limits: Limits) -> Callable[[], Awaitable[Process]]:
@@ -190,55 +199,55 @@ class BubblewrapSandboxes(Sandboxes):
         python = self._interpreter
 
         async def start() -> Process:
-            group = self._group(limits)
-            return await Process.start(self._programs, python, limits, group)
+            group = self._make_cgroup(limits)
+            return await Process.start(self._launcher, python, limits, group)
 
         return start
 
-    def _group(self, limits: Limits) -> Group | None:
-        if self._groups is None:
+    def _make_cgroup(self, limits: Limits) -> Group | None:
+        if self._cgroups is None:
             return None
-        files = limits.disk_bytes + SCRATCH_BYTES  # which are in memory
+        files_bytes = limits.disk_bytes + SCRATCH_BYTES  # files live in memory
         try:
-            return self._groups.make(
-                memory_bytes=limits.memory_bytes + files + OVERHEAD_BYTES,
+            return self._cgroups.make(
+                memory_bytes=limits.memory_bytes + files_bytes + OVERHEAD_BYTES,
                 processes=MAX_PROCESSES + OVERHEAD_PROCESSES,
             )
         except OSError as error:
             raise SandboxError(f"The container has no cgroup: {error.strerror}.") from None
 
     async def _make_room(self, tenant: str) -> None:
-        """Close what was idle longest, where a limit is reached. Raises: SandboxesBusy."""
-        for most, among in ((self._pool_limits.per_tenant, tenant), (self._pool_limits.all, None)):
+        """Close the sandbox that was idle longest if a limit is reached. Raises: SandboxesBusy."""
+        for limit, owner in ((self._pool_limits.per_tenant, tenant), (self._pool_limits.all, None)):
             running = [
-                each
-                for each in self._open.values()
-                if each.has_place and among in (None, each.tenant)
+                sandbox
+                for sandbox in self._open.values()
+                if sandbox.counts_as_running and owner in (None, sandbox.tenant)
             ]
-            if len(running) < most:
+            if len(running) < limit:
                 continue
-            idle = [each for each in running if not each.is_busy]
+            idle = [sandbox for sandbox in running if not sandbox.is_busy]
             if not idle:
                 raise SandboxesBusy("All containers are in use; try again later.")
-            await min(idle, key=lambda each: each.used_at).aclose()
+            await min(idle, key=lambda sandbox: sandbox.used_at).aclose()
 
     async def _close_idle(self) -> None:
         while True:
-            soonest = min(
-                (each.idle_s for each in self._open.values()), default=self._pool_limits.idle_s
+            shortest_s = min(
+                (sandbox.idle_s for sandbox in self._open.values()), default=self._timeouts.idle_s
             )
-            await asyncio.sleep(min(10.0, soonest))
+            await asyncio.sleep(min(10.0, shortest_s))
             now = time.monotonic()
-            for each in list(self._open.values()):
-                if not each.is_busy and each.used_at <= now - each.idle_s:
-                    await each.aclose()
+            for sandbox in list(self._open.values()):
+                if not sandbox.is_busy and sandbox.used_at <= now - sandbox.idle_s:
+                    await sandbox.aclose()
 
     def _forget(self, sandbox: BubblewrapSandbox) -> None:
         self._open.pop(sandbox.id, None)
 
 
 class BubblewrapSandbox(Sandbox):
-    """Starts its process with its first use, and a new one after one was lost."""
+    """A sandbox that starts its process on first use, and a new one after it has lost one."""
 
     def __init__(
         self,
@@ -247,11 +256,9 @@ class BubblewrapSandbox(Sandbox):
         name: str,
         *,
         limits: Limits,
-        idle_s: float,
-        start: Callable[[BubblewrapSandbox], Awaitable[Process]],
-        gone: Callable[[BubblewrapSandbox], None],
-        timeout_s: float,
-        interrupt_s: float,
+        timeouts: Timeouts,
+        start_process: Callable[[BubblewrapSandbox], Awaitable[Process]],
+        on_close: Callable[[BubblewrapSandbox], None],
     ) -> None:
         self.id = id
         self.tenant = tenant
@@ -259,107 +266,106 @@ class BubblewrapSandbox(Sandbox):
         self.created_at = int(time.time())
         self.limits = limits
         self.memory_bytes = limits.memory_bytes
-        self.idle_s = idle_s
+        self.idle_s = timeouts.idle_s
         self.used_at = time.monotonic()
-        self._start = start
-        self._gone = gone
-        self._timeout_s = timeout_s
-        self._interrupt_s = interrupt_s
-        self._turn = asyncio.Lock()
+        self._timeouts = timeouts
+        self._start_process = start_process
+        self._on_close = on_close
+        self._lock = asyncio.Lock()
         self._process: Process | None = None
-        self._given: set[str] = set()
+        self._uploaded: set[str] = set()
         self._closed = False
-        self.has_place = False
-        """Whether it counts among those that take of this machine."""
+        self.counts_as_running = False
+        """Whether it counts toward the limits of the pool."""
 
     @property
     def is_busy(self) -> bool:
-        return self._turn.locked()
+        return self._lock.locked()
 
     @property
     def last_active_at(self) -> int:
         return int(time.time() - (time.monotonic() - self.used_at))
 
     async def start(self) -> None:
-        async with self._using():
+        async with self._running_process():
             pass
 
     async def run(self, code: str) -> CodeResult:
-        async with self._using() as process:
+        async with self._running_process() as process:
             return await self._run(process, code)
 
     async def command(
         self, command: str, *, timeout_s: float | None = None
     ) -> AsyncGenerator[CommandOutput | CommandExit]:
-        most = min(timeout_s or self._timeout_s, self._timeout_s)
-        async with self._using() as process:
-            running = self._command(process, command.encode("utf-8", "replace").decode(), most)
+        limit_s = min(timeout_s or self._timeouts.call_s, self._timeouts.call_s)
+        async with self._running_process() as process:
+            running = self._command(process, command.encode("utf-8", "replace").decode(), limit_s)
             async with aclosing(running):
-                async for each in running:
-                    yield each
+                async for output in running:
+                    yield output
 
     async def put(self, name: str, content: bytes) -> None:
         name = checked_name(name)
         for offset in range(0, max(1, len(content)), CHUNK_BYTES):
-            piece = base64.b64encode(content[offset : offset + CHUNK_BYTES]).decode("ascii")
-            await self._ask({"do": "put", "name": name, "offset": offset, "content": piece}, dict)
-        self._given.add(name)
+            chunk = base64.b64encode(content[offset : offset + CHUNK_BYTES]).decode("ascii")
+            await self._ask({"do": "put", "name": name, "offset": offset, "content": chunk}, dict)
+        self._uploaded.add(name)
 
     async def files(self) -> list[SandboxFile]:
         if self._process is None:
             return []
-        found = await self._ask({"do": "files", "most": MAX_FILES}, _files)
-        return [replace(each, is_uploaded=each.path in self._given) for each in found]
+        files = await self._ask({"do": "files", "limit": MAX_FILES}, _parse_files)
+        return [replace(file, is_uploaded=file.path in self._uploaded) for file in files]
 
     async def pieces(self, path: str) -> AsyncGenerator[bytes]:
         path = checked_path(path)
         offset = 0
         while True:
             request = {"do": "read", "name": path, "offset": offset, "size": CHUNK_BYTES}
-            piece = await self._ask(request, _content)
-            if piece or not offset:
-                yield piece
-            if len(piece) < CHUNK_BYTES:
+            chunk = await self._ask(request, _parse_content)
+            if chunk or not offset:
+                yield chunk
+            if len(chunk) < CHUNK_BYTES:
                 return
-            offset += len(piece)
+            offset += len(chunk)
 
     async def remove(self, path: str) -> None:
         await self._ask({"do": "remove", "name": checked_path(path)}, dict)
 
     async def aclose(self) -> None:
         self._closed = True
-        self._gone(self)
-        await self._lose()
+        self._on_close(self)
+        await self._kill_process()
 
-    async def _ask(self, request: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
-        """Return what `read` makes of the answer."""
-        async with self._using() as process:
+    async def _ask(self, request: dict[str, Any], parse: Callable[[dict[str, Any]], T]) -> T:
+        """Send a request to the kernel and return its answer, parsed by `parse`."""
+        async with self._running_process() as process:
             try:
-                answer = await process.ask(request, timeout_s=self._timeout_s)
+                answer = await process.ask(request, timeout_s=self._timeouts.call_s)
                 await process.settle()
             except TimeoutError:
                 raise SandboxError("The container does not answer.") from None
             if "error" not in answer:
                 try:
-                    return read(answer)
+                    return parse(answer)
                 except (KeyError, TypeError, ValueError, binascii.Error):
-                    raise SandboxError("The container gave an answer that is none.") from None
-        # Refused by its files, which costs it nothing.
+                    raise SandboxError("The container gave an invalid answer.") from None
+        # Raised outside of the `async with`: a file error does not cost the sandbox its process.
         raise SandboxError(f"{request.get('name', 'The container')}: {answer['error']}.")
 
     @asynccontextmanager
-    async def _using(self) -> AsyncGenerator[Process]:
-        async with self._turn:
+    async def _running_process(self) -> AsyncGenerator[Process]:
+        async with self._lock:
             self.used_at = time.monotonic()
             if self._closed:
                 raise SandboxError("The container is closed.")
-            process = self._process = self._process or await self._started()
+            process = self._process = self._process or await self._new_process()
             process.resume()
             try:
                 yield process
             except BaseException:
-                # Nobody knows what it was in the middle of.
-                await self._lose()
+                # The process may be in the middle of anything.
+                await self._kill_process()
                 raise
             finally:
                 self.used_at = time.monotonic()
@@ -370,105 +376,108 @@ class BubblewrapSandbox(Sandbox):
         code = code.encode("utf-8", "replace").decode()
         note = ""
         answer: dict[str, Any] = {"is_error": True}
+        call_s, interrupt_s = self._timeouts.call_s, self._timeouts.interrupt_s
         asking = asyncio.ensure_future(
-            process.ask({"do": "run", "code": code}, timeout_s=self._timeout_s + self._interrupt_s)
+            process.ask({"do": "run", "code": code}, timeout_s=call_s + interrupt_s)
         )
         try:
-            await asyncio.wait({asking}, timeout=self._timeout_s)
+            await asyncio.wait({asking}, timeout=call_s)
             if not asking.done():
-                note = f"The code was stopped after {self._timeout_s:g} seconds."
+                note = f"The code was stopped after {call_s:g} seconds."
                 process.interrupt()
             answer = await asking
             await process.settle()
         except (TimeoutError, SandboxError) as error:
-            note = f"{note or error} {LOST}"
+            note = f"{note or error} {RESTARTED}"
             logs = process.output()
-            await self._lose()
+            await self._kill_process()
         else:
             logs = process.output()
         finally:
             asking.cancel()
-        told = "\n".join(part for part in (logs.rstrip("\n") if note else logs, note) if part)
+        parts = (logs.rstrip("\n") if note else logs, note)
         return CodeResult(
-            logs=told, images=_images(answer), is_error=bool(answer.get("is_error", True))
+            logs="\n".join(filter(None, parts)),
+            images=_parse_images(answer),
+            is_error=bool(answer.get("is_error", True)),
         )
 
     async def _command(
         self, process: Process, command: str, timeout_s: float
     ) -> AsyncGenerator[CommandOutput | CommandExit]:
         if process.commands is None:
-            raise SandboxError("There is no shell in containers here.")
+            raise SandboxError("This server's containers have no shell.")
         running = process.commands.run(
             command,
             timeout_s=timeout_s,
-            limit_s=timeout_s + self._interrupt_s,
+            limit_s=timeout_s + self._timeouts.interrupt_s,
             watch=process.check,
         )
-        ended = CommandExit(code=KILLED_EXIT_CODE)
+        command_exit = CommandExit(code=KILLED_EXIT_CODE)
         try:
             async with aclosing(running):
-                async for each in running:
-                    if isinstance(each, CommandExit):
-                        ended = each
+                async for output in running:
+                    if isinstance(output, CommandExit):
+                        command_exit = output
                     else:
-                        yield each
+                        yield output
             await process.settle()
         except (TimeoutError, SandboxError) as error:
             if isinstance(error, TimeoutError):
-                ended = CommandExit(code=None)
+                command_exit = CommandExit(code=None)
             if rest := process.commands.rest():
                 yield rest
-            await self._lose()
-            yield CommandOutput(stderr=f"{error or 'The command did not end.'} {LOST}\n")
-        yield ended
+            await self._kill_process()
+            yield CommandOutput(stderr=f"{error or 'The command did not end.'} {RESTARTED}\n")
+        yield command_exit
 
-    async def _started(self) -> Process:
+    async def _new_process(self) -> Process:
         try:
-            return await self._start(self)
+            return await self._start_process(self)
         except BaseException:
-            self.has_place = False
+            self.counts_as_running = False
             raise
 
-    async def _lose(self) -> None:
+    async def _kill_process(self) -> None:
         process, self._process = self._process, None
-        self.has_place = False
-        self._given.clear()
+        self.counts_as_running = False
+        self._uploaded.clear()
         if process is not None:
             await process.kill()
 
 
 def checked_name(name: str) -> str:
-    """Return a file's name. Raises: SandboxError for what is no plain name."""
+    """Return a file's name. Raises: SandboxError if it is not a plain file name."""
     try:
-        long = len(name.encode()) > 255
+        is_too_long = len(name.encode()) > 255
     except UnicodeEncodeError:
-        long = True
-    if long or not name or name in (".", "..") or any(sign in name for sign in "/\0"):
-        raise SandboxError(f"{name[:100]!r} cannot be the name of a file.")
+        is_too_long = True
+    if is_too_long or not name or name in (".", "..") or any(sign in name for sign in "/\0"):
+        raise SandboxError(f"{name[:100]!r} is not a valid file name.")
     return name
 
 
 def checked_path(path: str) -> str:
-    """Return a path below a folder. Raises: SandboxError for what is none."""
+    """Return a path below a folder. Raises: SandboxError if it is not one."""
     if len(path) > 4096:
-        raise SandboxError(f"{path[:100]!r} cannot be the path of a file.")
+        raise SandboxError(f"{path[:100]!r} is not a valid file path.")
     return "/".join(map(checked_name, path.split("/")))
 
 
-def _files(answer: dict[str, Any]) -> list[SandboxFile]:
+def _parse_files(answer: dict[str, Any]) -> list[SandboxFile]:
     return [
         SandboxFile(path=checked_path(str(path)), bytes=int(size), changed_at=int(changed))
         for path, size, changed in answer["files"][:MAX_FILES]
     ]
 
 
-def _content(answer: dict[str, Any]) -> bytes:
+def _parse_content(answer: dict[str, Any]) -> bytes:
     return base64.b64decode(answer["content"])[:CHUNK_BYTES]
 
 
-def _images(answer: dict[str, Any]) -> tuple[bytes, ...]:
+def _parse_images(answer: dict[str, Any]) -> tuple[bytes, ...]:
     images = answer.get("images")
-    found = images if isinstance(images, list) else []
+    contents = images if isinstance(images, list) else []
     with suppress(ValueError, TypeError, binascii.Error):
-        return tuple(base64.b64decode(each, validate=True) for each in found)
+        return tuple(base64.b64decode(content, validate=True) for content in contents)
     return ()

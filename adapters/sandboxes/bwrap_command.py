@@ -1,9 +1,9 @@
-"""How a sandbox is built: the command line of bubblewrap, and what of this machine is in it.
+"""The command line of bubblewrap, and which of this machine's files a sandbox can see.
 
-Every wall is named here or in seccomp.py: no environment, no inherited descriptors, no network, no
-other processes, no rights, nobody's identity; of the files, the interpreter and its libraries, to
-be read; and two folders in memory that can be written, each of a size. Where commands are to run,
-the machine's programs can be read too.
+Every restriction is here or in seccomp.py. A sandbox has no inherited environment or descriptors,
+no network, no other processes, no capabilities, and runs as `nobody`. It can read the interpreter
+and its libraries, and write to two folders in memory, each with a size limit. With a shell it can
+also read the machine's programs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Struct
 from antiphon.domain.errors import SettingsError
 
 FOLDER = "/mnt/data"
-"""Where files are, in and out; models were trained to look there."""
+"""The folder for uploaded and generated files; models were trained to look there."""
 
 SCRATCH_BYTES = 64 * 1024 * 1024
 NOBODY = "65534"
@@ -40,17 +40,19 @@ ENVIRONMENT: Mapping[str, str] = {
     "OPENBLAS_NUM_THREADS": "4",
     "TMPDIR": "/tmp",
 }
-"""All that code finds in its environment. Libraries would start a thread for each processor."""
+"""The whole environment of the code. Without the thread settings, libraries would start a thread
+for each processor."""
 
-_RUN = """
+_RUN_KERNEL = """
 import os, sys
 with os.fdopen(int(sys.argv.pop(1))) as file:
     kernel = file.read()
 exec(compile(kernel, "kernel", "exec"))
 """
-"""Commands may list processes: the whole kernel is not to be in its command line."""
+"""Reads the kernel from a descriptor, so that its source is not in the command line, which commands
+can list."""
 
-_ASK = """
+_PRINT_PATHS = """
 import json, os, sys, sysconfig
 paths = sysconfig.get_paths()
 print(json.dumps({
@@ -62,9 +64,13 @@ print(json.dumps({
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What one sandbox may use. `cpu_s` is for its whole life, all else at any time; of images, for
-    each call. With `commands` it has a shell, so processes: memory and `cpu_s` are each one's then,
-    and of the memory of all together the server sees to it, or a cgroup."""
+    """The resource limits of one sandbox.
+
+    `cpu_s` is for its whole life, `output_bytes`, `images` and `image_bytes` are for each call, and
+    the others hold at any time. With `commands` the sandbox has a shell and can start processes.
+    `memory_bytes` and `cpu_s` then apply to each process; the server watches the memory of all
+    processes together, or a cgroup limits it.
+    """
 
     commands: bool = False
     memory_bytes: int = 1024**3
@@ -77,7 +83,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
-    """A Python of this machine: its program, its library, and folders of further packages."""
+    """A Python on this machine: its program, its standard library, and its package folders."""
 
     program: str
     library: str
@@ -85,60 +91,70 @@ class Interpreter(Struct, frozen=True, kw_only=True):
 
 
 def find_interpreter(program: str) -> Interpreter:
-    """Ask a Python where it is. Raises: SettingsError."""
+    """Ask a Python program for its paths. Raises: SettingsError."""
     try:
-        asked = subprocess.run(
-            [program, "-I", "-c", _ASK], env={}, capture_output=True, check=True, timeout=30
+        process = subprocess.run(
+            [program, "-I", "-c", _PRINT_PATHS],
+            env={},
+            capture_output=True,
+            check=True,
+            timeout=30,
         )
-        found: dict[str, Any] = json.loads(asked.stdout)
+        paths: dict[str, Any] = json.loads(process.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise SettingsError(f"{program!r} is no Python that can run code: {error}.") from None
-    packages = tuple(folder for folder in found["packages"] if os.path.isdir(folder))
-    return Interpreter(program=found["program"], library=found["library"], packages=packages)
+        raise SettingsError(f"{program!r} is not a Python that can run code: {error}.") from None
+    packages = tuple(folder for folder in paths["packages"] if os.path.isdir(folder))
+    return Interpreter(program=paths["program"], library=paths["library"], packages=packages)
 
 
-def programs() -> list[str]:
-    """Return the command that starts a sandbox. Raises: SettingsError for what is not installed."""
-    needed = ["bwrap", "setpriv"] if os.geteuid() == 0 else ["bwrap"]
-    found = {name: shutil.which(name) for name in needed}
+def find_launcher() -> list[str]:
+    """Return the start of every sandbox's command line: bwrap, and for root a change of user.
+
+    Raises: SettingsError if a program is not installed.
+    """
+    names = ["bwrap", "setpriv"] if os.geteuid() == 0 else ["bwrap"]
+    paths = {name: shutil.which(name) for name in names}
     for name, package in (("bwrap", "bubblewrap"), ("setpriv", "util-linux")):
-        if name in found and found[name] is None:
+        if name in paths and paths[name] is None:
             raise SettingsError(
-                f"The code interpreter needs {name!r}, which is not here: install {package} "
+                f"The code interpreter needs {name!r}, which is not installed: install {package} "
                 f"(apt-get install {package}), or leave --code-interpreter out."
             )
-    if "setpriv" not in found:
-        return [str(found["bwrap"])]
-    # What root owns is not to be read by what breaks out of a namespace.
-    who = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
-    return [str(found["setpriv"]), *who, str(found["bwrap"])]
+    if "setpriv" not in paths:
+        return [str(paths["bwrap"])]
+    # Code that breaks out of its namespace must not be able to read root's files.
+    identity = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
+    return [str(paths["setpriv"]), *identity, str(paths["bwrap"])]
 
 
 class Descriptors(Struct, frozen=True, kw_only=True):
-    """Descriptors of a sandbox: `kernel` of the program that it runs; `line` of its requests;
-    `commands` of requests to run a command, and of what that prints (line, stdout, stderr);
-    `seccomp` of the filter; `info` of what bubblewrap tells of the process that it started."""
+    """The file descriptors that a sandbox inherits.
+
+    `kernel` holds the program that it runs, `requests` is the socket of its requests, `seccomp` is
+    the filter, and bubblewrap writes the id of the process that it started to `info`. `commands`
+    are the request socket, stdout and stderr of the process that runs shell commands.
+    """
 
     kernel: int
-    line: int
+    requests: int
     seccomp: int
     info: int
     commands: tuple[int, ...] = ()
 
     @property
     def all(self) -> tuple[int, ...]:
-        return (self.kernel, self.line, self.seccomp, self.info, *self.commands)
+        return (self.kernel, self.requests, self.seccomp, self.info, *self.commands)
 
 
-def command(
-    start: Sequence[str], python: Interpreter, limits: Limits, ends: Descriptors
+def sandbox_command(
+    launcher: Sequence[str], python: Interpreter, limits: Limits, descriptors: Descriptors
 ) -> list[str]:
-    """Return the whole command."""
-    walls = [
+    """Return the command line of a sandbox."""
+    isolation = [
         *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
         *("--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
         *("--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"),
-        *("--seccomp", str(ends.seccomp), "--info-fd", str(ends.info)),
+        *("--seccomp", str(descriptors.seccomp), "--info-fd", str(descriptors.info)),
     ]
     environment = [
         word
@@ -149,15 +165,26 @@ def command(
         *("--size", str(limits.disk_bytes), "--tmpfs", FOLDER),
         *("--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"),
     ]
-    # The root and /dev are folders in memory too, without a size: nobody may write there.
-    shut = ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
-    runs = [python.program, "-I", "-B", "-c", _RUN, str(ends.kernel), str(ends.line)]
-    options = json.dumps(_options(python, limits) | {"commands": ends.commands})
-    return [*start, *walls, *environment, *writable, *_files(python, limits), *shut, *runs, options]
+    # The root and /dev are in memory too, but without a size limit: they must not be writable.
+    read_only = ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
+    options = json.dumps(_kernel_options(python, limits) | {"commands": descriptors.commands})
+    kernel = [
+        *(python.program, "-I", "-B", "-c", _RUN_KERNEL),
+        *(str(descriptors.kernel), str(descriptors.requests), options),
+    ]
+    return [
+        *launcher,
+        *isolation,
+        *environment,
+        *writable,
+        *_read_only_binds(python, limits),
+        *read_only,
+        *kernel,
+    ]
 
 
 def environment_of(python: Interpreter, limits: Limits) -> Mapping[str, str]:
-    """Return all that code and commands find in their environment."""
+    """Return the whole environment of code and commands."""
     if not limits.commands:
         return ENVIRONMENT
     folders = dict.fromkeys((os.path.dirname(python.program), "/usr/bin", "/bin"))
@@ -166,38 +193,40 @@ def environment_of(python: Interpreter, limits: Limits) -> Mapping[str, str]:
 
 LIBRARIES = ("/usr/lib", "/lib", "/lib64", "/usr/lib64")
 PROGRAMS = ("/usr/bin", "/bin")
-TABLES = "/usr/share/zoneinfo"
-NAMES_OF_PROGRAMS = "/etc/alternatives"
-"""Links alone, by which some programs are found."""
+TIME_ZONES = "/usr/share/zoneinfo"
+ALTERNATIVES = "/etc/alternatives"
+"""Symbolic links only; some programs are found through them."""
 
 
-def _files(python: Interpreter, limits: Limits) -> Iterator[str]:
+def _read_only_binds(python: Interpreter, limits: Limits) -> Iterator[str]:
     for folder in (*LIBRARIES, *(PROGRAMS if limits.commands else ())):
         if os.path.islink(folder):
             yield from ("--symlink", os.readlink(folder), folder)
         else:
             yield from ("--ro-bind-try", folder, folder)
-    for path in _own(python, limits):
+    for path in _interpreter_paths(python, limits):
         yield from ("--ro-bind", path, path)
-    for path in (TABLES, *([NAMES_OF_PROGRAMS] if limits.commands else ())):
+    for path in (TIME_ZONES, *([ALTERNATIVES] if limits.commands else ())):
         yield from ("--ro-bind-try", path, path)
 
 
-def shown(python: Interpreter, limits: Limits) -> list[str]:
-    """Return the paths that a sandbox has; there is nothing beside them."""
-    programs = (*PROGRAMS, NAMES_OF_PROGRAMS) if limits.commands else ()
-    own = _own(python, limits)
-    return [*LIBRARIES, *programs, TABLES, FOLDER, "/tmp", "/proc", "/dev", *own]
+def visible_paths(python: Interpreter, limits: Limits) -> list[str]:
+    """Return every path that a sandbox can see."""
+    programs = (*PROGRAMS, ALTERNATIVES) if limits.commands else ()
+    interpreter = _interpreter_paths(python, limits)
+    return [*LIBRARIES, *programs, TIME_ZONES, FOLDER, "/tmp", "/proc", "/dev", *interpreter]
 
 
-def _own(python: Interpreter, limits: Limits) -> list[str]:
+def _interpreter_paths(python: Interpreter, limits: Limits) -> list[str]:
+    """Return the interpreter's paths that the system folders do not already contain."""
     paths = dict.fromkeys((python.library, *python.packages, python.program))
-    there = ("/usr/lib", "/usr/bin") if limits.commands else ("/usr/lib",)
-    return [path for path in paths if not any(f"{path}/".startswith(f"{at}/") for at in there)]
+    bound = ("/usr/lib", "/usr/bin") if limits.commands else ("/usr/lib",)
+    return [
+        path for path in paths if not any(f"{path}/".startswith(f"{folder}/") for folder in bound)
+    ]
 
 
-def _options(python: Interpreter, limits: Limits) -> dict[str, Any]:
-    most = MAX_PROCESSES if limits.commands else MAX_THREADS
+def _kernel_options(python: Interpreter, limits: Limits) -> dict[str, Any]:
     return {
         "folder": FOLDER,
         "packages": python.packages,
@@ -206,7 +235,7 @@ def _options(python: Interpreter, limits: Limits) -> dict[str, Any]:
         "limits": {
             "RLIMIT_AS": limits.memory_bytes,
             "RLIMIT_CPU": limits.cpu_s,
-            "RLIMIT_NPROC": most,
+            "RLIMIT_NPROC": MAX_PROCESSES if limits.commands else MAX_THREADS,
             "RLIMIT_FSIZE": limits.disk_bytes,
             "RLIMIT_NOFILE": MAX_DESCRIPTORS,
             "RLIMIT_CORE": 0,

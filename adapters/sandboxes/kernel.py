@@ -1,14 +1,13 @@
-"""The Python that runs inside a sandbox: one namespace, one call after another.
+"""The Python process inside a sandbox: it runs one call after another in one namespace.
 
-It is handed to its interpreter as text, so it imports the standard library alone and nothing of
-ours. Requests come, and answers go, over one descriptor, each as four bytes of length and JSON;
-bytes are base64. What code prints goes to descriptors 1 and 2, which the server reads.
+The interpreter receives this file as text, so it imports only the standard library and nothing
+from this project. Requests and answers travel over one socket, each as four bytes of length and
+JSON, with bytes in base64. The code prints to descriptors 1 and 2, which the server reads.
 
-Where there is to be a shell, a second process, begun before any code runs, runs its commands: it
-has a line of its own, so that neither code nor commands have to wait for what the other has done to
-its process.
+With a shell, a second process runs the commands. It starts before any code runs and has its own
+socket, so code and commands do not depend on what the other has done to its process.
 
-Nothing here keeps code from anything: code may change all of it. The walls are outside.
+This file enforces nothing, because code can change all of it. The restrictions are outside.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class Kernel:
-    """Runs code in the module `__main__`. `options` are those of recipe.py."""
+    """Runs code in the module `__main__`. bwrap_command.py writes the options."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._folder: str = options["folder"]
-        self._most_image_bytes: int = options["image_bytes"]
-        self._most_images: int = options["images"]
+        self._max_image_bytes: int = options["image_bytes"]
+        self._max_images: int = options["images"]
         self._calls = 0
         self._images: list[bytes] = []
         self._main = types.ModuleType("__main__")
@@ -45,7 +44,7 @@ class Kernel:
         sys.modules["__main__"] = self._main
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        uses: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        handlers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "run": self._run,
             "put": self._put,
             "files": self._files,
@@ -53,10 +52,10 @@ class Kernel:
             "remove": self._remove,
             "reap": self._reap,
         }
-        return uses[request["do"]](request)
+        return handlers[request["do"]](request)
 
     def display(self, *values: Any) -> None:
-        """Show values: pictures as pictures, all else as text."""
+        """Show values: images as images, everything else as text."""
         for value in values:
             image = _png_of(value)
             if image is None:
@@ -65,10 +64,10 @@ class Kernel:
                 self._show(image)
 
     def _show(self, image: bytes) -> None:
-        if len(self._images) < self._most_images and len(image) <= self._most_image_bytes:
+        if len(self._images) < self._max_images and len(image) <= self._max_image_bytes:
             self._images.append(image)
         else:
-            print("[an image too many, or too large]")  # noqa: T201
+            print("[image dropped: too many images, or too large]")  # noqa: T201
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         self._images = []
@@ -79,16 +78,16 @@ class Kernel:
             self._show_figures()
         except BaseException as error:
             failed = True
-            _tell(error)
+            _print_error(error)
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
             except (OSError, ValueError, AttributeError):
                 failed = True
-        return {"is_error": failed, "images": [_written(image) for image in self._images]}
+        return {"is_error": failed, "images": [_to_base64(image) for image in self._images]}
 
     def _execute(self, code: str, name: str) -> None:
-        # So that a traceback shows the lines of the code.
+        # Lets a traceback show the lines of the code.
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -107,9 +106,9 @@ class Kernel:
         import io
 
         for number in plots.get_fignums():
-            picture = io.BytesIO()
-            plots.figure(number).savefig(picture, format="png", bbox_inches="tight")
-            self._show(picture.getvalue())
+            image = io.BytesIO()
+            plots.figure(number).savefig(image, format="png", bbox_inches="tight")
+            self._show(image.getvalue())
         plots.close("all")
 
     # --- files ----------------------------------------------------------------------------------
@@ -125,32 +124,32 @@ class Kernel:
         try:
             _write_all(descriptor, base64.b64decode(request["content"]))
         except OSError as error:
-            os.unlink(path)  # a file is there whole, or not at all
+            os.unlink(path)  # a file that is not complete must not exist
             return {"error": error.strerror}
         finally:
             os.close(descriptor)
         return {}
 
     def _files(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return (path, size, when it was changed) of files below the folder, links left out."""
-        found: list[tuple[str, int, int]] = []
-        for place, folders, names in os.walk(self._folder):
-            folders.sort()
+        """Return (path, size, modification time) of the files below the folder, without links."""
+        files: list[tuple[str, int, int]] = []
+        for folder, subfolders, names in os.walk(self._folder):
+            subfolders.sort()
             for name in sorted(names):
-                path = os.path.join(place, name)
+                path = os.path.join(folder, name)
                 try:
-                    about = os.lstat(path)
+                    status = os.lstat(path)
                 except OSError:
                     continue
-                shown = os.path.relpath(path, self._folder)
-                if stat.S_ISREG(about.st_mode) and _is_utf8(shown):
-                    found.append((shown, about.st_size, int(about.st_mtime)))
-            if len(found) >= request["most"]:
+                relative_path = os.path.relpath(path, self._folder)
+                if stat.S_ISREG(status.st_mode) and _is_utf8(relative_path):
+                    files.append((relative_path, status.st_size, int(status.st_mtime)))
+            if len(files) >= request["limit"]:
                 break
-        return {"files": found[: request["most"]]}
+        return {"files": files[: request["limit"]]}
 
     def _read(self, request: dict[str, Any]) -> dict[str, Any]:
-        # A link leads nowhere and a pipe does not wait: both are no files.
+        # Does not follow a symbolic link, and does not block on a named pipe.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(os.path.join(self._folder, request["name"]), flags)
@@ -162,7 +161,7 @@ class Kernel:
             content = os.pread(descriptor, request["size"], request["offset"])
         finally:
             os.close(descriptor)
-        return {"content": _written(content)}
+        return {"content": _to_base64(content)}
 
     def _remove(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -172,7 +171,7 @@ class Kernel:
         return {}
 
     def _reap(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Let processes that have ended go: this one is the parent of all that lost theirs."""
+        """Reap the processes that have ended; this process adopts all orphans of the sandbox."""
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -182,7 +181,7 @@ class Kernel:
 
 
 class Commander:
-    """Runs commands of a shell, one after another; none leaves a process behind."""
+    """Runs shell commands one after another, and ends every process that a command leaves."""
 
     def __init__(self, folder: str, stdout: int, stderr: int) -> None:
         self._folder = folder
@@ -193,11 +192,11 @@ class Commander:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] == "command":
             return self._run(request["command"], request["timeout_s"])
-        _end_all()
+        _kill_all()
         return {}
 
     def _run(self, command: str, timeout_s: float) -> dict[str, Any]:
-        """Return the exit code; none if the command took too long."""
+        """Return the exit code, or nothing if the command took too long."""
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in self._streams]
         try:
@@ -212,34 +211,34 @@ class Commander:
             )
         except (OSError, ValueError) as error:
             return {"error": str(getattr(error, "strerror", None) or error)}
-        in_time = _ends(process, timeout_s)
-        _end_all()
+        in_time = _ends_within(process, timeout_s)
+        _kill_all()
         _, status = os.waitpid(process, 0)
         code = os.waitstatus_to_exitcode(status)
         return {"exit_code": code if code >= 0 else 128 - code} if in_time else {}
 
 
-def _ends(process: int, timeout_s: float) -> bool:
-    """Whether the process ends in so many seconds."""
+def _ends_within(process: int, timeout_s: float) -> bool:
+    """Wait for the process, for `timeout_s` at most, and return whether it has ended."""
     import select
 
-    watched = os.pidfd_open(process)
+    pidfd = os.pidfd_open(process)
     try:
         poll = select.poll()
-        poll.register(watched, select.POLLIN)
+        poll.register(pidfd, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
     finally:
-        os.close(watched)
+        os.close(pidfd)
 
 
-def _end_all() -> None:
-    """End all processes but the first one of the sandbox and this one."""
+def _kill_all() -> None:
+    """Kill all processes except this one and the first one of the sandbox."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
 
 
-def _tell(error: BaseException) -> None:
-    """Print the traceback from the code's own frames on."""
+def _print_error(error: BaseException) -> None:
+    """Print the traceback, starting at the code's own frames."""
     frames = error.__traceback__
     while frames is not None and not frames.tb_frame.f_code.co_filename.startswith("<call "):
         frames = frames.tb_next
@@ -253,12 +252,12 @@ def _tell(error: BaseException) -> None:
 def _png_of(value: Any) -> bytes | None:
     if isinstance(value, bytes):
         return value if value.startswith(PNG) else None
-    drawn = getattr(type(value), "_repr_png_", None)
-    image = drawn(value) if callable(drawn) else None
+    to_png = getattr(type(value), "_repr_png_", None)
+    image = to_png(value) if callable(to_png) else None
     return image if isinstance(image, bytes) and image.startswith(PNG) else None
 
 
-def _written(content: bytes) -> str:
+def _to_base64(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
@@ -270,11 +269,11 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def limit(options: dict[str, Any]) -> None:
-    """Set the limits of this process, for good; the server's own work goes before it."""
+def set_limits(options: dict[str, Any]) -> None:
+    """Limit this process for good, and give it a lower priority than the server."""
     os.nice(10)
-    for name, most in options["limits"].items():
-        resource.setrlimit(getattr(resource, name), (most, most))
+    for name, limit in options["limits"].items():
+        resource.setrlimit(getattr(resource, name), (limit, limit))
 
 
 def add_packages(options: dict[str, Any]) -> None:
@@ -285,57 +284,60 @@ def add_packages(options: dict[str, Any]) -> None:
             site.addsitedir(folder)
 
 
-def serve(line: int, options: dict[str, Any]) -> None:
-    # A server that a script began in the background ignores the signal, and so would this process.
+def serve(requests: int, options: dict[str, Any]) -> None:
+    """Answer the requests of a socket, forever."""
+    # A shell script starts background processes with SIGINT ignored, and that is inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     kernel = Kernel(options)
-    _send(line, {"ready": True})
+    _send(requests, {"ready": True})
     while True:
         try:
-            request = _received(line)
+            request = _receive(requests)
             try:
                 answer = kernel.answer(request)
             except MemoryError:
                 answer = {"error": "Out of memory"}
-            _send(line, answer)
+            _send(requests, answer)
         except KeyboardInterrupt:
-            # The server stopped a call that had just ended.
+            # The server interrupted a call that had just ended.
             continue
 
 
-def begin_commands(options: dict[str, Any]) -> None:
-    """Begin the process that runs commands, where there is to be one."""
+def start_commander(options: dict[str, Any]) -> None:
+    """Start the process that runs commands, if the sandbox has a shell."""
     descriptors = options["commands"]
-    for each in descriptors:
-        os.set_inheritable(each, False)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
     if descriptors and os.fork() == 0:
-        limit(options)
-        line, stdout, stderr = descriptors
+        set_limits(options)
+        requests, stdout, stderr = descriptors
         commander = Commander(options["folder"], stdout, stderr)
         while True:
-            _send(line, commander.answer(_received(line)))
-    for each in descriptors:
-        os.close(each)
+            _send(requests, commander.answer(_receive(requests)))
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
-def _received(line: int) -> dict[str, Any]:
-    request: dict[str, Any] = json.loads(_read(line, int.from_bytes(_read(line, 4), "big")))
+def _receive(requests: int) -> dict[str, Any]:
+    length = int.from_bytes(_read(requests, 4), "big")
+    request: dict[str, Any] = json.loads(_read(requests, length))
     return request
 
 
-def _read(line: int, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        piece = os.read(line, min(count - len(found), 1 << 20))
-        if not piece:
+def _read(requests: int, count: int) -> bytes:
+    """Return the next `count` bytes. Ends this process if the server has closed the socket."""
+    content = b""
+    while len(content) < count:
+        chunk = os.read(requests, min(count - len(content), 1 << 20))
+        if not chunk:
             os._exit(0)
-        found += piece
-    return found
+        content += chunk
+    return content
 
 
-def _send(line: int, answer: dict[str, Any]) -> None:
+def _send(requests: int, answer: dict[str, Any]) -> None:
     body = json.dumps(answer).encode()
-    _write_all(line, len(body).to_bytes(4, "big") + body)
+    _write_all(requests, len(body).to_bytes(4, "big") + body)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
@@ -345,11 +347,11 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 if __name__ == "__main__":
-    _line, _options = int(sys.argv[1]), json.loads(sys.argv[2])
+    _requests, _options = int(sys.argv[1]), json.loads(sys.argv[2])
     sys.argv = [""]
-    os.set_inheritable(_line, False)
+    os.set_inheritable(_requests, False)
     os.chdir(_options["folder"])
-    begin_commands(_options)
+    start_commander(_options)
     add_packages(_options)
-    limit(_options)
-    serve(_line, _options)
+    set_limits(_options)
+    serve(_requests, _options)

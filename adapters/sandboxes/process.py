@@ -1,7 +1,8 @@
-"""A sandbox that runs: its process, the lines to it, and what it prints.
+"""A running sandbox: its processes, the channels to them, and their output.
 
-Where it has a shell there are two processes to talk to, the Python and what runs commands; both are
-known from the start, and whatever else is there after a call is ended, or the sandbox is.
+A sandbox with a shell has two processes to talk to: the Python kernel, and the one that runs
+commands. Both exist from the start. After a call the server ends every other process; if it cannot,
+the sandbox is killed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from antiphon.adapters.sandboxes.bwrap_command import (
     Descriptors,
     Interpreter,
     Limits,
-    command,
+    sandbox_command,
 )
 from antiphon.adapters.sandboxes.cgroups import Group
 from antiphon.adapters.sandboxes.output_reader import OutputReader
@@ -36,45 +37,45 @@ from antiphon.domain.json import Json
 START_S = 10.0
 WATCH_S = 0.2
 SETTLE_S = 5.0
-"""What processes that were left behind get to be gone, before their sandbox is killed."""
+"""The time in which leftover processes must end; then their sandbox is killed."""
 
 STREAM_S = 0.05
-"""Between two pieces of a command's output."""
+"""The pause between two chunks of a command's output."""
 
-MOST_ANSWER = 100 * 1024 * 1024
-ENDED = "The code ended its process, or used up what it may use."
+MAX_ANSWER_BYTES = 100 * 1024 * 1024
+PROCESS_ENDED = "The code ended its process, or reached a resource limit."
 
 
 class RequestChannel:
-    """Requests and answers of one process, each four bytes of length and JSON."""
+    """The requests to one process and its answers, each four bytes of length and JSON."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     @classmethod
-    async def on(cls, end: socket.socket) -> RequestChannel:
-        """Return a line on a copy of `end`."""
-        end.setblocking(False)
-        return cls(*await asyncio.open_connection(sock=end.dup()))
+    async def on(cls, connected_socket: socket.socket) -> RequestChannel:
+        """Return a channel on a duplicate of the socket."""
+        connected_socket.setblocking(False)
+        return cls(*await asyncio.open_connection(sock=connected_socket.dup()))
 
     async def ask(self, request: Json) -> Json:
-        """Raises: SandboxError."""
+        """Send a request and return its answer. Raises: SandboxError."""
         body = msgspec.json.encode(request)
         with suppress(ConnectionError):
             self._writer.write(len(body).to_bytes(4, "big") + body)
             await self._writer.drain()
-        return await self.answer()
+        return await self.receive()
 
-    async def answer(self) -> Json:
-        """Raises: SandboxError."""
+    async def receive(self) -> Json:
+        """Return the next answer. Raises: SandboxError."""
         try:
             length = int.from_bytes(await self._reader.readexactly(4), "big")
-            if length > MOST_ANSWER:
+            if length > MAX_ANSWER_BYTES:
                 raise SandboxError("The container gave an answer that is too long.")
             answer: Json = msgspec.json.decode(await self._reader.readexactly(length), type=dict)
         except (EOFError, ConnectionError, msgspec.DecodeError, UnicodeError):
-            raise SandboxError(ENDED) from None
+            raise SandboxError(PROCESS_ENDED) from None
         return answer
 
     def close(self) -> None:
@@ -82,13 +83,15 @@ class RequestChannel:
 
 
 class CommandChannel:
-    """The process that runs commands, and what these print."""
+    """The process that runs shell commands, and the output of the commands."""
 
-    def __init__(self, line: RequestChannel, stdout: int, stderr: int, most: int) -> None:
-        self._news = asyncio.Event()
-        self._line = line
-        self._stdout = OutputReader(stdout, most, self._news.set)
-        self._stderr = OutputReader(stderr, most, self._news.set)
+    def __init__(
+        self, requests: RequestChannel, stdout: int, stderr: int, max_output_bytes: int
+    ) -> None:
+        self._wake_up = asyncio.Event()
+        self._requests = requests
+        self._stdout = OutputReader(stdout, max_output_bytes, self._wake_up.set)
+        self._stderr = OutputReader(stderr, max_output_bytes, self._wake_up.set)
         self.pid = 0
 
     async def run(
@@ -99,28 +102,28 @@ class CommandChannel:
         limit_s: float,
         watch: Callable[[], Awaitable[None]],
     ) -> AsyncGenerator[CommandOutput | CommandExit]:
-        """Give what a command prints, then how it ended. `watch` is called meanwhile.
+        """Yield a command's output, then its exit. Calls `watch` at intervals while it runs.
 
         Raises: SandboxError; TimeoutError, after `limit_s`.
         """
         request = {"do": "command", "command": command, "timeout_s": timeout_s}
-        asking = asyncio.ensure_future(self._line.ask(request))
-        asking.add_done_callback(lambda _: self._news.set())
-        look_at = time.monotonic() + WATCH_S
-        latest = time.monotonic() + limit_s
+        asking = asyncio.ensure_future(self._requests.ask(request))
+        asking.add_done_callback(lambda _: self._wake_up.set())
+        next_watch = time.monotonic() + WATCH_S
+        deadline = time.monotonic() + limit_s
         try:
             while not asking.done():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), WATCH_S)
+                    await asyncio.wait_for(self._wake_up.wait(), WATCH_S)
                 now = time.monotonic()
-                if now > latest:
+                if now > deadline:
                     raise TimeoutError
-                if now >= look_at and not asking.done():
+                if now >= next_watch and not asking.done():
                     await watch()
-                    look_at = time.monotonic() + WATCH_S
-                self._news.clear()
-                if not asking.done() and (piece := self._piece()):
-                    yield piece
+                    next_watch = time.monotonic() + WATCH_S
+                self._wake_up.clear()
+                if not asking.done() and (output := self._next_output()):
+                    yield output
                     await asyncio.wait({asking}, timeout=STREAM_S)
             answer = await asking
         finally:
@@ -135,40 +138,40 @@ class CommandChannel:
         yield CommandExit(code=code if isinstance(code, int) else None)
 
     def rest(self) -> CommandOutput | None:
-        """Return what is left of the output of a command."""
-        return _printed(self._stdout.take(), self._stderr.take())
+        """Return the rest of a command's output, if there is any."""
+        return _to_output(self._stdout.take_rest(), self._stderr.take_rest())
 
-    def _piece(self) -> CommandOutput | None:
-        return _printed(self._stdout.piece(), self._stderr.piece())
+    def _next_output(self) -> CommandOutput | None:
+        return _to_output(self._stdout.take_chunk(), self._stderr.take_chunk())
 
-    async def end_all(self) -> None:
-        """End all processes but this one and the first."""
-        await self._line.ask({"do": "end"})
+    async def kill_others(self) -> None:
+        """Kill all processes except this one and the first one of the sandbox."""
+        await self._requests.ask({"do": "end"})
 
     def close(self) -> None:
-        self._line.close()
+        self._requests.close()
         self._stdout.close()
         self._stderr.close()
 
 
-def _printed(stdout: str, stderr: str) -> CommandOutput | None:
+def _to_output(stdout: str, stderr: str) -> CommandOutput | None:
     return CommandOutput(stdout=stdout, stderr=stderr) if stdout or stderr else None
 
 
 class Process:
-    """A sandbox's first process, its Python; `commands` where it has a shell too."""
+    """The first process of a sandbox, the Python kernel; with a shell it has `commands`."""
 
     def __init__(
         self,
         process: asyncio.subprocess.Process,
-        line: RequestChannel,
+        requests: RequestChannel,
         output: OutputReader,
         commands: CommandChannel | None,
         limits: Limits,
         group: Group | None,
     ) -> None:
         self._process = process
-        self._line = line
+        self._requests = requests
         self._output = output
         self.commands = commands
         self._limits = limits
@@ -176,159 +179,162 @@ class Process:
         self._closed = False
         self._pid = 0
         self._pidfds: list[int] = []
-        """Of the processes that the server knows."""
+        """Those of the kernel and of the process that runs commands."""
 
     @classmethod
     async def start(
         cls,
-        start: Sequence[str],
+        launcher: Sequence[str],
         python: Interpreter,
         limits: Limits,
         group: Group | None = None,
     ) -> Process:
-        """Begin it, in this group. Raises: SandboxError."""
+        """Start a sandbox, in a cgroup if one is passed. Raises: SandboxError."""
         if group is not None:
-            start = group.wrap_command(start)
-        with ExitStack() as opened:
-            lines = [_socket_pair(opened) for _ in range(2 if limits.commands else 1)]
-            info, tell, output, print_to = _pipes(opened, 2)
-            streams = _pipes(opened, 2) if limits.commands else []
-            os.set_blocking(info, False)
-            ends = Descriptors(
-                kernel=_closed_by(opened, _filled(KERNEL.read_bytes())),
-                line=lines[0][1].fileno(),
-                seccomp=_closed_by(opened, _filled(seccomp.program(processes=limits.commands))),
-                info=tell,
-                commands=(lines[1][1].fileno(), *streams[1::2]) if limits.commands else (),
+            launcher = group.wrap_command(launcher)
+        with ExitStack() as stack:
+            sockets = [_socket_pair(stack) for _ in range(2 if limits.commands else 1)]
+            info_reader, info_writer, output_reader, output_writer = _pipes(stack, 2)
+            command_pipes = _pipes(stack, 2) if limits.commands else []
+            os.set_blocking(info_reader, False)
+            descriptors = Descriptors(
+                kernel=_closed_by(stack, _memory_file(KERNEL.read_bytes())),
+                requests=sockets[0][1].fileno(),
+                seccomp=_closed_by(stack, _memory_file(seccomp.program(processes=limits.commands))),
+                info=info_writer,
+                commands=(sockets[1][1].fileno(), *command_pipes[1::2]) if limits.commands else (),
             )
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *command(start, python, limits, ends),
+                    *sandbox_command(launcher, python, limits, descriptors),
                     stdin=asyncio.subprocess.DEVNULL,
-                    stdout=print_to,
-                    stderr=print_to,
+                    stdout=output_writer,
+                    stderr=output_writer,
                     env={},
                     cwd="/",
-                    pass_fds=ends.all,
+                    pass_fds=descriptors.all,
                 )
             except OSError as error:
-                raise SandboxError(f"The container cannot be started: {error}.") from None
-            # Copies, which outlive this block.
+                raise SandboxError(f"The container did not start: {error}.") from None
+            # The channels and readers get duplicates, which outlive this block.
             commands = None
             if limits.commands:
-                stdout, stderr = (os.dup(each) for each in streams[::2])
-                line = await RequestChannel.on(lines[1][0])
-                commands = CommandChannel(line, stdout, stderr, limits.output_bytes)
-            printed = OutputReader(os.dup(output), limits.output_bytes)
-            line = await RequestChannel.on(lines[0][0])
-            made = cls(process, line, printed, commands, limits, group)
-            for _, theirs in lines:
-                theirs.close()
+                stdout, stderr = (os.dup(reader) for reader in command_pipes[::2])
+                requests = await RequestChannel.on(sockets[1][0])
+                commands = CommandChannel(requests, stdout, stderr, limits.output_bytes)
+            output = OutputReader(os.dup(output_reader), limits.output_bytes)
+            requests = await RequestChannel.on(sockets[0][0])
+            sandbox = cls(process, requests, output, commands, limits, group)
+            for _, sandbox_socket in sockets:
+                sandbox_socket.close()
             try:
-                await made._wait_until_ready(info)
+                await sandbox._wait_until_ready(info_reader)
             except BaseException:
-                await made.kill()
+                await sandbox.kill()
                 raise
-        return made
+        return sandbox
 
     async def _wait_until_ready(self, info: int) -> None:
         try:
             async with asyncio.timeout(START_S):
-                answer = await self._line.answer()
+                answer = await self._requests.receive()
         except (TimeoutError, SandboxError):
-            why = self._output.take().strip() or "it did not start in time"
-            raise SandboxError(f"The container cannot be started: {why}") from None
+            reason = self._output.take_rest().strip() or "it was not ready in time"
+            raise SandboxError(f"The container did not start: {reason}") from None
         if answer != {"ready": True}:
-            raise SandboxError("The container cannot be started.")
+            raise SandboxError("The container did not start.")
         self._pid = int(json.loads(os.read(info, 4096))["child-pid"])
         self._pidfds = [os.pidfd_open(self._pid)]
         if self._group is not None and not self._group.has(self._pid):
             raise SandboxError("The container is not in its cgroup.")
         if self.commands is not None:
-            # Nothing else was begun yet.
+            # No code has run yet, so this is the only other process.
             [self.commands.pid] = descendants(self._pid)
             self._pidfds.append(os.pidfd_open(self.commands.pid))
 
     async def ask(self, request: Json, *, timeout_s: float) -> Json:
-        """Return the answer. Raises: SandboxError, TimeoutError."""
+        """Send a request to the kernel and return its answer. Raises: SandboxError, TimeoutError.
+
+        Checks the number of files and the memory while it waits.
+        """
         async with asyncio.timeout(timeout_s):
-            answering = asyncio.ensure_future(self._line.ask(request))
+            asking = asyncio.ensure_future(self._requests.ask(request))
             try:
-                while not answering.done():
-                    await asyncio.wait({answering}, timeout=WATCH_S)
+                while not asking.done():
+                    await asyncio.wait({asking}, timeout=WATCH_S)
                     self._check_files()
-                    if not answering.done():
+                    if not asking.done():
                         await self._check_memory()
-                return await answering
+                return await asking
             finally:
-                answering.cancel()
+                asking.cancel()
 
     async def check(self) -> None:
-        """Raises: SandboxError for more than there may be of what has no limit of its own."""
+        """Check the limits that the kernel does not enforce. Raises: SandboxError."""
         self._check_files()
         await self._check_memory()
 
     def _check_files(self) -> None:
-        # Folders in memory have a size, but a million empty files have none.
+        # Folders in memory have a size limit, but empty files take no space.
         for folder in (FOLDER, "/tmp"):
             with suppress(OSError):
-                about = os.statvfs(f"/proc/{self._pid}/root{folder}")
-                if about.f_files - about.f_ffree > self._limits.files:
+                status = os.statvfs(f"/proc/{self._pid}/root{folder}")
+                if status.f_files - status.f_ffree > self._limits.files:
                     raise SandboxError(f"The code made more than {self._limits.files} files.")
 
     async def _check_memory(self) -> None:
         if self.commands is not None:
-            # The limits of a process are its own; what all have together is for the server to see.
-            # In a thread: the kernel counts pages, of which there may be many.
-            taken = await asyncio.to_thread(total_memory, self._pid)
-            if taken > self._limits.memory_bytes:
-                most = self._limits.memory_bytes // 1024**2
-                raise SandboxError(f"The code used more than {most} MB of memory.")
+            # An rlimit applies to one process; the server adds up the memory of all processes.
+            # This runs in a thread because the kernel may have many pages to count.
+            memory_bytes = await asyncio.to_thread(total_memory, self._pid)
+            if memory_bytes > self._limits.memory_bytes:
+                limit_mb = self._limits.memory_bytes // 1024**2
+                raise SandboxError(f"The code used more than {limit_mb} MB of memory.")
 
     async def settle(self) -> None:
-        """End what a call has left running. Raises: SandboxError if that cannot be done."""
+        """End the processes that a call left running. Raises: SandboxError if they do not end."""
         if self.commands is None:
             return
         try:
             async with asyncio.timeout(SETTLE_S):
-                while (left := set(descendants(self._pid))) != {self.commands.pid}:
-                    if self.commands.pid not in left:
-                        raise SandboxError(ENDED)
-                    await self.commands.end_all()
-                    await self._line.ask({"do": "reap"})
+                while (pids := set(descendants(self._pid))) != {self.commands.pid}:
+                    if self.commands.pid not in pids:
+                        raise SandboxError(PROCESS_ENDED)
+                    await self.commands.kill_others()
+                    await self._requests.ask({"do": "reap"})
         except TimeoutError:
             raise SandboxError("The code left processes that do not end.") from None
 
     def output(self) -> str:
-        """Return what was printed since it was last asked for."""
-        return self._output.take()
+        """Return the output since the last call of this method."""
+        return self._output.take_rest()
 
     def resume(self) -> None:
-        for each in self._pidfds:
-            _signal(each, signal.SIGCONT)
+        for pidfd in self._pidfds:
+            _send_signal(pidfd, signal.SIGCONT)
 
     def pause(self) -> None:
-        for each in self._pidfds:
-            _signal(each, signal.SIGSTOP)
+        for pidfd in self._pidfds:
+            _send_signal(pidfd, signal.SIGSTOP)
 
     def interrupt(self) -> None:
-        _signal(self._pidfds[0], signal.SIGINT)
+        _send_signal(self._pidfds[0], signal.SIGINT)
 
     async def kill(self) -> None:
-        """End all processes of the sandbox; they are gone when this returns. Again: nothing."""
-        for each in self._pidfds[:1]:
-            _signal(each, signal.SIGKILL)
+        """Kill all processes of the sandbox and wait until they are gone. May be repeated."""
+        for pidfd in self._pidfds[:1]:
+            _send_signal(pidfd, signal.SIGKILL)
         with suppress(ProcessLookupError):
             self._process.kill()
         if not self._closed:
             self._closed = True
-            self._line.close()
+            self._requests.close()
             self._output.close()
             if self.commands is not None:
                 self.commands.close()
         try:
-            for each in self._pidfds[:1]:
-                await _end_of(each)
+            for pidfd in self._pidfds[:1]:
+                await _wait_for_end(pidfd)
         finally:
             while self._pidfds:
                 os.close(self._pidfds.pop())
@@ -337,38 +343,39 @@ class Process:
             await self._group.remove()
 
 
-async def _end_of(process: int) -> None:
-    """Return when it has ended; a first process ends when all others have."""
+async def _wait_for_end(pidfd: int) -> None:
+    """Wait until a process has ended; the first one of a namespace ends after all others."""
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(process, ended.set)
+    end = asyncio.Event()
+    loop.add_reader(pidfd, end.set)
     try:
-        await ended.wait()
+        await end.wait()
     finally:
-        loop.remove_reader(process)
+        loop.remove_reader(pidfd)
 
 
-def _signal(process: int, number: signal.Signals) -> None:
+def _send_signal(pidfd: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(process, number)
+        signal.pidfd_send_signal(pidfd, number)
 
 
-def _socket_pair(opened: ExitStack) -> tuple[socket.socket, socket.socket]:
+def _socket_pair(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Return the server's socket and the sandbox's."""
     ours, theirs = socket.socketpair()
-    return opened.enter_context(ours), opened.enter_context(theirs)
+    return stack.enter_context(ours), stack.enter_context(theirs)
 
 
-def _pipes(opened: ExitStack, count: int) -> list[int]:
-    """Return ends to read and ends to write, by turns."""
-    return [_closed_by(opened, end) for _ in range(count) for end in os.pipe()]
+def _pipes(stack: ExitStack, count: int) -> list[int]:
+    """Return the descriptors of `count` pipes, for each its read end and then its write end."""
+    return [_closed_by(stack, end) for _ in range(count) for end in os.pipe()]
 
 
-def _closed_by(opened: ExitStack, descriptor: int) -> int:
-    opened.callback(os.close, descriptor)
+def _closed_by(stack: ExitStack, descriptor: int) -> int:
+    stack.callback(os.close, descriptor)
     return descriptor
 
 
-def _filled(content: bytes) -> int:
+def _memory_file(content: bytes) -> int:
     """Return a descriptor from which `content` can be read."""
     descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
     os.write(descriptor, content)

@@ -1,4 +1,4 @@
-"""The processes of a sandbox, as this machine sees them: who they are, and what they take."""
+"""The processes of a sandbox as this machine sees them: their ids and their memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import suppress
 
 GONE = (FileNotFoundError, ProcessLookupError, ValueError)
 MEMORY = ("Pss_Anon:", "Pss_Shmem:")
-"""What several processes have together, each has its part of: forks would count many times else."""
+"""Proportional sizes: a page that several processes share counts once, not once for each fork."""
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the processes that came of `pid`, also those that have ended and were not waited for.
+    """Yield the ids of all descendants of `pid`, including zombies.
 
-    In a namespace of processes that is all of them: who loses its parent gets the first one.
+    For the first process of a PID namespace these are all others: it adopts every orphan.
     """
     with suppress(*GONE):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -25,12 +25,12 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def total_memory(pid: int) -> int:
-    """Return the bytes of memory that a process and all below it have together."""
+    """Return the bytes of memory that a process and its descendants use together."""
     return sum(map(_memory_of, {pid, *descendants(pid)}))
 
 
 def _memory_of(pid: int) -> int:
-    """Return the bytes of memory that a process has, files of this machine not counted."""
+    """Return the bytes of memory that a process uses, without mapped files of this machine."""
     with suppress(*GONE), open(f"/proc/{pid}/smaps_rollup") as rollup:
         lines = (line.split() for line in rollup)
         return sum(int(words[1]) * 1024 for words in lines if words and words[0] in MEMORY)

@@ -1,13 +1,13 @@
-"""The system calls that code in a sandbox may not make, as a filter for the kernel (seccomp).
+"""The seccomp filter: the system calls that code in a sandbox must not make.
 
-What is not refused is allowed: the namespaces, which have no files, no network and no other
-process in them, are the wall, and this keeps the doors of the kernel shut behind it. Three rules
-need more than a name:
+The filter allows every call that it does not deny. Namespaces without files, network or other
+processes are the main barrier; the filter reduces the attack surface of the kernel behind it.
+Three rules need an explanation:
 
-1. No second process, only threads: so the limits of one process (rlimits) are those of the sandbox.
-   Where there are to be processes, none is in a namespace of its own.
-2. No sockets but AF_UNIX ones, which end at the sandbox's own network namespace.
-3. Nothing that memory limits do not see (memfd, System V memory, message queues).
+1. No second process, only threads, so that the limits of one process (rlimits) limit the whole
+   sandbox. With a shell, processes are allowed, but not in new namespaces.
+2. Only AF_UNIX sockets, which cannot leave the sandbox's own network namespace.
+3. No memory that the limits do not count (memfd, System V shared memory, message queues).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec import Struct
 Instruction = tuple[int, int, int, int]
 
 DENIED: Mapping[str, Sequence[tuple[int | None, int | None]]] = {
-    # (x86_64, aarch64); None where the machine has no such call
+    # (x86_64, aarch64); None if the architecture has no such call
     "other processes": (
         (101, 117),  # ptrace
         (310, 270),  # process_vm_readv
@@ -32,7 +32,7 @@ DENIED: Mapping[str, Sequence[tuple[int | None, int | None]]] = {
         (438, 438),  # pidfd_getfd
         (440, 440),  # process_madvise
     ),
-    "doors of the kernel": (
+    "attack surface of the kernel": (
         (321, 280),  # bpf
         (298, 241),  # perf_event_open
         (323, 282),  # userfaultfd
@@ -68,7 +68,7 @@ DENIED: Mapping[str, Sequence[tuple[int | None, int | None]]] = {
         (272, 97),  # unshare
         (308, 268),  # setns
     ),
-    "memory that no limit sees": (
+    "memory that no limit counts": (
         (319, 279),  # memfd_create
         (447, 447),  # memfd_secret
         (29, 194),  # shmget
@@ -107,10 +107,13 @@ FORKS: Sequence[tuple[int | None, int | None]] = ((57, None), (58, None))  # for
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """A kind of processor. `column` is its place in DENIED, `foreign` where a second table of calls
-    begins that this filter does not know (x32)."""
+    """The call numbers of a processor architecture.
 
-    audit: int
+    `column` is its column in DENIED. `foreign` is the first number of a second call table, which
+    this filter does not cover (x32).
+    """
+
+    audit_arch: int
     column: int
     clone: int
     socket: int
@@ -121,7 +124,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 MACHINES: Mapping[str, Machine] = {
     "x86_64": Machine(
-        audit=0xC000003E,
+        audit_arch=0xC000003E,
         column=0,
         clone=56,
         socket=41,
@@ -129,71 +132,75 @@ MACHINES: Mapping[str, Machine] = {
         ioctl=16,
         foreign=0x4000_0000,
     ),
-    "aarch64": Machine(audit=0xC00000B7, column=1, clone=220, socket=198, socketpair=199, ioctl=29),
+    "aarch64": Machine(
+        audit_arch=0xC00000B7, column=1, clone=220, socket=198, socketpair=199, ioctl=29
+    ),
 }
 
 CLONE3 = 435
 CLONE_THREAD = 0x0001_0000
 CLONE_NEW = 0x7E02_0000
-"""All namespaces that a process can be started in."""
+"""The flags for a new process in new namespaces."""
 
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 
-# Of struct seccomp_data: the call's number, the machine, and the low halves of arguments.
+# Offsets in struct seccomp_data: call number, architecture, low half of the first two arguments.
 _NUMBER, _MACHINE = 0, 4
 _FIRST, _SECOND = 16, 24
 
 _LOAD, _EQUALS, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _KILL, _REFUSE = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
+_ALLOW, _KILL, _ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 
 
 def is_supported(machine: str = platform.machine()) -> bool:
-    """Whether there is a filter for this kind of processor."""
+    """Whether there is a filter for this processor architecture."""
     return machine in MACHINES
 
 
 def program(machine: str = platform.machine(), *, processes: bool = False) -> bytes:
-    """Return the filter, as `bwrap --seccomp` reads it; with `processes`, some may be started."""
-    this = MACHINES[machine]
-    found = [
+    """Return the filter in the form that `bwrap --seccomp` reads.
+
+    With `processes`, the sandbox may start processes.
+    """
+    numbers = MACHINES[machine]
+    instructions = [
         (_LOAD, 0, 0, _MACHINE),
-        (_EQUALS, 1, 0, this.audit),
-        _returns(_KILL),
+        (_EQUALS, 1, 0, numbers.audit_arch),
+        _return(_KILL),
         (_LOAD, 0, 0, _NUMBER),
     ]
-    if this.foreign is not None:
-        found += [(_AT_LEAST, 0, 1, this.foreign), _returns(_KILL)]
+    if numbers.foreign is not None:
+        instructions += [(_AT_LEAST, 0, 1, numbers.foreign), _return(_KILL)]
     groups = [*DENIED.values(), () if processes else FORKS]
-    refused = [each[this.column] for group in groups for each in group]
-    for number in refused:
+    for number in (call[numbers.column] for group in groups for call in group):
         if number is not None:
-            found += [(_EQUALS, 0, 1, number), _fails(errno.EPERM)]
-    # Its flags are behind a pointer, where no filter can look; libc then takes clone.
-    found += [(_EQUALS, 0, 1, CLONE3), _fails(errno.ENOSYS)]
+            instructions += [(_EQUALS, 0, 1, number), _fail(errno.EPERM)]
+    # Its flags are behind a pointer, which a filter cannot follow. Without it, libc uses clone.
+    instructions += [(_EQUALS, 0, 1, CLONE3), _fail(errno.ENOSYS)]
     is_allowed = (_HAS_BIT, 0, 1, CLONE_NEW) if processes else (_HAS_BIT, 1, 0, CLONE_THREAD)
-    found += _only_if(this.clone, _FIRST, is_allowed)
-    for number in (this.socket, this.socketpair):
-        found += _only_if(number, _FIRST, (_EQUALS, 1, 0, socket.AF_UNIX))
+    instructions += _deny_unless(is_allowed, numbers.clone, _FIRST)
+    for number in (numbers.socket, numbers.socketpair):
+        instructions += _deny_unless((_EQUALS, 1, 0, socket.AF_UNIX), number, _FIRST)
     for command in (TIOCSTI, TIOCLINUX):
-        found += _only_if(this.ioctl, _SECOND, (_EQUALS, 0, 1, command))
-    found.append(_returns(_ALLOW))
-    return b"".join(struct.pack("=HBBI", *each) for each in found)
+        instructions += _deny_unless((_EQUALS, 0, 1, command), numbers.ioctl, _SECOND)
+    instructions.append(_return(_ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 
 
-def _only_if(number: int, argument: int, test: Instruction) -> list[Instruction]:
-    """Refuse call `number` unless `test` of its argument skips the refusal."""
+def _deny_unless(test: Instruction, number: int, argument: int) -> list[Instruction]:
+    """Deny call `number` unless `test` of its argument skips the denial."""
     return [
         (_EQUALS, 0, 4, number),
         (_LOAD, 0, 0, argument),
         test,
-        _fails(errno.EPERM),
+        _fail(errno.EPERM),
         (_LOAD, 0, 0, _NUMBER),
     ]
 
 
-def _fails(code: int) -> Instruction:
-    return _returns(_REFUSE | code)
+def _fail(code: int) -> Instruction:
+    return _return(_ERRNO | code)
 
 
-def _returns(value: int) -> Instruction:
+def _return(value: int) -> Instruction:
     return (_RETURN, 0, 0, value)

@@ -1,7 +1,7 @@
-"""What a sandbox has to hold before any code of a model runs on this machine.
+"""The self-test that a sandbox must pass before this machine runs any code of a model.
 
-Each attempt is code that ends with a value if it got through a wall, and with nothing or an error
-if it did not. The suite in tests/sandbox tries more.
+Each attempt is code that ends with a value if it broke out, and with nothing or an error if it did
+not. The suite in tests/sandbox tries more.
 """
 
 from __future__ import annotations
@@ -26,57 +26,57 @@ import glob, os
 names = set()
 for path in glob.glob("/proc/[0-9]*/environ"):
     try:
-        found = open(path, "rb").read().split(b"\\0")
+        variables = open(path, "rb").read().split(b"\\0")
     except OSError:
         continue
-    names |= {each.partition(b"=")[0].decode("ascii", "replace") for each in found}
-(names | set(os.environ)) - known - {"", "PWD", "LC_CTYPE"} or None
+    names |= {each.partition(b"=")[0].decode("ascii", "replace") for each in variables}
+(names | set(os.environ)) - expected_names - {"", "PWD", "LC_CTYPE"} or None
 """,
     "It sees files of this machine.": """
 import os
-def strange(folder):
+def unexpected(folder):
     for path in (os.path.join(folder, name) for name in os.listdir(folder)):
-        if path not in shown:
-            leads_on = any(each.startswith(path + "/") for each in shown)
-            yield from strange(path) if leads_on else [path]
-list(strange("/")) or None
+        if path not in visible_paths:
+            is_parent = any(each.startswith(path + "/") for each in visible_paths)
+            yield from unexpected(path) if is_parent else [path]
+list(unexpected("/")) or None
 """,
     "It can write outside its folder.": """
 import os
-found = []
+writable = []
 for folder in ("/", "/usr/lib", "/dev", "/mnt"):
     try:
         os.mkdir(folder + "/written")
-        found.append(folder)
+        writable.append(folder)
     except OSError:
         pass
-found or None
+writable or None
 """,
     "It reaches a network.": """
 import socket
-found = []
+reachable = []
 for family in (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET):
     try:
         socket.socket(family, socket.SOCK_RAW if family == socket.AF_PACKET else socket.SOCK_DGRAM)
-        found.append(family)
+        reachable.append(family)
     except OSError:
         pass
 try:
-    socket.socket(socket.AF_UNIX).connect(abstract)
-    found.append("abstract")
+    socket.socket(socket.AF_UNIX).connect(abstract_socket)
+    reachable.append("abstract")
 except OSError:
     pass
-found or None
+reachable or None
 """,
     "It can make namespaces or mounts.": """
 import ctypes
 libc = ctypes.CDLL(None)
-[name for name, done in (
+[name for name, status in (
     ("unshare", libc.unshare(0x10000000)),
     ("mount", libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)),
-) if done == 0] or None
+) if status == 0] or None
 """,
-    "It can look into processes.": """
+    "It can read the memory of processes.": """
 import ctypes, os
 ctypes.CDLL(None).process_vm_readv(os.getpid(), None, 0, None, 0, 0) == 0 or None
 """,
@@ -90,66 +90,66 @@ if child == 0:
     os._exit(0)
 child > 0 or None
 """,
-    "It can start threads without end.": """
+    "It can start any number of threads.": """
 import threading
-stop, started = threading.Event(), []
+stop, threads = threading.Event(), []
 try:
     for _ in range(300):
-        each = threading.Thread(target=stop.wait)
-        each.start()
-        started.append(each)
+        thread = threading.Thread(target=stop.wait)
+        thread.start()
+        threads.append(thread)
 except RuntimeError:
     pass
 stop.set()
-len(started) >= 300 or None
+len(threads) >= 300 or None
 """,
     "It can take all memory.": """
 try:
-    found = len(bytearray(1024**3))
+    size = len(bytearray(1024**3))
 except MemoryError:
-    found = None
-found
+    size = None
+size
 """,
     "It can fill a disk.": """
 import os
-found = None
+size = None
 try:
     with open("/mnt/data/large", "wb") as file:
         for _ in range(64):
             file.write(bytes(1024**2))
-    found = os.path.getsize("/mnt/data/large")
+    size = os.path.getsize("/mnt/data/large")
 except OSError:
     pass
 os.remove("/mnt/data/large")
-found
+size
 """,
-    "It keeps rights.": """
-about = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines()
-             if ":\\t" in line)
-[about[name] for name in ("CapEff", "CapPrm", "CapBnd") if int(about[name], 16)] + [
-    name for name, value in (("NoNewPrivs", "1"), ("Seccomp", "2")) if about[name] != value
+    "It keeps privileges.": """
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines()
+              if ":\\t" in line)
+[status[name] for name in ("CapEff", "CapPrm", "CapBnd") if int(status[name], 16)] + [
+    name for name, value in (("NoNewPrivs", "1"), ("Seccomp", "2")) if status[name] != value
 ] or None
 """,
 }
 
-NO_PROCESSES = "It can start processes."
-"""What a sandbox without a shell has to hold; with one there is an end to their number."""
+STARTS_PROCESSES = "It can start processes."
+"""Not tried in a sandbox with a shell; there only the number of processes is limited."""
 
 MANY_PROCESSES = """
 import os, time
-started = []
+children = []
 try:
     for _ in range(300):
         child = os.fork()
         if child == 0:
             time.sleep(60)
             os._exit(0)
-        started.append(child)
+        children.append(child)
 except OSError:
     pass
-len(started) >= 300 or None
+len(children) >= 300 or None
 """
-LEFT_BEHIND = "setsid sleep 60 & (trap '' TERM HUP; sleep 60) & exit 0"
+BACKGROUND_PROCESSES = "setsid sleep 60 & (trap '' TERM HUP; sleep 60) & exit 0"
 
 SPIN = """
 import signal
@@ -157,62 +157,69 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 while True:
     pass
 """
-ENDLESS = "It cannot be stopped."
-ENDLESS_PROCESSES = "It can start processes without end."
-LEAVES = "Its commands leave processes behind."
+CANNOT_BE_STOPPED = "It cannot be stopped."
+STARTS_MANY_PROCESSES = "It can start any number of processes."
+LEAVES_PROCESSES = "Its commands leave processes behind."
 
 
-async def run(start: Callable[[], Awaitable[Process]], shown: Sequence[str]) -> list[str]:
-    """Return what did not hold, none if all did; `start` starts a sandbox, in which there are the
-    paths `shown`.
+async def run(start: Callable[[], Awaitable[Process]], visible_paths: Sequence[str]) -> list[str]:
+    """Return a sentence for each breach, or nothing if the sandbox is safe.
 
-    Raises: SandboxError, if none can be started.
+    `start` starts the sandbox, which should see no paths but `visible_paths`.
+    Raises: SandboxError if it does not start.
     """
     process = await start()
     attempts = dict(ATTEMPTS)
     if process.commands is not None:
-        del attempts[NO_PROCESSES]
-        attempts[ENDLESS_PROCESSES] = MANY_PROCESSES
-    name = f"\0antiphon-{os.getpid()}"
+        del attempts[STARTS_PROCESSES]
+        attempts[STARTS_MANY_PROCESSES] = MANY_PROCESSES
+    address = f"\0antiphon-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(name)
+        listening.bind(address)
         listening.listen()
         names = {*ENVIRONMENT, "PATH", "PYTHONPATH"}
-        known = f"abstract, known, shown = {name!r}, {names!r}, {set(shown)!r}\n"
+        variables = (
+            f"abstract_socket, expected_names, visible_paths = "
+            f"{address!r}, {names!r}, {set(visible_paths)!r}\n"
+        )
         try:
-            found = [wall for wall, code in attempts.items() if await _got(process, known + code)]
-            found += [LEAVES] if await _leaves_processes(process) else []
-            return found if await _is_stopped(process) else [*found, ENDLESS]
+            breaches = [
+                breach
+                for breach, code in attempts.items()
+                if await _has_value(process, variables + code)
+            ]
+            breaches += [LEAVES_PROCESSES] if await _leaves_processes(process) else []
+            return breaches if await _can_be_stopped(process) else [*breaches, CANNOT_BE_STOPPED]
         except (SandboxError, TimeoutError) as error:
-            return [f"A test of it did not end: {error}"]
+            return [f"An attempt of the self-test did not end: {error}"]
         finally:
             await process.kill()
 
 
-async def _got(process: Process, code: str) -> bool:
-    """Whether the code ended with a value."""
+async def _has_value(process: Process, code: str) -> bool:
+    """Whether the code ends with a value."""
     await process.ask({"do": "run", "code": code}, timeout_s=ANSWER_S)
     await process.settle()
-    printed = process.output()
-    return bool(printed.strip()) and "Traceback" not in printed
+    output = process.output()
+    return bool(output.strip()) and "Traceback" not in output
 
 
 async def _leaves_processes(process: Process) -> bool:
     if process.commands is None:
         return False
     running = process.commands.run(
-        LEFT_BEHIND, timeout_s=ANSWER_S, limit_s=ANSWER_S, watch=process.check
+        BACKGROUND_PROCESSES, timeout_s=ANSWER_S, limit_s=ANSWER_S, watch=process.check
     )
     async with aclosing(running):
-        ended = [each async for each in running if isinstance(each, CommandExit)]
+        exits = [each async for each in running if isinstance(each, CommandExit)]
     try:
         await process.settle()
     except SandboxError:
         return True
-    return ended != [CommandExit(code=0)]
+    return exits != [CommandExit(code=0)]
 
 
-async def _is_stopped(process: Process) -> bool:
+async def _can_be_stopped(process: Process) -> bool:
     try:
         await process.ask({"do": "run", "code": SPIN}, timeout_s=SPIN_S)
     except TimeoutError:

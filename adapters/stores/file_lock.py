@@ -1,6 +1,7 @@
-"""Which processes use a file: each holds a lock beside it, of which the system lets go at its end.
+"""A lock file that tells a process whether it is the only one that uses a file.
 
-However a process ends: so the first that comes afterwards knows that all before it are gone.
+The operating system releases the lock however a process ends. So the next process that gets an
+exclusive lock knows that all earlier ones are gone.
 """
 
 from __future__ import annotations
@@ -13,39 +14,39 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks: there, nobody is known to be alone
+except ImportError:  # Windows has no flock: there, no process counts as the only one
     fcntl = None  # type: ignore[assignment]
 
 
 class FileLock:
-    """`acquire` for what only one process may do, then `acquire_shared`; at the end `release`."""
+    """Call `acquire` before work for one process alone, then `acquire_shared`, then `release`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.with_name(f"{file.name}.lock")
         self._descriptor: int | None = None
 
     def acquire(self, timeout_s: float) -> bool:
-        """Return whether no other process uses the file: then none can come until `acquire_shared`.
+        """Return whether no other process uses the file. If so, none can until `acquire_shared`.
 
-        Raises: BlockingIOError when another process keeps it to itself for so long.
+        Raises: BlockingIOError if another process has the exclusive lock for all of `timeout_s`.
         """
         if fcntl is None:
             return False
         self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o600)
-        if _taken(self._descriptor, fcntl.LOCK_EX):
+        if _try_lock(self._descriptor, fcntl.LOCK_EX):
             return True
         self.acquire_shared(timeout_s)
         return False
 
     def acquire_shared(self, timeout_s: float) -> None:
-        """Be one of several. Raises: BlockingIOError, as above."""
+        """Share the lock with other processes. Raises: BlockingIOError, as `acquire` does."""
         if self._descriptor is None:
             return
-        # Another may come while one lock is turned into the other: for a moment it is alone, too.
+        # While this lock is converted, another process may briefly get the exclusive lock.
         deadline = time.monotonic() + timeout_s
-        while not _taken(self._descriptor, fcntl.LOCK_SH):
+        while not _try_lock(self._descriptor, fcntl.LOCK_SH):
             if time.monotonic() > deadline:
-                raise BlockingIOError(errno.EWOULDBLOCK, "another process keeps it to itself")
+                raise BlockingIOError(errno.EWOULDBLOCK, "another process has it locked")
             time.sleep(random.uniform(0.001, 0.02))
 
     def release(self) -> None:
@@ -54,7 +55,7 @@ class FileLock:
             self._descriptor = None
 
 
-def _taken(descriptor: int, kind: int) -> bool:
+def _try_lock(descriptor: int, kind: int) -> bool:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""Uploaded files as files of a folder, and in memory.
+"""File stores for uploads: one keeps them in a folder, one in memory.
 
-Of each file there are two: `ID` is its content, `ID.json` says what it is. The second one is moved
-into place last and removed first, so a file is there with its whole content or not at all; content
-without it is what a killed server left, and is swept at the next start.
+Each upload has two files: `ID` is its content, `ID.json` its description. The description is moved
+into place last and removed first, so an upload exists with all of its content or not at all.
+Content without a description is left over from a killed server; the next start removes it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ from antiphon.domain.errors import NotFound, SettingsError, StoreError
 
 T = TypeVar("T")
 
-SWEPT_AFTER_S = 3600
-"""Another server of the same folder may be writing: only old remains are swept."""
+SWEEP_AFTER_S = 3600
+"""The age of leftovers that are removed: newer ones may be another server's unfinished writes."""
 
-PIECE_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _decode = msgspec.json.Decoder(StoredFile).decode
 
 
 class FolderFileStore(FileStore):
-    """Safe for several servers of one machine. Names of files never come from clients."""
+    """Uploads in a folder, which several servers of one machine may share.
+
+    Clients never choose the names of files.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,55 +45,61 @@ class FolderFileStore(FileStore):
         try:
             await asyncio.to_thread(self._open)
         except OSError as error:
-            raise SettingsError(self._complaint(error)) from error
+            raise SettingsError(self._error_message(error)) from error
 
     async def aclose(self) -> None: ...
 
     async def add(self, tenant: str, file: StoredFile, content: bytes) -> None:
-        await self._do(self._add, self._place(tenant, file.id), file, content)
+        await self._in_thread(
+            self._write_upload, self._content_path(tenant, file.id), file, content
+        )
 
     async def list_all(self, tenant: str) -> list[StoredFile]:
-        found = await self._do(self._listed, self._of(tenant))
-        return sorted(found, key=lambda file: (file.created_at, file.id))
+        files = await self._in_thread(self._read_descriptions, self._folder_of(tenant))
+        return sorted(files, key=lambda file: (file.created_at, file.id))
 
     async def get(self, tenant: str, file_id: str) -> StoredFile:
-        return _decode(await self._do(_described(self._place(tenant, file_id)).read_bytes))
+        path = _description_path(self._content_path(tenant, file_id))
+        return _decode(await self._in_thread(path.read_bytes))
 
     async def content(self, tenant: str, file_id: str) -> bytes:
-        place = self._place(tenant, file_id)
-        await self._do(_described(place).stat)  # half a file is none
-        return await self._do(place.read_bytes)
+        content_path = self._content_path(tenant, file_id)
+        await self._check_exists(content_path)
+        return await self._in_thread(content_path.read_bytes)
 
     async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
-        place = self._place(tenant, file_id)
-        await self._do(_described(place).stat)  # half a file is none
-        with await self._do(lambda: place.open("rb")) as content:
-            while piece := await self._do(content.read, PIECE_BYTES):
-                yield piece
+        content_path = self._content_path(tenant, file_id)
+        await self._check_exists(content_path)
+        with await self._in_thread(lambda: content_path.open("rb")) as content:
+            while part := await self._in_thread(content.read, READ_BYTES):
+                yield part
 
     async def delete(self, tenant: str, file_id: str) -> None:
-        place = self._place(tenant, file_id)
-        await self._do(_described(place).unlink)
-        await self._do(place.unlink)
+        content_path = self._content_path(tenant, file_id)
+        await self._in_thread(_description_path(content_path).unlink)
+        await self._in_thread(content_path.unlink)
 
-    def _of(self, tenant: str) -> Path:
-        # A tenant's name may hold anything; a digest is a name for every file system.
+    def _folder_of(self, tenant: str) -> Path:
+        # A tenant's name may contain any character; a digest is valid in every file system.
         return self._folder / hashlib.sha256(tenant.encode()).hexdigest()[:32]
 
-    def _place(self, tenant: str, file_id: str) -> Path:
+    def _content_path(self, tenant: str, file_id: str) -> Path:
         if not _ID.fullmatch(file_id):
             raise NotFound("There is no such file.")
-        return self._of(tenant) / file_id
+        return self._folder_of(tenant) / file_id
 
-    async def _do(self, work: Callable[..., T], *given: Any) -> T:
+    async def _check_exists(self, content_path: Path) -> None:
+        await self._in_thread(_description_path(content_path).stat)
+
+    async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
         try:
-            return await asyncio.to_thread(work, *given)
+            return await asyncio.to_thread(work, *args)
         except FileNotFoundError:
             raise NotFound("There is no such file.") from None
         except OSError as error:
-            raise StoreError(self._complaint(error)) from error
+            raise StoreError(self._error_message(error)) from error
 
-    def _complaint(self, error: OSError) -> str:
+    def _error_message(self, error: OSError) -> str:
         reason = error.strerror or error
         return f"The folder for files {str(self._folder)!r} cannot be used: {reason}."
 
@@ -98,50 +107,50 @@ class FolderFileStore(FileStore):
 
     def _open(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        proof = self._folder / f"proof-{os.getpid()}"
-        proof.touch()
-        proof.unlink()
-        for remains in self._folder.glob("*/*"):
-            is_old = time.time() - remains.stat().st_mtime > SWEPT_AFTER_S
-            if is_old and remains.suffix != ".json" and not _described(remains).exists():
-                remains.unlink(missing_ok=True)
+        probe = self._folder / f"proof-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+        for path in self._folder.glob("*/*"):
+            is_old = time.time() - path.stat().st_mtime > SWEEP_AFTER_S
+            if is_old and path.suffix != ".json" and not _description_path(path).exists():
+                path.unlink(missing_ok=True)
 
-    def _add(self, place: Path, file: StoredFile, content: bytes) -> None:
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        described = _described(place)
-        written = described.with_suffix(".new")
+    def _write_upload(self, content_path: Path, file: StoredFile, content: bytes) -> None:
+        content_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        description_path = _description_path(content_path)
+        temporary_path = description_path.with_suffix(".new")
         try:
-            _write(place, content)
-            _write(written, msgspec.json.encode(file))
-            written.rename(described)
+            _write(content_path, content)
+            _write(temporary_path, msgspec.json.encode(file))
+            temporary_path.rename(description_path)
         except BaseException:
-            for remains in (written, place):
-                remains.unlink(missing_ok=True)
+            for path in (temporary_path, content_path):
+                path.unlink(missing_ok=True)
             raise
 
-    def _listed(self, folder: Path) -> list[StoredFile]:
-        found = []
-        for described in folder.glob("*.json"):
+    def _read_descriptions(self, folder: Path) -> list[StoredFile]:
+        files = []
+        for path in folder.glob("*.json"):
             try:
-                found.append(_decode(described.read_bytes()))
-            except FileNotFoundError:  # deleted while we looked
+                files.append(_decode(path.read_bytes()))
+            except FileNotFoundError:  # deleted in the meantime
                 continue
-        return found
+        return files
 
 
-def _described(place: Path) -> Path:
-    return place.with_name(f"{place.name}.json")
+def _description_path(content_path: Path) -> Path:
+    return content_path.with_name(f"{content_path.name}.json")
 
 
-def _write(place: Path, content: bytes) -> None:
-    with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+def _write(path: Path, content: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
         out.write(content)
         out.flush()
         os.fsync(out.fileno())
 
 
 class MemoryFileStore(FileStore):
-    """Forgets its files at the end."""
+    """Uploads in memory, lost when the process ends."""
 
     def __init__(self) -> None:
         self._files: dict[tuple[str, str], tuple[StoredFile, bytes]] = {}
@@ -157,19 +166,19 @@ class MemoryFileStore(FileStore):
         return [file for (owner, _), (file, _) in self._files.items() if owner == tenant]
 
     async def get(self, tenant: str, file_id: str) -> StoredFile:
-        return self._kept(tenant, file_id)[0]
+        return self._find(tenant, file_id)[0]
 
     async def content(self, tenant: str, file_id: str) -> bytes:
-        return self._kept(tenant, file_id)[1]
+        return self._find(tenant, file_id)[1]
 
     async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
-        yield self._kept(tenant, file_id)[1]
+        yield self._find(tenant, file_id)[1]
 
     async def delete(self, tenant: str, file_id: str) -> None:
-        self._kept(tenant, file_id)
+        self._find(tenant, file_id)
         del self._files[tenant, file_id]
 
-    def _kept(self, tenant: str, file_id: str) -> tuple[StoredFile, bytes]:
+    def _find(self, tenant: str, file_id: str) -> tuple[StoredFile, bytes]:
         try:
             return self._files[tenant, file_id]
         except KeyError:

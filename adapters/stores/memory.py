@@ -1,20 +1,26 @@
-"""The store in this process's memory: nothing outlives it, and its size is bounded."""
+"""A store in this process's memory: bounded in size, and lost when the process ends."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
+from antiphon.adapters.stores.memory_records import (
+    Claim,
+    ConversationRecord,
+    OutboxEntry,
+    Reservation,
+    ResponseRecord,
+    copy_items,
+)
+from antiphon.adapters.stores.stored_json import body_of, output_of
 from antiphon.application.ports import (
     LOG_READ_BYTES,
     ApiKey,
@@ -38,174 +44,11 @@ Key = tuple[str, str]
 """A tenant and an id."""
 
 
-# --- what is kept ---------------------------------------------------------------------------------
-
-
-class _Claim(Struct, frozen=True):
-    response_id: str
-    owner: str
-
-
-class _Conversation:
-    """A conversation with its items by place. A place is given once: later items have higher."""
-
-    __slots__ = ("about", "claim", "items", "next_place")
-
-    def __init__(self, about: Conversation) -> None:
-        self.about = about
-        self.items: dict[int, StoredItem] = {}
-        self.claim: _Claim | None = None
-        self.next_place = 0
-
-    def append(self, items: Sequence[StoredItem]) -> None:
-        self.items.update(enumerate(items, self.next_place))
-        self.next_place += len(items)
-
-
-class _Log:
-    """The chunks of one run, which follow each other."""
-
-    __slots__ = ("_firsts", "chunks", "size")
-
-    def __init__(self, first: EventChunk) -> None:
-        self.chunks = [first]
-        self._firsts = [first.first]
-        self.size = len(first.body)
-
-    def has(self, chunk: EventChunk) -> bool:
-        """Whether it is there already. Raises: StoreError if it does not follow the last."""
-        last = self.chunks[-1]
-        if chunk.first == last.first + last.count:
-            return False
-        if self.chunks[self._place(chunk.first)] == chunk:
-            return True
-        raise StoreError(
-            f"Events from number {chunk.first} on do not follow {last.count} from {last.first} on."
-        )
-
-    def add(self, chunk: EventChunk) -> None:
-        self.chunks.append(chunk)
-        self._firsts.append(chunk.first)
-        self.size += len(chunk.body)
-
-    def read(self, after: int, limit_bytes: int) -> list[EventChunk]:
-        """Return chunks from the one that has `after + 1` in it on, a piece of them."""
-        found: list[EventChunk] = []
-        if after >= self.last:
-            return found
-        size = 0
-        for chunk in islice(self.chunks, self._place(after + 1), None):
-            size += len(chunk.body)
-            if found and size > limit_bytes:
-                break
-            found.append(chunk)
-        return found
-
-    @property
-    def last(self) -> int:
-        """The number of its last event."""
-        return self.chunks[-1].first + self.chunks[-1].count - 1
-
-    def _place(self, number: int) -> int:
-        return max(bisect_right(self._firsts, number) - 1, 0)
-
-
-class _Kept:
-    """A response with its run, and its place in the tree of responses that continue each other.
-
-    `conversation` is the one that it was made in, whose items below `place` it was given.
-    """
-
-    __slots__ = (
-        "body",
-        "conversation",
-        "deleted",
-        "epoch",
-        "expires_at",
-        "finished_at",
-        "input",
-        "job",
-        "log",
-        "output",
-        "owner",
-        "parent",
-        "place",
-        "tenant",
-        "used_by",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        tenant: str,
-        stored: StoredResponse,
-        parent: _Kept | None,
-        conversation: _Conversation | None,
-    ) -> None:
-        self.tenant = tenant
-        self.conversation = conversation
-        self.place = conversation.next_place if conversation else 0
-        self.body = body_of(stored.response)
-        self.input = _copied(stored.input)
-        self.output = output_of(stored.response)
-        self.parent = parent
-        self.deleted = False
-        self.used_by = 0
-        self.owner = stored.run.owner
-        self.epoch = 0 if self.owner is None else 1
-        self.job = stored.run.job
-        self.log = None if stored.run.events is None else _Log(stored.run.events)
-        self.expires_at = None if stored.response.conversation else stored.expires_at
-        self.finished_at: float | None = None
-        self.waiting: list[asyncio.Future[None]] = []
-
-    def response(self) -> Response:
-        return response_from(self.body, [bytes(item.raw) for item in self.output])
-
-    def given(self) -> list[StoredItem]:
-        """Return what the conversation had then and still has."""
-        items = self.conversation.items if self.conversation else {}
-        return [item for place, item in items.items() if place < self.place]
-
-    def ancestors(self) -> list[_Kept]:
-        """Return those that this one continues, oldest first."""
-        found: list[_Kept] = []
-        kept = self.parent
-        while kept is not None:
-            found.append(kept)
-            kept = kept.parent
-        return found[::-1]
-
-    def wake(self) -> None:
-        for woken in self.waiting:
-            if not woken.done():
-                woken.set_result(None)
-        self.waiting.clear()
-
-
-class _Reserved(Struct, frozen=True, kw_only=True):
-    response_id: str
-    fingerprint: bytes
-    owner: str
-    expires_at: float
-
-
-class _Due(Struct):
-    """A notice with when it is due, by the clock that nobody sets."""
-
-    delivery: WebhookDelivery
-    at: float
-
-
-# --- the store ------------------------------------------------------------------------------------
-
-
 class MemoryStore(Store):
-    """Past `keep` responses, those that were created first are deleted; running ones never are.
+    """Keep at most `keep` responses and as many conversations; delete the oldest beyond that.
 
-    The same number bounds conversations; one that a response has claimed is not deleted. It is for
-    one event loop; only `beat` may be called from any thread. `clock` is the time of day, `steady`
-    one that nobody sets back or forward.
+    Unfinished responses and claimed conversations are never deleted for this. Use it from one event
+    loop; only `beat` is thread-safe. `clock` tells the time of day; `steady` is monotonic.
     """
 
     def __init__(
@@ -218,19 +61,19 @@ class MemoryStore(Store):
         self._keep = keep
         self._clock = clock
         self._steady = steady
-        self._kept: dict[Key, _Kept] = {}
-        self._unfinished: dict[Key, _Kept] = {}
-        self._conversations: dict[Key, _Conversation] = {}
-        # An item that is in a response and in a conversation is here twice.
+        self._records: dict[Key, ResponseRecord] = {}
+        self._unfinished: dict[Key, ResponseRecord] = {}
+        self._conversations: dict[Key, ConversationRecord] = {}
+        # An item of both a response and a conversation is listed twice.
         self._items: dict[Key, list[StoredItem]] = {}
-        self._responses: Counter[str] = Counter()
+        self._response_counts: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._alive_until: dict[str, float] = {}
-        self._reserved: dict[Key, _Reserved] = {}
-        self._reserved_by: dict[Key, str] = {}
-        self._outbox: dict[str, _Due] = {}
+        self._reservations: dict[Key, Reservation] = {}
+        self._reserved_keys: dict[Key, str] = {}
+        self._outbox: dict[str, OutboxEntry] = {}
         self._api_keys: dict[str, ApiKey] = {}
-        self._agreed: dict[str, bytes] = {}
+        self._shared_values: dict[str, bytes] = {}
 
     async def start(self) -> None:
         pass
@@ -246,22 +89,25 @@ class MemoryStore(Store):
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         response = stored.response
         key = (tenant, response.id)
-        if stored.run.key is not None and self._holder(tenant, stored.run.key) != response.id:
+        if (
+            stored.run.key is not None
+            and self._response_of_key(tenant, stored.run.key) != response.id
+        ):
             raise IdempotencyKeyInUse
-        if key in self._kept:
-            raise StoreError(f"There is a response {response.id!r} already.")
-        parent = self._kept.get((tenant, response.previous_response_id or ""))
-        kept = _Kept(tenant, stored, parent, self._conversation_of(tenant, response))
+        if key in self._records:
+            raise StoreError(f"Response {response.id!r} already exists.")
+        parent = self._records.get((tenant, response.previous_response_id or ""))
+        record = ResponseRecord(tenant, stored, parent, self._conversation_of(tenant, response))
         if parent is not None:
-            parent.used_by += 1
-        self._kept[key] = kept
+            parent.child_count += 1
+        self._records[key] = record
         if response.status not in TERMINAL:
-            self._unfinished[key] = kept
-        self._responses[tenant] += 1
-        self._bytes[tenant] += len(kept.body) + (kept.log.size if kept.log else 0)
-        self._list(tenant, kept.input)
-        self._list(tenant, kept.output)
-        self._make_room()
+            self._unfinished[key] = record
+        self._response_counts[tenant] += 1
+        self._bytes[tenant] += len(record.body) + (record.log.size if record.log else 0)
+        self._index_items(tenant, record.input)
+        self._index_items(tenant, record.output)
+        self._evict_old_responses()
 
     async def finish(
         self,
@@ -271,40 +117,42 @@ class MemoryStore(Store):
         events: EventChunk | None = None,
         deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
-        kept = self._leased(lease)
-        if kept is None:
+        record = self._find_leased(lease)
+        if record is None:
             return False
         if events is not None:
-            self._add(kept, events)
+            self._append_events(record, events)
         tenant = lease.tenant
         del self._unfinished[tenant, lease.response_id]
-        self._unlist(tenant, kept.output)
-        self._bytes[tenant] -= len(kept.body)
-        kept.body, kept.output = body_of(response), output_of(response)
-        kept.owner, kept.job, kept.finished_at = None, None, self._clock()
-        self._bytes[tenant] += len(kept.body)
-        self._list(tenant, kept.output)
+        self._unindex_items(tenant, record.output)
+        self._bytes[tenant] -= len(record.body)
+        record.body, record.output = body_of(response), output_of(response)
+        record.owner, record.job, record.finished_at = None, None, self._clock()
+        self._bytes[tenant] += len(record.body)
+        self._index_items(tenant, record.output)
         if response.conversation is not None:
-            left = [*kept.input, *kept.output] if response.keeps_items else []
-            self._release(tenant, response.conversation.id, response.id, left)
+            items = [*record.input, *record.output] if response.keeps_items else []
+            self._release(tenant, response.conversation.id, response.id, items)
         for delivery in deliveries:
-            self._outbox[delivery.id] = _Due(delivery, self._steady())
-        kept.wake()
+            self._outbox[delivery.id] = OutboxEntry(delivery, self._steady())
+        record.wake_waiters()
         return True
 
     async def get(self, tenant: str, response_id: str) -> Response:
-        return self._find(tenant, response_id).response()
+        return self._find_response(tenant, response_id).response()
 
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
-        kept = self._find(tenant, response_id)
-        before = [
-            item for one in kept.ancestors() for item in (*one.given(), *one.input, *one.output)
+        record = self._find_response(tenant, response_id)
+        inherited = [
+            item
+            for ancestor in record.ancestors()
+            for item in (*ancestor.conversation_items(), *ancestor.input, *ancestor.output)
         ]
-        return [*before, *kept.given(), *kept.input]
+        return [*inherited, *record.conversation_items(), *record.input]
 
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
-        kept = self._find(tenant, response_id)
-        return await self.input_items(tenant, response_id) + kept.output
+        record = self._find_response(tenant, response_id)
+        return await self.input_items(tenant, response_id) + record.output
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
         items = self._items.get((tenant, item_id))
@@ -313,22 +161,22 @@ class MemoryStore(Store):
         return items[-1]
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        self._find(tenant, response_id)
-        self._forget(tenant, response_id)
+        self._find_response(tenant, response_id)
+        self._delete_response(tenant, response_id)
 
     async def usage(self, tenant: str) -> StorageUsage:
-        waiting = [kept for kept in self._unfinished.values() if kept.owner is None]
+        waiting = [record for record in self._unfinished.values() if record.owner is None]
         return StorageUsage(
-            responses=self._responses[tenant],
+            responses=self._response_counts[tenant],
             bytes=self._bytes[tenant],
-            waiting=sum(kept.tenant == tenant for kept in waiting),
+            waiting=sum(record.tenant == tenant for record in waiting),
         )
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
-        past = list(islice(self._past(self._clock(), keep_events_s), limit))
-        for forget in past:
-            forget()
-        return len(past)
+        expired = list(islice(self._expired_deletions(self._clock(), keep_events_s), limit))
+        for delete in expired:
+            delete()
+        return len(expired)
 
     # --- conversations ----------------------------------------------------------------------------
 
@@ -336,24 +184,25 @@ class MemoryStore(Store):
         self, tenant: str, conversation: Conversation, items: Sequence[StoredItem] = ()
     ) -> None:
         if (tenant, conversation.id) in self._conversations:
-            raise StoreError(f"There is a conversation {conversation.id!r} already.")
-        self._conversations[tenant, conversation.id] = _Conversation(conversation)
-        self._append(tenant, self._conversations[tenant, conversation.id], _copied(items))
-        self._forget_old_conversations()
+            raise StoreError(f"Conversation {conversation.id!r} already exists.")
+        record = ConversationRecord(conversation)
+        self._conversations[tenant, conversation.id] = record
+        self._append_items(tenant, record, copy_items(items))
+        self._evict_old_conversations()
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
-        return self._find_conversation(tenant, conversation_id).about
+        return self._find_conversation(tenant, conversation_id).conversation
 
     async def update_conversation(
         self, tenant: str, conversation_id: str, metadata: Mapping[str, str]
     ) -> Conversation:
-        found = self._find_conversation(tenant, conversation_id)
-        found.about = replace(found.about, metadata=dict(metadata))
-        return found.about
+        record = self._find_conversation(tenant, conversation_id)
+        record.conversation = replace(record.conversation, metadata=dict(metadata))
+        return record.conversation
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         self._find_conversation(tenant, conversation_id)
-        self._forget_conversation(tenant, conversation_id)
+        self._delete_conversation(tenant, conversation_id)
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
         return list(self._find_conversation(tenant, conversation_id).items.values())
@@ -361,25 +210,25 @@ class MemoryStore(Store):
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
-        found = self._find_conversation(tenant, conversation_id)
-        if self._is_claimed(tenant, found):
+        record = self._find_conversation(tenant, conversation_id)
+        if self._is_claimed(tenant, record):
             raise ConversationLocked
-        self._append(tenant, found, _copied(items))
+        self._append_items(tenant, record, copy_items(items))
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
         items = self._find_conversation(tenant, conversation_id).items
         places = [place for place, item in items.items() if item.id == item_id]
         if not places:
             raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
-        self._unlist(tenant, [items.pop(place) for place in places])
+        self._unindex_items(tenant, [items.pop(place) for place in places])
 
     async def claim(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
     ) -> None:
-        found = self._find_conversation(tenant, conversation_id)
-        if self._is_claimed(tenant, found):
+        record = self._find_conversation(tenant, conversation_id)
+        if self._is_claimed(tenant, record):
             raise ConversationLocked
-        found.claim = _Claim(response_id, owner)
+        record.claim = Claim(response_id, owner)
 
     async def release(
         self,
@@ -388,7 +237,7 @@ class MemoryStore(Store):
         response_id: str,
         items: Sequence[StoredItem] = (),
     ) -> None:
-        self._release(tenant, conversation_id, response_id, _copied(items))
+        self._release(tenant, conversation_id, response_id, copy_items(items))
 
     # --- runs -------------------------------------------------------------------------------------
 
@@ -399,63 +248,62 @@ class MemoryStore(Store):
         self._alive_until.pop(owner, None)
 
     async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
-        running = self._unfinished.values()
-        others = (kept for kept in running if kept.owner != owner)
-        asked = (kept for kept in others if waiting or kept.owner is not None)
-        free = (kept for kept in asked if not self._is_alive(kept.owner))
-        return [_taken(kept, owner) for kept in list(islice(free, limit))]
+        unfinished = self._unfinished.values()
+        others = (record for record in unfinished if record.owner != owner)
+        candidates = (record for record in others if waiting or record.owner is not None)
+        ownerless = (record for record in candidates if not self._is_alive(record.owner))
+        return [_lease_run(record, owner) for record in list(islice(ownerless, limit))]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
-        kept = self._find(tenant, response_id)
-        return _taken(kept, owner) if (tenant, response_id) in self._unfinished else None
+        record = self._find_response(tenant, response_id)
+        return _lease_run(record, owner) if (tenant, response_id) in self._unfinished else None
 
     async def give_back(self, lease: Lease) -> bool:
-        kept = self._leased(lease)
-        if kept is None:
+        record = self._find_leased(lease)
+        if record is None:
             return False
-        kept.owner = None
+        record.owner = None
         return True
 
     async def held_leases(self, owner: str) -> list[Lease]:
         return [
-            Lease(tenant=tenant, response_id=response_id, epoch=kept.epoch)
-            for (tenant, response_id), kept in self._unfinished.items()
-            if kept.owner == owner
+            Lease(tenant=tenant, response_id=response_id, epoch=record.epoch)
+            for (tenant, response_id), record in self._unfinished.items()
+            if record.owner == owner
         ]
 
     async def append(self, lease: Lease, events: EventChunk) -> bool:
-        kept = self._leased(lease)
-        if kept is None:
+        record = self._find_leased(lease)
+        if record is None:
             return False
-        self._add(kept, events)
-        kept.wake()
+        self._append_events(record, events)
+        record.wake_waiters()
         return True
 
     async def events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
-        kept = self._find(tenant, response_id)
-        if kept.log is None:
+        record = self._find_response(tenant, response_id)
+        if record.log is None:
             raise NotFound(f"There are no events of response {response_id!r}.")
-        chunks = kept.log.read(after, limit_bytes)
-        over = (tenant, response_id) not in self._unfinished
-        return LogSlice(
-            chunks=chunks, ends=over and (not chunks or chunks[-1] is kept.log.chunks[-1])
-        )
+        chunks = record.log.read(after, limit_bytes)
+        is_finished = (tenant, response_id) not in self._unfinished
+        reaches_end = not chunks or chunks[-1] is record.log.chunks[-1]
+        return LogSlice(chunks=chunks, ends=is_finished and reaches_end)
 
     async def wait_for_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
     ) -> None:
-        kept = self._unfinished.get((tenant, response_id))
-        if kept is None or kept.log is None or kept.log.last > after:
+        record = self._unfinished.get((tenant, response_id))
+        if record is None or record.log is None or record.log.last_number > after:
             return
-        woken = asyncio.get_running_loop().create_future()
-        kept.waiting.append(woken)
+        waiter = asyncio.get_running_loop().create_future()
+        record.waiters.append(waiter)
         try:
-            await asyncio.wait([woken], timeout=limit_s)
+            await asyncio.wait([waiter], timeout=limit_s)
         finally:
-            if woken in kept.waiting:
-                kept.waiting.remove(woken)
+            if waiter in record.waiters:
+                record.waiters.remove(waiter)
 
     # --- Idempotency-Keys -------------------------------------------------------------------------
 
@@ -469,45 +317,44 @@ class MemoryStore(Store):
         owner: str,
         expires_at: float,
     ) -> IdempotencyRecord:
-        reserved = self._reserved.get((tenant, key))
-        if reserved is None or self._is_free(tenant, reserved):
-            if reserved is not None:
-                self._free(tenant, reserved.response_id)
-            reserved = _Reserved(
+        reservation = self._reservations.get((tenant, key))
+        if reservation is None or self._is_key_free(tenant, reservation):
+            if reservation is not None:
+                self._free_key(tenant, reservation.response_id)
+            reservation = Reservation(
                 response_id=response_id,
                 fingerprint=fingerprint,
                 owner=owner,
                 expires_at=expires_at,
             )
-            self._reserved[tenant, key] = reserved
-            self._reserved_by[tenant, response_id] = key
+            self._reservations[tenant, key] = reservation
+            self._reserved_keys[tenant, response_id] = key
         return IdempotencyRecord(
-            response_id=reserved.response_id,
-            fingerprint=reserved.fingerprint,
-            exists=(tenant, reserved.response_id) in self._kept,
+            response_id=reservation.response_id,
+            fingerprint=reservation.fingerprint,
+            exists=(tenant, reservation.response_id) in self._records,
         )
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
-        reserved = self._reserved_by.get((tenant, response_id)) == key
-        if reserved and (tenant, response_id) not in self._kept:
-            self._free(tenant, response_id)
+        is_reserved = self._reserved_keys.get((tenant, response_id)) == key
+        if is_reserved and (tenant, response_id) not in self._records:
+            self._free_key(tenant, response_id)
 
-    # --- notices ----------------------------------------------------------------------------------
+    # --- webhooks ---------------------------------------------------------------------------------
 
     async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
         now = self._steady()
-        found = sorted(
-            (due for due in self._outbox.values() if due.at <= now), key=lambda due: due.at
-        )[:limit]
-        deliveries = [due.delivery for due in found]
-        for due in found:
-            due.delivery = replace(due.delivery, attempts=due.delivery.attempts + 1)
-            due.at = now + claim_s
+        due = [entry for entry in self._outbox.values() if entry.due_at <= now]
+        entries = sorted(due, key=lambda entry: entry.due_at)[:limit]
+        deliveries = [entry.delivery for entry in entries]
+        for entry in entries:
+            entry.delivery = replace(entry.delivery, attempts=entry.delivery.attempts + 1)
+            entry.due_at = now + claim_s
         return deliveries
 
     async def delay(self, delivery_id: str, seconds: float) -> None:
         if delivery_id in self._outbox:
-            self._outbox[delivery_id].at = self._steady() + seconds
+            self._outbox[delivery_id].due_at = self._steady() + seconds
 
     async def remove(self, delivery_id: str) -> None:
         self._outbox.pop(delivery_id, None)
@@ -516,7 +363,7 @@ class MemoryStore(Store):
 
     async def add_key(self, key: ApiKey) -> None:
         if key.id in self._api_keys or await self.key(key.hash) is not None:
-            raise StoreError(f"There is a key {key.id!r} already, or one of its hash.")
+            raise StoreError(f"API key {key.id!r}, or one with its hash, already exists.")
         self._api_keys[key.id] = key
 
     async def keys(self) -> list[ApiKey]:
@@ -528,170 +375,168 @@ class MemoryStore(Store):
     async def revoke_key(self, key_id: str) -> bool:
         return self._api_keys.pop(key_id, None) is not None
 
-    # --- agreements -------------------------------------------------------------------------------
+    # --- shared values ----------------------------------------------------------------------------
 
     async def compare_and_set(
         self, name: str, value: bytes, *, expected: bytes | None = None
     ) -> bytes:
-        if self._agreed.get(name) in (None, expected):
-            self._agreed[name] = value
-        return self._agreed[name]
+        if self._shared_values.get(name) in (None, expected):
+            self._shared_values[name] = value
+        return self._shared_values[name]
 
-    # ----------------------------------------------------------------------------------------------
+    # --- lookups and changes ----------------------------------------------------------------------
 
     def _is_alive(self, owner: str | None) -> bool:
         return self._alive_until.get(owner or "", -math.inf) > self._steady()
 
-    def _leased(self, lease: Lease) -> _Kept | None:
-        """Return what the lease is for; None if it is void."""
-        kept = self._unfinished.get((lease.tenant, lease.response_id))
-        if kept is None or kept.owner is None or kept.epoch != lease.epoch:
+    def _find_leased(self, lease: Lease) -> ResponseRecord | None:
+        """Return the response that the lease is for; None if the lease is void."""
+        record = self._unfinished.get((lease.tenant, lease.response_id))
+        if record is None or record.owner is None or record.epoch != lease.epoch:
             return None
-        return kept
+        return record
 
-    def _add(self, kept: _Kept, events: EventChunk) -> None:
-        if kept.log is None:
-            raise StoreError("No log is kept of this response.")
-        if not kept.log.has(events):
-            kept.log.add(events)
-            self._bytes[kept.tenant] += len(events.body)
+    def _append_events(self, record: ResponseRecord, events: EventChunk) -> None:
+        if record.log is None:
+            raise StoreError("This response has no log.")
+        if not record.log.has(events):
+            record.log.append(events)
+            self._bytes[record.tenant] += len(events.body)
 
-    def _is_claimed(self, tenant: str, found: _Conversation) -> bool:
-        claim = found.claim
+    def _is_claimed(self, tenant: str, record: ConversationRecord) -> bool:
+        claim = record.claim
         if claim is None:
             return False
         return self._is_alive(claim.owner) or (tenant, claim.response_id) in self._unfinished
 
-    def _is_free(self, tenant: str, reserved: _Reserved) -> bool:
-        if reserved.expires_at <= self._clock():
+    def _is_key_free(self, tenant: str, reservation: Reservation) -> bool:
+        if reservation.expires_at <= self._clock():
             return True
-        exists = (tenant, reserved.response_id) in self._kept
-        return not exists and not self._is_alive(reserved.owner)
+        exists = (tenant, reservation.response_id) in self._records
+        return not exists and not self._is_alive(reservation.owner)
 
-    def _free(self, tenant: str, response_id: str) -> None:
-        """Free the Idempotency-Key that the response has, if it has one."""
-        key = self._reserved_by.pop((tenant, response_id), None)
+    def _free_key(self, tenant: str, response_id: str) -> None:
+        """Free the Idempotency-Key that is reserved for the response, if any."""
+        key = self._reserved_keys.pop((tenant, response_id), None)
         if key is not None:
-            del self._reserved[tenant, key]
+            del self._reservations[tenant, key]
 
-    def _holder(self, tenant: str, key: str) -> str | None:
-        reserved = self._reserved.get((tenant, key))
-        return reserved.response_id if reserved else None
+    def _response_of_key(self, tenant: str, key: str) -> str | None:
+        reservation = self._reservations.get((tenant, key))
+        return reservation.response_id if reservation else None
 
     def _release(
         self, tenant: str, conversation_id: str, response_id: str, items: Sequence[StoredItem]
     ) -> None:
-        found = self._conversations.get((tenant, conversation_id))
-        if found is not None and found.claim and found.claim.response_id == response_id:
-            found.claim = None
-            self._append(tenant, found, items)
+        record = self._conversations.get((tenant, conversation_id))
+        if record is not None and record.claim and record.claim.response_id == response_id:
+            record.claim = None
+            self._append_items(tenant, record, items)
 
-    def _find_conversation(self, tenant: str, conversation_id: str) -> _Conversation:
+    def _find_conversation(self, tenant: str, conversation_id: str) -> ConversationRecord:
         try:
             return self._conversations[tenant, conversation_id]
         except KeyError:
             raise NotFound(f"There is no conversation {conversation_id!r}.") from None
 
-    def _conversation_of(self, tenant: str, response: Response) -> _Conversation | None:
+    def _conversation_of(self, tenant: str, response: Response) -> ConversationRecord | None:
         ref = response.conversation
         return self._conversations.get((tenant, ref.id)) if ref else None
 
-    def _append(self, tenant: str, found: _Conversation, items: Sequence[StoredItem]) -> None:
-        found.append(items)
-        self._list(tenant, items)
+    def _append_items(
+        self, tenant: str, record: ConversationRecord, items: Sequence[StoredItem]
+    ) -> None:
+        record.append(items)
+        self._index_items(tenant, items)
 
-    def _forget_old_conversations(self) -> None:
+    def _evict_old_conversations(self) -> None:
         while len(self._conversations) > self._keep:
-            talks = self._conversations.items()
-            over = next((key for key, talk in talks if not self._is_claimed(key[0], talk)), None)
-            if over is None:
+            records = self._conversations.items()
+            free = (key for key, record in records if not self._is_claimed(key[0], record))
+            oldest = next(free, None)
+            if oldest is None:
                 return
-            self._forget_conversation(*over)
+            self._delete_conversation(*oldest)
 
-    def _forget_conversation(self, tenant: str, conversation_id: str) -> None:
-        found = self._conversations.pop((tenant, conversation_id))
-        self._unlist(tenant, found.items.values())
-        found.items.clear()
+    def _delete_conversation(self, tenant: str, conversation_id: str) -> None:
+        record = self._conversations.pop((tenant, conversation_id))
+        self._unindex_items(tenant, record.items.values())
+        record.items.clear()
 
-    def _find(self, tenant: str, response_id: str) -> _Kept:
+    def _find_response(self, tenant: str, response_id: str) -> ResponseRecord:
         try:
-            return self._kept[tenant, response_id]
+            return self._records[tenant, response_id]
         except KeyError:
             raise NotFound(f"There is no response {response_id!r}.") from None
 
-    def _make_room(self) -> None:
-        while len(self._kept) > self._keep:
-            over = next((key for key in self._kept if key not in self._unfinished), None)
-            if over is None:
+    def _evict_old_responses(self) -> None:
+        while len(self._records) > self._keep:
+            oldest = next((key for key in self._records if key not in self._unfinished), None)
+            if oldest is None:
                 return
-            self._forget(*over)
+            self._delete_response(*oldest)
 
-    def _forget(self, tenant: str, response_id: str) -> None:
-        kept: _Kept | None = self._kept.pop((tenant, response_id))
-        assert kept is not None
+    def _delete_response(self, tenant: str, response_id: str) -> None:
+        record: ResponseRecord | None = self._records.pop((tenant, response_id))
+        assert record is not None
         self._unfinished.pop((tenant, response_id), None)
-        self._free(tenant, response_id)
-        self._forget_log(kept)
-        self._responses[tenant] -= 1
-        self._bytes[tenant] -= len(kept.body)
-        kept.deleted, kept.body, kept.job = True, b"", None
-        claim = kept.conversation.claim if kept.conversation else None
-        if kept.conversation and claim and claim.response_id == response_id:
-            kept.conversation.claim = None
-        # Items go once no response continues the one that brought them; so may those before it.
-        while kept is not None and kept.deleted and not kept.used_by:
-            self._unlist(tenant, (*kept.input, *kept.output))
-            kept = kept.parent
-            if kept is not None:
-                kept.used_by -= 1
+        self._free_key(tenant, response_id)
+        self._delete_log(record)
+        self._response_counts[tenant] -= 1
+        self._bytes[tenant] -= len(record.body)
+        record.is_deleted, record.body, record.job = True, b"", None
+        claim = record.conversation.claim if record.conversation else None
+        if record.conversation and claim and claim.response_id == response_id:
+            record.conversation.claim = None
+        # Delete the items of this response and of its deleted ancestors that no response continues.
+        while record is not None and record.is_deleted and not record.child_count:
+            self._unindex_items(tenant, (*record.input, *record.output))
+            record = record.parent
+            if record is not None:
+                record.child_count -= 1
 
-    def _past(self, now: float, keep_events_s: float) -> Iterator[Callable[[], None]]:
-        """Return what forgets each thing that is past its time."""
-        for key, kept in self._kept.items():
+    def _expired_deletions(self, now: float, keep_events_s: float) -> Iterator[Callable[[], None]]:
+        """Yield a function to delete each expired response, log and Idempotency-Key."""
+        for key, record in self._records.items():
             if key in self._unfinished:
                 continue
-            if _is_past(kept.expires_at, now):
-                yield partial(self._forget, *key)
-            elif kept.log and _is_past(kept.finished_at, now - keep_events_s):
-                yield partial(self._forget_log, kept)
-        for (tenant, _), reserved in self._reserved.items():
-            if _is_past(reserved.expires_at, now):
-                yield partial(self._free, tenant, reserved.response_id)
+            if _has_passed(record.expires_at, now):
+                yield partial(self._delete_response, *key)
+            elif record.log and _has_passed(record.finished_at, now - keep_events_s):
+                yield partial(self._delete_log, record)
+        for (tenant, _), reservation in self._reservations.items():
+            if _has_passed(reservation.expires_at, now):
+                yield partial(self._free_key, tenant, reservation.response_id)
 
-    def _forget_log(self, kept: _Kept) -> None:
-        self._bytes[kept.tenant] -= kept.log.size if kept.log else 0
-        kept.log = None
-        kept.wake()
+    def _delete_log(self, record: ResponseRecord) -> None:
+        self._bytes[record.tenant] -= record.log.size if record.log else 0
+        record.log = None
+        record.wake_waiters()
 
-    def _list(self, tenant: str, items: Iterable[StoredItem]) -> None:
+    def _index_items(self, tenant: str, items: Iterable[StoredItem]) -> None:
         for item in items:
             self._bytes[tenant] += len(item.raw)
             if item.id:
                 self._items.setdefault((tenant, item.id), []).append(item)
 
-    def _unlist(self, tenant: str, items: Iterable[StoredItem]) -> None:
+    def _unindex_items(self, tenant: str, items: Iterable[StoredItem]) -> None:
         for item in items:
             self._bytes[tenant] -= len(item.raw)
-            listed = self._items.get((tenant, item.id), [])
-            where = (place for place, one in enumerate(listed) if one is item)
-            if (place := next(where, None)) is not None:
-                del listed[place]
-            if not listed:
+            same_id = self._items.get((tenant, item.id), [])
+            matches = (index for index, other in enumerate(same_id) if other is item)
+            if (index := next(matches, None)) is not None:
+                del same_id[index]
+            if not same_id:
                 self._items.pop((tenant, item.id), None)
 
 
-def _taken(kept: _Kept, owner: str) -> LeasedRun:
-    kept.owner = owner
-    kept.epoch += 1
-    response = kept.response()
-    lease = Lease(tenant=kept.tenant, response_id=response.id, epoch=kept.epoch)
-    return LeasedRun(lease=lease, response=response, job=kept.job)
+def _lease_run(record: ResponseRecord, owner: str) -> LeasedRun:
+    record.owner = owner
+    record.epoch += 1
+    response = record.response()
+    lease = Lease(tenant=record.tenant, response_id=response.id, epoch=record.epoch)
+    return LeasedRun(lease=lease, response=response, job=record.job)
 
 
-def _is_past(at: float | None, now: float) -> bool:
+def _has_passed(at: float | None, now: float) -> bool:
     return at is not None and at <= now
-
-
-def _copied(items: Sequence[StoredItem]) -> list[StoredItem]:
-    # A Raw may be a view that would keep a whole request body alive.
-    return [StoredItem(id=item.id, raw=item.raw.copy()) for item in items]

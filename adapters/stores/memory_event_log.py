@@ -1,4 +1,4 @@
-"""The events of this process's runs, in its memory: their size is bounded."""
+"""An event log in this process's memory, bounded in size."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL, Event
 
 BATCH = 256
-"""Events that a reader gets at most before others have their turn."""
+"""The most events that a reader gets before it yields to the event loop."""
 
-TRY_JOINING = 16
-"""Every so many events a reader tries whether waiting for one turn of the loop brings more."""
+JOIN_EVERY = 16
+"""Every so many events, a reader waits one turn of the event loop to see if more events come."""
 
 
 class _Log:
-    """The events of one run. They are numbered densely from 0: an event's number is its index."""
+    """The events of one run. They are numbered from 0 without gaps: the number is the index."""
 
-    __slots__ = ("__weakref__", "events", "over", "waiting")
+    __slots__ = ("__weakref__", "events", "is_over", "waiters")
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.over = False
-        self.waiting: list[asyncio.Future[None]] = []
+        self.is_over = False
+        self.waiters: list[asyncio.Future[None]] = []
 
-    def wake(self) -> None:
-        for woken in self.waiting:
-            if not woken.done():
-                woken.set_result(None)
-        self.waiting.clear()
+    def wake_waiters(self) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
 
 
 _CLOSED = _Log()
-_CLOSED.over = True
+_CLOSED.is_over = True
 
 
 class _Reader:
-    """One reader's place in a log.
+    """One reader's position in a log.
 
-    Not an async generator, which is over once an `anext` is cancelled: whoever waits for events
-    with a time limit goes on where it was.
+    This is not an async generator, because canceling `anext` would end one. A caller whose wait
+    times out can continue where it was.
     """
 
     __slots__ = ("_joins", "_log", "_loop", "_next", "_yields")
@@ -59,31 +59,32 @@ class _Reader:
         return self
 
     async def __anext__(self) -> Sequence[Event]:
-        if self._yields:  # a long replay would otherwise keep the event loop to itself
+        if self._yields:  # otherwise a long replay would block the event loop
             self._yields = False
             await asyncio.sleep(0)
         first = self._next
         while first >= len(self._log.events):
             log = self._log
-            if log.over:
+            if log.is_over:
                 raise StopAsyncIteration
-            # Each waits on a future of its own, so that cancelling one reader wakes no other.
-            woken = self._loop.create_future()
-            log.waiting.append(woken)
+            # Each reader waits on its own future, so canceling one reader wakes no other.
+            waiter = self._loop.create_future()
+            log.waiters.append(waiter)
             try:
-                await woken
+                await waiter
             except BaseException:
-                if woken in log.waiting:
-                    log.waiting.remove(woken)
+                if waiter in log.waiters:
+                    log.waiters.remove(waiter)
                 raise
             if self._joins:
                 await asyncio.sleep(0)
-        # Nothing is awaited from here on: whoever is cancelled above has missed no event.
+        # Nothing is awaited below, so a reader that is canceled above misses no event.
         batch = self._log.events[first : first + BATCH]
         self._next = first + len(batch)
-        # What a fast run writes in the loop's next turn shares the batch, and so a send: half the
-        # sends, at two thirds of the cost. A slow run is not waited for; a try now and then tells.
-        self._joins = len(batch) > 1 or not self._next % TRY_JOINING
+        # Events that a fast run writes in the loop's next turn join the batch and share a send:
+        # half the sends, at two thirds of the cost. Readers of slow runs do not wait, but try it
+        # now and then.
+        self._joins = len(batch) > 1 or not self._next % JOIN_EVERY
         if len(batch) == BATCH:
             self._yields = True
         return batch
@@ -93,9 +94,10 @@ class _Reader:
 
 
 class MemoryEventLog(EventLog):
-    """Running logs are always kept; finished ones for `keep_s`, `keep_events` in all at the most.
+    """Keep running logs, and finished ones for `keep_s` seconds, up to `keep_events` in total.
 
-    What is over these bounds goes when the next log is created, the longest finished first.
+    Creating a log evicts the finished logs that exceed these bounds, starting with the one that
+    finished first.
     """
 
     def __init__(
@@ -107,8 +109,8 @@ class MemoryEventLog(EventLog):
         self._logs: dict[str, _Log] = {}
         self._finished: dict[str, float] = {}
         self._finished_events = 0
-        # A dropped run that still goes on is heard by the readers that have it open: they alone
-        # keep its log alive.
+        # Readers that have the log of a dropped run open still get its events. Only they keep the
+        # log alive.
         self._dropped: WeakValueDictionary[str, _Log] = WeakValueDictionary()
 
     async def create(self, response_id: str) -> None:
@@ -122,8 +124,8 @@ class MemoryEventLog(EventLog):
         log.events.extend(events)
         if type(events[-1]) in TERMINAL:
             self._finish(response_id, log)
-        if log.waiting:
-            log.wake()
+        if log.waiters:
+            log.wake_waiters()
 
     async def open(self, response_id: str, *, after: int = -1) -> EventBatches:
         log = self._logs.get(response_id)
@@ -135,33 +137,33 @@ class MemoryEventLog(EventLog):
         log = self._logs.get(response_id)
         if log is None:
             return
-        self._forget(response_id)
-        if not log.over:
+        self._remove(response_id)
+        if not log.is_over:
             self._dropped[response_id] = log
 
     async def abandon(self, response_id: str) -> None:
         log = self._logs.get(response_id) or self._dropped.pop(response_id, None)
-        if log is None or log.over:
+        if log is None or log.is_over:
             return
         self._logs.pop(response_id, None)
-        log.over = True
-        log.wake()
+        log.is_over = True
+        log.wake_waiters()
 
     def _finish(self, response_id: str, log: _Log) -> None:
-        log.over = True
+        log.is_over = True
         if response_id in self._logs:
             self._finished[response_id] = self._clock()
             self._finished_events += len(log.events)
 
     def _evict(self) -> None:
-        oldest_kept = self._clock() - self._keep_s
+        keep_since = self._clock() - self._keep_s
         while self._finished:
             response_id, finished_at = next(iter(self._finished.items()))
-            if self._finished_events <= self._keep_events and finished_at >= oldest_kept:
+            if self._finished_events <= self._keep_events and finished_at >= keep_since:
                 return
-            self._forget(response_id)
+            self._remove(response_id)
 
-    def _forget(self, response_id: str) -> None:
+    def _remove(self, response_id: str) -> None:
         log = self._logs.pop(response_id)
         if self._finished.pop(response_id, None) is not None:
             self._finished_events -= len(log.events)

@@ -1,4 +1,4 @@
-"""All that is kept, in a schema of a PostgreSQL database, for any number of servers."""
+"""A store in a schema of a PostgreSQL database, for any number of servers."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ from antiphon.domain.response import Response
 
 INPUT, OUTPUT = 0, 1
 
-FAR_AHEAD = 2**62
-"""No event has this number."""
+MAX_EVENT_NUMBER = 2**62
+"""Above the number of any event, and within the range of BIGINT."""
 
-CHUNKS_AT_ONCE = 1000
-"""Of a log, in one answer."""
+MAX_CHUNKS = 1000
+"""The most chunks of a log that one statement reads."""
 
 
 class PostgresStore(Store):
-    """`schema` is made if it is missing; several servers share it, of two versions for a while.
+    """A store that several servers share; during an upgrade, they may run two versions.
 
-    `pool`: connections for requests and runs, at most; two more listen and beat. `start_s` limits
-    what a request may wait before anything is begun for it, `middle_s` any other operation.
+    `schema` is created if it is missing. `pool` is the most connections for requests and runs; two
+    more serve notifications and heartbeats. `start_timeout_s` limits operations at the start of a
+    request, `run_timeout_s` all others.
     """
 
     def __init__(
@@ -62,46 +63,52 @@ class PostgresStore(Store):
         *,
         schema: str = "antiphon",
         pool: int = 10,
-        start_s: float = 2.0,
-        middle_s: float = 10.0,
+        start_timeout_s: float = 2.0,
+        run_timeout_s: float = 10.0,
     ) -> None:
         self._server = PostgresServer(
-            dsn, schema=schema, pool=pool, start_s=start_s, middle_s=middle_s
+            dsn,
+            schema=schema,
+            pool=pool,
+            start_timeout_s=start_timeout_s,
+            run_timeout_s=run_timeout_s,
         )
         self._channel = f"{schema}_news"
         self._appends = PostgresAppends(self._server, self._channel)
-        self._news = PostgresNotifications(self._server, self._channel)
-        self._heart = PostgresHeartbeat(self._server)
+        self._notifications = PostgresNotifications(self._server, self._channel)
+        self._heartbeat = PostgresHeartbeat(self._server)
 
     async def start(self) -> None:
         await self._server.start()
         try:
-            await self._prove()
+            await self._self_test()
         except StoreError as error:
             await self.aclose()
             raise SettingsError(str(error)) from error
-        await self._news.start()
+        await self._notifications.start()
 
     async def aclose(self) -> None:
         await self._appends.aclose()
-        await self._news.aclose()
-        await self._heart.aclose()
+        await self._notifications.aclose()
+        await self._heartbeat.aclose()
         await self._server.aclose()
 
     async def check(self) -> None:
-        # Removes nothing; a database that can only be read refuses it all the same.
-        await self._server.fetch(sql.LEAVE, "", limits=self._server.first, again=True)
+        # This removes nothing, but a read-only database rejects it.
+        await self._server.fetch(
+            sql.LEAVE, "", timeouts=self._server.start_timeouts, idempotent=True
+        )
 
-    async def _prove(self) -> None:
+    async def _self_test(self) -> None:
         if not await round_trips(self):
-            raise StoreError("The store PostgreSQL does not return what was written.")
+            raise StoreError("The PostgreSQL store does not return what was written.")
 
     # --- responses --------------------------------------------------------------------------------
 
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         response, run = stored.response, stored.run
         body = body_of(response)
-        items = [*_rows(INPUT, stored.input), *_rows(OUTPUT, output_of(response))]
+        items = [*_item_rows(INPUT, stored.input), *_item_rows(OUTPUT, output_of(response))]
         events = run.events
         created = await self._server.fetch(
             sql.CREATE,
@@ -113,13 +120,13 @@ class PostgresStore(Store):
             stored.expires_at,
             _conversation_of(response),
             run.owner,
-            *(_columns_of(events)),
+            *_columns_of(events),
             len(body) + _size(items),
             run.job,
             body,
             *columns(items, 4),
             run.key,
-            limits=self._server.first,
+            timeouts=self._server.start_timeouts,
         )
         if not created:
             raise IdempotencyKeyInUse
@@ -133,7 +140,7 @@ class PostgresStore(Store):
         deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
         work = partial(self._finish, lease, response, events, deliveries)
-        return await self._server.in_transaction(work, limits=self._server.middle)
+        return await self._server.in_transaction(work, timeouts=self._server.run_timeouts)
 
     async def _finish(
         self,
@@ -144,7 +151,7 @@ class PostgresStore(Store):
         db: Connection,
     ) -> bool:
         tenant, response_id = lease.tenant, lease.response_id
-        body, output = body_of(response), _rows(OUTPUT, output_of(response))
+        body, output = body_of(response), _item_rows(OUTPUT, output_of(response))
         size = len(body) + _size(output) + (len(events.body) if events else 0)
         finished = await db.fetchrow(
             sql.FINISH,
@@ -154,26 +161,26 @@ class PostgresStore(Store):
         )
         if finished is None:
             return False
-        number, following = finished
-        last = await _last_of_log(db, number, following, events)
-        rows = [(one.id, one.tenant, one.endpoint, one.body, one.attempts) for one in deliveries]
+        number, next_number = finished
+        missing = await _events_to_append(db, number, next_number, events)
+        rows = [(d.id, d.tenant, d.endpoint, d.body, d.attempts) for d in deliveries]
         await db.execute(
             sql.ADD_OUTPUT,
             tenant,
             number,
-            *_columns_of(last),
+            *_columns_of(missing),
             *columns(rows, 5),
             *columns(output, 4),
-            None if following is None else self._channel,
+            None if next_number is None else self._channel,
             response_id,
         )
-        await _hand_over(db, tenant, number, response)
+        await _release_with_items(db, tenant, number, response)
         return True
 
     async def get(self, tenant: str, response_id: str) -> Response:
-        rows = await self._server.fetch(sql.GET, tenant, response_id, again=True)
+        rows = await self._server.fetch(sql.GET, tenant, response_id, idempotent=True)
         if not rows:
-            raise _no_response(response_id)
+            raise _response_not_found(response_id)
         return response_from(rows[0][0], [item for _, item in rows if item is not None])
 
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
@@ -185,32 +192,34 @@ class PostgresStore(Store):
     async def _context(
         self, tenant: str, response_id: str, *, with_output: bool
     ) -> list[StoredItem]:
-        rows = await self._server.fetch(sql.CONTEXT, tenant, response_id, with_output, again=True)
+        rows = await self._server.fetch(
+            sql.CONTEXT, tenant, response_id, with_output, idempotent=True
+        )
         if not rows:
-            raise _no_response(response_id)
-        return _stored(rows)
+            raise _response_not_found(response_id)
+        return _to_items(rows)
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
-        rows = await self._server.fetch(sql.ITEM, tenant, item_id, again=True)
+        rows = await self._server.fetch(sql.ITEM, tenant, item_id, idempotent=True)
         if not rows:
             raise NotFound(f"There is no item {item_id!r}.")
         return StoredItem(id=item_id, raw=Raw(rows[0][0]))
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        work = partial(_delete, tenant, response_id, self._channel)
+        work = partial(_delete_response, tenant, response_id, self._channel)
         if not await self._server.in_transaction(work):
-            raise _no_response(response_id)
+            raise _response_not_found(response_id)
 
     async def usage(self, tenant: str) -> StorageUsage:
-        [(responses, size, waiting)] = await self._server.fetch(sql.USAGE, tenant, again=True)
-        return StorageUsage(responses=responses, bytes=size, waiting=waiting)
+        [(count, size, waiting)] = await self._server.fetch(sql.USAGE, tenant, idempotent=True)
+        return StorageUsage(responses=count, bytes=size, waiting=waiting)
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         swept = 0
-        for tenant, response_id in await self._server.fetch(sql.EXPIRED, limit):
-            work = partial(_sweep, tenant, response_id, self._channel)
+        for tenant, response_id in await self._server.fetch(sql.EXPIRED_RESPONSES, limit):
+            work = partial(_sweep_response, tenant, response_id, self._channel)
             swept += await self._server.in_transaction(work)
-        for query, *values in ((sql.SWEEP_LOGS, float(keep_events_s)), (sql.SWEEP_REPEATS,)):
+        for query, *values in ((sql.SWEEP_LOGS, float(keep_events_s)), (sql.SWEEP_RESERVATIONS,)):
             if swept < limit:
                 swept += len(await self._server.fetch(query, *values, limit - swept))
         await self._server.fetch(sql.SWEEP_SERVERS)
@@ -231,14 +240,16 @@ class PostgresStore(Store):
 
         async def work(db: Connection) -> None:
             number = await db.fetchval(sql.CREATE_CONVERSATION, *row)
-            await _add(db, tenant, number, 0, items)
+            await _add_own_items(db, tenant, number, 0, items)
 
-        await self._server.in_transaction(work, limits=self._server.first)
+        await self._server.in_transaction(work, timeouts=self._server.start_timeouts)
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
-        rows = await self._server.fetch(sql.GET_CONVERSATION, tenant, conversation_id, again=True)
+        rows = await self._server.fetch(
+            sql.GET_CONVERSATION, tenant, conversation_id, idempotent=True
+        )
         if not rows:
-            raise _no_conversation(conversation_id)
+            raise _conversation_not_found(conversation_id)
         created_at, metadata = rows[0]
         return Conversation(
             id=conversation_id, created_at=created_at, metadata=msgspec.json.decode(metadata)
@@ -251,40 +262,43 @@ class PostgresStore(Store):
             sql.UPDATE_CONVERSATION, tenant, conversation_id, msgspec.json.encode(metadata)
         )
         if not rows:
-            raise _no_conversation(conversation_id)
+            raise _conversation_not_found(conversation_id)
         return Conversation(id=conversation_id, created_at=rows[0][0], metadata=dict(metadata))
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         async def work(db: Connection) -> None:
             number = await db.fetchval(sql.DELETE_CONVERSATION, tenant, conversation_id)
             if number is None:
-                raise _no_conversation(conversation_id)
+                raise _conversation_not_found(conversation_id)
             await db.fetch(sql.REMOVE_FROM_CONVERSATION, number, None)
 
         await self._server.in_transaction(work)
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
-        rows = await self._server.fetch(sql.CONVERSATION_ITEMS, tenant, conversation_id, again=True)
+        rows = await self._server.fetch(
+            sql.CONVERSATION_ITEMS, tenant, conversation_id, idempotent=True
+        )
         if not rows:
-            raise _no_conversation(conversation_id)
-        return _stored(rows)
+            raise _conversation_not_found(conversation_id)
+        return _to_items(rows)
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
         async def work(db: Connection) -> None:
-            room = await db.fetchrow(sql.MAKE_ROOM, tenant, conversation_id, len(items))
-            if room is None:
-                raise await _not_free(db, tenant, conversation_id)
-            await _add(db, tenant, room[0], room[1], items)
+            places = await db.fetchrow(sql.RESERVE_PLACES, tenant, conversation_id, len(items))
+            if places is None:
+                raise await _unavailable_error(db, tenant, conversation_id)
+            number, first = places
+            await _add_own_items(db, tenant, number, first, items)
 
-        await self._server.in_transaction(work, limits=self._server.first)
+        await self._server.in_transaction(work, timeouts=self._server.start_timeouts)
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
         async def work(db: Connection) -> None:
-            number = await db.fetchval(sql.NUMBER_OF_CONVERSATION, tenant, conversation_id)
+            number = await db.fetchval(sql.GET_AND_LOCK_CONVERSATION, tenant, conversation_id)
             if number is None:
-                raise _no_conversation(conversation_id)
+                raise _conversation_not_found(conversation_id)
             if not await db.fetch(sql.REMOVE_FROM_CONVERSATION, number, item_id):
                 raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
 
@@ -295,9 +309,9 @@ class PostgresStore(Store):
     ) -> None:
         async def work(db: Connection) -> None:
             if not await db.fetch(sql.CLAIM, tenant, conversation_id, response_id, owner):
-                raise await _not_free(db, tenant, conversation_id)
+                raise await _unavailable_error(db, tenant, conversation_id)
 
-        await self._server.in_transaction(work, limits=self._server.first)
+        await self._server.in_transaction(work, timeouts=self._server.start_timeouts)
 
     async def release(
         self,
@@ -307,40 +321,45 @@ class PostgresStore(Store):
         items: Sequence[StoredItem] = (),
     ) -> None:
         async def work(db: Connection) -> None:
-            room = await db.fetchrow(sql.RELEASE, tenant, conversation_id, response_id, len(items))
-            if room is not None:
-                await _add(db, tenant, room[0], room[1], items)
+            places = await db.fetchrow(
+                sql.RELEASE, tenant, conversation_id, response_id, len(items)
+            )
+            if places is not None:
+                number, first = places
+                await _add_own_items(db, tenant, number, first, items)
 
-        await self._server.in_transaction(work, limits=self._server.middle)
+        await self._server.in_transaction(work, timeouts=self._server.run_timeouts)
 
     # --- runs -------------------------------------------------------------------------------------
 
     def beat(self, owner: str, ttl_s: float) -> None:
-        self._heart.beat(owner, ttl_s)
+        self._heartbeat.beat(owner, ttl_s)
 
     async def leave(self, owner: str) -> None:
-        await self._server.fetch(sql.LEAVE, owner, again=True)
+        await self._server.fetch(sql.LEAVE, owner, idempotent=True)
 
     async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
-        rows = await self._server.fetch(sql.TAKE, owner, limit, waiting)
-        return [_taken(row) for row in rows]
+        rows = await self._server.fetch(sql.LEASE_RUNS, owner, limit, waiting)
+        return [_leased_run(row) for row in rows]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         rows = await self._server.fetch(sql.TAKE_OVER, owner, tenant, response_id)
         if rows:
-            return _taken(rows[0])
-        if not await self._server.fetch(sql.IS_THERE, tenant, response_id, again=True):
-            raise _no_response(response_id)
+            return _leased_run(rows[0])
+        if not await self._server.fetch(sql.RESPONSE_EXISTS, tenant, response_id, idempotent=True):
+            raise _response_not_found(response_id)
         return None
 
     async def give_back(self, lease: Lease) -> bool:
-        which = (lease.tenant, lease.response_id, lease.epoch)
-        return bool(await self._server.fetch(sql.GIVE_BACK, *which, again=True))
+        values = (lease.tenant, lease.response_id, lease.epoch)
+        return bool(await self._server.fetch(sql.GIVE_BACK, *values, idempotent=True))
 
     async def held_leases(self, owner: str) -> list[Lease]:
         return [
             Lease(tenant=tenant, response_id=response_id, epoch=epoch)
-            for tenant, response_id, epoch in await self._server.fetch(sql.HELD, owner, again=True)
+            for tenant, response_id, epoch in await self._server.fetch(
+                sql.HELD_LEASES, owner, idempotent=True
+            )
         ]
 
     async def append(self, lease: Lease, events: EventChunk) -> bool:
@@ -349,29 +368,31 @@ class PostgresStore(Store):
     async def events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
-        following = _number(after) + 1
-        which = (tenant, response_id, following)
-        rows = await self._server.fetch(sql.EVENTS, *which, CHUNKS_AT_ONCE, limit_bytes, again=True)
+        next_number = _clamp_number(after) + 1
+        values = (tenant, response_id, next_number, MAX_CHUNKS, limit_bytes)
+        rows = await self._server.fetch(sql.EVENTS, *values, idempotent=True)
         if not rows:
             raise NotFound(f"There are no events of response {response_id!r}.")
-        over, count, *_ = rows[0]
+        is_over, count, *_ = rows[0]
         chunks = [
             EventChunk(first=first, count=count, body=body)
             for _, _, first, count, body in rows
             if body is not None
         ]
         for chunk in chunks:
-            if chunk.first > following:
-                raise _gap(response_id, following)
-            following = chunk.first + chunk.count
-        if over and not chunks and following < count:
-            raise _gap(response_id, following)
-        return LogSlice(chunks=chunks, ends=over and following >= count)
+            if chunk.first > next_number:
+                raise _missing_event_error(response_id, next_number)
+            next_number = chunk.first + chunk.count
+        if is_over and not chunks and next_number < count:
+            raise _missing_event_error(response_id, next_number)
+        return LogSlice(chunks=chunks, ends=is_over and next_number >= count)
 
     async def wait_for_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
     ) -> None:
-        await self._news.wait(tenant, response_id, after=_number(after), limit_s=limit_s)
+        await self._notifications.wait(
+            tenant, response_id, after=_clamp_number(after), limit_s=limit_s
+        )
 
     # --- Idempotency-Keys -------------------------------------------------------------------------
 
@@ -389,20 +410,25 @@ class PostgresStore(Store):
             while True:
                 row = (tenant, key, response_id, fingerprint, owner, float(expires_at))
                 if not await db.fetchval(sql.RESERVE_NEW, *row):
-                    await db.execute(sql.LOCK_REPEAT, tenant, key)
+                    await db.execute(sql.LOCK_RESERVATION, tenant, key)
                     await db.execute(sql.RESERVE, *row)
-                found: Row | None = await db.fetchrow(sql.RESERVED, tenant, key)
-                if found is not None:  # else it was freed in between
-                    return found
+                reservation: Row | None = await db.fetchrow(sql.GET_RESERVATION, tenant, key)
+                if reservation is not None:  # otherwise it was freed in the meantime
+                    return reservation
 
-        holder, print_of_it, exists = await self._server.in_transaction(
-            work, limits=self._server.first
+        holder, stored_fingerprint, exists = await self._server.in_transaction(
+            work, timeouts=self._server.start_timeouts
         )
-        return IdempotencyRecord(response_id=holder, fingerprint=print_of_it, exists=exists)
+        return IdempotencyRecord(response_id=holder, fingerprint=stored_fingerprint, exists=exists)
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
         await self._server.fetch(
-            sql.UNRESERVE, tenant, key, response_id, limits=self._server.middle, again=True
+            sql.UNRESERVE,
+            tenant,
+            key,
+            response_id,
+            timeouts=self._server.run_timeouts,
+            idempotent=True,
         )
 
     # --- webhooks ---------------------------------------------------------------------------------
@@ -411,15 +437,15 @@ class PostgresStore(Store):
         return [
             WebhookDelivery(id=id_, tenant=tenant, endpoint=endpoint, body=body, attempts=attempts)
             for id_, tenant, endpoint, body, attempts in await self._server.fetch(
-                sql.DUE, limit, float(claim_s)
+                sql.CLAIM_DUE, limit, float(claim_s)
             )
         ]
 
     async def delay(self, delivery_id: str, seconds: float) -> None:
-        await self._server.fetch(sql.DELAY, delivery_id, float(seconds), again=True)
+        await self._server.fetch(sql.DELAY_DELIVERY, delivery_id, float(seconds), idempotent=True)
 
     async def remove(self, delivery_id: str) -> None:
-        await self._server.fetch(sql.REMOVE_NOTICE, delivery_id, again=True)
+        await self._server.fetch(sql.REMOVE_DELIVERY, delivery_id, idempotent=True)
 
     # --- API keys ---------------------------------------------------------------------------------
 
@@ -428,25 +454,27 @@ class PostgresStore(Store):
         await self._server.fetch(sql.ADD_KEY, *row)
 
     async def keys(self) -> list[ApiKey]:
-        return [_api_key(row) for row in await self._server.fetch(sql.KEYS, again=True)]
+        return [_api_key(row) for row in await self._server.fetch(sql.LIST_KEYS, idempotent=True)]
 
     async def key(self, hash: bytes) -> ApiKey | None:
-        rows = await self._server.fetch(sql.KEY, hash, limits=self._server.first, again=True)
+        rows = await self._server.fetch(
+            sql.GET_KEY, hash, timeouts=self._server.start_timeouts, idempotent=True
+        )
         return _api_key(rows[0]) if rows else None
 
     async def revoke_key(self, key_id: str) -> bool:
         return bool(await self._server.fetch(sql.REVOKE_KEY, key_id))
 
-    # --- agreements -------------------------------------------------------------------------------
+    # --- shared values ----------------------------------------------------------------------------
 
     async def compare_and_set(
         self, name: str, value: bytes, *, expected: bytes | None = None
     ) -> bytes:
         async def work(db: Connection) -> bytes:
-            await db.execute(sql.AGREE, name, value, expected)
-            # A statement of its own: the first may have waited for another that wrote it.
-            kept: bytes = await db.fetchval(sql.AGREED, name)
-            return kept
+            await db.execute(sql.COMPARE_AND_SET, name, value, expected)
+            # A separate statement: the first may have waited for a transaction that wrote it.
+            current: bytes = await db.fetchval(sql.GET_SHARED_VALUE, name)
+            return current
 
         return await self._server.in_transaction(work)
 
@@ -454,69 +482,69 @@ class PostgresStore(Store):
 # --- parts of transactions ------------------------------------------------------------------------
 
 
-async def _last_of_log(
-    db: Connection, number: int, following: int | None, events: EventChunk | None
+async def _events_to_append(
+    db: Connection, number: int, next_number: int | None, events: EventChunk | None
 ) -> EventChunk | None:
-    """Return the events if they are not in the log yet. Raises: StoreError if they do not fit."""
-    if events is None or events.first == following:
+    """Return the events unless the log has them. Raises: StoreError if they are out of order."""
+    if events is None or events.first == next_number:
         return events
     if not await db.fetch(sql.HAS_CHUNK, number, events.first, events.count):
-        raise out_of_order_error(events, following)
+        raise out_of_order_error(events, next_number)
     return None
 
 
-async def _hand_over(db: Connection, tenant: str, number: int, response: Response) -> None:
-    """Free the response's conversation, with what the response brought at its end."""
+async def _release_with_items(db: Connection, tenant: str, number: int, response: Response) -> None:
+    """Release the response's conversation with the response's items at its end."""
     conversation_id = _conversation_of(response)
     if conversation_id is None:
         return
-    count = await db.fetchval(sql.COUNT_BROUGHT, number) if response.keeps_items else 0
-    room = await db.fetchrow(sql.RELEASE, tenant, conversation_id, response.id, count)
-    if room is not None and count:
-        await db.execute(sql.SHARE, number, *room)
+    count = await db.fetchval(sql.COUNT_ITEMS, number) if response.keeps_items else 0
+    places = await db.fetchrow(sql.RELEASE, tenant, conversation_id, response.id, count)
+    if places is not None and count:
+        await db.execute(sql.LINK_ITEMS, number, *places)
 
 
-async def _delete(tenant: str, response_id: str, channel: str, db: Connection) -> bool:
-    await db.execute(sql.DROP_RUN, tenant, response_id)
-    number = await db.fetchval(sql.EMPTY, tenant, response_id)
+async def _delete_response(tenant: str, response_id: str, channel: str, db: Connection) -> bool:
+    await db.execute(sql.DELETE_RUN, tenant, response_id)
+    number = await db.fetchval(sql.CLEAR_RESPONSE, tenant, response_id)
     if number is None:
         return False
-    await db.execute(sql.FORGET, tenant, response_id, number, channel)
-    # Items go once no response continues the one that brought them; so may those before it.
+    await db.execute(sql.DELETE_LOG_AND_CLAIMS, tenant, response_id, number, channel)
+    # Delete the items of this response and of its deleted ancestors that no response continues.
     while number is not None:
-        conversation, is_deleted = await db.fetchrow(sql.LOCK, number) or (None, False)
+        conversation, is_deleted = await db.fetchrow(sql.LOCK_RESPONSE, number) or (None, False)
         if not is_deleted:
             break
         await db.execute(sql.LOCK_CONVERSATION, conversation)
-        unneeded, number = number, None
-        for (parent,) in await db.fetch(sql.PURGE, unneeded):
-            await db.execute(sql.REMOVE_ITEMS, unneeded)
+        purgeable, number = number, None
+        for (parent,) in await db.fetch(sql.PURGE_RESPONSE, purgeable):
+            await db.execute(sql.REMOVE_ITEMS, purgeable)
             number = parent
     return True
 
 
-async def _sweep(tenant: str, response_id: str, channel: str, db: Connection) -> bool:
-    await db.execute(sql.NEED_NOT_LAST)
-    return await _delete(tenant, response_id, channel, db)
+async def _sweep_response(tenant: str, response_id: str, channel: str, db: Connection) -> bool:
+    await db.execute(sql.COMMIT_WITHOUT_WAITING)
+    return await _delete_response(tenant, response_id, channel, db)
 
 
-async def _add(
+async def _add_own_items(
     db: Connection, tenant: str, conversation: int, first: int, items: Sequence[StoredItem]
 ) -> None:
     if items:
         rows = [(item.id or None, bytes(item.raw)) for item in items]
-        await db.execute(sql.ADD_OWN, tenant, conversation, first, *columns(rows, 2))
+        await db.execute(sql.ADD_OWN_ITEMS, tenant, conversation, first, *columns(rows, 2))
 
 
-async def _not_free(db: Connection, tenant: str, conversation_id: str) -> RequestError:
-    there = await db.fetchrow(sql.GET_CONVERSATION, tenant, conversation_id)
-    return ConversationLocked() if there else _no_conversation(conversation_id)
+async def _unavailable_error(db: Connection, tenant: str, conversation_id: str) -> RequestError:
+    exists = await db.fetchrow(sql.GET_CONVERSATION, tenant, conversation_id)
+    return ConversationLocked() if exists else _conversation_not_found(conversation_id)
 
 
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _rows(kind: int, items: Sequence[StoredItem]) -> list[Row]:
+def _item_rows(kind: int, items: Sequence[StoredItem]) -> list[Row]:
     return [
         (kind, position, item.id or None, bytes(item.raw)) for position, item in enumerate(items)
     ]
@@ -528,9 +556,9 @@ def _columns_of(events: EventChunk | None) -> tuple[int | None, int | None, byte
     return events.first, events.count, events.body
 
 
-def _number(after: int) -> int:
-    """Return the number of an event that a client named, as far as PostgreSQL has it."""
-    return min(max(after, -1), FAR_AHEAD)
+def _clamp_number(after: int) -> int:
+    """Return an event number from a client, limited to what PostgreSQL can represent."""
+    return min(max(after, -1), MAX_EVENT_NUMBER)
 
 
 def _size(items: Sequence[Row]) -> int:
@@ -541,28 +569,28 @@ def _conversation_of(response: Response) -> str | None:
     return response.conversation.id if response.conversation else None
 
 
-def _stored(rows: Sequence[Row]) -> list[StoredItem]:
+def _to_items(rows: Sequence[Row]) -> list[StoredItem]:
     return [StoredItem(id=item_id or "", raw=Raw(body)) for item_id, body in rows if body]
 
 
-def _taken(row: Row) -> LeasedRun:
+def _leased_run(row: Row) -> LeasedRun:
     tenant, response_id, epoch, job, body, output = row
     lease = Lease(tenant=tenant, response_id=response_id, epoch=epoch)
     return LeasedRun(lease=lease, response=response_from(body, output), job=job)
 
 
 def _api_key(row: Row) -> ApiKey:
-    key_id, name, tenant, hashed, created_at = row
-    return ApiKey(id=key_id, name=name, tenant=tenant, hash=hashed, created_at=created_at)
+    key_id, name, tenant, key_hash, created_at = row
+    return ApiKey(id=key_id, name=name, tenant=tenant, hash=key_hash, created_at=created_at)
 
 
-def _no_response(response_id: str) -> NotFound:
+def _response_not_found(response_id: str) -> NotFound:
     return NotFound(f"There is no response {response_id!r}.")
 
 
-def _no_conversation(conversation_id: str) -> NotFound:
+def _conversation_not_found(conversation_id: str) -> NotFound:
     return NotFound(f"There is no conversation {conversation_id!r}.")
 
 
-def _gap(response_id: str, number: int) -> StoreError:
+def _missing_event_error(response_id: str, number: int) -> StoreError:
     return StoreError(f"The log of response {response_id!r} is damaged: event {number} is missing.")

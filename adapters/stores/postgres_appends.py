@@ -1,7 +1,7 @@
-"""Appends of all runs of this process, together: each commit waits for the disk.
+"""Appends to the logs of all runs of this process, in shared statements.
 
-What comes while one statement is under way shares the next. So the server's disk sets how many
-statements there are, and not how many events.
+Each commit waits for the disk. Appends that arrive during one statement share the next, so the
+number of statements depends on the speed of the disk and not on the number of events.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from antiphon.adapters.stores.postgres_server import PostgresServer, Row, column
 from antiphon.application.ports import EventChunk, Lease
 from antiphon.domain.errors import StoreError
 
-APPENDS_AT_ONCE = 256
+MAX_APPENDS = 256
+"""The most appends that share a statement."""
 
-BYTES_AT_ONCE = 4_000_000
-"""About; one chunk may be larger."""
+MAX_APPEND_BYTES = 4_000_000
+"""Roughly the most bytes of a statement; a single chunk may be larger."""
 
 
 class _Append(NamedTuple):
@@ -36,98 +37,108 @@ class _Append(NamedTuple):
 
 
 class PostgresAppends:
-    """`channel` is where other processes hear of them."""
+    """Appends to logs, and notifies other processes on `channel`."""
 
     def __init__(self, server: PostgresServer, channel: str) -> None:
         self._server = server
         self._channel = channel
-        self._waiting: list[_Append] = []
+        self._queue: list[_Append] = []
         self._writing: asyncio.Task[None] | None = None
 
     async def append(self, lease: Lease, events: EventChunk) -> bool:
-        """Return whether the lease holds; then it is committed. Raises: StoreError."""
+        """Commit the events and return True, or return False if the lease is void.
+
+        Raises: StoreError.
+        """
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Append(lease, events, done))
+        self._queue.append(_Append(lease, events, done))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all())
         return await done
 
     async def aclose(self) -> None:
-        """Finish what was asked for until now."""
+        """Finish all queued appends."""
         if self._writing is not None:
             await self._writing
 
     async def _write_all(self) -> None:
         try:
-            while self._waiting:
-                await self._settle(self._next())
+            while self._queue:
+                await self._write_batch(self._next_batch())
         finally:
             self._writing = None
 
-    def _next(self) -> list[_Append]:
-        """Take what waits, as far as it may share a statement: a run's chunks follow each other."""
-        taken: dict[tuple[str, str], _Append] = {}
-        left: list[_Append] = []
+    def _next_batch(self) -> list[_Append]:
+        """Remove and return the appends that may share a statement: at most one per run."""
+        batch: dict[tuple[str, str], _Append] = {}
+        remaining: list[_Append] = []
         size = 0
-        for append in self._waiting:
-            full = len(taken) >= APPENDS_AT_ONCE or size >= BYTES_AT_ONCE
-            if full or append.run in taken:
-                left.append(append)
+        for append in self._queue:
+            is_full = len(batch) >= MAX_APPENDS or size >= MAX_APPEND_BYTES
+            if is_full or append.run in batch:
+                remaining.append(append)
             else:
-                taken[append.run] = append
+                batch[append.run] = append
                 size += len(append.events.body)
-        self._waiting = left
-        return list(taken.values())
+        self._queue = remaining
+        return list(batch.values())
 
-    async def _settle(self, appends: list[_Append]) -> None:
+    async def _write_batch(self, appends: list[_Append]) -> None:
         try:
             written = await self._write(appends)
-        except Exception as error:  # a bug too: all who wait must be told
+        except Exception as error:  # any error, even a bug: every caller must get an answer
             for append in appends:
-                _tell(append, error=error)
+                _resolve(append, error=error)
             return
         for place, append in enumerate(appends, 1):
             try:
-                _tell(append, result=place in written or await self._has(append))
+                _resolve(append, result=place in written or await self._is_in_log(append))
             except StoreError as error:
-                _tell(append, error=error)
+                _resolve(append, error=error)
 
     async def _write(self, appends: list[_Append]) -> set[int]:
         rows = await self._server.fetch(
             sql.APPEND,
             *columns([append.row for append in appends], 6),
             self._channel,
-            limits=self._server.middle,
-            again=True,
+            timeouts=self._server.run_timeouts,
+            idempotent=True,
         )
         return {row[0] for row in rows}
 
-    async def _has(self, append: _Append) -> bool:
-        """Whether the lease holds; the log has these events then. Raises: StoreError."""
-        limits = self._server.middle
+    async def _is_in_log(self, append: _Append) -> bool:
+        """Return False if the lease is void, True if the log already has the events.
+
+        Raises: StoreError otherwise.
+        """
+        timeouts = self._server.run_timeouts
         rows = await self._server.fetch(
-            sql.NEXT_EVENT, *append.run, append.lease.epoch, limits=limits, again=True
+            sql.GET_LEASED_RUN,
+            *append.run,
+            append.lease.epoch,
+            timeouts=timeouts,
+            idempotent=True,
         )
         if not rows:
             return False
-        [(response, following)] = rows
+        [(response, next_number)] = rows
         events = append.events
-        which = (response, events.first, events.count)
-        if not await self._server.fetch(sql.HAS_CHUNK, *which, limits=limits, again=True):
-            raise out_of_order_error(events, following)
+        values = (response, events.first, events.count)
+        if not await self._server.fetch(sql.HAS_CHUNK, *values, timeouts=timeouts, idempotent=True):
+            raise out_of_order_error(events, next_number)
         return True
 
 
-def out_of_order_error(events: EventChunk, following: int | None) -> StoreError:
-    """Return the error of events that are neither the next of a log, nor in it already."""
-    if following is None:
-        return StoreError("Events were given for a run whose log is not kept.")
-    return StoreError(f"Event {events.first} does not follow: {following} is the next of the log.")
+def out_of_order_error(events: EventChunk, next_number: int | None) -> StoreError:
+    """Return the error for events that are neither the next of a log nor in it already."""
+    if next_number is None:
+        return StoreError("Events cannot be appended: the run has no log.")
+    return StoreError(f"Event {events.first} is out of order: the log continues at {next_number}.")
 
 
-def _tell(append: _Append, *, result: bool = False, error: Exception | None = None) -> None:
+def _resolve(append: _Append, *, result: bool = False, error: Exception | None = None) -> None:
     done: asyncio.Future[Any] = append.done
-    if done.done():  # its caller has left, or was told
+    if done.done():  # the caller was canceled, or has its answer
         return
     if error is None:
         done.set_result(result)

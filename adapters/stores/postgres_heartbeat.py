@@ -1,7 +1,7 @@
-"""The heartbeats of a server, on a connection and an event loop of their own.
+"""The heartbeats of a server, on their own connection and event loop.
 
-They go on while the server's event loop is busy: else a long step of one run would hand all runs
-to another server.
+They continue while the server's event loop is busy. Otherwise, one long step would let another
+server take over all runs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class PostgresHeartbeat:
         self._connection: Connection = None
 
     def beat(self, owner: str, ttl_s: float) -> None:
-        """Blocks. Raises: StoreError."""
+        """Record a heartbeat; blocks the calling thread. Raises: StoreError."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                # A daemon: a server that hangs must not keep the process from ending.
+                # A daemon, so that a hanging PostgreSQL does not keep the process from ending.
                 threading.Thread(
-                    target=self._run, args=(self._loop,), name="postgres heart", daemon=True
+                    target=self._run, args=(self._loop,), name="postgres heartbeat", daemon=True
                 ).start()
             asyncio.run_coroutine_threadsafe(self._beat(owner, ttl_s), self._loop).result()
 
@@ -46,7 +46,7 @@ class PostgresHeartbeat:
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is not None:
-                asyncio.run_coroutine_threadsafe(self._hang_up(), loop).result()
+                asyncio.run_coroutine_threadsafe(self._disconnect(), loop).result()
                 loop.call_soon_threadsafe(loop.stop)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -55,25 +55,23 @@ class PostgresHeartbeat:
 
     async def _beat(self, owner: str, ttl_s: float) -> None:
         try:
-            async with asyncio.timeout(self._server.first.total_s):
+            async with asyncio.timeout(self._server.start_timeouts.total_s):
                 try:
-                    await self._say(owner, ttl_s)
-                except (
-                    CONNECTION_ERRORS
-                ):  # in the pause since the last beat; the same once more does no harm
-                    await self._hang_up()
-                    await self._say(owner, ttl_s)
+                    await self._send(owner, ttl_s)
+                except CONNECTION_ERRORS:  # lost since the last heartbeat; repeating it is harmless
+                    await self._disconnect()
+                    await self._send(owner, ttl_s)
         except DATABASE_ERRORS as error:
-            await self._hang_up()
+            await self._disconnect()
             raise StoreError(self._server.error_message(error)) from error
 
-    async def _say(self, owner: str, ttl_s: float) -> None:
+    async def _send(self, owner: str, ttl_s: float) -> None:
         if self._connection is None:
-            self._connection = await self._server.connect("heart")
+            self._connection = await self._server.connect("heartbeat")
         await self._connection.execute(sql.BEAT, owner, float(ttl_s))
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
-            await asyncio.sleep(0)  # in which the transport is closed
+            await asyncio.sleep(0)  # lets the transport close

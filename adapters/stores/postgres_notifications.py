@@ -1,7 +1,7 @@
-"""Waits for logs to grow, for all that wait in this process, on one connection that listens.
+"""Waits for new events, for all readers of this process, on one connection that listens.
 
-What is heard is only a hint that saves time: every second all logs that somebody waits for are
-looked at, and ten times a second while nothing can be heard. So a lost connection loses nothing.
+A notification is only a hint that saves time. All logs with a waiting reader are also polled: every
+second while listening, ten times a second otherwise. So a lost connection loses no events.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from antiphon.adapters.stores.postgres_server import (
 )
 from antiphon.domain.errors import StoreError
 
-LOOK_S = 1.0
-"""How often to look while listening."""
+POLL_LISTENING_S = 1.0
+"""How often to poll while listening."""
 
-LOOK_DEAF_S = 0.1
-"""How often to look, and to try to listen again, while not."""
+POLL_DISCONNECTED_S = 0.1
+"""How often to poll, and to try to reconnect, while not listening."""
 
 
 class _Waiter(NamedTuple):
@@ -37,12 +37,12 @@ class _Waiter(NamedTuple):
 
 
 class PostgresNotifications:
-    """`channel` is where each write tells `id number`."""
+    """Wakes waiting readers. Each write notifies `channel` with the payload `id number`."""
 
     def __init__(self, server: PostgresServer, channel: str) -> None:
         self._server = server
         self._channel = channel
-        self._waiting: defaultdict[str, list[_Waiter]] = defaultdict(list)
+        self._waiters: defaultdict[str, list[_Waiter]] = defaultdict(list)
         self._listening: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -54,69 +54,75 @@ class PostgresNotifications:
             await asyncio.wait([self._listening])
 
     async def wait(self, tenant: str, response_id: str, *, after: int, limit_s: float) -> None:
-        """Return when there is news of this log, or after `limit_s`. Raises: StoreError."""
+        """Return when this log has news, or after `limit_s`. Raises: StoreError."""
         woken = asyncio.get_running_loop().create_future()
         waiter = _Waiter(tenant, response_id, after, woken)
         with self._registered(waiter), suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                # What was written before this one waited is not told again.
-                if not await self._server.fetch(sql.NEWS, *columns([waiter], 3), again=True):
+                # There is no notification for events from before this call, so check once.
+                if not await self._server.fetch(
+                    sql.LOGS_WITH_NEWS, *columns([waiter], 3), idempotent=True
+                ):
                     await woken
 
     @contextmanager
     def _registered(self, waiter: _Waiter) -> Iterator[None]:
-        waiting = self._waiting[waiter.response_id]
-        waiting.append(waiter)
+        waiters = self._waiters[waiter.response_id]
+        waiters.append(waiter)
         try:
             yield
         finally:
-            waiting.remove(waiter)
-            if not waiting:
-                self._waiting.pop(waiter.response_id, None)
+            waiters.remove(waiter)
+            if not waiters:
+                self._waiters.pop(waiter.response_id, None)
 
     def _wake(self, response_id: str) -> None:
-        for waiter in self._waiting.get(response_id, ()):
+        for waiter in self._waiters.get(response_id, ()):
             if not waiter.woken.done():
                 waiter.woken.set_result(None)
 
     async def _listen(self) -> None:
         while True:
             with suppress(*DATABASE_ERRORS):
-                async with self._ear() as (connection, deaf):
-                    await self._look_on(connection, deaf)
+                async with self._listening_connection() as (connection, is_lost):
+                    await self._poll(connection, is_lost)
             with suppress(StoreError):
-                if waiters := self._waiters():
-                    rows = await self._server.fetch(sql.NEWS, *columns(waiters, 3))
+                if waiters := self._all_waiters():
+                    rows = await self._server.fetch(sql.LOGS_WITH_NEWS, *columns(waiters, 3))
                     self._wake_all(rows)
-            await asyncio.sleep(LOOK_DEAF_S)
+            await asyncio.sleep(POLL_DISCONNECTED_S)
 
     @asynccontextmanager
-    async def _ear(self) -> AsyncGenerator[tuple[Connection, asyncio.Event]]:
-        """Listen. The event says that nothing is heard any more."""
-        deaf = asyncio.Event()
-        connection = await self._server.connect("news")
+    async def _listening_connection(self) -> AsyncGenerator[tuple[Connection, asyncio.Event]]:
+        """Yield a connection that listens, and an event that is set when it is lost."""
+        is_lost = asyncio.Event()
+        connection = await self._server.connect("notifications")
         try:
-            connection.add_termination_listener(lambda _: deaf.set())
-            async with asyncio.timeout(LOOK_S):
-                await connection.add_listener(self._channel, self._hear)
-            yield connection, deaf
+            connection.add_termination_listener(lambda _: is_lost.set())
+            async with asyncio.timeout(POLL_LISTENING_S):
+                await connection.add_listener(self._channel, self._on_notification)
+            yield connection, is_lost
         finally:
             connection.terminate()
 
-    def _hear(self, _connection: Connection, _pid: int, _channel: str, said: str) -> None:
-        self._wake(said.partition(" ")[0])
+    def _on_notification(
+        self, _connection: Connection, _pid: int, _channel: str, payload: str
+    ) -> None:
+        self._wake(payload.partition(" ")[0])
 
-    async def _look_on(self, connection: Connection, deaf: asyncio.Event) -> None:
-        while not deaf.is_set():
-            # Also with nobody to look for: a connection that broke off silently must be found out.
-            async with asyncio.timeout(LOOK_S):
-                self._wake_all(await connection.fetch(sql.NEWS, *columns(self._waiters(), 3)))
+    async def _poll(self, connection: Connection, is_lost: asyncio.Event) -> None:
+        while not is_lost.is_set():
+            # Even if no reader waits: this detects a connection that was lost silently.
+            async with asyncio.timeout(POLL_LISTENING_S):
+                self._wake_all(
+                    await connection.fetch(sql.LOGS_WITH_NEWS, *columns(self._all_waiters(), 3))
+                )
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await deaf.wait()
+                async with asyncio.timeout(POLL_LISTENING_S):
+                    await is_lost.wait()
 
-    def _waiters(self) -> list[_Waiter]:
-        return [waiter for waiting in self._waiting.values() for waiter in waiting]
+    def _all_waiters(self) -> list[_Waiter]:
+        return [waiter for waiters in self._waiters.values() for waiter in waiters]
 
     def _wake_all(self, rows: list[Row]) -> None:
         for (response_id,) in rows:

@@ -1,8 +1,8 @@
-"""One PostgreSQL database: its connections, its tables, and what may go wrong with both.
+"""One PostgreSQL database: its connections, migrations and errors.
 
-Every operation has a time limit. What fails, fails as a StoreError of one sentence, without the
-password. A connection that somebody stopped waiting for is closed, not mended: mending takes an
-answer from the server, and none may come.
+Every operation has a timeout. Every failure is a StoreError of one sentence, without the password.
+The connection of a canceled operation is closed and not reset, because resetting it takes an answer
+from the server that may never come.
 """
 
 from __future__ import annotations
@@ -15,113 +15,114 @@ from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from antiphon.adapters.extras import install_command
 from antiphon.domain.errors import SettingsError, StoreError
 
 try:
     import asyncpg
 except ImportError:
     raise SettingsError(
-        "The store PostgreSQL needs asyncpg: pip install 'antiphon[postgres]'"
+        f"The PostgreSQL store needs asyncpg. Install it with: {install_command('postgres')}"
     ) from None
 
 T = TypeVar("T")
 Row = Sequence[Any]
 Connection = Any
-"""An asyncpg.Connection, which has no types."""
+"""An asyncpg.Connection. asyncpg has no type annotations."""
 
 Work = Callable[[Connection], Awaitable[T]]
 
-OLDEST_SERVER = 14
-"""Older ones get no fixes any more."""
+MIN_SERVER_VERSION = 14
+"""Older versions no longer get fixes."""
 
-MIGRATE_S = 600
-"""How long to wait for another process that migrates, and to migrate."""
+MIGRATION_TIMEOUT_S = 600
+"""The time limit for a migration, including the wait for another process that migrates."""
 
-CLOSE_S = 5
-"""How long closing may wait for what was asked for."""
+CLOSE_TIMEOUT_S = 5
+"""How long closing may wait for pending operations."""
 
 ESCAPE = "\x1a"
-"""What stands in texts before what PostgreSQL cannot write: NUL, and itself."""
+"""Escapes the two characters that stored text cannot contain as they are: NUL, and itself."""
 
 CONNECTION_ERRORS = (
     asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,  # an administrator, or a crash, ended the session
+    asyncpg.OperatorInterventionError,  # an administrator or a crash ended the session
     asyncpg.CannotConnectNowError,
     asyncpg.InterfaceError,  # "connection is closed"
-    asyncpg.InternalClientError,  # the last words of a session came in place of an answer
+    asyncpg.InternalClientError,  # a session ended instead of answering
     OSError,
 )
-"""The connection is gone; whether the work was done before that is not known."""
+"""The connection is lost. It is unknown whether the work was done."""
 
-UNDONE = (
+ROLLED_BACK_ERRORS = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
-    asyncpg.InvalidCachedStatementError,  # another process has migrated meanwhile
+    asyncpg.InvalidCachedStatementError,  # another process has migrated in the meantime
 )
-"""The work was taken back, for no fault of its own."""
+"""PostgreSQL rolled the work back for reasons outside of it; it can be retried."""
 
 DATABASE_ERRORS = (asyncpg.PostgresError, *CONNECTION_ERRORS)
 
-ADDRESS = (
-    "an address is postgresql://user@host:5432/database, and a password in it has %2F for /, "
+ADDRESS_FORMAT = (
+    "an address looks like postgresql://user@host:5432/database; in its password, write %2F for /, "
     "%3F for ?, %23 for #, %40 for @"
 )
 
 ERROR_MESSAGES: Sequence[tuple[type[BaseException], str]] = (
-    (TimeoutError, "it does not answer in time"),
-    (asyncpg.ClientConfigurationError, ADDRESS),
-    (asyncpg.InvalidCatalogNameError, "there is no such database; create it with createdb"),
-    (asyncpg.InvalidAuthorizationSpecificationError, "it refuses this user or password"),
+    (TimeoutError, "it did not answer in time"),
+    (asyncpg.ClientConfigurationError, ADDRESS_FORMAT),
+    (asyncpg.InvalidCatalogNameError, "the database does not exist; create it with createdb"),
+    (asyncpg.InvalidAuthorizationSpecificationError, "it rejected the user or password"),
     (asyncpg.TooManyConnectionsError, "it has too many connections; raise its max_connections"),
     (asyncpg.CannotConnectNowError, "it is starting or stopping"),
-    (asyncpg.InsufficientPrivilegeError, "this user may not do that"),
-    (asyncpg.ReadOnlySQLTransactionError, "it can only be read; is it a standby?"),
+    (asyncpg.InsufficientPrivilegeError, "this user lacks the permission"),
+    (asyncpg.ReadOnlySQLTransactionError, "it is read-only; is it a standby?"),
     (asyncpg.DiskFullError, "its disk is full"),
-    (asyncpg.UniqueViolationError, "the same id is there already"),
-    (asyncpg.QueryCanceledError, "it does not answer in time"),
+    (asyncpg.UniqueViolationError, "the same id already exists"),
+    (asyncpg.QueryCanceledError, "it did not answer in time"),
     (asyncpg.UndefinedTableError, "a table is missing"),
     (asyncpg.DataCorruptedError, "it is damaged"),
     (asyncpg.IndexCorruptedError, "it is damaged"),
-    (ConnectionRefusedError, "no server listens there"),
-    (asyncpg.PostgresConnectionError, "the connection broke off"),
+    (ConnectionRefusedError, "no server is listening there"),
+    (asyncpg.PostgresConnectionError, "the connection was lost"),
     (asyncpg.OperatorInterventionError, "the connection was ended"),
-    (asyncpg.InterfaceError, "the connection broke off"),
-    (asyncpg.InternalClientError, "the connection broke off"),
-    (ValueError, ADDRESS),  # its text may be a part of the password
+    (asyncpg.InterfaceError, "the connection was lost"),
+    (asyncpg.InternalClientError, "the connection was lost"),
+    (ValueError, ADDRESS_FORMAT),  # its text may contain a part of the password
 )
-"""The first that fits."""
+"""The first matching entry applies."""
 
 
 class Timeouts(NamedTuple):
-    """Seconds: to get a connection, and for all of an operation."""
+    """Time limits for getting a connection, and for a whole operation."""
 
     connection_s: float
     total_s: float
 
 
 class PostgresServer:
-    """`pool`: connections of this store, at most; a few more serve its heart and its news.
+    """A pool of at most `pool` connections; heartbeats and notifications have their own.
 
-    `start_s` limits what a request waits for before it has begun, `middle_s` all else.
+    `start_timeout_s` limits operations at the start of a request, `run_timeout_s` all others.
     """
 
     def __init__(
-        self, dsn: str, *, schema: str, pool: int, start_s: float, middle_s: float
+        self, dsn: str, *, schema: str, pool: int, start_timeout_s: float, run_timeout_s: float
     ) -> None:
         self.schema = schema
-        self.first = Timeouts(start_s, start_s)
-        self.read = Timeouts(start_s, middle_s)
-        self.middle = Timeouts(middle_s, middle_s)
+        self.start_timeouts = Timeouts(start_timeout_s, start_timeout_s)
+        self.read_timeouts = Timeouts(start_timeout_s, run_timeout_s)
+        self.run_timeouts = Timeouts(run_timeout_s, run_timeout_s)
         self._dsn = dsn
         self._size = pool
-        self._name = _shown(dsn)
+        self._name = _without_secrets(dsn)
         self._pool: Any = None
 
     async def start(self) -> None:
         """Connect and migrate. Raises: SettingsError, which says what to do."""
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,39}", self.schema):
             raise SettingsError(
-                f"{self.schema!r} cannot be a schema: use small letters, digits and _, 40 at most."
+                f"{self.schema!r} cannot be a schema: use up to 40 lowercase letters, digits and _."
             )
         try:
             await self._migrate()
@@ -131,14 +132,14 @@ class PostgresServer:
                 max_size=self._size,
                 max_inactive_connection_lifetime=300,
                 init=_prepare,
-                reset=_leave_as_it_is,
-                timeout=self.first.connection_s,
+                reset=_do_nothing,
+                timeout=self.start_timeouts.connection_s,
                 server_settings=self._settings("requests"),
             )
         except asyncpg.InsufficientPrivilegeError as error:
             raise SettingsError(
-                f"The store {self._name} cannot be used: this user may not create what is missing "
-                f"there. As an administrator: CREATE SCHEMA {self.schema} AUTHORIZATION the_user"
+                f"The store {self._name} cannot be used: this user may not create its schema. "
+                f"Run as an administrator: CREATE SCHEMA {self.schema} AUTHORIZATION the_user"
             ) from error
         except (*DATABASE_ERRORS, ValueError) as error:
             raise SettingsError(self.error_message(error)) from error
@@ -148,17 +149,17 @@ class PostgresServer:
         if pool is None:
             return
         try:
-            async with asyncio.timeout(CLOSE_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await pool.close()
         except DATABASE_ERRORS:
             pool.terminate()
 
     async def connect(self, purpose: str) -> Connection:
-        """Return a connection apart from the pool, which the caller closes.
+        """Return a new connection outside of the pool, which the caller closes.
 
-        Administrators see the purpose.
+        Administrators see `purpose` in the name of the session.
         """
-        async with asyncio.timeout(self.first.connection_s):
+        async with asyncio.timeout(self.start_timeouts.connection_s):
             settings = self._settings(purpose)
             connection = await asyncpg.connect(self._dsn, server_settings=settings)
             try:
@@ -169,29 +170,33 @@ class PostgresServer:
         return connection
 
     async def fetch(
-        self, query: str, *values: Any, limits: Timeouts | None = None, again: bool = False
+        self,
+        query: str,
+        *values: Any,
+        timeouts: Timeouts | None = None,
+        idempotent: bool = False,
     ) -> list[Row]:
-        """Return the rows of one statement. `again`: it may be tried twice if its end is unknown.
+        """Return the rows of one statement.
 
-        Raises: StoreError.
+        An `idempotent` statement is retried once if the connection is lost. Raises: StoreError.
         """
 
         async def work(connection: Connection) -> list[Row]:
             rows: list[Row] = await connection.fetch(query, *values)
             return rows
 
-        return await self._do(work, limits or self.read, may_repeat=lambda: again)
+        return await self._run(work, timeouts or self.read_timeouts, may_retry=lambda: idempotent)
 
-    async def in_transaction(self, work: Work[T], *, limits: Timeouts | None = None) -> T:
-        """Return what `work` returned, once all that it did is committed.
+    async def in_transaction(self, work: Work[T], *, timeouts: Timeouts | None = None) -> T:
+        """Return the result of `work` once its transaction is committed.
 
-        It is done again where nothing of it was. Raises: StoreError.
+        It is retried once if nothing of it was committed. Raises: StoreError.
         """
-        committing = False
+        is_committing = False
 
         async def transaction(connection: Connection) -> T:
-            nonlocal committing
-            committing = False
+            nonlocal is_committing
+            is_committing = False
             await connection.execute("BEGIN")
             try:
                 result = await work(connection)
@@ -199,64 +204,66 @@ class PostgresServer:
                 with suppress(*DATABASE_ERRORS):
                     await connection.execute("ROLLBACK")
                 raise
-            committing = True
+            is_committing = True
             await connection.execute("COMMIT")
             return result
 
-        return await self._do(transaction, limits or self.read, may_repeat=lambda: not committing)
+        return await self._run(
+            transaction, timeouts or self.read_timeouts, may_retry=lambda: not is_committing
+        )
 
     def error_message(self, error: BaseException) -> str:
-        """Return one sentence, fit for people."""
-        fitting = (reason for kind, reason in ERROR_MESSAGES if isinstance(error, kind))
-        reason = next(fitting, None) or str(error).strip().splitlines()[0].rstrip(".")
+        """Return one sentence for users and operators."""
+        matches = (reason for kind, reason in ERROR_MESSAGES if isinstance(error, kind))
+        reason = next(matches, None) or str(error).strip().splitlines()[0].rstrip(".")
         return f"The store {self._name} cannot be used: {reason}."
 
-    async def _do(self, work: Work[T], limits: Timeouts, *, may_repeat: Callable[[], bool]) -> T:
+    async def _run(self, work: Work[T], timeouts: Timeouts, *, may_retry: Callable[[], bool]) -> T:
         try:
-            async with asyncio.timeout(limits.total_s):
+            async with asyncio.timeout(timeouts.total_s):
                 try:
-                    return await self._once(work, limits)
-                except UNDONE:
+                    return await self._run_once(work, timeouts)
+                except ROLLED_BACK_ERRORS:
                     pass
                 except CONNECTION_ERRORS as error:
-                    if not _is_lost(error) or not may_repeat():
+                    if not _is_connection_lost(error) or not may_retry():
                         raise
-                return await self._once(work, limits)
+                return await self._run_once(work, timeouts)
         except DATABASE_ERRORS as error:
             raise StoreError(self.error_message(error)) from error
 
-    async def _once(self, work: Work[T], limits: Timeouts) -> T:
+    async def _run_once(self, work: Work[T], timeouts: Timeouts) -> T:
         if self._pool is None:
             raise StoreError(f"The store {self._name} is not open.")
-        connection = await self._pool.acquire(timeout=limits.connection_s)
+        connection = await self._pool.acquire(timeout=timeouts.connection_s)
         try:
             return await work(connection)
         except asyncio.CancelledError:
-            _drop(connection)
+            _terminate(connection)
             raise
         except CONNECTION_ERRORS as error:
-            if _is_lost(error):
-                _drop(connection)
-                # The others may be lost too, and not know it yet.
+            if _is_connection_lost(error):
+                _terminate(connection)
+                # The other connections may be lost too, without knowing it yet.
                 await self._pool.expire_connections()
             raise
         finally:
             await self._pool.release(connection)
 
     def _settings(self, purpose: str) -> Mapping[str, str]:
-        patience = str(int(self.middle.total_s * 1000))
+        timeout_ms = str(int(self.run_timeouts.total_s * 1000))
         return {
             "application_name": f"antiphon {purpose} {self.schema}",
             "search_path": self.schema,
-            # Each statement goes from index to index, however many rows there are: the statistics
-            # of a table that has just grown would tell otherwise (a chain took 500 ms, not 2).
+            # Every statement should use the indexes, however many rows there are. The statistics of
+            # a table that has just grown suggest otherwise (a chain took 500 ms instead of 2).
             "enable_seqscan": "off",
             "enable_hashjoin": "off",
             "enable_mergejoin": "off",
             "jit": "off",
-            "statement_timeout": patience,
-            # A server that is stopped in the middle must not keep what it has locked.
-            "idle_in_transaction_session_timeout": patience,
+            "statement_timeout": timeout_ms,
+            # A server that is suspended in a transaction must not hold its locks.
+            "idle_in_transaction_session_timeout": timeout_ms,
         }
 
     # --- tables -----------------------------------------------------------------------------------
@@ -265,26 +272,26 @@ class PostgresServer:
         connection = await self.connect("migration")
         try:
             version = connection.get_server_version()
-            if version.major < OLDEST_SERVER:
+            if version.major < MIN_SERVER_VERSION:
                 raise SettingsError(
                     f"The store {self._name} is PostgreSQL {version.major}: "
-                    f"{OLDEST_SERVER} or newer is needed."
+                    f"{MIN_SERVER_VERSION} or newer is required."
                 )
-            async with asyncio.timeout(MIGRATE_S):
+            async with asyncio.timeout(MIGRATION_TIMEOUT_S):
                 await connection.execute("SET statement_timeout = 0")
-                async with _alone(connection, f"antiphon {self.schema}"):
-                    await self._apply(connection)
+                async with _exclusive_lock(connection, f"antiphon {self.schema}"):
+                    await self._apply_migrations(connection)
         finally:
             connection.terminate()
 
-    async def _apply(self, connection: Connection) -> None:
-        # One that is there needs no right to create one.
+    async def _apply_migrations(self, connection: Connection) -> None:
+        # Check first: if the schema exists, the user needs no permission to create one.
         if await connection.fetchval("SELECT to_regnamespace($1)", self.schema) is None:
             await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')
         if await connection.fetchval("SELECT to_regclass('schema_version')") is None:
             await connection.execute("CREATE TABLE schema_version (number INTEGER PRIMARY KEY)")
         version = await connection.fetchval("SELECT max(number) FROM schema_version") or 0
-        scripts = dict(_scripts())
+        scripts = dict(_migrations())
         if version > max(scripts):
             raise SettingsError(
                 f"The store {self._name} was written by a newer version of this server."
@@ -296,35 +303,35 @@ class PostgresServer:
                     await connection.execute("INSERT INTO schema_version VALUES ($1)", number)
 
 
-def _is_lost(error: Exception) -> bool:
-    """Whether the connection is to blame: not what it was given, nor that it took long."""
+def _is_connection_lost(error: Exception) -> bool:
+    """Return whether the connection is to blame, and not bad values or a timeout."""
     return not isinstance(error, ValueError | TimeoutError)
 
 
 @asynccontextmanager
-async def _alone(connection: Connection, what: str) -> AsyncGenerator[None]:
-    """Keep other processes from the same; the end of the connection frees them too."""
-    await connection.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))", what)
+async def _exclusive_lock(connection: Connection, name: str) -> AsyncGenerator[None]:
+    """Hold an advisory lock, which the end of the connection releases too."""
+    await connection.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))", name)
     yield
-    await connection.execute("SELECT pg_advisory_unlock(hashtextextended($1, 0))", what)
+    await connection.execute("SELECT pg_advisory_unlock(hashtextextended($1, 0))", name)
 
 
-def _scripts() -> Iterator[tuple[int, str]]:
+def _migrations() -> Iterator[tuple[int, str]]:
     """Yield the numbered migrations: `0001_store.sql` is number 1."""
     for script in (files(__package__) / "migrations" / "postgres").iterdir():
         if script.name.endswith(".sql"):
             yield int(script.name.partition("_")[0]), script.read_text("utf-8")
 
 
-def _shown(dsn: str) -> str:
-    """Return an address without its secrets.
+def _without_secrets(dsn: str) -> str:
+    """Return the address without its secrets.
 
-    >>> _shown("postgresql://me:secret@localhost:5432/kept?password=too")
+    >>> _without_secrets("postgresql://me:secret@localhost:5432/kept?password=too")
     'postgresql://localhost:5432/kept'
 
-    A password that was not written as URLs have it may end anywhere:
+    A password that is not URL-encoded may end anywhere:
 
-    >>> _shown("postgresql://me:sec/ret@localhost:5432/kept")
+    >>> _without_secrets("postgresql://me:sec/ret@localhost:5432/kept")
     'PostgreSQL'
     """
     try:
@@ -341,23 +348,23 @@ def _shown(dsn: str) -> str:
 
 async def _prepare(connection: Connection) -> None:
     await connection.set_type_codec(
-        "text", schema="pg_catalog", encoder=written, decoder=read, format="text"
+        "text", schema="pg_catalog", encoder=escape, decoder=unescape, format="text"
     )
 
 
-def _drop(connection: Connection) -> None:
-    with suppress(asyncpg.InterfaceError):  # it has found out by itself
+def _terminate(connection: Connection) -> None:
+    with suppress(asyncpg.InterfaceError):  # the pool has closed it already
         connection.terminate()
 
 
-async def _leave_as_it_is(_: Connection) -> None:
-    """Nothing of a session is ever changed, so that nothing must be put back: a round trip."""
+async def _do_nothing(_: Connection) -> None:
+    """Save a round trip: no session state ever changes, so there is nothing to reset."""
 
 
-def written(text: str) -> str:
-    r"""Return the text as PostgreSQL can keep it.
+def escape(text: str) -> str:
+    r"""Return the text in a form that PostgreSQL can store.
 
-    >>> read(written("a\x00b\x1a")) == "a\x00b\x1a"
+    >>> unescape(escape("a\x00b\x1a")) == "a\x00b\x1a"
     True
     """
     if "\0" not in text and ESCAPE not in text:
@@ -365,17 +372,20 @@ def written(text: str) -> str:
     return text.replace(ESCAPE, ESCAPE + "1").replace("\0", ESCAPE + "0")
 
 
-def read(text: str) -> str:
-    """Return the text that was `written`."""
+def unescape(text: str) -> str:
+    """Return the text whose `escape` this is."""
     if ESCAPE not in text:
         return text
     return text.replace(ESCAPE + "0", "\0").replace(ESCAPE + "1", ESCAPE)
 
 
 def columns(rows: Sequence[Row], width: int) -> list[list[Any]]:
-    """Return what `unnest` makes rows of again. Texts in arrays are not `written` by themselves."""
+    """Return the rows as columns for `unnest`, with the text in them escaped.
+
+    asyncpg does not apply the codec of text to arrays of text.
+    """
     return [[_cell(row[place]) for row in rows] for place in range(width)]
 
 
 def _cell(value: Any) -> Any:
-    return written(value) if isinstance(value, str) else value
+    return escape(value) if isinstance(value, str) else value

@@ -1,18 +1,18 @@
-"""What is said to PostgreSQL.
+"""The SQL statements of the PostgreSQL store.
 
-Rows of `runs` are locked first, then those of responses, conversations and items, so that no two
-wait for each other. A row of `runs` is there as long as the run is not over: who changes or deletes
-it by its epoch holds the lease until the end of the transaction.
+Every transaction locks rows of `runs` first, then those of responses, conversations and items, so
+there are no deadlocks. A row of `runs` exists until the run is over. A transaction that changes or
+deletes it by its epoch has the lease until the transaction ends.
 
-What waited for a lock sees the row as it is then, but the rest as it was before: where that
-matters, the lock is taken by a statement of its own.
+A statement that waited for a lock sees the new version of the locked row, but the old version of
+everything else. Where that matters, a separate statement takes the lock.
 """
 
 # --- responses ------------------------------------------------------------------------------------
 
-# A parent that is unknown, deleted or another tenant's is no parent; one that is there stays until
-# this is committed; so does the key that the response must have. A response that is over from the
-# start has no run.
+# An unknown or deleted parent, or one of another tenant, is ignored. An existing parent stays until
+# this is committed, and so does the required Idempotency-Key. A response that is already finished
+# has no run.
 CREATE = """
 WITH own_key AS (
     SELECT 1 FROM repeats WHERE tenant = $1 AND key = $19 AND response_id = $2 FOR SHARE
@@ -44,7 +44,7 @@ WITH own_key AS (
 SELECT number FROM new
 """
 
-# $6 is the number of events when the last ones are added, which are not there yet.
+# $6 is the number of events including the last ones, which are not written yet.
 FINISH = """
 WITH run AS (
     DELETE FROM runs WHERE tenant = $1 AND id = $2 AND epoch = $3 AND owner IS NOT NULL
@@ -77,7 +77,7 @@ WITH log AS (
 SELECT pg_notify($15, $16) WHERE $15::text IS NOT NULL
 """
 
-# One statement, so that body and output are of the same moment.
+# One statement, so that body and output are consistent.
 GET = """
 SELECT r.body, i.body AS item FROM responses r
 LEFT JOIN items i ON i.response = r.number AND i.kind = 1
@@ -85,9 +85,9 @@ WHERE r.tenant = $1 AND r.id = $2 AND r.body IS NOT NULL
 ORDER BY i.position
 """
 
-# A response without items still gives a row, of NULLs: no row at all means that there is no such
-# response. What a conversation gave comes before all else: a response in one continues no other.
-# Parents are of the same tenant: CREATE sees to it.
+# A response without items still returns one row, of NULLs; no row means that the response does not
+# exist. Conversation items come first: a response in a conversation has no parent. CREATE ensures
+# that parents belong to the same tenant.
 CONTEXT = """
 WITH RECURSIVE chain (number, parent, depth, conversation, given) AS (
     SELECT number, parent, 0, conversation, given
@@ -113,16 +113,17 @@ SELECT body FROM items WHERE tenant = $1 AND item_id = $2 ORDER BY number DESC L
 
 # --- deleting -------------------------------------------------------------------------------------
 
-DROP_RUN = "DELETE FROM runs WHERE tenant = $1 AND id = $2"
+DELETE_RUN = "DELETE FROM runs WHERE tenant = $1 AND id = $2"
 
-EMPTY = """
+CLEAR_RESPONSE = """
 UPDATE responses SET status = 'deleted', body = NULL, job = NULL, logged = NULL
 WHERE tenant = $1 AND id = $2 AND body IS NOT NULL
 RETURNING number
 """
 
-# The conversation may have gone, and another of its name come: it is held by this response or not.
-FORGET = """
+# The conversation may have been deleted and a new one created with its id. So a claim is released
+# only where this response has it.
+DELETE_LOG_AND_CLAIMS = """
 WITH log AS (DELETE FROM events WHERE response = $3),
     repeat AS (DELETE FROM repeats WHERE tenant = $1 AND response_id = $2),
     free AS (
@@ -132,19 +133,19 @@ WITH log AS (DELETE FROM events WHERE response = $3),
 SELECT pg_notify($4, $2)
 """
 
-# Taken before it is asked who continues it, and whether it is deleted: of two that delete the last
-# who do, or the one and the other, the second sees what the first did.
-LOCK = "SELECT conversation, body IS NULL FROM responses WHERE number = $1 FOR UPDATE"
+# Taken before checking whether the response is deleted and which responses continue it. If two
+# transactions delete related responses, the second sees what the first did.
+LOCK_RESPONSE = "SELECT conversation, body IS NULL FROM responses WHERE number = $1 FOR UPDATE"
 
 LOCK_CONVERSATION = "SELECT 1 FROM conversations WHERE number = $1 FOR UPDATE"
 
-PURGE = """
+PURGE_RESPONSE = """
 DELETE FROM responses
 WHERE number = $1 AND NOT EXISTS (SELECT 1 FROM responses WHERE parent = $1)
 RETURNING parent
 """
 
-# What is in a conversation stays there.
+# Items of a conversation stay in it.
 REMOVE_ITEMS = """
 WITH left_alone AS (
     UPDATE items SET response = NULL, kind = NULL, position = NULL
@@ -153,10 +154,10 @@ WITH left_alone AS (
 DELETE FROM items WHERE response = $1 AND conversation IS NULL
 """
 
-# What a crash takes back is swept again: a sweep of many need not wait for the disk for each.
-NEED_NOT_LAST = "SET LOCAL synchronous_commit = off"
+# A sweep need not wait for the disk at each commit: what a crash undoes is swept again.
+COMMIT_WITHOUT_WAITING = "SET LOCAL synchronous_commit = off"
 
-EXPIRED = """
+EXPIRED_RESPONSES = """
 SELECT tenant, id FROM responses r
 WHERE expires_at <= extract(epoch FROM clock_timestamp())
     AND body IS NOT NULL AND conversation IS NULL
@@ -180,7 +181,7 @@ FROM old WHERE r.number = old.number
 RETURNING r.number
 """
 
-SWEEP_REPEATS = """
+SWEEP_RESERVATIONS = """
 DELETE FROM repeats WHERE (tenant, key) IN (
     SELECT tenant, key FROM repeats WHERE expires_at <= extract(epoch FROM clock_timestamp())
     ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)
@@ -213,19 +214,19 @@ UPDATE conversations SET metadata = $3 WHERE tenant = $1 AND id = $2 RETURNING c
 
 DELETE_CONVERSATION = "DELETE FROM conversations WHERE tenant = $1 AND id = $2 RETURNING number"
 
-# A conversation without items still gives a row, of NULLs.
+# A conversation without items still returns one row, of NULLs.
 CONVERSATION_ITEMS = """
 SELECT i.item_id, i.body FROM conversations c LEFT JOIN items i ON i.conversation = c.number
 WHERE c.tenant = $1 AND c.id = $2
 ORDER BY i.place
 """
 
-NUMBER_OF_CONVERSATION = """
+GET_AND_LOCK_CONVERSATION = """
 SELECT number FROM conversations WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 """
 
-# All items where $2 is NULL, else those of one id: what is nobody else's goes, the rest only from
-# here.
+# All items, or those with one id if $2 is not NULL. Items that belong to the conversation alone are
+# deleted; the others are only removed from it.
 REMOVE_FROM_CONVERSATION = """
 WITH own AS (
     DELETE FROM items
@@ -242,8 +243,8 @@ WITH own AS (
 SELECT number FROM own UNION ALL SELECT number FROM shared
 """
 
-# A claim counts while its owner lives, or while its response is stored and unfinished.
-IS_FREE = """
+# A claim is valid while its owner is alive, or its response is stored and unfinished.
+IS_UNCLAIMED = """
 (held_by IS NULL OR NOT (
     EXISTS (SELECT 1 FROM servers
             WHERE owner = conversations.held_owner AND alive_until > clock_timestamp())
@@ -252,26 +253,26 @@ IS_FREE = """
 
 CLAIM = f"""
 UPDATE conversations SET held_by = $3, held_owner = $4
-WHERE tenant = $1 AND id = $2 AND {IS_FREE}
+WHERE tenant = $1 AND id = $2 AND {IS_UNCLAIMED}
 RETURNING number
 """
 
-MAKE_ROOM = f"""
+RESERVE_PLACES = f"""
 UPDATE conversations SET next_place = next_place + $3
-WHERE tenant = $1 AND id = $2 AND {IS_FREE}
+WHERE tenant = $1 AND id = $2 AND {IS_UNCLAIMED}
 RETURNING number, next_place - $3::bigint
 """
 
-# The row that comes back tells the first place that was made for what the response brought.
+# Returns the first of the places that were reserved for the items of the response.
 RELEASE = """
 UPDATE conversations SET held_by = NULL, held_owner = NULL, next_place = next_place + $4
 WHERE tenant = $1 AND id = $2 AND held_by = $3
 RETURNING number, next_place - $4::bigint
 """
 
-COUNT_BROUGHT = "SELECT count(*) FROM items WHERE response = $1"
+COUNT_ITEMS = "SELECT count(*) FROM items WHERE response = $1"
 
-SHARE = """
+LINK_ITEMS = """
 UPDATE items SET conversation = $2, place = $3 + brought.place
 FROM (
     SELECT number, row_number() OVER (ORDER BY kind, position) - 1 AS place
@@ -280,7 +281,7 @@ FROM (
 WHERE items.number = brought.number
 """
 
-ADD_OWN = """
+ADD_OWN_ITEMS = """
 WITH heavier AS (
     UPDATE conversations
     SET bytes = bytes + (SELECT coalesce(sum(octet_length(body)), 0) FROM unnest($5::bytea[]) body)
@@ -302,16 +303,17 @@ ON CONFLICT (owner) DO UPDATE SET alive_until = excluded.alive_until
 
 LEAVE = "DELETE FROM servers WHERE owner = $1"
 
-# What the response was created with: its output too, which is there only in theory.
-TAKEN = """
+# The response as it was created. Its output is normally empty.
+SELECT_LEASED_RUNS = """
 SELECT taken.tenant, taken.id, taken.epoch, r.job, r.body,
     ARRAY(SELECT i.body FROM items i WHERE i.response = r.number AND i.kind = 1 ORDER BY position)
 FROM taken JOIN responses r ON r.number = taken.response
 ORDER BY r.number
 """
 
-# Not a join: of a row that another has taken meanwhile, a subquery is asked again, a join is not.
-TAKE = f"""
+# Not a join: if another transaction changed the row meanwhile, PostgreSQL evaluates a subquery
+# again, but not a join.
+LEASE_RUNS = f"""
 WITH free AS (
     SELECT response FROM runs
     WHERE owner IS NULL AND $3::boolean OR owner <> $1 AND NOT EXISTS (
@@ -324,7 +326,7 @@ WITH free AS (
     FROM free WHERE runs.response = free.response
     RETURNING runs.*
 )
-{TAKEN}
+{SELECT_LEASED_RUNS}
 """
 
 TAKE_OVER = f"""
@@ -332,10 +334,10 @@ WITH taken AS (
     UPDATE runs SET owner = $1, epoch = epoch + 1 WHERE tenant = $2 AND id = $3
     RETURNING runs.*
 )
-{TAKEN}
+{SELECT_LEASED_RUNS}
 """
 
-IS_THERE = "SELECT 1 FROM responses WHERE tenant = $1 AND id = $2 AND body IS NOT NULL"
+RESPONSE_EXISTS = "SELECT 1 FROM responses WHERE tenant = $1 AND id = $2 AND body IS NOT NULL"
 
 GIVE_BACK = """
 UPDATE runs SET owner = NULL
@@ -343,9 +345,9 @@ WHERE tenant = $1 AND id = $2 AND epoch = $3 AND owner IS NOT NULL
 RETURNING response
 """
 
-HELD = "SELECT tenant, id, epoch FROM runs WHERE owner = $1"
+HELD_LEASES = "SELECT tenant, id, epoch FROM runs WHERE owner = $1"
 
-# Chunks of several runs, one of each. Those whose place comes back are written.
+# Chunks of several runs, one per run. Returns the places of the chunks that were written.
 APPEND = """
 WITH written AS (
     UPDATE runs SET next_event = g.first + g.count, log_bytes = log_bytes + octet_length(g.body)
@@ -361,15 +363,15 @@ WITH written AS (
 SELECT place, pg_notify($7, id || ' ' || first) FROM written
 """
 
-NEXT_EVENT = """
+GET_LEASED_RUN = """
 SELECT response, next_event FROM runs
 WHERE tenant = $1 AND id = $2 AND epoch = $3 AND owner IS NOT NULL
 """
 
 HAS_CHUNK = "SELECT 1 FROM events WHERE response = $1 AND first = $2 AND count = $3"
 
-# One statement, so that the log and its end are of the same moment: the chunks from the one that
-# has number $3 on, as many as have $5 bytes, and at least one.
+# One statement, so that the log and its end are consistent. Returns chunks, starting with the one
+# that contains event $3: at least one, then up to $5 bytes.
 EVENTS = """
 SELECT r.finished_at IS NOT NULL AS over, r.logged, page.first, page.count, page.body
 FROM responses r LEFT JOIN LATERAL (
@@ -385,8 +387,8 @@ WHERE r.tenant = $1 AND r.id = $2 AND r.body IS NOT NULL AND r.logged IS NOT NUL
 ORDER BY page.first
 """
 
-# Which of these logs have more than the number given, or are over, or gone.
-NEWS = """
+# Returns the logs that have events after the given number, or are over, or are gone.
+LOGS_WITH_NEWS = """
 SELECT g.id FROM unnest($1::text[], $2::text[], $3::bigint[]) AS g (tenant, id, after)
 LEFT JOIN runs ON runs.tenant = g.tenant AND runs.id = g.id
 WHERE runs.response IS NULL OR runs.next_event IS NULL OR runs.next_event > g.after + 1
@@ -394,11 +396,11 @@ WHERE runs.response IS NULL OR runs.next_event IS NULL OR runs.next_event > g.af
 
 # --- Idempotency-Keys -----------------------------------------------------------------------------
 
-# Before it is asked whether the key's response is there: one that is being created is waited for.
-LOCK_REPEAT = "SELECT 1 FROM repeats WHERE tenant = $1 AND key = $2 FOR UPDATE"
+# Taken before checking whether the key's response exists, to wait for one that is being created.
+LOCK_RESERVATION = "SELECT 1 FROM repeats WHERE tenant = $1 AND key = $2 FOR UPDATE"
 
-# A row that is there is not judged here, since it may have come after what this statement sees: its
-# response would seem not to be there.
+# This leaves an existing row alone, because it may be newer than the snapshot of the statement, in
+# which its response would seem to be missing.
 RESERVE_NEW = """
 INSERT INTO repeats (tenant, key, response_id, fingerprint, owner, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6)
@@ -406,8 +408,8 @@ ON CONFLICT (tenant, key) DO NOTHING
 RETURNING response_id
 """
 
-# A key is free once it has expired, and if its response is not there, nor will be since its owner
-# is dead.
+# A key is free if it has expired, or if its response does not exist and its owner is dead, so that
+# the response will never be created.
 RESERVE = """
 UPDATE repeats SET response_id = $3, fingerprint = $4, owner = $5, expires_at = $6
 WHERE tenant = $1 AND key = $2 AND (expires_at <= extract(epoch FROM clock_timestamp()) OR NOT (
@@ -417,7 +419,7 @@ WHERE tenant = $1 AND key = $2 AND (expires_at <= extract(epoch FROM clock_times
         WHERE r.tenant = $1 AND r.id = repeats.response_id AND r.body IS NOT NULL)))
 """
 
-RESERVED = """
+GET_RESERVATION = """
 SELECT response_id, fingerprint, EXISTS (
     SELECT 1 FROM responses r
     WHERE r.tenant = $1 AND r.id = repeats.response_id AND body IS NOT NULL)
@@ -431,7 +433,7 @@ DELETE FROM repeats WHERE tenant = $1 AND key = $2 AND response_id = $3 AND NOT 
 
 # --- webhooks -------------------------------------------------------------------------------------
 
-DUE = """
+CLAIM_DUE = """
 WITH due AS (
     SELECT id, due_at FROM notices WHERE due_at <= clock_timestamp()
     ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
@@ -444,11 +446,11 @@ WITH due AS (
 SELECT id, tenant, endpoint, body, attempts - 1 FROM held ORDER BY was_due_at, id
 """
 
-DELAY = """
+DELAY_DELIVERY = """
 UPDATE notices SET due_at = clock_timestamp() + make_interval(secs => $2) WHERE id = $1
 """
 
-REMOVE_NOTICE = "DELETE FROM notices WHERE id = $1"
+REMOVE_DELIVERY = "DELETE FROM notices WHERE id = $1"
 
 # --- API keys -------------------------------------------------------------------------------------
 
@@ -456,17 +458,17 @@ ADD_KEY = """
 INSERT INTO api_keys (id, name, tenant, hash, created_at) VALUES ($1, $2, $3, $4, $5)
 """
 
-KEYS = "SELECT id, name, tenant, hash, created_at FROM api_keys ORDER BY number"
+LIST_KEYS = "SELECT id, name, tenant, hash, created_at FROM api_keys ORDER BY number"
 
-KEY = "SELECT id, name, tenant, hash, created_at FROM api_keys WHERE hash = $1"
+GET_KEY = "SELECT id, name, tenant, hash, created_at FROM api_keys WHERE hash = $1"
 
 REVOKE_KEY = "DELETE FROM api_keys WHERE id = $1 RETURNING id"
 
-# --- agreements -----------------------------------------------------------------------------------
+# --- shared values --------------------------------------------------------------------------------
 
-AGREE = """
+COMPARE_AND_SET = """
 INSERT INTO agreed (name, value) VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE agreed.value = $3
 """
 
-AGREED = "SELECT value FROM agreed WHERE name = $1"
+GET_SHARED_VALUE = "SELECT value FROM agreed WHERE name = $1"

@@ -1,4 +1,4 @@
-"""What a Redis loses, as it is set up: looked up at the start, and told to whoever operates it."""
+"""What a Redis may lose with its configuration: checked at startup and reported to the operator."""
 
 from __future__ import annotations
 
@@ -9,55 +9,57 @@ from redis.exceptions import ResponseError
 
 from antiphon.domain.errors import SettingsError
 
-OLDEST = (7, 0)
-"""Before it, a script that found the memory full could stop in its middle."""
+MIN_VERSION = (7, 0)
+"""In older versions, a script could stop halfway when memory was full."""
 
 DURABILITY: Mapping[str, str] = {
-    "always": "What was confirmed survives a power cut (appendfsync always).",
-    "everysec": "A power cut may take the last second or two (appendfsync everysec).",
-    "no": "A power cut may take the last half minute (appendfsync no).",
+    "always": "Confirmed writes survive a power cut (appendfsync always).",
+    "everysec": "A power cut may lose the last second or two (appendfsync everysec).",
+    "no": "A power cut may lose the last half minute (appendfsync no).",
 }
-NOT_DURABLE = "Warning: whatever is kept may be lost when Redis stops (appendonly no)."
-UNKNOWN = "What Redis loses when it stops is unknown: it does not show its configuration."
+NOT_DURABLE = "Warning: all stored data may be lost when Redis stops (appendonly no)."
+UNKNOWN = "It is unknown what Redis loses when it stops: it does not show its configuration."
 
-NEEDED = ("appendonly", "appendfsync", "maxmemory-policy")
+CONFIGURATION_NAMES = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
 async def durability_of(client: aio.Redis, address: str) -> str:
     """Return a sentence on what may be lost. Raises: SettingsError where Redis cannot be used."""
-    about = await _about(client)
-    version = str(about.get("redis_version", "7.0"))
-    if tuple(map(int, version.split(".")[:2])) < OLDEST:
-        raise SettingsError(f"The Redis at {address} is too old: {version}; 7.0 is needed.")
-    if about.get("cluster_enabled") == 1:
-        raise SettingsError(f"The Redis at {address} is a Cluster; one that is none is needed.")
-    shown = await _configuration(client)
-    policy = shown.get("maxmemory-policy") or about.get("maxmemory_policy", "noeviction")
+    info = await _server_info(client)
+    version = str(info.get("redis_version", "7.0"))
+    if tuple(map(int, version.split(".")[:2])) < MIN_VERSION:
+        raise SettingsError(
+            f"The Redis at {address} is too old: {version}; 7.0 or newer is required."
+        )
+    if info.get("cluster_enabled") == 1:
+        raise SettingsError(f"The Redis at {address} is a cluster, which is not supported.")
+    configuration = await _read_configuration(client)
+    policy = configuration.get("maxmemory-policy") or info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         raise SettingsError(
-            f"The Redis at {address} deletes what it likes when its memory is full "
+            f"The Redis at {address} evicts data when its memory is full "
             f"(maxmemory-policy {policy}); set maxmemory-policy to noeviction."
         )
-    if shown.get("appendonly") == "no" or about.get("aof_enabled") == 0:
+    if configuration.get("appendonly") == "no" or info.get("aof_enabled") == 0:
         return NOT_DURABLE
-    return DURABILITY.get(shown.get("appendfsync", ""), UNKNOWN)
+    return DURABILITY.get(configuration.get("appendfsync", ""), UNKNOWN)
 
 
-async def _configuration(client: aio.Redis) -> dict[str, str]:
-    """Return the settings that matter, or nothing where they are not shown (managed services)."""
+async def _read_configuration(client: aio.Redis) -> dict[str, str]:
+    """Return the relevant settings, or nothing if Redis hides them, as managed services do."""
     try:
-        shown = await client.config_get(*NEEDED)
+        values = await client.config_get(*CONFIGURATION_NAMES)
     except ResponseError:
         return {}
-    return {_text(name): _text(value) for name, value in shown.items()}
+    return {_to_text(name): _to_text(value) for name, value in values.items()}
 
 
-async def _about(client: aio.Redis) -> dict[str, object]:
+async def _server_info(client: aio.Redis) -> dict[str, object]:
     try:
         return dict(await client.info())
     except ResponseError:
         return {}
 
 
-def _text(given: object) -> str:
-    return given.decode() if isinstance(given, bytes) else str(given)
+def _to_text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""The operations of lua/*.lua, each run by Redis as one: all of it is done, or nothing."""
+"""The operations of lua/*.lua, which Redis runs atomically."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from antiphon.domain.errors import SettingsError, StoreError
 
 T = TypeVar("T")
 
-# Flags of Redis 7: a script that frees is run also when memory is full, one that only reads also
-# where nothing can be written. All others are refused there as a whole, before their first line.
+# Flags of Redis 7. Scripts that free memory also run when memory is full; scripts that only read
+# also run where writes are impossible. Redis rejects all others there before their first line.
 READS, WRITES, FREES = " flags=no-writes", "", " flags=allow-oom"
 
 OPERATIONS: Mapping[str, Mapping[str, str]] = {
@@ -64,36 +64,36 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
     "agreements": {"agree": WRITES},
 }
 
-REPEATABLE = frozenset({"agree", "append", "beat", "leave", "update_conversation", "unreserve"})
-"""What comes to the same when it is done twice, as reading does: it is tried again, once."""
+IDEMPOTENT = frozenset({"agree", "append", "beat", "leave", "update_conversation", "unreserve"})
+"""Writes that are retried once when the connection is lost. Reads are retried too."""
 
-REASONS: Mapping[type[BaseException], str] = {
-    exceptions.AuthenticationError: "it refuses the user or the password",
-    exceptions.NoPermissionError: "its user has no permission for that",
-    exceptions.BusyLoadingError: "it is still loading what it keeps",
+ERROR_MESSAGES: Mapping[type[BaseException], str] = {
+    exceptions.AuthenticationError: "it rejected the user or password",
+    exceptions.NoPermissionError: "its user lacks the permission",
+    exceptions.BusyLoadingError: "it is still loading its data",
     exceptions.OutOfMemoryError: "its memory is full",
-    exceptions.ReadOnlyError: "it is a replica, which cannot be written",
-    exceptions.MaxConnectionsError: "it takes no more connections",
+    exceptions.ReadOnlyError: "it is a replica, which is read-only",
+    exceptions.MaxConnectionsError: "it accepts no more connections",
     exceptions.TimeoutError: "it did not answer in time",
-    exceptions.ConnectionError: "it cannot be reached, or the connection broke off",
-    OSError: "it cannot be reached, or the connection broke off",
+    exceptions.ConnectionError: "it cannot be reached, or the connection was lost",
+    OSError: "it cannot be reached, or the connection was lost",
 }
 
-# What the client library has no class for, or another one where a script met it.
-REASONS_BY_TEXT: Mapping[str, str] = {
+# Errors for which the client library has no class, or another class if a script raised them.
+ERROR_MESSAGES_BY_TEXT: Mapping[str, str] = {
     "No connection available": "all connections to it are in use",
-    "max number of clients": "it takes no more connections",
-    "NOAUTH": "it asks for a password",
-    "WRONGPASS": "it refuses the user or the password",
-    "NOPERM": "its user has no permission for that",
+    "max number of clients": "it accepts no more connections",
+    "NOAUTH": "it requires a password",
+    "WRONGPASS": "it rejected the user or password",
+    "NOPERM": "its user lacks the permission",
     "OOM": "its memory is full",
-    "READONLY": "it is a replica, which cannot be written",
-    "MISCONF": "its disk fails, and it takes no writes until that is mended",
+    "READONLY": "it is a replica, which is read-only",
+    "MISCONF": "its disk failed, and it rejects writes until that is fixed",
     "MASTERDOWN": "it is a replica without a master",
     "NOREPLICAS": "it has too few replicas to write",
-    "BUSY": "a script that does not end keeps it busy",
-    "WRONGTYPE": "something else is kept under the same prefix",
-    "DB index is out of range": "it has no database of this number",
+    "BUSY": "it is busy with a script that does not end",
+    "WRONGTYPE": "other data is stored under the same prefix",
+    "DB index is out of range": "it has no database with this number",
 }
 
 
@@ -101,10 +101,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class RedisScripts:
-    """`connections` at most are open, besides one that listens; who needs one waits `retry_s`.
+    """A client with at most `connections`, besides the one that listens.
 
-    No answer takes longer than `timeout_s`. A URL may bring a user and a password; they are told
-    to nobody.
+    `connect_timeout_s` limits the wait for a free connection, `timeout_s` the wait for an answer.
+    Error messages contain neither the user nor the password of `url`.
     """
 
     def __init__(
@@ -113,19 +113,19 @@ class RedisScripts:
         *,
         prefix: str,
         connections: int = 16,
-        retry_s: float = 2.0,
+        connect_timeout_s: float = 2.0,
         timeout_s: float = 10.0,
     ) -> None:
         self.prefix = prefix
         self.address = _address(url)
         self._url = url
         self._connections = connections
-        self._patience_s = retry_s
-        # Nothing is tried again behind our back: what was written twice is not what was asked for.
+        self._connect_timeout_s = connect_timeout_s
+        # The client library must not retry by itself, because it could write twice.
         self._options: dict[str, Any] = {
             "protocol": 2,
             "socket_timeout": timeout_s,
-            "socket_connect_timeout": min(retry_s, timeout_s),
+            "socket_connect_timeout": min(connect_timeout_s, timeout_s),
             "socket_keepalive": True,
         }
         self._client: aio.Redis | None = None
@@ -133,20 +133,20 @@ class RedisScripts:
         self._blocking: Redis | None = None
 
     async def start(self) -> None:
-        """Be ready to connect; nothing is sent yet. Raises: SettingsError."""
+        """Prepare the connections without connecting. Raises: SettingsError."""
         pool = aio.BlockingConnectionPool.from_url(
             self._url,
             max_connections=self._connections,
-            timeout=self._patience_s,
+            timeout=self._connect_timeout_s,
             retry=Retry(NoBackoff(), 0),
             **self._options,
         )
         self._client = aio.Redis.from_pool(pool)
         try:
             self.connection()
-        except TypeError:  # an option that there is none of
-            raise _unreadable() from None
-        self._scripts = {operation: AsyncScript(self._client, text) for operation, text in _texts()}
+        except TypeError:  # an unknown option in the URL
+            raise _invalid_url_error() from None
+        self._scripts = {name: AsyncScript(self._client, text) for name, text in _scripts()}
 
     async def aclose(self) -> None:
         client, self._client = self._client, None
@@ -156,131 +156,131 @@ class RedisScripts:
         if blocking is not None:
             blocking.close()
 
-    async def run(self, operation: str, **given: Any) -> list[Any]:
-        """Return what the operation returned. Raises: StoreError."""
-        packed = _packed(given)
+    async def run(self, operation: str, **arguments: Any) -> list[Any]:
+        """Run an operation and return its result. Raises: StoreError."""
+        packed = _pack(arguments)
         with self.raising_store_errors():
             try:
-                return await whole(self._run(operation, packed))
+                return await shielded(self._run(operation, packed))
             except exceptions.ConnectionError:
-                if operation not in AGAIN or self._client is None:
+                if operation not in RETRIED or self._client is None:
                     raise
-                return await whole(self._run(operation, packed))
+                return await shielded(self._run(operation, packed))
 
     async def _run(self, operation: str, packed: bytes) -> list[Any]:
         client = self.client
         args: list[str | bytes] = [operation, packed]
-        found: list[Any] = await self._scripts[operation]([self.prefix], args, client)
-        return found
+        result: list[Any] = await self._scripts[operation]([self.prefix], args, client)
+        return result
 
-    def run_sync(self, operation: str, **given: Any) -> None:
-        """As `run`, from a thread other than the event loop's, over a connection of its own."""
+    def run_sync(self, operation: str, **arguments: Any) -> None:
+        """Run an operation in the calling thread, which blocks, over a separate connection."""
         if self._client is None:
-            raise self._not_open()
+            raise self._not_open_error()
         if self._blocking is None:
-            # Less patient: whoever beats has to beat again soon.
+            # The timeout is shorter because the next heartbeat is due soon.
             options = self._options | {"socket_timeout": self._options["socket_connect_timeout"]}
             self._blocking = Redis.from_url(
                 self._url, retry=BlockingRetry(NoBackoff(), 1), **options
             )
         text = str(self._scripts[operation].script)
         with self.raising_store_errors():
-            self._blocking.eval(text, 1, self.prefix, operation, _packed(given))
+            self._blocking.eval(text, 1, self.prefix, operation, _pack(arguments))
 
     @property
     def client(self) -> aio.Redis:
-        """Raises: StoreError where this is not open."""
+        """The client. Raises: StoreError if it is not open."""
         if self._client is None:
-            raise self._not_open()
+            raise self._not_open_error()
         return self._client
 
     def connection(self) -> AbstractConnection:
-        """Return a connection that no pool knows, not yet connected."""
+        """Return a new connection outside of the pool, not yet connected."""
         pool = self.client.connection_pool
-        made: AbstractConnection = pool.connection_class(**pool.connection_kwargs)
-        return made
+        connection: AbstractConnection = pool.connection_class(**pool.connection_kwargs)
+        return connection
 
     @contextmanager
     def raising_store_errors(self) -> Iterator[None]:
-        """Turn what Redis and its client raise into StoreError, in one sentence."""
+        """Turn errors of Redis and its client into a StoreError of one sentence."""
         try:
             yield
         except (exceptions.RedisError, OSError) as error:
             raise StoreError(
-                f"The store at {self.address} cannot be used: {reason(error)}."
+                f"The store at {self.address} cannot be used: {reason_of(error)}."
             ) from error
 
-    def _not_open(self) -> StoreError:
+    def _not_open_error(self) -> StoreError:
         return StoreError(f"The store at {self.address} is not open.")
 
 
-async def whole(work: Coroutine[Any, Any, T]) -> T:
-    """Do all of `work`; whoever is cancelled meanwhile leaves it to itself.
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end, even if the caller is canceled.
 
-    Cancelled in the middle of an exchange, the client library may return as if nobody had.
+    If the client library is canceled in the middle of an exchange, it may return normally.
     """
     return await asyncio.shield(asyncio.ensure_future(work))
 
 
-def reason(error: BaseException) -> str:
-    """Return what is wrong, for the end of a sentence.
+def reason_of(error: BaseException) -> str:
+    """Return the reason for an error, to end a sentence with.
 
-    >>> reason(exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"))
-    'its disk fails, and it takes no writes until that is mended'
+    >>> reason_of(exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"))
+    'its disk failed, and it rejects writes until that is fixed'
     """
-    told = str(error).removeprefix("-")
-    for text, why in REASONS_BY_TEXT.items():
-        if text in told[:200]:
-            return why
-    kinds = (REASONS[kind] for kind in type(error).__mro__ if kind in REASONS)
-    return next(kinds, told.partition("\n")[0].rstrip("."))
+    message = str(error).removeprefix("-")
+    for text, reason in ERROR_MESSAGES_BY_TEXT.items():
+        if text in message[:200]:
+            return reason
+    reasons = (ERROR_MESSAGES[kind] for kind in type(error).__mro__ if kind in ERROR_MESSAGES)
+    return next(reasons, message.partition("\n")[0].rstrip("."))
 
 
-AGAIN = REPEATABLE | {
-    name for theme in OPERATIONS.values() for name, flags in theme.items() if flags == READS
+RETRIED = IDEMPOTENT | {
+    name for script in OPERATIONS.values() for name, flags in script.items() if flags == READS
 }
 
 
-def _texts() -> Iterator[tuple[str, str]]:
-    """Yield each operation with the script that has it. Few scripts differ: one a file and flag."""
+def _scripts() -> Iterator[tuple[str, str]]:
+    """Yield each operation with its script. Operations of one file and flag share a script."""
     folder = files(__package__) / "lua"
     records = (folder / "records.lua").read_text("utf-8")
-    last = "return operation[ARGV[1]](cmsgpack.unpack(ARGV[2]))\n"
-    for theme, operations in OPERATIONS.items():
-        body = (folder / f"{theme}.lua").read_text("utf-8")
+    call = "return operation[ARGV[1]](cmsgpack.unpack(ARGV[2]))\n"
+    for name, operations in OPERATIONS.items():
+        body = (folder / f"{name}.lua").read_text("utf-8")
         for operation, flags in operations.items():
-            yield operation, f"#!lua{flags}\n{records}\n{body}\n{last}"
+            yield operation, f"#!lua{flags}\n{records}\n{body}\n{call}"
 
 
-def _packed(given: Any) -> bytes:
-    """Return MessagePack as Redis reads it: of an age in which bytes and text were one type.
+def _pack(value: Any) -> bytes:
+    """Return MessagePack in the old format that Redis reads, with one type for bytes and text.
 
-    >>> _packed({"a": [b"\\0"], "b": None}).hex(" ")
+    >>> _pack({"a": [b"\\0"], "b": None}).hex(" ")
     'df 00 00 00 01 a1 61 dd 00 00 00 01 db 00 00 00 01 00'
     """
-    match given:
+    match value:
         case bytes():
-            return b"\xdb" + len(given).to_bytes(4) + given
+            return b"\xdb" + len(value).to_bytes(4) + value
         case list():
-            return b"\xdd" + len(given).to_bytes(4) + b"".join(map(_packed, given))
+            return b"\xdd" + len(value).to_bytes(4) + b"".join(map(_pack, value))
         case dict():
-            there = [(name, value) for name, value in given.items() if value is not None]
-            packed = (_encode(name) + _packed(value) for name, value in there)
-            return b"\xdf" + len(there).to_bytes(4) + b"".join(packed)
+            fields = [(name, field) for name, field in value.items() if field is not None]
+            packed = (_encode(name) + _pack(field) for name, field in fields)
+            return b"\xdf" + len(fields).to_bytes(4) + b"".join(packed)
         case _:
-            return _encode(given)
+            return _encode(value)
 
 
-def _unreadable() -> SettingsError:
-    # What the client library says of it may be a part of the password.
+def _invalid_url_error() -> SettingsError:
+    # The error of the client library may contain a part of the password.
     return SettingsError(
-        "The Redis URL cannot be read: it is redis://user@host:6379/0, and a password in it has "
-        "%2F for /, %3F for ?, %23 for #, %40 for @."
+        "The Redis URL cannot be read: it looks like redis://user@host:6379/0; in its password, "
+        "write %2F for /, %3F for ?, %23 for #, %40 for @."
     )
 
 
 def _address(url: str) -> str:
-    """Return where Redis is, without the password.
+    """Return the address of Redis without the user and password.
 
     >>> _address("redis://user:secret@cache.example:6380/2")
     "'redis://cache.example:6380/2'"
@@ -288,7 +288,7 @@ def _address(url: str) -> str:
     try:
         parts: Mapping[str, Any] = parse_url(url)
     except ValueError:
-        raise _unreadable() from None
+        raise _invalid_url_error() from None
     if "path" in parts:
         return repr(f"unix://{parts['path']}")
     host, port, database = (

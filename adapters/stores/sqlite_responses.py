@@ -1,4 +1,4 @@
-"""Responses and conversations in the SQLite store: statements, and work for its threads."""
+"""Responses and conversations in the SQLite store: statements, and functions for its threads."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from antiphon.application.ports import (
 from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, NotFound, RequestError
 from antiphon.domain.response import Response
 
-INPUT, OUTPUT = 0, 1  # and 2: items that are the conversation's alone
+# Kinds of items. Kind 2 is an item that belongs to a conversation alone.
+INPUT, OUTPUT = 0, 1
 
-HAS_KEY = "SELECT 1 FROM repeats WHERE tenant = ? AND key = ? AND response_id = ?"
+HAS_RESERVATION = "SELECT 1 FROM repeats WHERE tenant = ? AND key = ? AND response_id = ?"
 
-# A parent that is unknown, deleted or another tenant's is no parent.
+# An unknown or deleted parent, or one of another tenant, is ignored.
 CREATE = """
 INSERT INTO responses (tenant, id, parent, status, created_at, body, conversation, given,
                        owner, epoch, logged, expires_at)
@@ -48,7 +49,7 @@ RETURNING number
 
 REMOVE_OUTPUT = "DELETE FROM items WHERE tenant = ? AND response_id = ? AND kind = 1"
 
-# One statement, so that body and output are of the same moment.
+# One statement, so that body and output are consistent.
 GET = """
 SELECT -1 AS position, body FROM responses WHERE tenant = ?1 AND id = ?2 AND body IS NOT NULL
 UNION ALL
@@ -56,11 +57,11 @@ SELECT position, body FROM items WHERE tenant = ?1 AND response_id = ?2 AND kind
 ORDER BY position
 """
 
-# The chain is walked inside SQLite: four times as fast as a list of ancestors in each row, and the
-# file is a third as large (measured). A response without items still gives a row, of NULLs: no row
-# at all means that there is no such response. What a conversation gave comes before all else: a
-# response in one continues no other. CROSS JOIN keeps SQLite from beginning with all items that the
-# tenant has in conversations.
+# SQLite walks the chain itself. That is four times as fast as storing a list of ancestors in each
+# row, and the file is a third as large (measured). A response without items still returns one row,
+# of NULLs; no row means that the response does not exist. Conversation items come first: a response
+# in a conversation has no parent. CROSS JOIN keeps SQLite from starting with all conversation items
+# of the tenant.
 CONTEXT = """
 WITH RECURSIVE chain (id, parent, depth, conversation, given) AS (
     SELECT id, parent, 0, conversation, given
@@ -93,7 +94,7 @@ WHERE tenant = ? AND id = ? AND body IS NOT NULL
 RETURNING number
 """
 
-REMOVE_REPEATS = """
+REMOVE_RESERVATIONS = """
 DELETE FROM repeats INDEXED BY repeats_by_response WHERE tenant = ? AND response_id = ?
 """
 
@@ -104,9 +105,9 @@ WHERE tenant = ?1 AND id = ?2 AND body IS NULL
 RETURNING parent
 """
 
-# What is in a conversation stays there. The plus keeps SQLite from looking for it among all items
-# that the tenant has in conversations.
-LEAVE_ITEMS = """
+# Items of a conversation stay in it. The plus keeps SQLite from searching all conversation items of
+# the tenant.
+MOVE_ITEMS_TO_CONVERSATION = """
 UPDATE items SET response_id = conversation_id, kind = 2, position = place
 WHERE tenant = ? AND response_id = ? AND +conversation_id IS NOT NULL
 """
@@ -125,7 +126,7 @@ UPDATE conversations SET metadata = ?3 WHERE tenant = ?1 AND id = ?2 RETURNING c
 
 DELETE_CONVERSATION = "DELETE FROM conversations WHERE tenant = ? AND id = ? RETURNING id"
 
-# A conversation without items still gives a row, of NULLs.
+# A conversation without items still returns one row, of NULLs.
 CONVERSATION_ITEMS = """
 SELECT items.item_id, items.body
 FROM conversations LEFT JOIN items
@@ -136,27 +137,30 @@ ORDER BY place
 
 HAS_ITEM = "SELECT 1 FROM items WHERE tenant = ?1 AND conversation_id = ?2 AND item_id = ?3 LIMIT 1"
 
-# Of all items where ?3 is NULL, else of those of one id: first those that are nobody else's.
-REMOVE_OWN = """
+# These two remove all items, or those with one id if ?3 is not NULL: this one the items that belong
+# to the conversation alone, the next one those that a response has too.
+REMOVE_OWN_ITEMS = """
 DELETE FROM items
 WHERE tenant = ?1 AND conversation_id = ?2 AND kind = 2 AND (?3 IS NULL OR item_id = ?3)
 """
 
-REMOVE_SHARED = """
+UNLINK_SHARED_ITEMS = """
 UPDATE items SET conversation_id = NULL, place = NULL
 WHERE tenant = ?1 AND conversation_id = ?2 AND (?3 IS NULL OR item_id = ?3)
 """
 
-ADD_OWN = """
+ADD_OWN_ITEM = """
 INSERT INTO items (tenant, response_id, kind, position, item_id, body, conversation_id, place)
 VALUES (?1, ?2, 2, ?3, ?4, ?5, ?2, ?3)
 """
 
-ADD_SHARED = "UPDATE items SET conversation_id = ?, place = ? WHERE number = ?"
+LINK_SHARED_ITEM = "UPDATE items SET conversation_id = ?, place = ? WHERE number = ?"
 
-BROUGHT = "SELECT number FROM items WHERE tenant = ? AND response_id = ? ORDER BY kind, position"
+ITEMS_OF_RESPONSE = (
+    "SELECT number FROM items WHERE tenant = ? AND response_id = ? ORDER BY kind, position"
+)
 
-MAKE_ROOM = """
+RESERVE_PLACES = """
 UPDATE conversations SET next_place = next_place + ?3
 WHERE tenant = ?1 AND id = ?2 AND held_by IS NULL
 RETURNING next_place
@@ -168,7 +172,7 @@ WHERE tenant = ?1 AND id = ?2 AND held_by IS NULL
 RETURNING id
 """
 
-# A claim is void when its owner is dead and its response does not run.
+# A claim is void if its owner is dead and its response is not running.
 DROP_VOID_CLAIM = """
 UPDATE conversations SET held_by = NULL
 WHERE tenant = ?1 AND id = ?2 AND held_by IS NOT NULL
@@ -189,28 +193,28 @@ WHERE tenant = ?1 AND id = ?2 AND held_by = ?3
 RETURNING next_place
 """
 
-RELEASE_OF = "UPDATE conversations SET held_by = NULL WHERE tenant = ? AND held_by = ?"
+RELEASE_CLAIMS = "UPDATE conversations SET held_by = NULL WHERE tenant = ? AND held_by = ?"
 
-# The rest is over all tenants: it is for the server, not for a client.
+# The statements below span all tenants: the server runs them for itself, not for a client.
 
-PAST_THEIR_TIME = """
+EXPIRED_RESPONSES = """
 SELECT tenant, id FROM responses
 WHERE expires_at <= ?1 AND conversation IS NULL AND status NOT IN ('queued', 'in_progress')
 ORDER BY expires_at LIMIT ?2
 """
 
-# Small indexes: what runs, or is in a conversation, is seldom past its time.
-IS_ANY_OLD = """
+# These indexes are small. A running response, or one in a conversation, has rarely expired.
+IS_ANYTHING_EXPIRED = """
 SELECT 1 WHERE EXISTS (SELECT 1 FROM responses WHERE expires_at <= ?1)
     OR EXISTS (SELECT 1 FROM responses WHERE logged AND finished_at <= ?2)
     OR EXISTS (SELECT 1 FROM repeats WHERE expires_at <= ?1)
 """
 
-OLD_LOGS = """
+EXPIRED_LOGS = """
 SELECT number FROM responses WHERE logged AND finished_at <= ? ORDER BY finished_at LIMIT ?
 """
 
-REMOVE_OLD_REPEATS = """
+REMOVE_EXPIRED_RESERVATIONS = """
 DELETE FROM repeats
 WHERE (tenant, key) IN (
     SELECT tenant, key FROM repeats WHERE expires_at <= ?1 LIMIT ?2
@@ -219,14 +223,14 @@ RETURNING 1
 """
 
 
-# --- writes, in the writer's thread ---------------------------------------------------------------
+# --- functions for the writing thread -------------------------------------------------------------
 
 
 def create(
     tenant: str, stored: StoredResponse, body: bytes, items: Sequence[Row], db: apsw.Connection
 ) -> None:
     response, run = stored.response, stored.run
-    if run.key is not None and not rows_of(db, HAS_KEY, (tenant, run.key, response.id)):
+    if run.key is not None and not rows_of(db, HAS_RESERVATION, (tenant, run.key, response.id)):
         raise IdempotencyKeyInUse
     row = (
         tenant,
@@ -247,11 +251,11 @@ def create(
         db.execute(runs.ADD_JOB, (number, run.job))
     if run.events is not None:
         chunk = run.events
-        db.execute(runs.BEGIN_LOG, (number, chunk.first, chunk.count, chunk.body))
+        db.execute(runs.START_LOG, (number, chunk.first, chunk.count, chunk.body))
 
 
-class Ending(Struct, frozen=True):
-    """All that `finish` writes, written down."""
+class FinishedRow(Struct, frozen=True):
+    """Everything that `finish` writes, in its stored form."""
 
     lease: Lease
     response: Response
@@ -261,81 +265,80 @@ class Ending(Struct, frozen=True):
     deliveries: Sequence[WebhookDelivery]
 
 
-def finish(ending: Ending, now: float, db: apsw.Connection) -> bool:
-    lease, response = ending.lease, ending.response
-    # First the log, which is closed to whoever is not running.
-    if ending.events is not None and not runs.append(lease, ending.events, db):
+def finish(row: FinishedRow, now: float, db: apsw.Connection) -> bool:
+    lease, response = row.lease, row.response
+    # Write the log first: it is closed once the run is over.
+    if row.events is not None and not runs.append(lease, row.events, db):
         return False
-    row = (*runs.lease_row(lease), response.status, ending.body, now)
-    finished = rows_of(db, FINISH, row)
+    values = (*runs.lease_row(lease), response.status, row.body, now)
+    finished = rows_of(db, FINISH, values)
     if not finished:
         return False
     db.execute(runs.REMOVE_JOB, finished[0])
     db.execute(REMOVE_OUTPUT, (lease.tenant, response.id))
-    db.executemany(ADD_ITEM, ending.output)
-    runs.add_notices(ending.deliveries, now, db)
-    _leave_items(lease.tenant, response, db)
+    db.executemany(ADD_ITEM, row.output)
+    runs.add_deliveries(row.deliveries, now, db)
+    _release_with_items(lease.tenant, response, db)
     return True
 
 
-def _leave_items(tenant: str, response: Response, db: apsw.Connection) -> None:
+def _release_with_items(tenant: str, response: Response, db: apsw.Connection) -> None:
     conversation_id = conversation_of(response)
     if conversation_id is None:
         return
-    brought = rows_of(db, BROUGHT, (tenant, response.id)) if response.keeps_items else []
-    for first in _released(tenant, conversation_id, response.id, len(brought), db):
-        shared = [
-            (conversation_id, place, number) for place, (number,) in enumerate(brought, first)
-        ]
-        db.executemany(ADD_SHARED, shared)
+    items = rows_of(db, ITEMS_OF_RESPONSE, (tenant, response.id)) if response.keeps_items else []
+    for first in _release_places(tenant, conversation_id, response.id, len(items), db):
+        links = [(conversation_id, place, number) for place, (number,) in enumerate(items, first)]
+        db.executemany(LINK_SHARED_ITEM, links)
 
 
 def delete(tenant: str, response_id: str, db: apsw.Connection) -> bool:
     deleted = rows_of(db, DELETE, (tenant, response_id))
     if not deleted:
         return False
-    runs.forget_run(deleted[0][0], db)
-    db.execute(REMOVE_REPEATS, (tenant, response_id))
-    db.execute(RELEASE_OF, (tenant, response_id))
-    # Items go once no response continues the one that brought them; so may those before it.
-    unneeded: Any = response_id
-    while purged := rows_of(db, PURGE, (tenant, unneeded)):
-        db.execute(LEAVE_ITEMS, (tenant, unneeded))
-        db.execute(REMOVE_ITEMS, (tenant, unneeded))
-        unneeded = purged[0][0]
+    runs.remove_run(deleted[0][0], db)
+    db.execute(REMOVE_RESERVATIONS, (tenant, response_id))
+    db.execute(RELEASE_CLAIMS, (tenant, response_id))
+    # Delete the items of this response and of its deleted ancestors that no response continues.
+    purgeable: Any = response_id
+    while purged := rows_of(db, PURGE, (tenant, purgeable)):
+        db.execute(MOVE_ITEMS_TO_CONVERSATION, (tenant, purgeable))
+        db.execute(REMOVE_ITEMS, (tenant, purgeable))
+        purgeable = purged[0][0]
     return True
 
 
 def sweep(now: float, logs_before: float, limit: int, db: apsw.Connection) -> int:
-    old = rows_of(db, PAST_THEIR_TIME, (now, limit))
-    for tenant, response_id in old:
+    responses = rows_of(db, EXPIRED_RESPONSES, (now, limit))
+    for tenant, response_id in responses:
         delete(tenant, response_id, db)
-    logs = rows_of(db, OLD_LOGS, (logs_before, limit - len(old)))
+    logs = rows_of(db, EXPIRED_LOGS, (logs_before, limit - len(responses)))
     for log in logs:
         db.execute(runs.REMOVE_LOG, log)
-        db.execute(runs.LOG_IS_GONE, log)
-    repeats = rows_of(db, REMOVE_OLD_REPEATS, (now, limit - len(old) - len(logs)))
-    return len(old) + len(logs) + len(repeats)
+        db.execute(runs.MARK_LOG_REMOVED, log)
+    remaining = limit - len(responses) - len(logs)
+    reservations = rows_of(db, REMOVE_EXPIRED_RESERVATIONS, (now, remaining))
+    return len(responses) + len(logs) + len(reservations)
 
 
 def create_conversation(row: Row, items: Sequence[Row], db: apsw.Connection) -> None:
     db.execute(CREATE_CONVERSATION, row)
-    db.executemany(ADD_OWN, items)
+    db.executemany(ADD_OWN_ITEM, items)
 
 
 def delete_conversation(tenant: str, conversation_id: str, db: apsw.Connection) -> None:
     if not db.execute(DELETE_CONVERSATION, (tenant, conversation_id)).fetchall():
-        raise no_conversation(conversation_id)
-    db.execute(REMOVE_OWN, (tenant, conversation_id, None))
-    db.execute(REMOVE_SHARED, (tenant, conversation_id, None))
+        raise conversation_not_found(conversation_id)
+    db.execute(REMOVE_OWN_ITEMS, (tenant, conversation_id, None))
+    db.execute(UNLINK_SHARED_ITEMS, (tenant, conversation_id, None))
 
 
 def remove_item(tenant: str, conversation_id: str, item_id: str, db: apsw.Connection) -> None:
-    which = (tenant, conversation_id, item_id)
-    if not db.execute(HAS_ITEM, which).fetchall():
+    values = (tenant, conversation_id, item_id)
+    if not db.execute(HAS_ITEM, values).fetchall():
         raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
-    db.execute(REMOVE_OWN, which)
-    db.execute(REMOVE_SHARED, which)
+    db.execute(REMOVE_OWN_ITEMS, values)
+    db.execute(UNLINK_SHARED_ITEMS, values)
 
 
 def add_items(
@@ -346,11 +349,11 @@ def add_items(
     db: apsw.Connection,
 ) -> None:
     db.execute(DROP_VOID_CLAIM, (tenant, conversation_id, uptime()))
-    rows = rows_of(db, MAKE_ROOM, (tenant, conversation_id, len(items)))
+    rows = rows_of(db, RESERVE_PLACES, (tenant, conversation_id, len(items)))
     if not rows:
-        raise _not_free(tenant, conversation_id, db)
+        raise _unavailable_error(tenant, conversation_id, db)
     first = rows[0][0] - len(items)
-    db.executemany(ADD_OWN, own_rows(tenant, conversation_id, first, items))
+    db.executemany(ADD_OWN_ITEM, own_item_rows(tenant, conversation_id, first, items))
 
 
 def claim(
@@ -363,7 +366,7 @@ def claim(
 ) -> None:
     db.execute(DROP_VOID_CLAIM, (tenant, conversation_id, uptime()))
     if not rows_of(db, CLAIM, (tenant, conversation_id, response_id, owner)):
-        raise _not_free(tenant, conversation_id, db)
+        raise _unavailable_error(tenant, conversation_id, db)
 
 
 def release(
@@ -373,24 +376,24 @@ def release(
     items: Sequence[StoredItem],
     db: apsw.Connection,
 ) -> None:
-    for first in _released(tenant, conversation_id, response_id, len(items), db):
-        db.executemany(ADD_OWN, own_rows(tenant, conversation_id, first, items))
+    for first in _release_places(tenant, conversation_id, response_id, len(items), db):
+        db.executemany(ADD_OWN_ITEM, own_item_rows(tenant, conversation_id, first, items))
 
 
-def _released(
+def _release_places(
     tenant: str, conversation_id: str, response_id: str, count: int, db: apsw.Connection
 ) -> list[int]:
-    """Free the conversation and return the first of `count` places; nothing if it was not held."""
+    """Free the conversation and return the first of `count` new places; [] if not claimed."""
     rows = rows_of(db, RELEASE, (tenant, conversation_id, response_id, count))
     return [end - count for (end,) in rows]
 
 
-def _not_free(tenant: str, conversation_id: str, db: apsw.Connection) -> RequestError:
-    there = db.execute(GET_CONVERSATION, (tenant, conversation_id)).fetchall()
-    return ConversationLocked() if there else no_conversation(conversation_id)
+def _unavailable_error(tenant: str, conversation_id: str, db: apsw.Connection) -> RequestError:
+    exists = db.execute(GET_CONVERSATION, (tenant, conversation_id)).fetchall()
+    return ConversationLocked() if exists else conversation_not_found(conversation_id)
 
 
-def no_conversation(conversation_id: str) -> NotFound:
+def conversation_not_found(conversation_id: str) -> NotFound:
     return NotFound(f"There is no conversation {conversation_id!r}.")
 
 
@@ -404,7 +407,7 @@ def item_rows(tenant: str, response_id: str, kind: int, items: Sequence[StoredIt
     ]
 
 
-def own_rows(
+def own_item_rows(
     tenant: str, conversation_id: str, first: int, items: Sequence[StoredItem]
 ) -> list[Row]:
     return [
@@ -417,11 +420,5 @@ def conversation_of(response: Response) -> str | None:
     return response.conversation.id if response.conversation else None
 
 
-def items_of(rows: Sequence[Row], response_id: str) -> list[StoredItem]:
-    if not rows:
-        raise runs.no_response(response_id)
-    return as_items(rows)
-
-
-def as_items(rows: Sequence[Row]) -> list[StoredItem]:
+def to_items(rows: Sequence[Row]) -> list[StoredItem]:
     return [StoredItem(id=item_id or "", raw=Raw(body)) for item_id, body in rows if body]

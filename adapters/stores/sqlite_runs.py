@@ -1,4 +1,4 @@
-"""Who runs what in the SQLite store, and the logs of runs: statements, and work for its threads."""
+"""Runs in the SQLite store, their owners and logs: statements, and functions for its threads."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from antiphon.application.ports import (
 from antiphon.domain.errors import NotFound, StoreError
 from antiphon.domain.response import TERMINAL
 
-LOOK_EVERY_S = 0.05
-"""How often it is asked whether another process has written, while anybody waits for that."""
+POLL_S = 0.05
+"""How often to check, while a reader waits, whether another process has written."""
 
 BEAT = """
 INSERT INTO servers (owner, beat_at, ttl_s) VALUES (?1, ?2, ?3)
@@ -33,11 +33,11 @@ ON CONFLICT (owner) DO UPDATE SET beat_at = excluded.beat_at, ttl_s = excluded.t
 
 LEAVE = "DELETE FROM servers WHERE owner = ?"
 
-# The clock starts anew with the machine: a beat of its future is one of its last life.
-FORGET_DEAD = "DELETE FROM servers WHERE beat_at + ttl_s <= ?1 OR beat_at > ?1 + 1"
+# The clock restarts with the machine, so a heartbeat in the future is from before the restart.
+REMOVE_DEAD_SERVERS = "DELETE FROM servers WHERE beat_at + ttl_s <= ?1 OR beat_at > ?1 + 1"
 
-# Left alone, SQLite would rather read all responses in their order than sort the few that run.
-CAN_TAKE = """
+# Without INDEXED BY, SQLite reads all responses in order instead of sorting the few running ones.
+HAS_LEASABLE_RUN = """
 SELECT 1 FROM responses INDEXED BY responses_running
 WHERE status IN ('queued', 'in_progress') AND (owner IS NULL AND ?2 OR owner NOT IN (
     SELECT owner FROM servers WHERE beat_at + ttl_s > ?1 AND beat_at <= ?1 + 1
@@ -45,7 +45,7 @@ WHERE status IN ('queued', 'in_progress') AND (owner IS NULL AND ?2 OR owner NOT
 LIMIT 1
 """
 
-TAKE = """
+LEASE_RUNS = """
 UPDATE responses SET owner = ?2, epoch = epoch + 1
 WHERE number IN (
     SELECT number FROM responses INDEXED BY responses_running
@@ -64,7 +64,7 @@ WHERE tenant = ?2 AND id = ?3 AND status IN ('queued', 'in_progress')
 RETURNING number, tenant, id, epoch, body
 """
 
-EXISTS = "SELECT 1 FROM responses WHERE tenant = ? AND id = ? AND body IS NOT NULL"
+RESPONSE_EXISTS = "SELECT 1 FROM responses WHERE tenant = ? AND id = ? AND body IS NOT NULL"
 
 GIVE_BACK = """
 UPDATE responses SET owner = NULL
@@ -73,23 +73,23 @@ WHERE tenant = ? AND id = ? AND epoch = ? AND owner IS NOT NULL
 RETURNING number
 """
 
-HELD = """
+HELD_LEASES = """
 SELECT tenant, id, epoch FROM responses WHERE owner = ? AND status IN ('queued', 'in_progress')
 """
 
-OUTPUT_OF = """
+GET_OUTPUT = """
 SELECT body FROM items WHERE tenant = ? AND response_id = ? AND kind = 1 ORDER BY position
 """
 
 ADD_JOB = "INSERT INTO jobs (response, body) VALUES (?, ?)"
 
-JOB = "SELECT body FROM jobs WHERE response = ?"
+GET_JOB = "SELECT body FROM jobs WHERE response = ?"
 
 REMOVE_JOB = "DELETE FROM jobs WHERE response = ?"
 
-BEGIN_LOG = "INSERT INTO events (response, first, count, body) VALUES (?, ?, ?, ?)"
+START_LOG = "INSERT INTO events (response, first, count, body) VALUES (?, ?, ?, ?)"
 
-# Fence and numbers are checked by the statement that writes.
+# The statement that writes also checks the lease and the event number.
 APPEND = """
 INSERT INTO events (response, first, count, body)
 SELECT number, ?4, ?5, ?6 FROM responses
@@ -101,7 +101,7 @@ WHERE tenant = ?1 AND id = ?2 AND epoch = ?3 AND owner IS NOT NULL
 RETURNING response
 """
 
-LEASED = """
+GET_LEASED = """
 SELECT number FROM responses
 WHERE tenant = ? AND id = ? AND epoch = ? AND owner IS NOT NULL
     AND status IN ('queued', 'in_progress')
@@ -109,7 +109,7 @@ WHERE tenant = ? AND id = ? AND epoch = ? AND owner IS NOT NULL
 
 HAS_CHUNK = "SELECT 1 FROM events WHERE response = ? AND first = ? AND count = ?"
 
-# A log that is there, but has nothing more, still gives a row, of NULLs.
+# A log without further events still returns one row, of NULLs.
 EVENTS = """
 SELECT status, events.first, events.count, events.body
 FROM responses LEFT JOIN events
@@ -123,8 +123,8 @@ WHERE tenant = ?1 AND id = ?2 AND logged
 ORDER BY events.first
 """
 
-# Nothing is found where the log is gone, or its response.
-NEXT_EVENT = """
+# No row means that the log or its response is gone, or the run is over.
+NEXT_EVENT_NUMBER = """
 SELECT first + count FROM events
 WHERE response = (
     SELECT number FROM responses
@@ -135,9 +135,9 @@ ORDER BY first DESC LIMIT 1
 
 REMOVE_LOG = "DELETE FROM events WHERE response = ?"
 
-LOG_IS_GONE = "UPDATE responses SET logged = 0 WHERE number = ?"
+MARK_LOG_REMOVED = "UPDATE responses SET logged = 0 WHERE number = ?"
 
-ADD_NOTICE = """
+ADD_DELIVERY = """
 INSERT INTO notices (id, tenant, endpoint, body, attempts, due_at) VALUES (?, ?, ?, ?, ?, ?)
 """
 
@@ -149,33 +149,33 @@ def beat(owner: str, ttl_s: float, uptime: Clock, db: apsw.Connection) -> None:
     db.execute(BEAT, (owner, uptime(), ttl_s))
 
 
-def forget_dead(uptime: Clock, db: apsw.Connection) -> None:
-    db.execute(FORGET_DEAD, (uptime(),))
+def remove_dead_servers(uptime: Clock, db: apsw.Connection) -> None:
+    db.execute(REMOVE_DEAD_SERVERS, (uptime(),))
 
 
-def all_dead(db: apsw.Connection) -> None:
+def remove_all_servers(db: apsw.Connection) -> None:
     db.execute("DELETE FROM servers")
 
 
-def take(
+def lease_runs(
     owner: str, limit: int, waiting: bool, uptime: Clock, db: apsw.Connection
 ) -> list[LeasedRun]:
-    rows = rows_of(db, TAKE, (uptime(), owner, limit, waiting))
-    return [_taken(row, db) for row in sorted(rows)]
+    rows = rows_of(db, LEASE_RUNS, (uptime(), owner, limit, waiting))
+    return [_leased_run(row, db) for row in sorted(rows)]
 
 
 def take_over(owner: str, tenant: str, response_id: str, db: apsw.Connection) -> LeasedRun | None:
     for row in rows_of(db, TAKE_OVER, (owner, tenant, response_id)):
-        return _taken(row, db)
-    if not rows_of(db, EXISTS, (tenant, response_id)):
-        raise no_response(response_id)
+        return _leased_run(row, db)
+    if not rows_of(db, RESPONSE_EXISTS, (tenant, response_id)):
+        raise response_not_found(response_id)
     return None
 
 
-def _taken(row: Row, db: apsw.Connection) -> LeasedRun:
+def _leased_run(row: Row, db: apsw.Connection) -> LeasedRun:
     number, tenant, response_id, epoch, body = row
-    jobs = rows_of(db, JOB, (number,))
-    output = rows_of(db, OUTPUT_OF, (tenant, response_id))
+    jobs = rows_of(db, GET_JOB, (number,))
+    output = rows_of(db, GET_OUTPUT, (tenant, response_id))
     return LeasedRun(
         lease=Lease(tenant=tenant, response_id=response_id, epoch=epoch),
         response=response_from(body, [item for (item,) in output]),
@@ -187,7 +187,7 @@ def lease_row(lease: Lease) -> Row:
     return (lease.tenant, lease.response_id, lease.epoch)
 
 
-def no_response(response_id: str) -> NotFound:
+def response_not_found(response_id: str) -> NotFound:
     return NotFound(f"There is no response {response_id!r}.")
 
 
@@ -198,10 +198,10 @@ def append(lease: Lease, chunk: EventChunk, db: apsw.Connection) -> bool:
     row = (*lease_row(lease), chunk.first, chunk.count, chunk.body)
     if rows_of(db, APPEND, row):
         return True
-    leased = rows_of(db, LEASED, lease_row(lease))
-    if not leased:
+    rows = rows_of(db, GET_LEASED, lease_row(lease))
+    if not rows:
         return False
-    if not rows_of(db, HAS_CHUNK, (leased[0][0], chunk.first, chunk.count)):
+    if not rows_of(db, HAS_CHUNK, (rows[0][0], chunk.first, chunk.count)):
         raise StoreError(
             f"Events of response {lease.response_id!r} are missing before number {chunk.first}."
         )
@@ -212,33 +212,33 @@ def events(
     tenant: str, response_id: str, after: int, limit_bytes: int, db: apsw.Connection
 ) -> LogSlice:
     chunks: list[EventChunk] = []
-    size, over = 0, None
+    size, is_over = 0, None
     with contextlib.closing(db.execute(EVENTS, (tenant, response_id, after))) as rows:
         for status, first, count, body in rows:
-            over = status in TERMINAL
+            is_over = status in TERMINAL
             if first is None:
                 continue
             if size >= limit_bytes:
                 return LogSlice(chunks=chunks, ends=False)
             chunks.append(EventChunk(first=first, count=count, body=body))
             size += len(body)
-    if over is None:
+    if is_over is None:
         raise NotFound(f"There are no events of response {response_id!r}.")
-    return LogSlice(chunks=chunks, ends=over)
+    return LogSlice(chunks=chunks, ends=is_over)
 
 
-def forget_run(number: int, db: apsw.Connection) -> None:
-    """Remove what only the response itself needs."""
+def remove_run(number: int, db: apsw.Connection) -> None:
+    """Remove the job and the log of a response."""
     db.execute(REMOVE_JOB, (number,))
     db.execute(REMOVE_LOG, (number,))
 
 
-def add_notices(deliveries: Sequence[WebhookDelivery], now: float, db: apsw.Connection) -> None:
-    rows = [(one.id, one.tenant, one.endpoint, one.body, one.attempts, now) for one in deliveries]
-    db.executemany(ADD_NOTICE, rows)
+def add_deliveries(deliveries: Sequence[WebhookDelivery], now: float, db: apsw.Connection) -> None:
+    rows = [(d.id, d.tenant, d.endpoint, d.body, d.attempts, now) for d in deliveries]
+    db.executemany(ADD_DELIVERY, rows)
 
 
-# --- news -----------------------------------------------------------------------------------------
+# --- notifications --------------------------------------------------------------------------------
 
 
 class _Waiter(Struct, eq=False):
@@ -247,83 +247,83 @@ class _Waiter(Struct, eq=False):
     woken: asyncio.Future[None]
 
 
-class News:
-    """Wakes those who wait for a log: at once for what this process writes.
+class SqliteNotifications:
+    """Wakes those who wait for events: immediately for what this process writes.
 
-    For other processes, one task asks for all whether anything was written; only then each log is
-    looked at. It runs while anybody waits.
+    While anyone waits, one task checks for all of them whether another process has written. Only
+    then does it look at each log.
     """
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._waiters: dict[tuple[str, str], set[_Waiter]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     async def wait(self, tenant: str, response_id: str, after: int, limit_s: float) -> None:
         woken = asyncio.get_running_loop().create_future()
         waiter = _Waiter((tenant, response_id), after, woken)
-        # Before the first look, or what comes meanwhile would be missed.
+        # Register before the first check, or events in between would be missed.
         self._waiters.setdefault(waiter.log, set()).add(waiter)
         try:
             if await self._file.read(partial(_has_news, waiter)):
                 return
-            if self._looking is None and not woken.done():
-                self._looking = asyncio.create_task(self._look())
+            if self._polling is None and not woken.done():
+                self._polling = asyncio.create_task(self._poll())
             await asyncio.wait([woken], timeout=limit_s)
         finally:
-            self._forget(waiter)
+            self._remove(waiter)
 
-    def tell(self, tenant: str, response_id: str) -> None:
-        """Wake who waits for this log."""
+    def notify(self, tenant: str, response_id: str) -> None:
+        """Wake those who wait for this log."""
         for waiter in self._waiters.get((tenant, response_id), ()):
             _wake(waiter)
 
     async def aclose(self) -> None:
-        for waiter in self._all():
+        for waiter in self._all_waiters():
             _wake(waiter)
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._looking
+                await self._polling
 
-    def _all(self) -> list[_Waiter]:
+    def _all_waiters(self) -> list[_Waiter]:
         return [waiter for waiters in self._waiters.values() for waiter in waiters]
 
-    def _forget(self, waiter: _Waiter) -> None:
+    def _remove(self, waiter: _Waiter) -> None:
         waiters = self._waiters[waiter.log]
         waiters.remove(waiter)
         if not waiters:
             del self._waiters[waiter.log]
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         version = None
         try:
             while self._waiters:
-                await asyncio.sleep(LOOK_EVERY_S)
-                version = await self._look_once(version)
+                await asyncio.sleep(POLL_S)
+                version = await self._poll_once(version)
         finally:
-            self._looking = None
+            self._polling = None
 
-    async def _look_once(self, seen: int | None) -> int | None:
-        waiting = self._all()
+    async def _poll_once(self, last_version: int | None) -> int | None:
+        waiters = self._all_waiters()
 
-        def look(db: apsw.Connection) -> tuple[int, list[_Waiter]]:
+        def check(db: apsw.Connection) -> tuple[int, list[_Waiter]]:
             version = db.pragma("data_version")
-            if version == seen:
+            if version == last_version:
                 return version, []
-            return version, [waiter for waiter in waiting if _has_news(waiter, db)]
+            return version, [waiter for waiter in waiters if _has_news(waiter, db)]
 
         try:
-            version, found = await self._file.read(look)
-        except StoreError:  # they are told when they read
-            version, found = None, waiting
-        for waiter in found:
+            version, ready = await self._file.read(check)
+        except StoreError:  # those who wait will get the error when they read
+            version, ready = None, waiters
+        for waiter in ready:
             _wake(waiter)
         return version
 
 
 def _has_news(waiter: _Waiter, db: apsw.Connection) -> bool:
-    rows = rows_of(db, NEXT_EVENT, waiter.log)
+    rows = rows_of(db, NEXT_EVENT_NUMBER, waiter.log)
     return not rows or rows[0][0] > waiter.after + 1
 
 

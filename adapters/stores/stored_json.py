@@ -1,4 +1,4 @@
-"""How a response is written down: its JSON without the output, and each output item by itself."""
+"""The stored form of a response: its JSON without the output, and each output item separately."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def output_of(response: Response) -> list[StoredItem]:
 
 
 def response_from(body: bytes, output: Iterable[bytes]) -> Response:
-    """Return the response whose `body_of` and output items these are.
+    """Return the response with this `body_of` and these output items.
 
     >>> response = Response(id="resp_1", created_at=1, model="m")
     >>> response_from(body_of(response), []) == response

@@ -1,9 +1,9 @@
-"""The operator's own servers by their labels, whatever runs them: only what he allows is listed and
-called, lists are kept for a while, and what he keeps secret is in no error.
+"""The tool servers of the operator's configuration, by their labels.
 
-A list is kept for the whole server, since all requests reach the same one with the same rights.
-Servers that requests name have no such list: their credentials differ, and a conversation has its
-own (docs/decisions/0040).
+Only tools that the operator allows are listed and called, tool lists are cached, and secrets are
+redacted from errors. All requests share one cached list, because they all reach the server with the
+same credentials. The lists of servers that requests name are not cached: their credentials differ,
+and a conversation keeps its own list (docs/decisions/0040).
 """
 
 from __future__ import annotations
@@ -20,120 +20,121 @@ from antiphon.domain import mcp
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.tools import McpTool
 
-SHORTEST_SECRET = 4
-"""Shorter values say nothing, and stand in every other sentence."""
+MIN_SECRET_LENGTH = 4
+"""Shorter values reveal nothing, and they appear in ordinary text."""
 
 
 class ConfiguredServer(Struct, frozen=True, kw_only=True):
-    """A server with its terms; `secrets` are values that no error may show."""
+    """A server with its policy in `terms`; errors must not contain any of `secrets`."""
 
     terms: mcp.McpServerPolicy
     server: ToolServer
     secrets: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Own({self.terms.label!r})"
+        return f"ConfiguredServer({self.terms.label!r})"
 
 
 class ConfiguredServers(ToolServers):
-    """`others` are the servers that requests name by their address; None: there are none."""
+    """The configured servers, and `others`: the servers that requests name by URL, if allowed."""
 
     def __init__(
         self,
-        own: Sequence[ConfiguredServer],
+        servers: Sequence[ConfiguredServer],
         others: ToolServers | None,
         *,
         keep_lists_s: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._own = {each.terms.label: each for each in own}
-        self._lists = _Lists(keep_lists_s, now)
+        self._servers = {server.terms.label: server for server in servers}
+        self._tool_lists = _ToolListCache(keep_lists_s, now)
         self._others = others
 
     @property
     def labels(self) -> Sequence[str]:
-        return list(self._own)
+        return list(self._servers)
 
     def resolve(self, server: McpTool, path: str) -> McpTool | None:
-        own = self._own.get(server.server_label)
-        if own is not None:
-            return mcp.apply_policy(own.terms, server, path)
+        configured = self._servers.get(server.server_label)
+        if configured is not None:
+            return mcp.apply_policy(configured.terms, server, path)
         return self._others.resolve(server, path) if self._others is not None else None
 
     def session(self, server: McpTool) -> ToolSession:
-        own = self._own.get(server.server_label)
-        if own is not None:
-            return _OwnSession(own, self._lists)
-        assert self._others is not None, "it would not have been resolved"
+        configured = self._servers.get(server.server_label)
+        if configured is not None:
+            return _ConfiguredSession(configured, self._tool_lists)
+        assert self._others is not None, "such a server does not resolve"
         return self._others.session(server)
 
     async def aclose(self) -> None:
-        every: list[ToolServer | ToolServers] = [own.server for own in self._own.values()]
-        every += [self._others] if self._others is not None else []
-        await asyncio.gather(*(each.aclose() for each in every))
+        servers: list[ToolServer | ToolServers] = [each.server for each in self._servers.values()]
+        servers += [self._others] if self._others is not None else []
+        await asyncio.gather(*(server.aclose() for server in servers))
 
 
-class _Lists:
-    """What servers listed not long ago, by label. What failed is asked for again."""
+class _ToolListCache:
+    """The tool lists of servers, by label, for `ttl_s` seconds. Failures are not cached."""
 
-    def __init__(self, keep_s: float, now: Callable[[], float]) -> None:
-        self._keep_s = keep_s
+    def __init__(self, ttl_s: float, now: Callable[[], float]) -> None:
+        self._ttl_s = ttl_s
         self._now = now
-        self._kept: dict[str, tuple[float, tuple[Json, ...]]] = {}
+        self._entries: dict[str, tuple[float, tuple[Json, ...]]] = {}
 
     def get(self, label: str) -> tuple[Json, ...] | None:
-        listed_at, tools = self._kept.get(label, (float("-inf"), ()))
-        return tools if self._now() - listed_at < self._keep_s else None
+        listed_at, tools = self._entries.get(label, (float("-inf"), ()))
+        return tools if self._now() - listed_at < self._ttl_s else None
 
-    def keep(self, label: str, tools: tuple[Json, ...]) -> None:
-        self._kept[label] = (self._now(), tools)
+    def put(self, label: str, tools: tuple[Json, ...]) -> None:
+        self._entries[label] = (self._now(), tools)
 
 
-class _OwnSession(ToolSession):
-    def __init__(self, own: ConfiguredServer, lists: _Lists) -> None:
-        self._own = own
-        self._terms = own.terms
-        self._lists = lists
-        self._inner: ToolSession | None = None
+class _ConfiguredSession(ToolSession):
+    def __init__(self, configured: ConfiguredServer, tool_lists: _ToolListCache) -> None:
+        self._configured = configured
+        self._policy = configured.terms
+        self._tool_lists = tool_lists
+        self._session: ToolSession | None = None
 
     async def tools(self) -> tuple[Json, ...]:
-        tools = self._lists.get(self._terms.label)
+        tools = self._tool_lists.get(self._policy.label)
         if tools is None:
-            tools = await self._listed()
-            self._lists.keep(self._terms.label, tools)
+            tools = await self._list_tools()
+            self._tool_lists.put(self._policy.label, tools)
         return tools
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
-        if not self._terms.allow(name):  # also one that a client says was listed, or approves of
-            why = f"The server {self._terms.label!r} has no tool {name!r}."
-            return ToolResult(error={"type": "mcp_tool_execution_error", "content": why})
-        result = await self._session().call(name, arguments)
+        # A client can claim that a tool was listed, or approve its call.
+        if not self._policy.allow(name):
+            message = f"The server {self._policy.label!r} has no tool {name!r}."
+            return ToolResult(error={"type": "mcp_tool_execution_error", "content": message})
+        result = await self._open_session().call(name, arguments)
         if result.error is None:
             return result
-        return ToolResult(error=self._without_secrets(result.error))
+        return ToolResult(error=self._redact(result.error))
 
     async def aclose(self) -> None:
-        if self._inner is not None:
-            await self._inner.aclose()
+        if self._session is not None:
+            await self._session.aclose()
 
-    async def _listed(self) -> tuple[Json, ...]:
+    async def _list_tools(self) -> tuple[Json, ...]:
         try:
-            found = await self._session().tools()
+            tools = await self._open_session().tools()
         except ToolServerError as error:
-            raise ToolServerError(self._without_secrets(str(error))) from None
-        return tuple(tool for tool in found if self._terms.allow(tool.get("name")))
+            raise ToolServerError(self._redact(str(error))) from None
+        return tuple(tool for tool in tools if self._policy.allow(tool.get("name")))
 
-    def _session(self) -> ToolSession:
-        if self._inner is None:
-            self._inner = self._own.server.session()
-        return self._inner
+    def _open_session(self) -> ToolSession:
+        if self._session is None:
+            self._session = self._configured.server.session()
+        return self._session
 
-    def _without_secrets(self, value: Any) -> Any:
-        return redact(self._own.secrets, value)
+    def _redact(self, value: Any) -> Any:
+        return redact(self._configured.secrets, value)
 
 
 def redact(secrets: Sequence[str], value: Any) -> Any:
-    """Return any JSON with the secrets in its texts made unreadable.
+    """Return a JSON value with the secrets in its strings replaced.
 
     >>> redact(["s3cret"], {"content": ["no such key: s3cret"]})
     {'content': ['no such key: <redacted>']}
@@ -141,7 +142,7 @@ def redact(secrets: Sequence[str], value: Any) -> Any:
     match value:
         case str():
             for secret in secrets:
-                if len(secret) >= SHORTEST_SECRET:
+                if len(secret) >= MIN_SECRET_LENGTH:
                     value = value.replace(secret, mcp.REDACTED)
             return value
         case list() | tuple():

@@ -1,5 +1,6 @@
-"""Servers that the operator wrote, in this process: whatever they do, a use of them ends in time,
-gives no more than it may, and fails as any other server's does.
+"""Tool servers that the operator wrote in Python, with limits of time and size.
+
+Their exceptions become errors like those of any other server.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ logger = logging.getLogger("antiphon.tools")
 
 
 class LimitedServer(ToolServer):
-    """`server` within `timeout_s` seconds a use and `max_bytes` of output a call."""
+    """Limits each request to `server` to `timeout_s`, and each call's output to `max_bytes`."""
 
     def __init__(self, server: ToolServer, label: str, *, timeout_s: float, max_bytes: int) -> None:
         self.label = label
@@ -40,67 +41,67 @@ class _LimitedSession(ToolSession):
         self._label = label
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
-        self._opened: ToolSession | None = None
+        self._session: ToolSession | None = None
 
     async def tools(self) -> tuple[Json, ...]:
-        limit = asyncio.timeout(self._timeout_s)
+        timeout = asyncio.timeout(self._timeout_s)
         try:
-            async with limit:
-                return _read_again(await self._session().tools())
+            async with timeout:
+                return _to_json(await self._open_session().tools())
         except ToolServerError:
             raise
         except Exception:
-            why = "It failed."
-            if limit.expired():
-                why = str(timeout_error(self._timeout_s))
+            reason = "It failed."
+            if timeout.expired():
+                reason = str(timeout_error(self._timeout_s))
             else:
                 logger.exception("the tools of %r could not be listed", self._label)
             raise ToolServerError(
-                f"Error retrieving tool list from MCP server: {self._label!r}. {why}"
+                f"Error retrieving tool list from MCP server: {self._label!r}. {reason}"
             ) from None
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
-        limit = asyncio.timeout(self._timeout_s)
+        timeout = asyncio.timeout(self._timeout_s)
         try:
-            async with limit:
-                result = await self._session().call(name, arguments)
-            return self._checked(result)
+            async with timeout:
+                result = await self._open_session().call(name, arguments)
+            return self._check(result)
         except ToolServerError as error:
             return error_result(str(error))
         except Exception:
-            if limit.expired():
+            if timeout.expired():
                 return ToolResult(error=timeout_error(self._timeout_s).error)
             logger.exception("the tool %r of %r failed", name, self._label)
             return error_result(f"The tool {name!r} failed.")
 
-    def _checked(self, result: ToolResult) -> ToolResult:
+    def _check(self, result: ToolResult) -> ToolResult:
         if not isinstance(result, ToolResult):
-            message = f"a call gives a ToolResult, not {type(result).__name__}"
+            message = f"a call returns a ToolResult, not {type(result).__name__}"
             raise TypeError(message)
         if len((result.output or "").encode()) > self._max_bytes:
             return error_result(f"The tool's output has more than {self._max_bytes} bytes.")
-        msgspec.json.encode(result)  # what no event could hold is raised here
+        msgspec.json.encode(result)  # raises here if the result cannot be in an event
         return result
 
     async def aclose(self) -> None:
-        if self._opened is None:
+        if self._session is None:
             return
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._opened.aclose()
+                await self._session.aclose()
         except Exception:
             logger.exception("a session of %r could not be closed", self._label)
 
-    def _session(self) -> ToolSession:
-        if self._opened is None:
-            self._opened = self._server.session()
-        return self._opened
+    def _open_session(self) -> ToolSession:
+        if self._session is None:
+            self._session = self._server.session()
+        return self._session
 
 
-def _read_again(tools: tuple[Json, ...]) -> tuple[Json, ...]:
-    """Return the tools as JSON has them. Raises: TypeError, ValueError for what it has not."""
+def _to_json(tools: tuple[Json, ...]) -> tuple[Json, ...]:
+    """Return the tools as plain JSON. Raises: TypeError, ValueError if that is not possible."""
     return msgspec.json.decode(msgspec.json.encode(tools), type=tuple[Json, ...])
 
 
-def error_result(why: str) -> ToolResult:
-    return ToolResult(error={"type": "mcp_tool_execution_error", "content": why})
+def error_result(message: str) -> ToolResult:
+    return ToolResult(error={"type": "mcp_tool_execution_error", "content": message})

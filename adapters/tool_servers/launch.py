@@ -1,9 +1,9 @@
-"""Become another program, which ends when the process that started it does.
+"""Run a program that the kernel kills when the process that started it ends.
 
-Run as `python -I -S launch.py PID PROGRAM ARGUMENT…`, PID being the parent's. It stands between
-the server and its tool servers because what a process does between fork and exec is safe only in
-a process of one thread, which the server is not. Linux alone; it costs no process: it becomes the
-program.
+Used as `python -I -S launch.py PID PROGRAM ARGUMENT…` with the parent's PID. The server starts its
+tool servers through this script because it has several threads, and running code between fork and
+exec is only safe in a process with one thread. Linux only. It adds no process, because it replaces
+itself with the program.
 """
 
 import ctypes
@@ -16,10 +16,10 @@ NO_SUCH_PROGRAM = 127
 
 
 def main() -> None:
-    """Replace this process by the program that the arguments name."""
+    """Replace this process with the program in the arguments."""
     parent, *command = sys.argv[1:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before it could be noticed
+    if os.getppid() != int(parent):  # the parent ended before the call of prctl
         return
     try:
         os.execvp(command[0], command)

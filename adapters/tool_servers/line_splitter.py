@@ -1,4 +1,4 @@
-"""What a process writes, in lines, of which none takes more memory than it may."""
+"""Splits the output of a process into lines, with a limit on the memory for each line."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-KEPT_BYTES = 200
-"""Bytes of each end of a line that was too long: enough to see whose answer it was."""
+END_BYTES = 200
+"""How many bytes of each end of a long line are kept: enough to tell which request it answers."""
 
 _FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,')
 _LAST = re.compile(rb',\s*"id"\s*:\s*(\d{1,15})\s*\}\s*$')
 
 
 class TruncatedLine(Struct, frozen=True):
-    """A line of which only both ends were kept."""
+    """The two ends of a line that was too long."""
 
     head: bytes
     tail: bytes
 
     @property
     def request_id(self) -> int | None:
-        """The number of the request that the line answers, where its ends say so for certain.
+        """The id of the request that the line answers, or None if the ends do not show it.
 
         >>> TruncatedLine(b'{"jsonrpc": "2.0", "id": 7, "result": {"id"', b"").request_id
         7
@@ -30,12 +30,12 @@ class TruncatedLine(Struct, frozen=True):
         8
         >>> TruncatedLine(b'{"result": {"id": 7, ', b'{"id": 8}}').request_id
         """
-        found = _FIRST.match(self.head) or _LAST.search(self.tail)
-        return int(found[1]) if found else None
+        match = _FIRST.match(self.head) or _LAST.search(self.tail)
+        return int(match[1]) if match else None
 
 
 class LineSplitter:
-    """Splits bytes as they come; of a line above `max_bytes` it gives a TruncatedLine.
+    """Splits a stream of bytes into lines; a line above `max_bytes` becomes a TruncatedLine.
 
     >>> lines = LineSplitter(max_bytes=5)
     >>> [*lines.feed(b"ab"), *lines.feed(b"c\\nd"), *lines.feed(b"\\n")]
@@ -44,26 +44,26 @@ class LineSplitter:
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._begun = bytearray()
+        self._buffer = bytearray()
         self._head: bytes | None = None
 
-    def feed(self, given: bytes) -> Iterator[bytes | TruncatedLine]:
-        """Yield the lines that these bytes end."""
-        *ended, rest = given.split(b"\n")
-        for piece in ended:
-            self._add(piece)
-            yield self._take()
-        self._add(rest)
+    def feed(self, chunk: bytes) -> Iterator[bytes | TruncatedLine]:
+        """Yield the lines that end in this chunk."""
+        *line_ends, rest = chunk.split(b"\n")
+        for line_end in line_ends:
+            self._append(line_end)
+            yield self._take_line()
+        self._append(rest)
 
-    def _add(self, piece: bytes) -> None:
-        self._begun += piece
-        if self._head is None and len(self._begun) > self._max_bytes:
-            self._head = bytes(self._begun[:KEPT_BYTES])
+    def _append(self, content: bytes) -> None:
+        self._buffer += content
+        if self._head is None and len(self._buffer) > self._max_bytes:
+            self._head = bytes(self._buffer[:END_BYTES])
         if self._head is not None:
-            del self._begun[:-KEPT_BYTES]
+            del self._buffer[:-END_BYTES]
 
-    def _take(self) -> bytes | TruncatedLine:
-        line, head = bytes(self._begun), self._head
-        self._begun.clear()
+    def _take_line(self) -> bytes | TruncatedLine:
+        line, head = bytes(self._buffer), self._head
+        self._buffer.clear()
         self._head = None
         return line if head is None else TruncatedLine(head, line)

@@ -1,8 +1,8 @@
-"""Sessions with MCP servers: one task holds each connection, whoever calls waits beside it.
+"""Sessions with MCP servers. A task keeps each connection open; callers only wait for it.
 
-The SDK takes its whole connection down when the server is lost, and whatever runs inside; it is
-also slow to import. So both are kept apart: mcp_client.py is imported by the first session, and
-runs in a task of its own.
+When the SDK loses a server, it cancels everything that runs inside its connection, and it is slow
+to import. So it is kept apart: the first session imports mcp_client.py, and the connection runs in
+its own task.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from antiphon.adapters.fetching import GuardedPools
@@ -18,17 +19,17 @@ from antiphon.domain.errors import AntiphonError, FetchRefused, ToolServerError
 from antiphon.domain.mcp import LOST, TIMED_OUT, TOO_LARGE, check_url
 from antiphon.domain.tools import McpTool
 
-MOST_OPENINGS = 3
-"""A server that is lost again and again is given up for the response."""
+MAX_CONNECTS = 3
+"""How often a response connects to a server that keeps getting lost."""
 
-CLOSING_S = 2.0
-CLEARING_S = 5.0
-"""After it was cancelled: to kill a process, if it has one."""
-LEAVING_S = 0.2
+CLOSE_TIMEOUT_S = 2.0
+CANCEL_TIMEOUT_S = 5.0
+"""How long a canceled connection may take to clean up, for example to kill its process."""
+LEAVE_TIMEOUT_S = 0.2
 
 
 class CallFailed(AntiphonError):
-    """A use of the server failed; `error` says how, as items show it
+    """A request to the server failed; `error` is the error as items show it
     (docs/reference/api.md#mcp-servers)."""
 
     def __init__(self, error: Json) -> None:
@@ -41,7 +42,7 @@ def protocol_error(code: int, message: str) -> CallFailed:
 
 
 def timeout_error(timeout_s: float) -> CallFailed:
-    return protocol_error(TIMED_OUT, f"The MCP server gave no answer within {timeout_s:g} seconds.")
+    return protocol_error(TIMED_OUT, f"The MCP server did not answer within {timeout_s:g} seconds.")
 
 
 def too_large_error(max_bytes: int) -> CallFailed:
@@ -49,10 +50,10 @@ def too_large_error(max_bytes: int) -> CallFailed:
 
 
 class McpServers(ToolServers):
-    """`checked` is the way to the servers; None: no server may be reached."""
+    """The MCP servers that requests name by URL. Without `pools`, none may be called."""
 
-    def __init__(self, checked: GuardedPools | None, *, timeout_s: float, max_bytes: int) -> None:
-        self._checked = checked
+    def __init__(self, pools: GuardedPools | None, *, timeout_s: float, max_bytes: int) -> None:
+        self._pools = pools
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
 
@@ -63,185 +64,188 @@ class McpServers(ToolServers):
         return server
 
     def session(self, server: McpTool) -> ToolSession:
-        return McpSession(
-            server, self._checked, timeout_s=self._timeout_s, max_bytes=self._max_bytes
-        )
+        return McpSession(server, self._pools, timeout_s=self._timeout_s, max_bytes=self._max_bytes)
 
     async def aclose(self) -> None:
-        pass  # each session has its connection
+        pass  # the connections belong to the sessions
 
 
 class UrlServer(ToolServer):
-    """A remote MCP server of the operator's; `headers` go to it alone, over `checked`."""
+    """A remote MCP server that the operator configured; `headers` are sent only to it."""
 
     def __init__(
         self,
         label: str,
         url: str,
         headers: Mapping[str, str],
-        checked: GuardedPools,
+        pools: GuardedPools,
         *,
         timeout_s: float,
         max_bytes: int,
     ) -> None:
         self.label = label
         self._server = McpTool(server_label=label, server_url=url, headers=dict(headers))
-        self._checked = checked
+        self._pools = pools
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
 
     def session(self) -> ToolSession:
         return McpSession(
-            self._server, self._checked, timeout_s=self._timeout_s, max_bytes=self._max_bytes
+            self._server, self._pools, timeout_s=self._timeout_s, max_bytes=self._max_bytes
         )
 
     async def aclose(self) -> None:
-        pass  # each session has its connection
+        pass  # the connections belong to the sessions
 
 
 class McpSession(ToolSession):
+    """A session with a remote MCP server; the first request connects to it."""
+
     def __init__(
-        self, server: McpTool, checked: GuardedPools | None, *, timeout_s: float, max_bytes: int
+        self, server: McpTool, pools: GuardedPools | None, *, timeout_s: float, max_bytes: int
     ) -> None:
         self._server = server
-        self._checked = checked
+        self._pools = pools
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
-        self._opening = asyncio.Lock()
-        self._openings = 0
+        self._connecting = asyncio.Lock()
+        self._connects = 0
         self._failure: CallFailed | None = None
-        self._line: Line | None = None
+        self._connection: Connection | None = None
 
     async def tools(self) -> tuple[Json, ...]:
         try:
-            found: tuple[Json, ...] = await self._use(lambda client: client.tools())
+            tools: tuple[Json, ...] = await self._request(lambda client: client.tools())
         except (CallFailed, FetchRefused) as error:
             label = self._server.server_label
             raise ToolServerError(
                 f"Error retrieving tool list from MCP server: {label!r}. {error}"
             ) from None
-        return found
+        return tools
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
         try:
-            result: ToolResult = await self._use(lambda client: client.call(name, arguments))
+            result: ToolResult = await self._request(lambda client: client.call(name, arguments))
         except FetchRefused as error:
             return ToolResult(error=protocol_error(LOST, str(error)).error)
-        except CallFailed as unreached:
-            return ToolResult(error=unreached.error)
+        except CallFailed as failure:
+            return ToolResult(error=failure.error)
         return result
 
     async def aclose(self) -> None:
-        if self._line is not None:
-            await self._line.aclose()
+        if self._connection is not None:
+            await self._connection.aclose()
 
-    async def _use(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    async def _request(self, send: Callable[[Any], Awaitable[Any]]) -> Any:
         try:
             async with asyncio.timeout(self._timeout_s):
-                line = await self._connected()
-                return await line.use(ask)
+                connection = await self._open_connection()
+                return await connection.request(send)
         except TimeoutError:
             raise timeout_error(self._timeout_s) from None
 
-    async def _connected(self) -> Line:
-        async with self._opening:
-            if self._line is not None and self._line.is_open:
-                return self._line
+    async def _open_connection(self) -> Connection:
+        async with self._connecting:
+            if self._connection is not None and self._connection.is_open:
+                return self._connection
             if self._failure is not None:
                 raise self._failure
-            if self._openings == MOST_OPENINGS:
-                raise protocol_error(LOST, "The MCP server was lost too often.")
-            self._openings += 1
+            if self._connects == MAX_CONNECTS:
+                raise protocol_error(LOST, "The MCP server was lost too many times.")
+            self._connects += 1
             try:
-                self._line = await self._open()
+                self._connection = await self._connect()
             except CallFailed as failure:
-                self._failure = failure  # it is not asked again in this response
+                self._failure = failure  # this response does not try again
                 raise
-            return self._line
+            return self._connection
 
-    async def _open(self) -> Line:
-        if self._checked is None:
+    async def _connect(self) -> Connection:
+        if self._pools is None:
             raise FetchRefused(
-                "This server calls no MCP servers (its operator can allow it with --fetch-urls)."
+                "This server does not call MCP servers (its operator can allow it with "
+                "--fetch-urls)."
             )
-        url = self._checked.guard.check_url(str(self._server.server_url))
+        url = self._pools.policy.check_url(str(self._server.server_url))
         sdk = await asyncio.to_thread(
             importlib.import_module, "antiphon.adapters.tool_servers.mcp_client"
         )
-        line = Line(
-            sdk.connected(url, _headers(self._server), self._checked, max_bytes=self._max_bytes)
+        connection = Connection(
+            sdk.connect(url, _headers_of(self._server), self._pools, max_bytes=self._max_bytes)
         )
-        await line.open()
-        return line
+        await connection.open()
+        return connection
 
 
-def _headers(server: McpTool) -> dict[str, str]:
+def _headers_of(server: McpTool) -> dict[str, str]:
     headers = dict(server.headers or {})
     if server.authorization:
         headers["authorization"] = f"Bearer {server.authorization}"
     return headers
 
 
-class Line:
-    """A connection, held open by a task of its own until it is lost or closed."""
+class Connection:
+    """A connection that its own task keeps open until it is lost or closed."""
 
-    def __init__(self, connected: Any) -> None:
-        self._connected = connected
+    def __init__(self, connecting: AbstractAsyncContextManager[Any]) -> None:
+        self._connecting = connecting
         self._closed = asyncio.Event()
         self._client: Any = None
         self._ready = asyncio.Event()
-        self._holding = asyncio.create_task(self._hold())
-        # A failure is asked for where somebody waits; asyncio would log one that nobody asked for.
-        self._holding.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._task = asyncio.create_task(self._keep_open())
+        # Callers see a failure; without this, asyncio logs one that no caller waited for.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @property
     def is_open(self) -> bool:
-        # What is lost or closed takes a while to be cleared away.
+        # The task may still be cleaning up after the connection was lost or closed.
         is_lost = self._client is not None and self._client.is_lost()
-        return not (self._holding.done() or self._closed.is_set() or is_lost)
+        return not (self._task.done() or self._closed.is_set() or is_lost)
 
     async def open(self) -> None:
-        """Wait until it can be used. Raises: Unreached."""
+        """Wait until the connection is ready. Raises: CallFailed."""
         try:
-            await self._while_held(self._ready.wait())
+            await self._unless_lost(self._ready.wait())
         except BaseException:
-            self._holding.cancel()
+            self._task.cancel()
             raise
 
-    async def use(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-        return await self._while_held(ask(self._client))
+    async def request(self, send: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Return the result of `send` with the client. Raises: CallFailed."""
+        return await self._unless_lost(send(self._client))
 
-    def on_close(self, tell: Callable[[], None]) -> None:
-        """Call `tell` when the connection was lost or closed, soon if it is already."""
-        self._holding.add_done_callback(lambda _: tell())
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after the connection was lost or closed, soon if it already was."""
+        self._task.add_done_callback(lambda _: callback())
 
     async def aclose(self) -> None:
         self._closed.set()
-        await asyncio.wait({self._holding}, timeout=CLOSING_S)
-        if not self._holding.cancelling():  # again would interrupt how it clears away
-            self._holding.cancel()
-        await asyncio.wait({self._holding}, timeout=CLEARING_S)
+        await asyncio.wait({self._task}, timeout=CLOSE_TIMEOUT_S)
+        if not self._task.cancelling():  # a second cancel would interrupt its cleanup
+            self._task.cancel()
+        await asyncio.wait({self._task}, timeout=CANCEL_TIMEOUT_S)
 
-    async def _while_held(self, work: Awaitable[Any]) -> Any:
-        working = asyncio.ensure_future(work)
-        working.add_done_callback(lambda task: task.cancelled() or task.exception())
+    async def _unless_lost(self, awaitable: Awaitable[Any]) -> Any:
+        """Return the result of `awaitable`. Raises: CallFailed if the connection ends first."""
+        request = asyncio.ensure_future(awaitable)
+        request.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            await asyncio.wait({working, self._holding}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-            raise self._loss()
+            await asyncio.wait({request, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            if request.done():
+                return request.result()
+            raise self._failure()
         finally:
-            working.cancel()
-            # Not until it has ended: the SDK tells the server of it first, who may not be reading.
-            await asyncio.wait({working}, timeout=LEAVING_S)
+            request.cancel()
+            # Not forever: the SDK first tells the server, which may have stopped reading.
+            await asyncio.wait({request}, timeout=LEAVE_TIMEOUT_S)
 
-    def _loss(self) -> CallFailed:
-        failure = None if self._holding.cancelled() else self._holding.exception()
+    def _failure(self) -> CallFailed:
+        failure = None if self._task.cancelled() else self._task.exception()
         if isinstance(failure, CallFailed):
             return failure
         return protocol_error(LOST, "The connection to the MCP server was lost.")
 
-    async def _hold(self) -> None:
-        async with self._connected as self._client:
+    async def _keep_open(self) -> None:
+        async with self._connecting as self._client:
             self._ready.set()
             await self._closed.wait()

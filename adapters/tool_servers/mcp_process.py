@@ -1,6 +1,6 @@
-"""The MCP SDK on the pipes of a process that is ours: bounded lines, and no process left behind.
+"""The MCP SDK over the pipes of a child process, with limited lines and a cleanup of processes.
 
-The SDK's own stdio transport keeps a line of any length in memory, so this is one of ours.
+This replaces the SDK's own stdio transport, which keeps a line of any length in memory.
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ from antiphon.domain.mcp import LOST, TOO_LARGE
 logger = logging.getLogger("antiphon.tools")
 
 GRACE_S = 0.5
-"""Seconds for a process to end once its input has, and as many once it was told to."""
+"""How long a process may take to end after its input was closed, and again after SIGTERM."""
 
-KILLED_GRACES = 10
-"""For so often GRACE_S a killed process is waited for, which takes long on a busy machine alone."""
+KILL_WAITS = 10
+"""How many times to wait GRACE_S for a killed process; only a busy machine needs that long."""
 
-PIECE = 64 * 1024
-LAST_WORDS = 2000
-"""Bytes of what it wrote to stderr that are logged when it ends unasked."""
+CHUNK_BYTES = 64 * 1024
+STDERR_BYTES = 2000
+"""How many bytes from the end of its stderr are logged when a process ends unexpectedly."""
 
 _ENDED = "The MCP server's process has ended."
 
 
 @asynccontextmanager
-async def connected(
+async def connect(
     label: str, command: Sequence[str], env: Mapping[str, str], *, max_bytes: int
 ) -> AsyncGenerator[McpClient]:
-    """Begin the process and yield a client of it; it has ended when this is left.
+    """Start the process, yield a client for it, and end the process afterwards.
 
-    Raises: Unreached.
+    Raises: CallFailed.
     """
-    process = await _begun(command, env)
-    stderr = _LastWords()
-    link = _Link(process, stderr, max_bytes=max_bytes)
+    process = await _start(command, env)
+    stderr = _StderrTail()
+    transport = _PipeTransport(process, stderr, max_bytes=max_bytes)
     try:
-        # `initialize` is known to every server there is; what the SDK would ask first is not.
-        async with Client(link.opened(), mode="legacy") as client:
-            yield McpClient(client, link.fault_of, link.is_lost)
+        # Every server supports `initialize`, but not the request that the SDK would send first.
+        async with Client(transport.open_streams(), mode="legacy") as client:
+            yield McpClient(client, transport.to_failure, transport.is_lost)
     except Exception as error:
-        said = redact(tuple(env.values()), stderr.text)
-        logger.warning("the MCP server %r was lost; it wrote last: %s", label, said)
-        raise link.fault_of(error) from None
+        last_output = redact(tuple(env.values()), stderr.text)
+        logger.warning("the MCP server %r was lost; its last output: %s", label, last_output)
+        raise transport.to_failure(error) from None
 
 
-async def _begun(command: Sequence[str], env: Mapping[str, str]) -> Process:
+async def _start(command: Sequence[str], env: Mapping[str, str]) -> Process:
     try:
         return await asyncio.create_subprocess_exec(
-            *_launched(command),
+            *_with_launcher(command),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
@@ -79,129 +79,134 @@ async def _begun(command: Sequence[str], env: Mapping[str, str]) -> Process:
         )
     except OSError as error:
         raise protocol_error(
-            LOST, f"The MCP server could not be begun: {error.strerror}."
+            LOST, f"The MCP server could not be started: {error.strerror}."
         ) from None
 
 
-def _launched(command: Sequence[str]) -> Sequence[str]:
+def _with_launcher(command: Sequence[str]) -> Sequence[str]:
     if sys.platform != "linux":
         return command
     return (sys.executable, "-I", "-S", str(Path(launch.__file__)), str(os.getpid()), *command)
 
 
-class _LastWords:
+class _StderrTail:
     def __init__(self) -> None:
-        self._kept = b""
+        self._content = b""
 
-    def add(self, piece: bytes) -> None:
-        self._kept = (self._kept + piece)[-LAST_WORDS:]
+    def add(self, chunk: bytes) -> None:
+        self._content = (self._content + chunk)[-STDERR_BYTES:]
 
     @property
     def text(self) -> str:
-        return repr(self._kept.decode(errors="replace"))
+        return repr(self._content.decode(errors="replace"))
 
 
-class _Link:
-    """The streams of JSON-RPC that the SDK wants, on the pipes of a process."""
+class _PipeTransport:
+    """The JSON-RPC streams that the SDK needs, over the pipes of a process."""
 
-    def __init__(self, process: Process, stderr: _LastWords, *, max_bytes: int) -> None:
+    def __init__(self, process: Process, stderr: _StderrTail, *, max_bytes: int) -> None:
         self._process = process
         self._stderr = stderr
         self._max_bytes = max_bytes
-        self._fault: CallFailed | None = None
-        self._drained = asyncio.Event()
+        self._failure: CallFailed | None = None
+        self._stderr_ended = asyncio.Event()
 
     def is_lost(self) -> bool:
-        return self._fault is not None
+        return self._failure is not None
 
-    def fault_of(self, error: BaseException | None) -> CallFailed:
-        """Return what went wrong as a client may see it."""
-        if self._fault is not None:
-            return self._fault
+    def to_failure(self, error: BaseException | None) -> CallFailed:
+        """Return the failure that clients see for an error."""
+        if self._failure is not None:
+            return self._failure
         if isinstance(error, MCPError):
             return protocol_error(error.code, error.message[:MAX_MESSAGE_LENGTH])
         return protocol_error(LOST, _ENDED)
 
-    def _lose(self, fault: CallFailed) -> CallFailed:
-        self._fault = fault
-        return fault
+    def _mark_lost(self, failure: CallFailed) -> CallFailed:
+        self._failure = failure
+        return failure
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[Any]:
-        """Yield the two streams; when the process ends, whoever is inside is cancelled."""
-        heard, to_read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        to_write, said = anyio.create_memory_object_stream[SessionMessage](0)
+    async def open_streams(self) -> AsyncGenerator[Any]:
+        """Yield the stream to read and the stream to write.
+
+        If the process ends, the body of the `async with` is canceled.
+        """
+        incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._listen, heard)
-                group.start_soon(self._say, said)
-                group.start_soon(self._drain)
-                yield to_read, to_write
+                group.start_soon(self._read_stdout, incoming)
+                group.start_soon(self._write_stdin, outgoing)
+                group.start_soon(self._read_stderr)
+                yield read_stream, write_stream
                 group.cancel_scope.cancel()
         finally:
-            for stream in (heard, to_read, to_write, said):
+            for stream in (incoming, read_stream, write_stream, outgoing):
                 stream.close()
             with anyio.CancelScope(shield=True):
                 await _stop(self._process)
 
-    async def _listen(self, heard: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    async def _read_stdout(
+        self, incoming: MemoryObjectSendStream[SessionMessage | Exception]
+    ) -> None:
         assert self._process.stdout is not None
-        lines = LineSplitter(max_bytes=self._max_bytes)
-        while piece := await self._process.stdout.read(PIECE):
-            for line in lines.feed(piece):
-                message = self._read(line)
+        splitter = LineSplitter(max_bytes=self._max_bytes)
+        while chunk := await self._process.stdout.read(CHUNK_BYTES):
+            for line in splitter.feed(chunk):
+                message = self._parse(line)
                 if message is not None:
-                    await heard.send(SessionMessage(message))
-        fault = self._lose(protocol_error(LOST, _ENDED))
-        with anyio.move_on_after(GRACE_S):  # its last words may come after its end
-            await self._drained.wait()
-        raise fault
+                    await incoming.send(SessionMessage(message))
+        failure = self._mark_lost(protocol_error(LOST, _ENDED))
+        with anyio.move_on_after(GRACE_S):  # stderr may end later than stdout
+            await self._stderr_ended.wait()
+        raise failure
 
-    def _read(self, line: bytes | TruncatedLine) -> mcp_types.JSONRPCMessage | None:
+    def _parse(self, line: bytes | TruncatedLine) -> mcp_types.JSONRPCMessage | None:
         if isinstance(line, TruncatedLine):
-            return self._too_long(line)
+            return self._to_error(line)
         try:
             return mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            return None  # many print what they should log
+            return None  # many servers print log messages to stdout
 
-    def _too_long(self, line: TruncatedLine) -> mcp_types.JSONRPCMessage:
-        fault = too_large_error(self._max_bytes)
-        if line.request_id is None:  # whoever waits for it would wait in vain
-            raise self._lose(fault)
-        told = mcp_types.ErrorData(code=TOO_LARGE, message=str(fault))
-        return mcp_types.JSONRPCError(jsonrpc="2.0", id=line.request_id, error=told)
+    def _to_error(self, line: TruncatedLine) -> mcp_types.JSONRPCMessage:
+        failure = too_large_error(self._max_bytes)
+        if line.request_id is None:  # a caller would wait for its answer forever
+            raise self._mark_lost(failure)
+        error = mcp_types.ErrorData(code=TOO_LARGE, message=str(failure))
+        return mcp_types.JSONRPCError(jsonrpc="2.0", id=line.request_id, error=error)
 
-    async def _say(self, said: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async def _write_stdin(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
         assert self._process.stdin is not None
         try:
-            async for message in said:
+            async for message in outgoing:
                 body = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 self._process.stdin.write(body.encode() + b"\n")
                 await self._process.stdin.drain()
         except OSError:
-            raise self._lose(protocol_error(LOST, _ENDED)) from None
+            raise self._mark_lost(protocol_error(LOST, _ENDED)) from None
 
-    async def _drain(self) -> None:
-        # A pipe that nobody empties would stop the process.
+    async def _read_stderr(self) -> None:
+        # A full pipe would block the process.
         assert self._process.stderr is not None
-        while piece := await self._process.stderr.read(PIECE):
-            self._stderr.add(piece)
-        self._drained.set()
+        while chunk := await self._process.stderr.read(CHUNK_BYTES):
+            self._stderr.add(chunk)
+        self._stderr_ended.set()
 
 
 async def _stop(process: Process) -> None:
-    """End the process and all that it began: its input first, as MCP has it, then by signals."""
+    """End the process and its children: close its input, as MCP specifies, then send signals."""
     assert process.stdin is not None
     process.stdin.close()
     try:
         if not await _has_ended(process):
-            _tell(process, signal.SIGTERM)
+            _signal_group(process, signal.SIGTERM)
             await _has_ended(process)
     finally:
-        _tell(process, signal.SIGKILL)  # what it began may be left, in its group
+        _signal_group(process, signal.SIGKILL)  # its children may outlive it
         try:
-            for _ in range(KILLED_GRACES):
+            for _ in range(KILL_WAITS):
                 if await _has_ended(process):
                     break
         finally:
@@ -209,7 +214,8 @@ async def _stop(process: Process) -> None:
 
 
 async def _has_ended(process: Process) -> bool:
-    # Not `process.wait()` alone, which waits for its pipes too: whoever inherited them keeps them.
+    """Wait for the process to end, for GRACE_S at most, and return whether it has."""
+    # `process.wait()` also waits for the pipes, which a child of the process may keep open.
     with suppress(TimeoutError):
         async with asyncio.timeout(GRACE_S):
             await process.wait()
@@ -217,12 +223,12 @@ async def _has_ended(process: Process) -> bool:
 
 
 def _close_pipes(process: Process) -> None:
-    # Nothing public does it where another process still has their other ends.
+    # There is no public way if another process still has the other ends.
     transport: Any = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()
 
 
-def _tell(process: Process, number: int) -> None:
+def _signal_group(process: Process, number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -1,8 +1,9 @@
-"""Local MCP servers: one process each, kept while this server lives and shared by all responses.
+"""Local MCP servers: one process each, which all responses share.
 
-On stdio a process has one session, which carries calls side by side. To begin it takes one to four
-seconds, which no response should wait for. So it is begun by the first use, and again by the next
-use when it was lost. One that dies young three times is left alone for a while.
+On stdio a process has one session, which carries concurrent calls. A start takes one to four
+seconds, too long for each response. So the first request starts the process, it stays for the
+lifetime of this server, and after it was lost the next request starts it again. After three early
+exits in a row it is not restarted for a while.
 """
 
 from __future__ import annotations
@@ -15,29 +16,34 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from antiphon.adapters.tool_servers.mcp import CallFailed, Line, protocol_error, timeout_error
+from antiphon.adapters.tool_servers.mcp import (
+    CallFailed,
+    Connection,
+    protocol_error,
+    timeout_error,
+)
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolSession
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.mcp import LOST
 
 logger = logging.getLogger("antiphon.tools")
 
-BEGINNING_S = 60.0
-"""A process may take longer to begin than a use may wait; the next use then finds it begun."""
+START_TIMEOUT_S = 60.0
+"""A start may take longer than a request may wait; a later request then finds the process ready."""
 
-YOUNG_S = 10.0
+EARLY_EXIT_S = 10.0
 MAX_EARLY_EXITS = 3
 RESTART_DELAY_S = 30.0
-"""For so long it is not begun again, after that many deaths in its first seconds."""
+"""The pause before the next start, after that many exits within `EARLY_EXIT_S` of the start."""
 
-ANSWER_S = 2.0
-"""After a use that ended without an answer, a process that does not say within this that it is
-there is stopped."""
+PING_TIMEOUT_S = 2.0
+"""After a request timed out, a process that does not answer a ping in this time is stopped."""
 
 
 class ProcessServer(ToolServer):
-    """`command` are a program and its arguments; no shell reads them. `env` is all that it is given
-    of an environment but for what every program needs (PATH, HOME and the like).
+    """Runs `command`, a program and its arguments, without a shell.
+
+    The process gets only `env` and a few standard variables (PATH, HOME and the like).
     """
 
     def __init__(
@@ -55,87 +61,87 @@ class ProcessServer(ToolServer):
         self._env = dict(env)
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
-        self._deaths = _Deaths(now)
-        self._line: Line | None = None
-        self._lines: set[Line] = set()
-        self._opening: asyncio.Task[Line] | None = None
-        self._asking: set[asyncio.Task[None]] = set()
+        self._exits = _EarlyExits(now)
+        self._connection: Connection | None = None
+        self._connections: set[Connection] = set()
+        self._connecting: asyncio.Task[Connection] | None = None
+        self._pings: set[asyncio.Task[None]] = set()
 
     def session(self) -> ToolSession:
         return _SharedSession(self)
 
     async def aclose(self) -> None:
-        for task in (self._opening, *self._asking):
+        for task in (self._connecting, *self._pings):
             if task is not None:
                 task.cancel()
-        if self._opening is not None:
-            await asyncio.wait({self._opening})
-        await asyncio.gather(*(line.aclose() for line in self._lines))
+        if self._connecting is not None:
+            await asyncio.wait({self._connecting})
+        await asyncio.gather(*(connection.aclose() for connection in self._connections))
 
-    async def use(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Return what `ask` gives for the process. Raises: Unreached."""
-        line: Line | None = None
+    async def request(self, send: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Return the result of `send` with the client of the process. Raises: CallFailed."""
+        connection: Connection | None = None
         try:
             async with asyncio.timeout(self._timeout_s):
-                line = await self._connected()
-                return await line.use(ask)
+                connection = await self._open_connection()
+                return await connection.request(send)
         except TimeoutError:
-            if line is not None:
-                self._ask_whether_there(line)
+            if connection is not None:
+                self._start_ping(connection)
             raise timeout_error(self._timeout_s) from None
 
-    async def _connected(self) -> Line:
-        if self._line is not None and self._line.is_open:
-            return self._line
-        if self._opening is None or self._opening.done():
-            self._deaths.check()
-            # A task of its own: whoever waits for it may leave, and others wait as well.
-            self._opening = asyncio.create_task(self._open())
-            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await asyncio.shield(self._opening)
+    async def _open_connection(self) -> Connection:
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        if self._connecting is None or self._connecting.done():
+            self._exits.check()
+            # A separate task, because others may still wait for it when this caller leaves.
+            self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._connecting)
 
-    async def _open(self) -> Line:
-        born = self._deaths.now()
-        line = Line(await self._process())
-        self._lines.add(line)
-        line.on_close(lambda: self._lines.discard(line))
-        limit_s = max(self._timeout_s, BEGINNING_S)
+    async def _connect(self) -> Connection:
+        started_at = self._exits.now()
+        connection = Connection(await self._start_process())
+        self._connections.add(connection)
+        connection.on_close(lambda: self._connections.discard(connection))
+        timeout_s = max(self._timeout_s, START_TIMEOUT_S)
         try:
-            async with asyncio.timeout(limit_s):
-                await line.open()
+            async with asyncio.timeout(timeout_s):
+                await connection.open()
         except TimeoutError:
-            self._deaths.count(born, was_ready=False)
-            raise timeout_error(limit_s) from None
+            self._exits.count(started_at, was_ready=False)
+            raise timeout_error(timeout_s) from None
         except CallFailed:
-            self._deaths.count(born, was_ready=False)
+            self._exits.count(started_at, was_ready=False)
             raise
-        line.on_close(lambda: self._deaths.count(born, was_ready=True))
-        self._line = line
-        return line
+        connection.on_close(lambda: self._exits.count(started_at, was_ready=True))
+        self._connection = connection
+        return connection
 
-    async def _process(self) -> AbstractAsyncContextManager[Any]:
+    async def _start_process(self) -> AbstractAsyncContextManager[Any]:
         sdk = await asyncio.to_thread(
             importlib.import_module, "antiphon.adapters.tool_servers.mcp_process"
         )
-        process: AbstractAsyncContextManager[Any] = sdk.connected(
+        connecting: AbstractAsyncContextManager[Any] = sdk.connect(
             self.label, self._command, self._env, max_bytes=self._max_bytes
         )
-        return process
+        return connecting
 
-    def _ask_whether_there(self, line: Line) -> None:
-        task = asyncio.create_task(self._stop_unless_there(line))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+    def _start_ping(self, connection: Connection) -> None:
+        task = asyncio.create_task(self._close_unless_alive(connection))
+        self._pings.add(task)
+        task.add_done_callback(self._pings.discard)
 
-    async def _stop_unless_there(self, line: Line) -> None:
+    async def _close_unless_alive(self, connection: Connection) -> None:
         try:
-            async with asyncio.timeout(ANSWER_S):
-                await line.use(lambda client: client.is_there())
+            async with asyncio.timeout(PING_TIMEOUT_S):
+                await connection.request(lambda client: client.ping())
         except CallFailed:
-            pass  # it is gone already
+            pass  # it has already ended
         except TimeoutError:
-            logger.warning("the MCP server %r does not answer: it is stopped", self.label)
-            await line.aclose()
+            logger.warning("the MCP server %r does not answer: stopping it", self.label)
+            await connection.aclose()
 
 
 class _SharedSession(ToolSession):
@@ -144,46 +150,48 @@ class _SharedSession(ToolSession):
 
     async def tools(self) -> tuple[Json, ...]:
         try:
-            found: tuple[Json, ...] = await self._server.use(lambda client: client.tools())
-        except CallFailed as unreached:
+            tools: tuple[Json, ...] = await self._server.request(lambda client: client.tools())
+        except CallFailed as failure:
             raise ToolServerError(
-                f"Error retrieving tool list from MCP server: {self._server.label!r}. {unreached}"
+                f"Error retrieving tool list from MCP server: {self._server.label!r}. {failure}"
             ) from None
-        return found
+        return tools
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
         try:
-            result: ToolResult = await self._server.use(lambda client: client.call(name, arguments))
-        except CallFailed as unreached:
-            return ToolResult(error=unreached.error)
+            result: ToolResult = await self._server.request(
+                lambda client: client.call(name, arguments)
+            )
+        except CallFailed as failure:
+            return ToolResult(error=failure.error)
         return result
 
     async def aclose(self) -> None:
-        pass  # the process is everybody's
+        pass  # other sessions share the process
 
 
-class _Deaths:
-    """Counts how often in a row the process died young."""
+class _EarlyExits:
+    """Counts how often in a row the process ended soon after its start."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
-        self._young = 0
-        self._again_at = float("-inf")
+        self._count = 0
+        self._restart_at = float("-inf")
 
-    def count(self, born: float, *, was_ready: bool) -> None:
-        if was_ready and self.now() - born >= YOUNG_S:
-            self._young = 0
+    def count(self, started_at: float, *, was_ready: bool) -> None:
+        if was_ready and self.now() - started_at >= EARLY_EXIT_S:
+            self._count = 0
             return
-        self._young += 1
-        if self._young >= MAX_EARLY_EXITS:  # from now on, one attempt a pause
-            self._again_at = self.now() + RESTART_DELAY_S
+        self._count += 1
+        if self._count >= MAX_EARLY_EXITS:  # from now on, one start after each delay
+            self._restart_at = self.now() + RESTART_DELAY_S
 
     def check(self) -> None:
-        """Raises: Unreached while it is to be left alone."""
-        wait_s = self._again_at - self.now()
+        """Check that the process may be started now. Raises: CallFailed."""
+        wait_s = self._restart_at - self.now()
         if wait_s > 0:
             raise protocol_error(
                 LOST,
-                f"The MCP server ended {self._young} times soon after it was begun; it is begun "
-                f"again in {wait_s:.0f} seconds.",
+                f"The MCP server ended {self._count} times soon after its start; it will be "
+                f"restarted in {wait_s:.0f} seconds.",
             )

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
+from antiphon.adapters.extras import install_command
 from antiphon.adapters.web.text import PageLinks, clean, cut, one_line
 from antiphon.adapters.web.time_limit import time_limit
 from antiphon.application.ports import ReadPdf, WebPage
@@ -124,7 +125,9 @@ class PageReader:
     def start(self) -> None:
         """Raises: SettingsError if what it needs is not installed."""
         if find_spec("trafilatura") is None:
-            raise SettingsError("Web search needs a package: pip install 'antiphon[web]'.")
+            raise SettingsError(
+                f"Web search needs a package. Install it with: {install_command('web')}"
+            )
 
     async def aclose(self) -> None:
         """End all processes; nothing is read any more."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,7 +14,6 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.items import Item
 from antiphon.domain.offers import Offer
 from antiphon.domain.request import (
-    IGNORED_FIELDS,
     AnyFormat,
     CreateResponse,
     PlainFormat,
@@ -124,22 +122,6 @@ def turn_of(
         cache_salt=cache_salt,
         trace_headers=trace_headers,
     )
-
-
-def ignored_fields(request: CreateResponse) -> list[str]:
-    """Return the paths of the fields in the request that have no effect here."""
-    return [
-        path
-        for path, harmless in IGNORED_FIELDS.items()
-        if _value_at(request, path) not in (None, *harmless)
-    ]
-
-
-def _value_at(request: CreateResponse, path: str) -> Any:
-    value: Any = request
-    for name in path.split("."):
-        value = None if value is None else getattr(value, name)
-    return value
 
 
 def _instructions(request: CreateResponse) -> str | None:

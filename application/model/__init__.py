@@ -1,1 +1,1 @@
-"""A model's turns: formats joined with engines, and the turns of the server's own."""
+"""Models and their turns, including those that the server adds: summaries, compaction, warm-up."""

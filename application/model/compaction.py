@@ -1,4 +1,4 @@
-"""A turn in which the model compacts the conversation: its text becomes one sealed item."""
+"""Compaction: a turn in which the model summarizes the conversation into one sealed item."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from antiphon.domain.response import TextConfig
 from antiphon.domain.tools import ToolChoice
 
 MAX_SUMMARY_TOKENS = 4096
-"""Tokens, its reasoning included: enough for a long task, and a bound on what a request costs."""
+"""Includes the reasoning. Enough for a long task, and a limit on the cost of a request."""
 
 
 def compaction_of(turn: Turn) -> Turn:
-    """Return the turn that summarises what `turn` would answer.
+    """Return the turn that summarizes the conversation that `turn` would answer.
 
-    Its prompt begins as that of `turn` does, tools included though none may be called: the engine
-    has most of it in its cache. What does not fit is dropped, oldest first: a conversation that is
-    too long is the reason to compact it.
+    Its prompt begins like that of `turn`, so most of it is in the engine's cache. For that it keeps
+    the tools, although the model may not call them. The oldest items are dropped if the prompt is
+    too long, since that is the usual reason to compact.
     """
-    asked = Message(role="user", content=REQUEST)
+    request = Message(role="user", content=REQUEST)
     return replace(
         turn,
-        items=[*turn.items, asked],
+        items=[*turn.items, request],
         choice=ToolChoice(names=frozenset()),
         text=TextConfig(),
         truncate=True,
@@ -45,7 +45,7 @@ def compaction_of(turn: Turn) -> Turn:
 
 
 class CompactingTurn(HiddenTurn):
-    """Reads the summary of `items` that a turn writes, and yields the item that holds it."""
+    """Reads the summary of `items` that the model writes and yields a compaction item with it."""
 
     def __init__(self, inner: ModelTurn, items: Sequence[Item], seal: Callable[[str], str]) -> None:
         super().__init__(inner)
@@ -62,10 +62,10 @@ class CompactingTurn(HiddenTurn):
             async for deltas in batches:
                 text += [delta.text for delta in deltas if isinstance(delta, d.TextDelta)]
                 if deltas and isinstance(deltas[-1], d.TurnEnd):
-                    # A summary that was cut is still one: the client would only lose more.
-                    yield [self._item("".join(text)), replace(deltas[-1], reason="stop")]
+                    # A summary that was cut off is better for the client than none.
+                    yield [self._end_item("".join(text)), replace(deltas[-1], reason="stop")]
 
-    def _item(self, summary: str) -> d.Delta:
+    def _end_item(self, summary: str) -> d.Delta:
         if not summary.strip():
             raise EngineError("The model wrote no summary of the conversation.")
         sealed = self._seal(text_to_seal(summary.strip(), self._items))

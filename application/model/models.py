@@ -9,7 +9,7 @@ from antiphon.domain.errors import NotFound, RequestError
 
 
 class Models:
-    """All names of all models; the first model's first name is the default one."""
+    """All models by all of their names; the first model's first name is the default."""
 
     def __init__(self, models: Sequence[Model]) -> None:
         self.all = tuple(models)
@@ -19,13 +19,13 @@ class Models:
         return {name: model for model in self.all for name in model.names}
 
     def get(self, name: str) -> Model:
-        """Raises: RequestError, for a request that asks for a model we do not have."""
+        """Return a request's model. Raises: RequestError if no model has this name."""
         for model in self.all:
             if name in model.names:
                 return model
-        known = ", ".join(repr(each) for each in self.by_name)
+        names = ", ".join(repr(each) for each in self.by_name)
         raise RequestError(
-            f"The requested model {name[:100]!r} does not exist. This server has {known}.",
+            f"The requested model {name[:100]!r} does not exist. This server has {names}.",
             param="model",
             code="model_not_found",
         )
@@ -36,6 +36,6 @@ class Models:
             raise NotFound(f"The model {name[:100]!r} does not exist.", code="model_not_found")
 
     async def check(self) -> None:
-        """Raises: EngineDead when one of the models cannot serve."""
+        """Raises: EngineDead if one of the models cannot serve requests."""
         for model in self.all:
             await model.check()

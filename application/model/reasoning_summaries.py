@@ -1,4 +1,4 @@
-"""Summaries of reasoning: written by the model in a short turn of their own
+"""Reasoning summaries, which the model writes in short turns of their own
 (docs/reference/api.md#reasoning)."""
 
 from __future__ import annotations
@@ -19,72 +19,78 @@ from antiphon.domain.usage import TurnUsage
 
 logger = logging.getLogger("antiphon.runs")
 
-Begin = Callable[[Turn], Awaitable[ModelTurn]]
+StartTurn = Callable[[Turn], Awaitable[ModelTurn]]
 
 LENGTHS = {
     "auto": "one or two sentences",
     "concise": "one or two sentences",
     "detailed": "one short paragraph a step, each under a short bold title",
 }
-LONGEST = {"auto": 256, "concise": 256, "detailed": 1024}
-"""Tokens of a summary."""
+MAX_TOKENS = {"auto": 256, "concise": 256, "detailed": 1024}
+"""Tokens of a summary, by its length."""
 
 
 class SummarizedTurn(TurnWrapper):
     """A turn whose reasoning is followed by its summary, in the same item.
 
-    The summary is written as soon as the thought has ended, before what follows it is passed on:
-    the item is then still open. A model that summarises by itself is not asked again.
+    The summary is written as soon as the reasoning ends and before the next delta passes through,
+    while the item is still open. A model that writes its own summaries is not asked for another.
     """
 
     def __init__(
-        self, inner: ModelTurn, turn: Turn, begin: Begin, *, length: str, effort: str | None
+        self,
+        inner: ModelTurn,
+        turn: Turn,
+        start_turn: StartTurn,
+        *,
+        length: str,
+        effort: str | None,
     ) -> None:
         super().__init__(inner)
         self._turn = turn
-        self._begin = begin
+        self._start_turn = start_turn
         self._length = length
         self._effort = effort
-        self._thought: list[str] = []
+        self._reasoning: list[str] = []
         self._usage: list[TurnUsage] = []
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
         async with aclosing(aiter(self._inner)) as batches:
             async for deltas in batches:
-                passed: list[d.Delta] = []
+                ready: list[d.Delta] = []
                 for delta in deltas:
-                    if self._ends_thought(delta):
-                        if passed:
-                            yield passed
-                            passed = []
-                        async for written in self._summary():
-                            yield [written]
+                    if self._ends_reasoning(delta):
+                        if ready:
+                            yield ready
+                            ready = []
+                        async for summary_delta in self._summarize():
+                            yield [summary_delta]
                     if isinstance(delta, d.TurnEnd):
-                        passed.append(replace(delta, other_usages=tuple(self._usage)))
+                        ready.append(replace(delta, other_usages=tuple(self._usage)))
                     else:
-                        passed.append(delta)
-                yield passed
+                        ready.append(delta)
+                yield ready
 
     def tokens_used(self) -> Sequence[TurnUsage]:
         return [*super().tokens_used(), *self._usage]
 
-    def _ends_thought(self, delta: d.Delta) -> bool:
-        """Note what is thought. Returns whether a thought is complete before this delta."""
+    def _ends_reasoning(self, delta: d.Delta) -> bool:
+        """Collect the reasoning. Return whether it is complete before this delta."""
         if isinstance(delta, d.ReasoningDelta):
-            self._thought.append(delta.text)
+            self._reasoning.append(delta.text)
             return False
-        if isinstance(delta, d.SummaryDelta) or _cuts(delta):
-            self._thought.clear()
-        return bool(self._thought)
+        if isinstance(delta, d.SummaryDelta) or _cuts_off(delta):
+            self._reasoning.clear()
+        return bool(self._reasoning)
 
-    async def _summary(self) -> AsyncGenerator[d.Delta]:
-        thought = "".join(self._thought)
-        self._thought.clear()
-        if not thought.strip():
+    async def _summarize(self) -> AsyncGenerator[d.Delta]:
+        reasoning = "".join(self._reasoning)
+        self._reasoning.clear()
+        if not reasoning.strip():
             return
         try:
-            turn = await self._begin(self._asking(thought))
-            async with aclosing(aiter(turn)) as batches:
+            summary_turn = await self._start_turn(self._summary_turn(reasoning))
+            async with aclosing(aiter(summary_turn)) as batches:
                 async for deltas in batches:
                     for delta in deltas:
                         if isinstance(delta, d.TextDelta):
@@ -92,30 +98,30 @@ class SummarizedTurn(TurnWrapper):
                         elif isinstance(delta, d.TurnEnd):
                             self._usage.append(delta.usage)
         except AntiphonError as exc:
-            # The answer is worth more than its summary; an engine that died will say so itself.
-            logger.warning("a summary of reasoning could not be written: %s", exc)
+            # The answer matters more than its summary; an engine that died fails the answer too.
+            logger.warning("a reasoning summary could not be written: %s", exc)
 
-    def _asking(self, thought: str) -> Turn:
+    def _summary_turn(self, reasoning: str) -> Turn:
         text = (
             f"Summarise these thoughts in {LENGTHS[self._length]}, in the first person and in "
             "their own language, for a reader who sees only your summary. Write nothing else."
-            f"\n\n{thought}"
+            f"\n\n{reasoning}"
         )
-        asker = self._turn
+        turn = self._turn
         return Turn(
-            model=asker.model,
+            model=turn.model,
             items=[Message(role="user", content=text)],
             choice=ToolChoice(mode="none"),
             effort=self._effort,
             truncate=True,
             sampling=Sampling(
-                max_tokens=LONGEST[self._length], step_tokens=asker.sampling.step_tokens
+                max_tokens=MAX_TOKENS[self._length], step_tokens=turn.sampling.step_tokens
             ),
-            priority=asker.priority,
-            cache_salt=asker.cache_salt,
-            trace_headers=asker.trace_headers,
+            priority=turn.priority,
+            cache_salt=turn.cache_salt,
+            trace_headers=turn.trace_headers,
         )
 
 
-def _cuts(delta: d.Delta) -> bool:
+def _cuts_off(delta: d.Delta) -> bool:
     return isinstance(delta, d.TurnEnd) and delta.reason != "stop"

@@ -1,4 +1,4 @@
-"""A model of tokens: a Format joined with an Engine."""
+"""A model that reads and writes tokens: a Format together with an Engine."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineError, RequestError
 from antiphon.domain.items import Item
 from antiphon.domain.usage import TurnUsage
 
-TRUNCATED_ROOM = 4
-"""With `truncation: auto`, at most one part in so many of the context is kept for the answer."""
+RESERVED_CONTEXT_DIVISOR = 4
+"""With `truncation: auto`, at most 1/4 of the context is reserved for the answer."""
 
 
 class TokenModel(Model):
-    """Renders a turn, runs it in the engine, parses what comes back.
+    """Renders a turn, runs it in the engine and parses the output.
 
-    `make_format` is called once the engine has started: only then does an engine that fetched its
-    model itself have the tokenizer and the template.
+    `make_format` is called after the engine has started: an engine that fetches its model itself
+    has the tokenizer and the template only then.
     """
 
     _format: Format
@@ -82,18 +82,18 @@ class TokenModel(Model):
 
     async def count(self, turn: Turn) -> int:
         if turn.truncate:
-            _, prompt = await self._fitting(turn)
+            _, prompt = await self._render_to_fit(turn)
         else:
-            prompt = await self._rendered(turn)
+            prompt = await self._render(turn)
         return len(prompt.token_ids)
 
     async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
-        turn, prompt = await self._fitting(turn)
+        turn, prompt = await self._render_to_fit(turn)
         request = EngineRequest(
             request_id=request_id,
             model=turn.model,
             prompt=prompt,
-            sampling=self._sampling(turn, prompt),
+            sampling=self._sampling_of(turn, prompt),
             detokenize=self._format.reads_text or bool(turn.sampling.stop),
             priority=turn.priority,
             cache_salt=turn.cache_salt,
@@ -102,67 +102,68 @@ class TokenModel(Model):
         )
         parser = self._format.make_parser(turn, prompt)
         steps = await self._engine.generate(request)
-        return TokenTurn(self._format, parser, turn, prompt, steps, self._stopping(turn))
+        return TokenTurn(self._format, parser, turn, prompt, steps, self._make_stop_strings(turn))
 
-    def _stopping(self, turn: Turn) -> StopStrings | None:
+    def _make_stop_strings(self, turn: Turn) -> StopStrings | None:
         if self._format.reads_text or not turn.sampling.stop:
             return None
-        included = turn.sampling.include_stop_str_in_output
-        return StopStrings(turn.sampling.stop, include=included)
+        include = turn.sampling.include_stop_str_in_output
+        return StopStrings(turn.sampling.stop, include=include)
 
-    def _sampling(self, turn: Turn, prompt: Prompt) -> Sampling:
-        room = self._engine.context_length - len(prompt.token_ids)
-        wanted = turn.sampling.max_tokens or self._engine.sampling_defaults.get("max_tokens")
+    def _sampling_of(self, turn: Turn, prompt: Prompt) -> Sampling:
+        free_tokens = self._engine.context_length - len(prompt.token_ids)
+        max_tokens = turn.sampling.max_tokens or self._engine.sampling_defaults.get("max_tokens")
         return replace(
             turn.sampling,
-            max_tokens=room if wanted is None else min(wanted, room),
+            max_tokens=free_tokens if max_tokens is None else min(max_tokens, free_tokens),
             stop_token_ids=(*turn.sampling.stop_token_ids, *self._format.stop_token_ids),
             skip_special_tokens=self._format.skip_special_tokens,
             constraint=turn.sampling.constraint or self._format.constraint(turn),
         )
 
-    async def _rendered(self, turn: Turn) -> Prompt:
-        # Prepared at once: only then are the tokens known that its images take.
+    async def _render(self, turn: Turn) -> Prompt:
+        # Prepared right away: the tokens of its images are known only then.
         return await self._engine.prepare(await self._format.render(turn))
 
-    async def _fitting(self, turn: Turn) -> tuple[Turn, Prompt]:
-        prompt = await self._rendered(turn)
-        if turn.truncate and not self._leaves(self._wanted_room(turn), prompt):
-            return await self._truncated(turn, prompt)
+    async def _render_to_fit(self, turn: Turn) -> tuple[Turn, Prompt]:
+        prompt = await self._render(turn)
+        if turn.truncate and not self._leaves(self._reserved_tokens(turn), prompt):
+            return await self._truncate(turn, prompt)
         if not self._leaves(1, prompt):
-            raise self._too_long(prompt)
+            raise self._too_long_error(prompt)
         return turn, prompt
 
-    async def _truncated(self, turn: Turn, prompt: Prompt) -> tuple[Turn, Prompt]:
-        # Find the fewest oldest items to drop by bisection: one rendering a step, not one an item.
-        groups, room = droppable_groups(turn.items), self._wanted_room(turn)
-        fewest, most = 1, len(groups)
+    async def _truncate(self, turn: Turn, prompt: Prompt) -> tuple[Turn, Prompt]:
+        # Bisect to find the fewest oldest items to drop: that takes one rendering per step, not one
+        # per item.
+        groups, reserved_tokens = droppable_groups(turn.items), self._reserved_tokens(turn)
+        low, high = 1, len(groups)
         best: tuple[Turn, Prompt] | None = None
-        while fewest <= most:
-            count = (fewest + most) // 2
-            gone = frozenset().union(*groups[:count])
-            items = [item for n, item in enumerate(turn.items) if n not in gone]
-            shorter = replace(turn, items=items)
-            rendered = await self._rendered(shorter)
-            if self._leaves(room, rendered):
-                best, most = (shorter, rendered), count - 1
+        while low <= high:
+            count = (low + high) // 2
+            dropped = frozenset().union(*groups[:count])
+            items = [item for n, item in enumerate(turn.items) if n not in dropped]
+            shorter_turn = replace(turn, items=items)
+            shorter_prompt = await self._render(shorter_turn)
+            if self._leaves(reserved_tokens, shorter_prompt):
+                best, high = (shorter_turn, shorter_prompt), count - 1
             else:
-                fewest = count + 1
+                low = count + 1
         if best is not None:
             return best
         if not self._leaves(1, prompt):
-            raise self._too_long(prompt)
-        return turn, prompt  # short of room, but nothing more can go
+            raise self._too_long_error(prompt)
+        return turn, prompt  # leaves less than reserved, but no more items can be dropped
 
-    def _leaves(self, room: int, prompt: Prompt) -> bool:
-        return len(prompt.token_ids) + room <= self._engine.context_length
+    def _leaves(self, tokens: int, prompt: Prompt) -> bool:
+        return len(prompt.token_ids) + tokens <= self._engine.context_length
 
-    def _wanted_room(self, turn: Turn) -> int:
-        """Return how many tokens truncation leaves for the answer: else it would end at once."""
-        most = self._engine.context_length // TRUNCATED_ROOM
-        return max(1, min(turn.sampling.max_tokens or most, most))
+    def _reserved_tokens(self, turn: Turn) -> int:
+        """Return how many tokens of the context truncation leaves free for the answer."""
+        limit = self._engine.context_length // RESERVED_CONTEXT_DIVISOR
+        return max(1, min(turn.sampling.max_tokens or limit, limit))
 
-    def _too_long(self, prompt: Prompt) -> RequestError:
+    def _too_long_error(self, prompt: Prompt) -> RequestError:
         return RequestError(
             "Your input exceeds the context window of this model: it has "
             f"{len(prompt.token_ids)} tokens of at most {self._engine.context_length - 1}. "
@@ -173,7 +174,7 @@ class TokenModel(Model):
 
 
 class TokenTurn(ModelTurn):
-    """A run in the engine, read as deltas. Closing it aborts the run."""
+    """A run of the engine, as deltas. Closing it aborts the run."""
 
     def __init__(
         self,
@@ -182,25 +183,25 @@ class TokenTurn(ModelTurn):
         turn: Turn,
         prompt: Prompt,
         steps: Steps,
-        stopping: StopStrings | None = None,
+        stop_strings: StopStrings | None = None,
     ) -> None:
         self._format = format
         self._parser = parser
         self._turn = turn
         self._prompt = prompt
         self._steps = steps
-        self._stopping = stopping
-        taken = len(prompt.token_ids)
-        self._known = taken if turn.known_tokens is None else turn.known_tokens
+        self._stop_strings = stop_strings
+        prompt_tokens = len(prompt.token_ids)
+        self._known_tokens = prompt_tokens if turn.known_tokens is None else turn.known_tokens
         self._output: list[int] = []
-        self._cached = 0
+        self._cached_tokens = 0
 
     async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
-        feed = self._feed if self._stopping else self._parser.feed
+        feed = self._feed if self._stop_strings else self._parser.feed
         async with aclosing(self._steps) as steps:
             async for step in steps:
                 self._output += step.token_ids
-                self._cached = step.cached_tokens
+                self._cached_tokens = step.cached_tokens
                 deltas = feed(step)
                 if step.finish is None:
                     yield deltas
@@ -233,22 +234,22 @@ class TokenTurn(ModelTurn):
         return [
             TurnUsage(
                 input=len(self._prompt.token_ids),
-                cached=self._cached,
+                cached=self._cached_tokens,
                 output=len(self._output),
                 reasoning=self._parser.reasoning_tokens,
-                tool_output=max(0, len(self._prompt.token_ids) - self._known),
+                tool_output=max(0, len(self._prompt.token_ids) - self._known_tokens),
             )
         ]
 
     def _feed(self, step: Step) -> list[Delta]:
-        assert self._stopping is not None
-        return self._stopping.feed(self._parser.feed(step))
+        assert self._stop_strings is not None
+        return self._stop_strings.feed(self._parser.feed(step))
 
     def _end(self, step: Step) -> list[Delta]:
         if step.finish not in ("stop", "length"):
             raise EngineError(f"The engine ended the run: {step.finish}.")
-        rest = self._parser.end()  # first: it may still count reasoning
+        deltas = self._parser.end()  # before the usage: it may still count reasoning
         (usage,) = self.tokens_used()
-        if self._stopping:
-            rest = [*self._stopping.feed(rest), *self._stopping.end()]
-        return [*rest, TurnEnd(step.finish, usage)]
+        if self._stop_strings:
+            deltas = [*self._stop_strings.feed(deltas), *self._stop_strings.end()]
+        return [*deltas, TurnEnd(step.finish, usage)]

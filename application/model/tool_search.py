@@ -1,4 +1,4 @@
-"""Tool searches that the server runs, between two turns of the model
+"""Tool searches that the server runs between two turns of the model
 (docs/reference/api.md#tool-search)."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon.domain.usage import TurnUsage
 
 
 def tool_searches_in(items: Sequence[i.AnyItem]) -> list[i.ToolSearchCall]:
-    """Return the searches that the server is to run."""
+    """Return the searches that the server runs."""
     return [
         item
         for item in items
@@ -26,15 +26,15 @@ def tool_searches_in(items: Sequence[i.AnyItem]) -> list[i.ToolSearchCall]:
 
 
 class ToolSearchTurn(ModelTurn):
-    """Yields what each search of the turn `after` has found, as an item; no model writes."""
+    """Yields an item with the results of each search in the turn `after`, without a model."""
 
-    def __init__(self, found: Sequence[Sequence[AnyTool]], *, after: ModelTurn) -> None:
-        self._found = found
+    def __init__(self, results: Sequence[Sequence[AnyTool]], *, after: ModelTurn) -> None:
+        self._results = results
         self._after = after
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
         deltas: list[d.Delta] = []
-        for tools in self._found:
+        for tools in self._results:
             fields = {"tools": tuple(msgspec.to_builtins(tools)), "execution": "server"}
             deltas += (d.ToolStart("tool_search_output", fields), d.ItemEnd())
         yield [*deltas, d.TurnEnd("stop", TurnUsage())]

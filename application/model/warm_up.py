@@ -1,4 +1,4 @@
-"""Warm up: a turn that leaves its prompt in the engine's cache and nothing else
+"""Warm-up: a turn that only puts its prompt into the engine's cache
 (docs/reference/api.md#warm-up)."""
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from antiphon.domain.usage import TurnUsage
 
 
 def shortest_turn(turn: Turn) -> Turn:
-    """Return the turn with the fewest tokens to generate: an engine caches no prompt for none."""
+    """Return the turn with a single token to generate: without any, engines cache no prompt."""
     return replace(turn, sampling=replace(turn.sampling, max_tokens=1))
 
 
 class WarmUp(HiddenTurn):
-    """A turn of which nobody sees what the model wrote: its end is all that is left."""
+    """A turn without the model's output: it yields only its end."""
 
     async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
         async with aclosing(aiter(self._inner)) as batches:
             async for deltas in batches:
                 if deltas and isinstance(deltas[-1], TurnEnd):
-                    yield [TurnEnd("stop", _of_prompt(deltas[-1].usage))]
+                    yield [TurnEnd("stop", _without_output(deltas[-1].usage))]
 
     def messages(self) -> tuple[list[Json], list[Json]]:
-        given, _ = super().messages()
-        return given, []
+        input_messages, _ = super().messages()
+        return input_messages, []
 
     def tokens_used(self) -> Sequence[TurnUsage]:
-        return [_of_prompt(usage) for usage in super().tokens_used()]
+        return [_without_output(usage) for usage in super().tokens_used()]
 
 
-def _of_prompt(usage: TurnUsage) -> TurnUsage:
+def _without_output(usage: TurnUsage) -> TurnUsage:
     return replace(usage, output=0, reasoning=0)

@@ -1,4 +1,4 @@
-"""A turn around another one: what it does not change, it hands on."""
+"""Turns that wrap another turn and pass on everything that they do not change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphon.domain.usage import TurnUsage
 
 
 class TurnWrapper(ModelTurn):
-    """Base of such turns, which say for themselves what they yield of the `inner` one."""
+    """Base of turns that wrap the `inner` turn. A subclass implements the iteration."""
 
     def __init__(self, inner: ModelTurn) -> None:
         self._inner = inner
@@ -29,7 +29,7 @@ class TurnWrapper(ModelTurn):
 
 
 class HiddenTurn(TurnWrapper):
-    """A turn of which the client sees nothing as the model wrote it: no prompt will repeat it."""
+    """A turn whose text the client never sees as the model wrote it, so no prompt repeats it."""
 
     def record_items(self, items: Sequence[Item]) -> None:
         pass

@@ -19,24 +19,34 @@ class EventBatches(Protocol):
 
 
 class EventLog(Protocol):
-    """The events of each run, in order, for any number of readers that do not slow the run."""
+    """The events of each run, in order, for any number of readers that do not slow the run.
 
-    async def create(self, response_id: str) -> None: ...
+    Each reader has its own pace: one that is slow, cancelled or closed affects no other. A reader
+    of a long log lets other tasks run in between. A terminal event ends every reader.
+    """
+
+    async def create(self, response_id: str) -> None:
+        """Start an empty log, also in place of one that was abandoned."""
 
     async def append(self, response_id: str, events: Sequence[Event]) -> None:
-        """Add events; their numbers continue those before them."""
+        """Add events; their numbers start at 0 and continue those before them.
+
+        Does nothing if there is no such log and no reader has it open.
+        """
 
     async def open(self, response_id: str, *, after: int = -1) -> EventBatches:
         """Return the events numbered above `after`, then live ones, up to a terminal event.
 
-        What is ready comes in one batch. Raises: NotFound, here, before the first batch.
+        What is ready comes in one batch. `after` may be a number that the log has not reached yet,
+        or never reaches. Raises: NotFound, here, before the first batch.
         """
 
     async def drop(self, response_id: str) -> None:
-        """Forget the log; readers that have it open still read to its end."""
+        """Forget the log, if there is one; readers that have it open still read to its end."""
 
     async def abandon(self, response_id: str) -> None:
         """Forget a log that gets no terminal event here: its run goes on elsewhere, or nowhere.
 
-        Readers that have it open get what it has, then no more. One that has its end is kept.
+        Readers that have it open get what it has, then no more. One that has its end is kept. It
+        may be unknown, dropped or abandoned already.
         """

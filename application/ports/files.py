@@ -21,7 +21,10 @@ class StoredFile(Struct, frozen=True, kw_only=True):
 class FileStore(Protocol):
     """Files and their content, by tenant. What was written is read at once.
 
-    Every id of another tenant is unknown. A file is there with its whole content, or not at all.
+    Every id of another tenant is unknown, and so is every string that is no id: it may hold
+    slashes, dots or null characters, and be of any length. Names of tenants and files are arbitrary
+    texts too. A file is there with its whole content, which may be empty, or not at all. Calls may
+    run at the same time.
     Raises: StoreError, from any method, when the store fails.
     """
 

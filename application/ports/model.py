@@ -64,14 +64,14 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
 class Prompt(Struct, frozen=True, kw_only=True):
     """A rendered turn; `image_urls` belong, in order, to the image placeholders in it.
 
-    They are data URLs, of a type that was looked up. `prepared` is the engine's own; `place` is the
-    format's: by what it knows the conversation so far.
+    They are data URLs of a checked type. Only the engine reads `prepared`. Only the format reads
+    `prefix_digest`, which identifies the conversation that the prompt renders.
     """
 
     token_ids: Sequence[int]
     image_urls: Sequence[str] = ()
     prepared: Any = None
-    place: bytes = b""
+    prefix_digest: bytes = b""
 
 
 class Parser(Protocol):
@@ -173,7 +173,10 @@ class Steps(Protocol):
 
 
 class Engine(Protocol):
-    """Generates tokens for prompts."""
+    """Generates tokens for prompts.
+
+    Any number of runs go side by side and do not mix.
+    """
 
     async def start(self) -> None:
         """Load what is needed. Raises: SettingsError with what to do about it."""
@@ -206,18 +209,27 @@ class Engine(Protocol):
         """
 
     async def generate(self, request: EngineRequest) -> Steps:
-        """Admit the run and return its steps, the last with `finish` set.
+        """Admit the run and return its steps: `finish` is set on the last, and on no other.
 
-        Leaving the iterator aborts the run in the engine.
-        Raises: here RequestError (a bad constraint, no room) or TooManyRequests; later EngineError.
+        `max_tokens` is met exactly, a step has at most `step_tokens` tokens, and text and tokens
+        are the same in however many steps they come. A stop string ends the text; it is left out
+        unless `include_stop_str_in_output`. With `logprobs`, each token has as many alternatives,
+        the likeliest first. `cached_tokens` is the same in all steps and less than the prompt has.
+
+        Leaving the iterator at any step, or cancelling the task that reads it, aborts the run and
+        leaves the engine working.
+        Raises: here TooManyRequests, or RequestError (for a prompt that leaves no room, with the
+        code `context_length_exceeded` and the param `input`); later EngineError.
         """
 
 
 class ModelTurn(Protocol):
-    """A turn that was admitted: iterate once over lists of deltas, one list an engine step.
+    """An admitted turn: iterate once over lists of deltas, one list per engine step.
 
-    The last delta is a TurnEnd. Raises while iterating: EngineError. Leaving the iterator, or
-    `aclose` before it was begun, aborts the run.
+    The last delta, and no other, is a TurnEnd. Its reason is `length` if the turn reached
+    `max_tokens` or the end of the context, else `stop`. Raises while iterating: EngineError.
+    Leaving the iterator, cancelling the task that reads it, or calling `aclose` before the first
+    step aborts the run and affects no other turn.
     """
 
     def __aiter__(self) -> AsyncGenerator[list[Delta]]: ...
@@ -225,25 +237,33 @@ class ModelTurn(Protocol):
     async def aclose(self) -> None: ...
 
     def record_items(self, items: Sequence[Item]) -> None:  # noqa: ARG002 - it is a default
-        """Hear which items this turn has become, once it has ended by itself: later prompts may
-        repeat it as it was written. What is no turn of a model has nothing to repeat.
+        """Learn which items this turn has become, once it has ended by itself.
+
+        Later prompts with these items may then repeat the turn exactly as the model wrote it. A
+        turn that no model wrote has nothing to repeat.
         """
         return
 
     def messages(self) -> tuple[list[Json], list[Json]]:
-        """Return the turn's input and output in the format's own shape, as far as they exist."""
+        """Return the turn's input and output so far, as JSON in the shape of the format."""
 
     def tokens_used(self) -> Sequence[TurnUsage]:
-        """Return the tokens taken so far, for a turn that is left before its end told of them."""
+        """Return the tokens used so far. After the end, they are those of the TurnEnd."""
         return ()
 
 
 class Model(Protocol):
-    """One turn of a model: conversation → deltas."""
+    """A model: runs turns, each from a conversation to deltas.
+
+    Any number of turns run side by side and do not mix. What a turn's `sampling` asks for holds:
+    `max_tokens` is met exactly, a stop string ends the text, and `step_tokens` changes how many
+    deltas the text comes in, but not the text. `choice`, strict tools and the text format hold for
+    all that the model writes. Except for `names`, nothing is asked before `start`.
+    """
 
     @property
     def names(self) -> Sequence[str]:
-        """The names that clients may ask for."""
+        """The names that clients may ask for: at least one, and no name twice."""
 
     @property
     def format_name(self) -> str:
@@ -254,16 +274,19 @@ class Model(Protocol):
         """Whether a turn's items may hold images."""
 
     @property
-    def efforts(self) -> Sequence[str]: ...
+    def efforts(self) -> Sequence[str]:
+        """Values of `reasoning.effort` that the model knows; may be empty."""
 
     @property
     def context_length(self) -> int:
         """Tokens that prompt and output may have together."""
 
     @property
-    def sampling_defaults(self) -> Mapping[str, Any]: ...
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """The model's own sampling defaults, as fields of Sampling; may be empty."""
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Load what is needed. Raises: SettingsError with what to do about it."""
 
     async def aclose(self) -> None: ...
 
@@ -271,7 +294,16 @@ class Model(Protocol):
         """Raises: EngineDead when no request can be served."""
 
     async def count(self, turn: Turn) -> int:
-        """Return the turn's input tokens, also when they are too many. Raises: RequestError."""
+        """Return the number of the turn's input tokens, even if they exceed the context.
+
+        It is the number that the turn's usage gives: with `truncate`, that of the items that stay.
+        Raises: RequestError.
+        """
 
     async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
-        """Render and admit a turn. Raises: RequestError, TooManyRequests, EngineDead."""
+        """Render and admit a turn; `request_id` is unique among live turns.
+
+        With `truncate`, the oldest items that the conversation rules let go are dropped until the
+        input fits. Raises: RequestError, with the code `context_length_exceeded` and the param
+        `input` if the input leaves no room for output; TooManyRequests; EngineDead.
+        """

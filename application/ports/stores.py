@@ -12,7 +12,10 @@ from antiphon.domain.response import Response
 
 
 class StoredItem(Struct, frozen=True, kw_only=True):
-    """An item as the client may see it: `raw` is its whole JSON, unknown fields included."""
+    """An item as the client may see it: `raw` is its whole JSON, unknown fields included.
+
+    A store keeps it byte for byte.
+    """
 
     id: str
     raw: Raw
@@ -21,7 +24,8 @@ class StoredItem(Struct, frozen=True, kw_only=True):
 class EventChunk(Struct, frozen=True, kw_only=True):
     """Events of one run that follow each other, written down (event_chunks.py).
 
-    The first has the number `first`; there are `count` of them.
+    The first has the number `first`; there are `count` of them. A store keeps `body`, which may
+    hold any bytes, as it is.
     """
 
     first: int
@@ -94,7 +98,9 @@ class ResponseStore(Protocol):
     any process.
 
     Items are kept once, for the response that brought them and for its conversation alike. Every id
-    of another tenant is unknown. Raises: StoreError, from any method, when the store fails.
+    of another tenant is unknown; two tenants may use the same ids. An id, and the name of a tenant,
+    is any text and taken literally. Calls may run at the same time: one that fails or is cancelled
+    affects no other. Raises: StoreError, from any method, when the store fails.
     """
 
     async def start(self) -> None:
@@ -108,8 +114,11 @@ class ResponseStore(Protocol):
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         """Keep a new response with its run's job and first events; its status is not terminal yet.
 
-        Where it names a conversation it was given what that has now. Raises: IdempotencyKeyInUse,
-        and nothing is kept, if the response has lost the Idempotency-Key that it was given.
+        It continues `previous_response_id` if that is another response of the tenant that is kept
+        now, and nothing otherwise. Where it names a conversation it was given what that has now.
+        Its input may be empty, and hold one item twice. Raises, and nothing is kept: StoreError if
+        the tenant has a response of this id; IdempotencyKeyInUse if the response has lost the
+        Idempotency-Key that it was given.
         """
 
     async def finish(
@@ -121,8 +130,9 @@ class ResponseStore(Protocol):
         deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
         """Set a terminal state with its output, the last events of a log that is kept here, and the
-        notices of it, all at once, once: False, and nothing written, if the lease is void. The job
-        is forgotten. Raises: StoreError, and nothing is written, for events that `append` refuses.
+        notices of it, all at once, once: False, and nothing written, if the lease is void. The
+        output takes the place of what the response had so far. The job is forgotten. Raises:
+        StoreError, and nothing is written, for events that `append` refuses.
 
         A conversation that the response has claimed is free at the same moment, with the response's
         input and output at its end unless the response failed (`Response.leaves_items`).
@@ -141,7 +151,10 @@ class ResponseStore(Protocol):
         """Return `input_items` followed by the response's output. Raises: NotFound."""
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
-        """Return the newest item of that id. Raises: NotFound."""
+        """Return the newest item of that id, whoever brought it. Raises: NotFound.
+
+        It is found until the last response and conversation that keep it are gone.
+        """
 
     async def delete(self, tenant: str, response_id: str) -> None:
         """Forget the response, its log, its job and its Idempotency-Key.
@@ -165,7 +178,10 @@ class ResponseStore(Protocol):
     async def create_conversation(
         self, tenant: str, conversation: Conversation, items: Sequence[StoredItem] = ()
     ) -> None:
-        """Keep a new conversation, which begins with these items."""
+        """Keep a new conversation, which begins with these items.
+
+        Raises: StoreError, and nothing is kept, if the tenant has a conversation of this id.
+        """
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         """Raises: NotFound."""
@@ -190,7 +206,7 @@ class ResponseStore(Protocol):
         """Put items at the end. Raises: NotFound; ConversationLocked while it is claimed."""
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
-        """Take the items of this id out of the conversation. Raises: NotFound."""
+        """Take all items of this id out of this conversation alone. Raises: NotFound."""
 
     async def claim(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
@@ -209,7 +225,8 @@ class ResponseStore(Protocol):
         response_id: str,
         items: Sequence[StoredItem] = (),
     ) -> None:
-        """Free the conversation with `items` at its end, if this response has claimed it.
+        """Free the conversation with `items` at its end, if this response has claimed it; else do
+        nothing, also where there is no such conversation.
 
         For responses that are not kept, and for those that came to nothing.
         """
@@ -260,7 +277,10 @@ class RunStore(Protocol):
         """
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
-        """Take a run from whoever has it, alive or not. None if it is over. Raises: NotFound."""
+        """Take a run from whoever has it, alive or not, under a higher epoch; None if it is over.
+
+        Of several that ask, each has it in turn, and the last keeps it. Raises: NotFound.
+        """
 
     async def give_back(self, lease: Lease) -> bool:
         """Let the run wait for another owner: False if the lease is void."""
@@ -307,6 +327,7 @@ class IdempotencyRecord(Struct, frozen=True, kw_only=True):
 class IdempotencyStore(Protocol):
     """Idempotency-Keys: each has one response, for as long as that is stored, or is being made.
 
+    A key is taken literally, upper and lower case apart; two tenants may use the same key.
     Raises: StoreError.
     """
 
@@ -338,11 +359,12 @@ class Outbox(Protocol):
         """Return notices whose time has come, longest due first; a new one's has come at once.
 
         Of several that ask, one gets a notice. Nobody is given it again for `claim_s`; then it is
-        due once more. `attempts` counts the times that this returned the notice before.
+        due once more. `attempts` counts the times that this returned the notice before. A notice
+        does not depend on its response, which may be deleted or swept.
         """
 
     async def delay(self, delivery_id: str, seconds: float) -> None:
-        """Make it due after so many seconds, counted from now."""
+        """Make it due after so many seconds, counted from now; it may be gone already."""
 
     async def remove(self, delivery_id: str) -> None:
         """Forget it; it may be gone already."""
@@ -365,7 +387,7 @@ class KeyStore(Protocol):
         """Keep a new key. Raises: StoreError if there is one of this id, or of this hash."""
 
     async def keys(self) -> list[ApiKey]:
-        """Return all keys, oldest first."""
+        """Return all keys, oldest first; of one age, in the order in which they were added."""
 
     async def key(self, hash: bytes) -> ApiKey | None:
         """Return the key of this hash, if there is one."""
@@ -385,7 +407,8 @@ class SharedValues(Protocol):
     ) -> bytes:
         """Keep `value` if there is none of this name, or it is `expected`; return what is kept.
 
-        Of several that ask at once, all are told the same value.
+        A value may be any bytes, and empty. Of several that ask at once, all are told the same
+        value.
         """
 
 

@@ -21,16 +21,26 @@ class ToolResult(Struct, frozen=True, kw_only=True):
 class ToolSession(Protocol):
     """One server's tools, for one response. Nothing is sent before the first use.
 
-    Several calls may run at the same time. Each use ends within a time that the operator set.
+    Several calls may run at the same time; cancelling one affects no other. Each use ends within a
+    time that the operator set.
     """
 
     async def tools(self) -> tuple[Json, ...]:
-        """Return the tools as `mcp_list_tools` shows them. Raises: ToolServerError."""
+        """Return the tools as `mcp_list_tools` shows them; they are the same in every session.
+
+        They are JSON. No two have one name, and each `input_schema` is that of an object.
+        Raises: ToolServerError.
+        """
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
-        """Call a tool, once: what went wrong is a result too, and nothing is tried again."""
+        """Call a tool, once: what went wrong is a result too, and nothing is tried again.
 
-    async def aclose(self) -> None: ...
+        The tools need not have been listed before. The result has either an output or an error,
+        whatever the name and the arguments are; an error is an object with a `type`.
+        """
+
+    async def aclose(self) -> None:
+        """End the session, used or not. Other sessions go on."""
 
 
 class ToolServer(Protocol):
@@ -41,12 +51,13 @@ class ToolServer(Protocol):
     """
 
     label: str
+    """1 to 64 letters, digits, underscores and hyphens."""
 
     def session(self) -> ToolSession:
         """Return a session for one response; there may be many at the same time."""
 
     async def aclose(self) -> None:
-        """Leave nothing running. All sessions are closed."""
+        """Leave nothing running, used or not. All sessions are closed."""
 
 
 class ToolServers(Protocol):

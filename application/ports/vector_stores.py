@@ -67,7 +67,7 @@ class VectorStores(Protocol):
         """Keep a new vector store; its counts are those of its files, whatever it says."""
 
     async def list_all(self, tenant: str) -> list[VectorStore]:
-        """Return all vector stores, oldest first."""
+        """Return all vector stores in the order in which they were created here."""
 
     async def get(self, tenant: str, store_id: str) -> VectorStore: ...
 
@@ -109,12 +109,12 @@ class VectorStores(Protocol):
         """Take the file out of all vector stores of the tenant; it may be in none."""
 
     async def texts(self, tenant: str, store_id: str, file_id: str) -> list[str]:
-        """Return the file's text, in pieces."""
+        """Return the file's text, in pieces: what chunks repeat of the one before is left out."""
 
     async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch: ...
 
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
-        """Cancel those of its files that are still to be indexed."""
+        """Cancel those of its files that are still to be indexed; their jobs are void."""
 
     async def claim_due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
         """Return jobs whose time has come, longest due first; that of a new file has come at once.
@@ -149,7 +149,10 @@ class VectorStores(Protocol):
         """Return the passages that fit best, in no order: up to `most` by words, and as many by
         the meaning of the one vector, both scores known for each.
 
-        Only files that were indexed without an error and whose attributes fit are searched.
+        Only files that were indexed without an error and whose attributes fit are searched. Any
+        text may be `words`; scores by words are above 0, up to 1, and higher for passages that fit
+        better. Words of scripts without spaces are found too. Vectors of another model have no
+        score; a meaning that is opposite has 0. A store that is unknown has no passages.
         """
 
     async def sweep(self, now: float, *, limit: int) -> int:

@@ -73,8 +73,10 @@ class WebPage(Struct, frozen=True, kw_only=True):
 class Web(Protocol):
     """Pages: those that a search finds, and those of a URL.
 
-    Each use ends within a time that the operator set. Raises: WebError, from any method, with what
-    the model is to be told.
+    Titles, and the texts of results, are one line, and a title is never empty. `【`, `】` and `†`
+    occur in links alone. Searches and reads run side by side; cancelling one affects no other. Each
+    use ends within a time that the operator set. Raises: WebError, from any method, with what the
+    model is to be told: a sentence in one line.
     """
 
     is_external: bool = True
@@ -83,13 +85,22 @@ class Web(Protocol):
     async def start(self) -> None:
         """Open what it needs. Raises: SettingsError."""
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Release what it has opened, if it was started."""
 
     async def search(
         self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
     ) -> Sequence[WebResult]:
-        """Return up to `most` pages, best first; `location` is `user_location` of a web
-        search."""
+        """Return up to `most` pages, best first; `location` is `user_location` of a web search.
+
+        Any text is a query. All URLs are of http or https, no two are equal, `domains` allows them,
+        and those that can be read are read by `read`.
+        """
 
     async def read(self, url: str) -> WebPage:
-        """Return the page at `url`, with at most as much text as the operator lets it have."""
+        """Return the page at `url`, with at most as much text as the operator lets it have.
+
+        The text has no control characters but tabs and line feeds, at most 1 MiB, and links to http
+        and https alone. Raises: WebError for all that is no page of the web, such as `file:` URLs,
+        paths and URLs with a user name.
+        """

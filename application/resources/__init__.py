@@ -1,1 +1,2 @@
-"""The API's other resources: conversations, containers, files, vector stores, keys, webhooks."""
+"""The API's resources other than responses: conversations, containers, files, vector stores,
+API keys, quotas and webhooks."""

@@ -1,7 +1,7 @@
-"""Containers: sandboxes as clients know them, and their files (`/v1/containers`).
+"""Containers: the sandboxes and their files in the API (`/v1/containers`).
 
-A container and its files live in one server, which ends them when they were not used for a while:
-another server knows nothing of them, and says so.
+A container and its files live in one server, which deletes them after some time without use.
+Another server does not know them and says so.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from antiphon.domain.request import NewContainer
 T = TypeVar("T")
 
 MAX_FILES = 50
-SIZES = {"1g": 1, "4g": 4, "16g": 16, "64g": 64}
-"""Gigabytes of a container's memory, as requests name them."""
+MEMORY_LIMITS_GB = {"1g": 1, "4g": 4, "16g": 16, "64g": 64}
+"""Gigabytes of memory by the names that requests use for them."""
 
 
 class ContainerLimits(Struct, frozen=True, kw_only=True):
-    """What a container has at most: of memory, of files, and of time without use."""
+    """The most that a container may have: memory, bytes of files, and time without use."""
 
     memory_bytes: int
     disk_bytes: int
@@ -48,17 +48,18 @@ class ContainerLimits(Struct, frozen=True, kw_only=True):
 
 
 class ContainerRequest(Struct, frozen=True, kw_only=True):
-    """A container that a request may have, and the files that it begins with.
+    """A new container as a request describes it, with its initial files.
 
-    Each has a name and what reads it: many requests that wait hold no contents.
+    A file is a name and a function that reads its content, so that waiting requests keep no
+    contents in memory.
     """
 
-    kind: SandboxSpec = SandboxSpec()
+    spec: SandboxSpec = SandboxSpec()
     files: tuple[tuple[str, Callable[[], Awaitable[bytes]]], ...] = ()
 
 
 class CheckContainer:
-    """Reads what a request says of a new container."""
+    """Checks a request's options for a new container."""
 
     def __init__(self, files: FileStore, limits: ContainerLimits) -> None:
         self._files = files
@@ -67,46 +68,52 @@ class CheckContainer:
     async def __call__(
         self, options: Mapping[str, Any], path: str, *, tenant: str, name: str = ""
     ) -> ContainerRequest:
-        """Return what is asked for; `path` is where in the request.
+        """Return the container that the options describe; `path` is their place in the request.
 
-        Raises: RequestError for what no container here can have.
+        Raises: RequestError for an option that no container here can have.
         """
         prefix = f"{path}." if path else ""
-        memory = self._memory(options.get("memory_limit"), f"{prefix}memory_limit")
+        memory_bytes = self._parse_memory(options.get("memory_limit"), f"{prefix}memory_limit")
         network = options.get("network_policy")
         if network is not None and (
             not isinstance(network, dict) or network.get("type") != "disabled"
         ):
-            raise _invalid("Containers have no network here.", f"{prefix}network_policy")
+            raise _invalid_value(
+                "Containers on this server have no network access.", f"{prefix}network_policy"
+            )
         if options.get("skills"):
-            raise _invalid("Containers have no skills here.", f"{prefix}skills")
-        idle_s = self._idle_s(options.get("expires_after"), f"{prefix}expires_after")
+            raise _invalid_value("Containers on this server have no skills.", f"{prefix}skills")
+        idle_s = self._parse_idle_s(options.get("expires_after"), f"{prefix}expires_after")
         return ContainerRequest(
-            kind=SandboxSpec(name=name, memory_bytes=memory, idle_s=idle_s),
-            files=await self._named(options.get("file_ids"), f"{prefix}file_ids", tenant),
+            spec=SandboxSpec(name=name, memory_bytes=memory_bytes, idle_s=idle_s),
+            files=await self._look_up_files(options.get("file_ids"), f"{prefix}file_ids", tenant),
         )
 
-    def _memory(self, size: Any, path: str) -> int | None:
+    def _parse_memory(self, size: Any, path: str) -> int | None:
         if size is None:
             return None
-        asked = SIZES.get(str(size), 1024) * 1024**3
-        if asked > self._limits.memory_bytes:
-            most = self._limits.memory_bytes // 1024**2
-            raise _invalid(f"Containers have {most} MB of memory here.", path)
-        return asked
+        memory_bytes = MEMORY_LIMITS_GB.get(str(size), 1024) * 1024**3
+        if memory_bytes > self._limits.memory_bytes:
+            limit_mb = self._limits.memory_bytes // 1024**2
+            raise _invalid_value(
+                f"Containers on this server may have up to {limit_mb} MB of memory.", path
+            )
+        return memory_bytes
 
-    def _idle_s(self, after: Any, path: str) -> float | None:
+    def _parse_idle_s(self, after: Any, path: str) -> float | None:
         if after is None:
             return None
         minutes = after.get("minutes") if isinstance(after, dict) else None
         if not isinstance(minutes, int) or after.get("anchor") != "last_active_at":
-            raise _invalid("It is {'anchor': 'last_active_at', 'minutes': number}.", path)
-        most = _minutes(self._limits.idle_s)
-        if not 1 <= minutes <= most:
-            raise _invalid(f"Containers are kept for 1 to {most} minutes here.", f"{path}.minutes")
+            raise _invalid_value("Send {'anchor': 'last_active_at', 'minutes': number}.", path)
+        limit = _to_minutes(self._limits.idle_s)
+        if not 1 <= minutes <= limit:
+            raise _invalid_value(
+                f"Containers on this server expire after 1 to {limit} minutes.", f"{path}.minutes"
+            )
         return minutes * 60.0
 
-    async def _named(
+    async def _look_up_files(
         self, ids: Any, path: str, tenant: str
     ) -> tuple[tuple[str, Callable[[], Awaitable[bytes]]], ...]:
         ids = ids or []
@@ -115,46 +122,46 @@ class CheckContainer:
             or len(ids) > MAX_FILES
             or not all(isinstance(each, str) for each in ids)
         ):
-            raise _invalid(f"Name up to {MAX_FILES} ids of files.", path)
-        found = [
-            await _found(self._files.get(tenant, each), each, f"{path}[{position}]")
+            raise _invalid_value(f"Name up to {MAX_FILES} file ids.", path)
+        files = [
+            await _look_up(self._files.get(tenant, each), each, f"{path}[{position}]")
             for position, each in enumerate(ids)
         ]
-        if sum(file.bytes for file in found) > self._limits.disk_bytes:
-            most = self._limits.disk_bytes // 1024**2
-            raise _invalid(f"Containers have {most} MB for files here.", path)
-        return tuple(
-            (file.filename, partial(self._content, tenant, file.id, path)) for file in found
-        )
+        if sum(file.bytes for file in files) > self._limits.disk_bytes:
+            limit_mb = self._limits.disk_bytes // 1024**2
+            raise _invalid_value(
+                f"Containers on this server may have up to {limit_mb} MB of files.", path
+            )
+        return tuple((file.filename, partial(self._read, tenant, file.id, path)) for file in files)
 
-    async def _content(self, tenant: str, file_id: str, path: str) -> bytes:
-        return await _found(self._files.content(tenant, file_id), file_id, path)
+    async def _read(self, tenant: str, file_id: str, path: str) -> bytes:
+        return await _look_up(self._files.content(tenant, file_id), file_id, path)
 
 
-async def _found(looked_up: Awaitable[T], file_id: str, path: str) -> T:
-    """Return what there is of an uploaded file. Raises: NotFound, with the path."""
+async def _look_up(file_or_content: Awaitable[T], file_id: str, path: str) -> T:
+    """Await an uploaded file or its content. Raises: NotFound, with the path."""
     try:
-        return await looked_up
+        return await file_or_content
     except NotFound:
         raise NotFound(f"File with id {file_id[:100]!r} not found.", param=path) from None
 
 
 class FindContainer:
-    """Knows no containers where there are no sandboxes."""
+    """Finds containers; there are none on a server without sandboxes."""
 
     def __init__(self, sandboxes: Sandboxes | None) -> None:
         self._sandboxes = sandboxes
 
     def __call__(self, tenant: str, container_id: str, *, path: str = "container_id") -> Sandbox:
         """Raises: NotFound."""
-        found = self._sandboxes.find(tenant, container_id) if self._sandboxes else None
-        if found is None:
+        sandbox = self._sandboxes.find(tenant, container_id) if self._sandboxes else None
+        if sandbox is None:
             raise NotFound(
                 f"Container with id {container_id[:100]!r} not found: it has expired, or another "
                 "server has it.",
                 param=path,
             )
-        return found
+        return sandbox
 
     def list_all(self, tenant: str) -> list[Sandbox]:
         return self._sandboxes.list_all(tenant) if self._sandboxes else []
@@ -166,15 +173,15 @@ class CreateContainer:
         self._check = check
 
     async def __call__(self, tenant: str, request: NewContainer) -> Json:
-        """Begin a container, with its files. Raises: RequestError."""
+        """Start a container with its files. Raises: RequestError."""
         if self._sandboxes is None:
             raise RequestError("This server has no containers: it runs no code and no commands.")
-        asked = await self._check(_options(request), "", tenant=tenant, name=request.name)
-        sandbox = self._sandboxes.open(tenant, asked.kind)
+        checked = await self._check(_options_of(request), "", tenant=tenant, name=request.name)
+        sandbox = self._sandboxes.open(tenant, checked.spec)
         try:
-            await _told(sandbox.start())
-            for name, content in asked.files:
-                await _told(sandbox.put(name, await content()), path="file_ids")
+            await _convert_errors(sandbox.start())
+            for name, read in checked.files:
+                await _convert_errors(sandbox.put(name, await read()), path="file_ids")
         except BaseException:
             await sandbox.aclose()
             raise
@@ -182,7 +189,7 @@ class CreateContainer:
 
 
 class ContainerList(Struct, Generic[T], frozen=True, kw_only=True):
-    """A part of a list."""
+    """One page of a list."""
 
     data: Sequence[T]
     has_more: bool
@@ -196,8 +203,9 @@ class ListContainers:
         self, tenant: str, *, after: str | None, limit: int, order: Order, name: str | None
     ) -> ContainerList[Json]:
         """Raises: RequestError."""
-        listed = [shown(each) for each in self._find.list_all(tenant) if name in (None, each.name)]
-        return _cut(listed, after=after, limit=limit, order=order)
+        sandboxes = self._find.list_all(tenant)
+        containers = [shown(each) for each in sandboxes if name in (None, each.name)]
+        return _to_page(containers, after=after, limit=limit, order=order)
 
 
 class ListContainerFiles:
@@ -209,9 +217,10 @@ class ListContainerFiles:
     ) -> ContainerList[Json]:
         """Raises: RequestError."""
         sandbox = self._find(tenant, container_id)
-        files = sorted(await _told(sandbox.files()), key=lambda file: file.changed_at)
-        listed = [shown_file(sandbox, each) for each in files]
-        return _cut(listed, after=after, limit=limit, order=order)
+        files = sorted(await _convert_errors(sandbox.files()), key=lambda file: file.changed_at)
+        return _to_page(
+            [_show_file(sandbox, each) for each in files], after=after, limit=limit, order=order
+        )
 
 
 class CreateContainerFile:
@@ -222,14 +231,14 @@ class CreateContainerFile:
     async def __call__(
         self, tenant: str, container_id: str, *, file_id: str | None, name: str, content: bytes
     ) -> Json:
-        """Put a file there: an uploaded one, of that id, or this. Raises: RequestError."""
+        """Add the uploaded file with this id, or this content. Raises: RequestError."""
         sandbox = self._find(tenant, container_id)
         if file_id is not None:
-            file = await _found(self._files.get(tenant, file_id), file_id, "file_id")
+            file = await _look_up(self._files.get(tenant, file_id), file_id, "file_id")
             name = file.filename
-            content = await _found(self._files.content(tenant, file_id), file_id, "file_id")
-        await _told(sandbox.put(name, content), path="file")
-        return shown_file(sandbox, await file_of(sandbox, file_id_of(sandbox, name)))
+            content = await _look_up(self._files.content(tenant, file_id), file_id, "file_id")
+        await _convert_errors(sandbox.put(name, content), path="file")
+        return _show_file(sandbox, await _find_file(sandbox, file_id_of(sandbox, name)))
 
 
 class GetContainerFile:
@@ -239,7 +248,7 @@ class GetContainerFile:
     async def __call__(self, tenant: str, container_id: str, file_id: str) -> Json:
         """Raises: RequestError."""
         sandbox = self._find(tenant, container_id)
-        return shown_file(sandbox, await file_of(sandbox, file_id))
+        return _show_file(sandbox, await _find_file(sandbox, file_id))
 
 
 class GetContainerFileContent:
@@ -249,13 +258,14 @@ class GetContainerFileContent:
     async def __call__(
         self, tenant: str, container_id: str, file_id: str
     ) -> tuple[str, AsyncGenerator[bytes]]:
-        """Return the file's name and its content in pieces. Raises: RequestError."""
+        """Return the file's name and its content in chunks. Raises: RequestError."""
         sandbox = self._find(tenant, container_id)
-        file = await file_of(sandbox, file_id)
-        pieces = sandbox.pieces(file.path)
-        # What is wrong shows with the first one, when there can still be an answer that says so.
-        first = await _told(anext(pieces))
-        return file.path.rpartition("/")[2], _with_first(first, pieces)
+        file = await _find_file(sandbox, file_id)
+        chunks = sandbox.pieces(file.path)
+        # Errors come with the first chunk. Reading it here, before the answer starts, allows for an
+        # error response.
+        first = await _convert_errors(anext(chunks))
+        return file.path.rpartition("/")[2], _prepend(first, chunks)
 
 
 class DeleteContainerFile:
@@ -265,20 +275,20 @@ class DeleteContainerFile:
     async def __call__(self, tenant: str, container_id: str, file_id: str) -> None:
         """Raises: RequestError."""
         sandbox = self._find(tenant, container_id)
-        file = await file_of(sandbox, file_id)
-        await _told(sandbox.remove(file.path))
+        file = await _find_file(sandbox, file_id)
+        await _convert_errors(sandbox.remove(file.path))
 
 
 def file_id_of(sandbox: Sandbox, path: str) -> str:
-    """Return a file's id: the same for as long as a file is there by this path."""
+    """Return a file's id, which depends only on the container and the path."""
     return "cfile_" + sha256(f"{sandbox.id}/{path}".encode()).hexdigest()[:32]
 
 
-async def file_of(sandbox: Sandbox, file_id: str) -> SandboxFile:
+async def _find_file(sandbox: Sandbox, file_id: str) -> SandboxFile:
     """Raises: NotFound, RequestError."""
-    for each in await _told(sandbox.files()):
-        if file_id_of(sandbox, each.path) == file_id:
-            return each
+    for file in await _convert_errors(sandbox.files()):
+        if file_id_of(sandbox, file.path) == file_id:
+            return file
     raise NotFound(f"File with id {file_id[:100]!r} not found in the container.", param="file_id")
 
 
@@ -290,15 +300,17 @@ def shown(sandbox: Sandbox) -> Json:
         "object": "container",
         "created_at": sandbox.created_at,
         "status": "running",
-        "expires_after": {"anchor": "last_active_at", "minutes": _minutes(sandbox.idle_s)},
+        "expires_after": {"anchor": "last_active_at", "minutes": _to_minutes(sandbox.idle_s)},
         "last_active_at": sandbox.last_active_at,
-        "memory_limit": next((name for name, size in SIZES.items() if size == gigabytes), None),
+        "memory_limit": next(
+            (name for name, size in MEMORY_LIMITS_GB.items() if size == gigabytes), None
+        ),
         "name": sandbox.name,
         "network_policy": {"type": "disabled"},
     }
 
 
-def shown_file(sandbox: Sandbox, file: SandboxFile) -> Json:
+def _show_file(sandbox: Sandbox, file: SandboxFile) -> Json:
     """Return a container's file as the API shows it."""
     return {
         "id": file_id_of(sandbox, file.path),
@@ -311,52 +323,51 @@ def shown_file(sandbox: Sandbox, file: SandboxFile) -> Json:
     }
 
 
-async def _told(work: Awaitable[T], *, path: str | None = None) -> T:
-    """Return what comes of work in a sandbox, its errors as a request's."""
+async def _convert_errors(result: Awaitable[T], *, path: str | None = None) -> T:
+    """Await a result of a sandbox and raise its errors as those of a request."""
     try:
-        return await work
+        return await result
     except SandboxesBusy as error:
         raise QueueFull(str(error)) from None
     except SandboxError as error:
         raise RequestError(str(error), param=path, code="container_error") from None
 
 
-async def _with_first(first: bytes, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    async with aclosing(pieces):
+async def _prepend(first: bytes, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(chunks):
         yield first
-        async for piece in pieces:
-            yield piece
+        async for chunk in chunks:
+            yield chunk
 
 
-def _options(request: NewContainer) -> Json:
-    after = request.expires_after
+def _options_of(request: NewContainer) -> Json:
     return {
         "memory_limit": request.memory_limit,
         "network_policy": request.network_policy,
         "skills": request.skills,
         "file_ids": request.file_ids,
-        "expires_after": after,
+        "expires_after": request.expires_after,
     }
 
 
-def _cut(
-    listed: Sequence[Json], *, after: str | None, limit: int, order: Order
+def _to_page(
+    entries: Sequence[Json], *, after: str | None, limit: int, order: Order
 ) -> ContainerList[Json]:
     if order == "desc":
-        listed = listed[::-1]
+        entries = entries[::-1]
     start = 0
     if after is not None:
-        ids = [each["id"] for each in listed]
+        ids = [entry["id"] for entry in entries]
         if after not in ids:
-            raise _invalid(f"There is no {after[:100]!r} in this list.", "after")
+            raise _invalid_value(f"This list has no {after[:100]!r}.", "after")
         start = ids.index(after) + 1
     end = start + limit
-    return ContainerList(data=listed[start:end], has_more=end < len(listed))
+    return ContainerList(data=entries[start:end], has_more=end < len(entries))
 
 
-def _minutes(seconds: float) -> int:
+def _to_minutes(seconds: float) -> int:
     return max(1, int(seconds // 60))
 
 
-def _invalid(message: str, path: str) -> RequestError:
+def _invalid_value(message: str, path: str) -> RequestError:
     return RequestError(message, param=path, code="invalid_value")

@@ -1,4 +1,4 @@
-"""A conversation runs one response at a time: who holds it, and its release."""
+"""The claim that lets a conversation run only one response at a time, and its release."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from antiphon.domain.request import CreateResponse
 
 
 class ClaimConversation:
-    """Keeps a request's conversation for its response, from before its items are read: what the
-    model is given is then all that the conversation has when the response's items are added.
+    """Claims a request's conversation for its response, before the items are read.
+
+    So nothing changes the conversation between reading its items for the model and adding the items
+    of the response.
     """
 
     def __init__(self, store: ResponseStore, *, owner: str) -> None:
@@ -27,9 +29,9 @@ class ClaimConversation:
     async def __call__(
         self, request: CreateResponse, *, tenant: str, response_id: str
     ) -> AsyncIterator[None]:
-        """Claim the conversation, if there is one; an exception inside the block frees it.
+        """Claim the conversation, if the request has one; an exception in the block releases it.
 
-        After the block the run holds it, to its end. Raises: NotFound, ConversationLocked.
+        After the block the run keeps the claim until its end. Raises: NotFound, ConversationLocked.
         """
         conversation_id = request.conversation_id
         if conversation_id is None:
@@ -39,10 +41,10 @@ class ClaimConversation:
             await self._claim(tenant, conversation_id, response_id)
             yield
         except BaseException:
-            # Also where the claim itself was cancelled: the store may have made it all the same.
-            undo = partial(self._undo, tenant, conversation_id, response_id)
+            # This includes a cancelled claim: the store may have made it anyway.
+            release = partial(self._release_unless_stored, tenant, conversation_id, response_id)
             log_message = f"conversation {conversation_id} stays locked by {response_id}"
-            await run_to_completion(self._compensation.run(undo, log_message=log_message))
+            await run_to_completion(self._compensation.run(release, log_message=log_message))
             raise
 
     async def _claim(self, tenant: str, conversation_id: str, response_id: str) -> None:
@@ -51,9 +53,11 @@ class ClaimConversation:
         except NotFound:
             raise conversation_not_found(conversation_id) from None
 
-    async def _undo(self, tenant: str, conversation_id: str, response_id: str) -> None:
+    async def _release_unless_stored(
+        self, tenant: str, conversation_id: str, response_id: str
+    ) -> None:
         try:
             await self._store.get(tenant, response_id)
         except NotFound:
             await self._store.release(tenant, conversation_id, response_id)
-        # Else it is stored after all, and goes on: whoever ends or deletes it frees it.
+        # A stored response goes on running: its end or its deletion releases the conversation.

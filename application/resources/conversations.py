@@ -1,4 +1,4 @@
-"""Conversations as objects of their own, and their items (docs/reference/api.md#conversations)."""
+"""Conversations and their items (docs/reference/api.md#conversations)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CreateConversation:
         self._now = now
 
     async def __call__(self, tenant: str, request: NewConversation) -> Conversation:
-        """Raises: QuotaExceeded; RequestError that names the item at fault."""
+        """Raises: QuotaExceeded; RequestError, with the path of the invalid item."""
         await self._check_quota(tenant)
         entries = await self._read_items(request.items, tenant=tenant, path="items")
         check_ids((), [each.item for each in entries], "items")
@@ -89,14 +89,14 @@ class CreateItems:
     async def __call__(
         self, tenant: str, conversation_id: str, request: NewItems
     ) -> Page[StoredItem]:
-        """Return the items that were added.
+        """Add items and return them.
 
         Raises: NotFound, ConversationLocked, QuotaExceeded, RequestError.
         """
         await self._check_quota(tenant)
         entries = await self._read_items(request.items, tenant=tenant, path="items")
-        there = await self._store.conversation_items(tenant, conversation_id)
-        check_ids((item.id for item in there), [each.item for each in entries], "items")
+        existing_items = await self._store.conversation_items(tenant, conversation_id)
+        check_ids((item.id for item in existing_items), [each.item for each in entries], "items")
         items = to_store(entries, self._new_id)
         await self._store.add_items(tenant, conversation_id, items)
         return Page(items=items, has_more=False)
@@ -130,6 +130,6 @@ class DeleteItem:
         self._store = store
 
     async def __call__(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:
-        """Return the conversation that the item was taken out of. Raises: NotFound."""
+        """Delete the item and return its conversation. Raises: NotFound."""
         await self._store.remove_item(tenant, conversation_id, item_id)
         return await self._store.conversation(tenant, conversation_id)

@@ -1,5 +1,4 @@
-"""The text of an uploaded file: plain text as it is, of HTML what a reader would see, PDFs by the
-port for them."""
+"""Extract the text of an uploaded file: plain text, the visible text of HTML, or a PDF's text."""
 
 from __future__ import annotations
 
@@ -13,21 +12,21 @@ from antiphon.domain.errors import DocumentError, UnsupportedDocument
 
 PDF = b"%PDF-"
 HTML_NAMES = (".html", ".htm", ".xhtml")
-HIDING = {
+HIDDEN_UNTIL = {
     "<!--": "-->",
     **{name: f"/{name}" for name in ("script", "style", "template", "noscript")},
 }
-"""What hides text, and what ends that."""
+"""Marks that start hidden text, and the marks that end it."""
 
-BLOCKS = frozenset(
+BLOCK_TAGS = frozenset(
     {"title", "p", "div", "br", "li", "tr", "table", "pre", "section", "article", "header"}
     | {"footer", "h1", "h2", "h3", "h4", "h5", "h6"}
 )
-# Possessive, so that what is never closed is gone through once: else a name of a hundred thousand
-# letters takes minutes, in which nothing else runs.
+# The quantifiers are possessive, so that an unclosed tag is scanned only once. Otherwise a tag name
+# of a hundred thousand letters would block the server for minutes.
 _MARK = re.compile(r"<!--|-->|<(?P<slash>/?)(?P<name>[a-zA-Z][a-zA-Z0-9-]*+)[^<>]*+>|<![^<>]*+>")
-_NO_CHARACTER = re.compile(r"&#[0-9]{20,};?")
-"""The number of no character; `unescape` fails at thousands of digits."""
+_HUGE_REFERENCE = re.compile(r"&#[0-9]{20,};?")
+"""A number too big for any character; `unescape` fails on numbers with thousands of digits."""
 
 BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -40,15 +39,15 @@ async def text_of(filename: str, content: bytes, read_pdf: ReadPdf) -> str:
     """Return the text of a file. Raises: DocumentError."""
     if content.startswith(PDF):
         return await read_pdf(content)
-    text = await asyncio.to_thread(_decoded, content)
+    text = await asyncio.to_thread(_decode, content)
     if filename.lower().endswith(HTML_NAMES):
-        text = await asyncio.to_thread(_seen, text)
+        text = await asyncio.to_thread(_visible_text_of, text)
     if not text.strip():
-        raise DocumentError("The file holds no text.")
+        raise DocumentError("The file has no text.")
     return text
 
 
-def _decoded(content: bytes) -> str:
+def _decode(content: bytes) -> str:
     encoding = next((name for mark, name in BOMS if content.startswith(mark)), "utf-8")
     try:
         text = content.decode(encoding)
@@ -56,31 +55,33 @@ def _decoded(content: bytes) -> str:
         text = "\0"
     if "\0" in text:
         raise UnsupportedDocument(
-            "The file is neither a PDF nor text in UTF-8 or UTF-16, which is what can be read."
+            "The file is neither a PDF nor text in UTF-8 or UTF-16: no other format is supported."
         )
     return text
 
 
-def _seen(html: str) -> str:
-    """Return what of a page is text. In one pass, however broken it is: a parser of HTML can take
-    quadratic time for what somebody made up.
+def _visible_text_of(html: str) -> str:
+    """Return the visible text of a page.
+
+    This takes a single pass, however broken the page is: HTML parsers can take quadratic time for
+    a malicious one.
     """
-    seen: list[str] = []
+    texts: list[str] = []
     hidden_until = ""
     position = 0
     for mark in _MARK.finditer(html):
         if not hidden_until:
-            seen.append(html[position : mark.start()])
+            texts.append(html[position : mark.start()])
         position = mark.end()
         name = mark[0] if mark["name"] is None else f"{mark['slash']}{mark['name'].lower()}"
         if hidden_until:
             hidden_until = "" if name == hidden_until else hidden_until
-        elif name in HIDING:
-            hidden_until = HIDING[name]
-        elif name.lstrip("/") in BLOCKS:
-            seen.append("\n")
+        elif name in HIDDEN_UNTIL:
+            hidden_until = HIDDEN_UNTIL[name]
+        elif name.lstrip("/") in BLOCK_TAGS:
+            texts.append("\n")
         elif name == "-->":
-            seen.append(name)
+            texts.append(name)
     if not hidden_until:
-        seen.append(html[position:])
-    return unescape(_NO_CHARACTER.sub("\ufffd", "".join(seen)))
+        texts.append(html[position:])
+    return unescape(_HUGE_REFERENCE.sub("\ufffd", "".join(texts)))

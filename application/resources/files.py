@@ -1,4 +1,4 @@
-"""Uploaded files: add, list, look up, read, delete."""
+"""Uploaded files: create, list, get, read, delete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Order = Literal["asc", "desc"]
 
 
 class FileLimits(Struct, frozen=True, kw_only=True):
-    """`quota_bytes` and `max_files` are for all files of a tenant: empty ones fill no quota."""
+    """`max_bytes` limits a file; `quota_bytes` and `max_files` limit all files of a tenant.
+
+    The number is limited too since empty files take no bytes.
+    """
 
     max_bytes: int
     quota_bytes: int
@@ -30,7 +33,7 @@ class CreateFile:
         self._limits = limits
         self._new_id = new_id
         self._now = now
-        self._adding = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def __call__(
         self, tenant: str, *, filename: str, purpose: str, content: bytes
@@ -53,20 +56,20 @@ class CreateFile:
             bytes=len(content),
             created_at=int(self._now()),
         )
-        async with self._adding:  # two uploads must not both find the last room
+        async with self._lock:  # two uploads must not both take the last place
             files = await self._files.list_all(tenant)
             if len(files) >= self._limits.max_files:
                 raise RequestError(
-                    f"There are {len(files)} files, which is all that are kept. Delete files that "
-                    "are no longer needed.",
+                    f"You have {len(files)} files, which is the maximum. Delete files that you no "
+                    "longer need.",
                     param="file",
                     code="file_quota_exceeded",
                 )
-            kept = sum(each.bytes for each in files)
-            if kept + file.bytes > self._limits.quota_bytes:
+            used_bytes = sum(each.bytes for each in files)
+            if used_bytes + file.bytes > self._limits.quota_bytes:
                 raise RequestError(
-                    f"All files together may have {self._limits.quota_bytes} bytes, and {kept} "
-                    "are taken. Delete files that are no longer needed.",
+                    f"Your files may take {self._limits.quota_bytes} bytes together, and "
+                    f"{used_bytes} are in use. Delete files that you no longer need.",
                     param="file",
                     code="file_quota_exceeded",
                 )
@@ -75,6 +78,8 @@ class CreateFile:
 
 
 class FilePage(Struct, frozen=True, kw_only=True):
+    """One page of a list."""
+
     files: Sequence[StoredFile]
     has_more: bool
 
@@ -87,18 +92,18 @@ class ListFiles:
         self, tenant: str, *, after: str | None, limit: int, order: Order, purpose: str | None
     ) -> FilePage:
         """Return up to `limit` files that follow `after`. Raises: RequestError."""
-        found = await self._files.list_all(tenant)
+        files = await self._files.list_all(tenant)
         if order == "desc":
-            found = found[::-1]
-        chosen = [file for file in found if purpose in (None, file.purpose)]
+            files = files[::-1]
+        files = [file for file in files if purpose in (None, file.purpose)]
         if after is not None:
-            ids = [file.id for file in chosen]
+            ids = [file.id for file in files]
             if after not in ids:
                 raise RequestError(
                     f"File with id {after[:100]!r} not found.", param="after", code="invalid_value"
                 )
-            chosen = chosen[ids.index(after) + 1 :]
-        return FilePage(files=chosen[:limit], has_more=len(chosen) > limit)
+            files = files[ids.index(after) + 1 :]
+        return FilePage(files=files[:limit], has_more=len(files) > limit)
 
 
 class GetFile:
@@ -110,7 +115,7 @@ class GetFile:
         try:
             return await self._files.get(tenant, file_id)
         except NotFound:
-            raise _unknown(file_id) from None
+            raise _not_found(file_id) from None
 
 
 class GetFileContent:
@@ -118,11 +123,11 @@ class GetFileContent:
         self._files = files
 
     async def __call__(self, tenant: str, file_id: str) -> tuple[StoredFile, AsyncGenerator[bytes]]:
-        """Return the file with its content in pieces. Raises: NotFound."""
+        """Return the file and its content in chunks. Raises: NotFound."""
         try:
             file = await self._files.get(tenant, file_id)
         except NotFound:
-            raise _unknown(file_id) from None
+            raise _not_found(file_id) from None
         return file, self._files.pieces(tenant, file_id)
 
 
@@ -132,14 +137,14 @@ class DeleteFile:
         self._vector_stores = vector_stores
 
     async def __call__(self, tenant: str, file_id: str) -> None:
-        """Delete it, and take it out of all vector stores. Raises: NotFound."""
-        # First: who finds the file gone cannot ask for this again.
+        """Delete the file and remove it from all vector stores. Raises: NotFound."""
+        # The vector stores come first: once the file is gone, a repeated request ends as not found.
         await self._vector_stores.forget_file(tenant, file_id)
         try:
             await self._files.delete(tenant, file_id)
         except NotFound:
-            raise _unknown(file_id) from None
+            raise _not_found(file_id) from None
 
 
-def _unknown(file_id: str) -> NotFound:
+def _not_found(file_id: str) -> NotFound:
     return NotFound(f"File with id {file_id[:100]!r} not found.", param="file_id")

@@ -1,7 +1,7 @@
-"""API keys: made once, kept as hashes, each naming the tenant whose objects it opens.
+"""API keys: each gives access to the objects of one tenant and is stored as a hash.
 
-A key is 256 random bits, so its plain SHA-256 gives nothing away and needs no salt. Keys are found
-by their hashes; nothing is ever compared with a key itself.
+A key is 256 random bits, so its plain SHA-256 reveals nothing and needs no salt. Keys are looked up
+by their hashes; no code compares the keys themselves.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import NamedTuple
 from antiphon.application.ports import ApiKey, Clock, NewId
 from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError
 
-PREFIX = "ak-"
-"""By which people, and scanners for leaked secrets, know a key."""
+KEY_PREFIX = "ak-"
+"""Lets people, and scanners for leaked secrets, recognize a key."""
 
 KEY_BYTES = 32
 CACHE_TTL_S = 5.0
-"""Seconds for which an answer is believed: so long a key may work after it was revoked."""
+"""Seconds for which an answer is cached, and for which a revoked key may still work."""
 
-REMEMBERED = 10_000
-"""Answers that are remembered of each kind."""
+MAX_CACHED_KEYS = 10_000
+"""Cached answers for known keys, and as many for unknown keys."""
 
-TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-MAX_NAMED = 100
+TENANT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+MAX_NAME_LENGTH = 100
 
 FindKey = Callable[[bytes], Awaitable[ApiKey | None]]
-"""The key of this hash, if there is one. Raises: StoreError."""
+"""Returns the key with this hash, if there is one. Raises: StoreError."""
 
 
 def hash_of(key: str) -> bytes:
@@ -39,28 +39,28 @@ def hash_of(key: str) -> bytes:
 
 
 def create_key(name: str, tenant: str, *, new_id: NewId, now: Clock) -> tuple[str, ApiKey]:
-    """Return a new key and what is kept of it. Raises: SettingsError.
+    """Return a new key and its record to store. Raises: SettingsError.
 
-    The key has 46 characters: `ak-` and 43 of the alphabet that URLs leave alone.
+    The key has 46 characters: `ak-` and 43 that need no escaping in URLs.
     """
-    if not TENANT.fullmatch(tenant):
+    if not TENANT_PATTERN.fullmatch(tenant):
         raise SettingsError(
             "A tenant must be up to 64 letters, digits, '.', '_', '@' and '-', beginning with a "
             f"letter or a digit, not {tenant!r}."
         )
-    if not 0 < len(name) <= MAX_NAMED or not name.isprintable():
+    if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
         raise SettingsError(
-            f"A key's name must be printable, with 1 to {MAX_NAMED} characters, not {name!r}."
+            f"A key's name must be printable, with 1 to {MAX_NAME_LENGTH} characters, not {name!r}."
         )
-    key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    kept = ApiKey(
+    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    record = ApiKey(
         id=new_id("key"), name=name, tenant=tenant, hash=hash_of(key), created_at=int(now())
     )
-    return key, kept
+    return key, record
 
 
 class FindTenant:
-    """Whose a key is. Each source is asked for a key once in `cache_ttl_s`."""
+    """Finds the tenant of a key. Each source is asked for a key once in `cache_ttl_s`."""
 
     def __init__(
         self,
@@ -68,22 +68,22 @@ class FindTenant:
         *,
         now: Clock = time.monotonic,
         cache_ttl_s: float = CACHE_TTL_S,
-        remembered: int = REMEMBERED,
+        max_cached: int = MAX_CACHED_KEYS,
     ) -> None:
         self._sources = sources
         self._now = now
-        # Apart, so that a flood of keys that nobody has cannot push out those that are in use.
-        self._known = _Recent(cache_ttl_s, remembered)
-        self._unknown = _Recent(cache_ttl_s, remembered)
+        # Two caches, so that a flood of unknown keys cannot evict the keys that are in use.
+        self._known = _AnswerCache(cache_ttl_s, max_cached)
+        self._unknown = _AnswerCache(cache_ttl_s, max_cached)
 
     async def __call__(self, key: str) -> str | None:
         """Return the tenant, or None for an unknown key. Raises: KeysUnavailable."""
         hashed = hash_of(key)
-        asked_at = self._now()  # before the sources are: what they answer may be old at once
-        for answers in (self._known, self._unknown):
-            if (answer := answers.get(hashed, asked_at)) is not None:
+        queried_at = self._now()  # before the sources answer: an answer may be outdated on arrival
+        for cache in (self._known, self._unknown):
+            if (answer := cache.get(hashed, queried_at)) is not None:
                 return answer.tenant
-        answer = _Answer(await self._ask(hashed), asked_at)
+        answer = _Answer(await self._ask(hashed), queried_at)
         (self._unknown if answer.tenant is None else self._known).add(hashed, answer)
         return answer.tenant
 
@@ -93,26 +93,26 @@ class FindTenant:
                 if (key := await source(hashed)) is not None:
                     return key.tenant
         except StoreError as exc:
-            raise KeysUnavailable("API keys cannot be looked up now. Try again.") from exc
+            raise KeysUnavailable("API keys cannot be looked up at the moment. Try again.") from exc
         return None
 
 
 class _Answer(NamedTuple):
     tenant: str | None
-    asked_at: float
+    queried_at: float
 
 
-class _Recent:
-    """The answers of the last seconds, those last asked for at the end."""
+class _AnswerCache:
+    """An LRU cache of the answers of the last seconds."""
 
     def __init__(self, cache_ttl_s: float, limit: int) -> None:
-        self._fresh_s = cache_ttl_s
+        self._ttl_s = cache_ttl_s
         self._limit = limit
         self._answers: OrderedDict[bytes, _Answer] = OrderedDict()
 
     def get(self, hashed: bytes, now: float) -> _Answer | None:
         answer = self._answers.get(hashed)
-        if answer is None or now - answer.asked_at >= self._fresh_s:
+        if answer is None or now - answer.queried_at >= self._ttl_s:
             return None
         self._answers.move_to_end(hashed)
         return answer

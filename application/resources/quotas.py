@@ -1,4 +1,4 @@
-"""What a tenant may keep. What is there can always be read and deleted."""
+"""Storage quotas of a tenant. What is stored can always be read and deleted."""
 
 from __future__ import annotations
 
@@ -10,71 +10,76 @@ from antiphon.application.ports import ResponseStore, StorageUsage
 from antiphon.domain.errors import QuotaExceeded
 
 CACHE_TTL_S = 5.0
-"""Seconds for which a figure of the store counts as its present one."""
-MAX_TENANTS = 10_000
+"""Seconds for which the usage that a store reported counts as current."""
+MAX_CACHED_TENANTS = 10_000
 
 
 class Quotas(Struct, frozen=True, kw_only=True):
-    """For each tenant; None is no limit. `bytes` are those of its texts, items and logs, about."""
+    """The limits of each tenant; None means no limit.
+
+    `bytes` is the approximate size of the tenant's texts, items and logs.
+    """
 
     responses: int | None = None
     bytes: int | None = None
 
-    def exceeded_by(self, use: StorageUsage, *, responses: int) -> str | None:
-        """Return what leaves no room for so many more responses, or else items, in words."""
-        if self.responses is not None and responses and use.responses >= self.responses:
-            return f"{use.responses} responses are kept for you, and {self.responses} may be"
-        if self.bytes is not None and use.bytes >= self.bytes:
-            return f"{use.bytes} bytes are kept for you, and {self.bytes} may be"
+    def describe_excess(self, usage: StorageUsage, *, responses: int) -> str | None:
+        """Return the reason to refuse so many more responses, or more items if that is 0."""
+        if self.responses is not None and responses and usage.responses >= self.responses:
+            return f"You have {usage.responses} stored responses of at most {self.responses}"
+        if self.bytes is not None and usage.bytes >= self.bytes:
+            return f"You have {usage.bytes} stored bytes of at most {self.bytes}"
         return None
 
 
-class _Seen(Struct):
-    """What the store said last, and how many responses this server has let in since."""
+class _CachedUsage(Struct):
+    """The usage that the store reported last, and the responses this server has accepted since."""
 
-    use: StorageUsage
-    at: float
-    since: int = 0
+    reported: StorageUsage
+    reported_at: float
+    added_responses: int = 0
 
-    def now(self) -> StorageUsage:
-        return StorageUsage(responses=self.use.responses + self.since, bytes=self.use.bytes)
+    def estimate(self) -> StorageUsage:
+        responses = self.reported.responses + self.added_responses
+        return StorageUsage(responses=responses, bytes=self.reported.bytes)
 
 
 class CheckQuota:
-    """Asked before anything is kept.
+    """Checks a tenant's quota before anything is stored.
 
-    A store is asked at most every few seconds for a tenant; several servers may each let in a few
-    more meanwhile. `clock` gives seconds of any origin.
+    The store reports a tenant's usage at most every few seconds; several servers may each accept a
+    few more responses meanwhile. `clock` returns seconds from any starting point.
     """
 
     def __init__(self, store: ResponseStore, quotas: Quotas, *, clock: Callable[[], float]) -> None:
         self._store = store
         self._quotas = quotas
         self._clock = clock
-        self._seen: dict[str, _Seen] = {}
+        self._cache: dict[str, _CachedUsage] = {}
 
     async def __call__(self, tenant: str, *, responses: int = 0) -> None:
-        """Let so many responses be kept, or only items. Raises: QuotaExceeded; StoreError."""
+        """Check for so many new responses, or only for items. Raises: QuotaExceeded; StoreError."""
         if self._quotas == Quotas():
             return
-        seen = self._seen.get(tenant)
-        if seen is None or self._clock() - seen.at >= CACHE_TTL_S:
-            seen = await self._look(tenant)
-        if (passed := self._quotas.exceeded_by(seen.now(), responses=responses)) is not None:
+        usage = self._cache.get(tenant)
+        if usage is None or self._clock() - usage.reported_at >= CACHE_TTL_S:
+            usage = await self._refresh(tenant)
+        excess = self._quotas.describe_excess(usage.estimate(), responses=responses)
+        if excess is not None:
             raise QuotaExceeded(
-                f"{passed}. Delete what is no longer needed, or send `store: false`.",
+                f"{excess}. Delete what you no longer need, or send `store: false`.",
                 code="insufficient_quota",
             )
-        seen.since += responses
+        usage.added_responses += responses
 
-    async def _look(self, tenant: str) -> _Seen:
-        asked_at = self._clock()
-        use = await self._store.usage(tenant)
-        known = self._seen.pop(tenant, None)
-        # Of many that ask at the same time, the first to be answered counts for all of them.
-        if known is None or known.at < asked_at:
-            known = _Seen(use=use, at=self._clock())
-        self._seen[tenant] = known
-        if len(self._seen) > MAX_TENANTS:
-            del self._seen[next(iter(self._seen))]
-        return known
+    async def _refresh(self, tenant: str) -> _CachedUsage:
+        queried_at = self._clock()
+        reported = await self._store.usage(tenant)
+        usage = self._cache.pop(tenant, None)
+        # If several requests ask at the same time, the first answer counts for all of them.
+        if usage is None or usage.reported_at < queried_at:
+            usage = _CachedUsage(reported=reported, reported_at=self._clock())
+        self._cache[tenant] = usage
+        if len(self._cache) > MAX_CACHED_TENANTS:
+            del self._cache[next(iter(self._cache))]
+        return usage

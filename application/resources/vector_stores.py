@@ -1,4 +1,4 @@
-"""Vector stores as objects: create, list, look up, change, delete, search."""
+"""Vector stores and their files: create, list, get, update, delete, search."""
 
 from __future__ import annotations
 
@@ -38,28 +38,27 @@ from antiphon.domain.vector_stores import (
 )
 
 RESULTS = 10
-"""How many passages a search gives that asks for no number."""
+"""Passages that a search returns unless it asks for another number."""
 
-CANDIDATES = 50
-"""How many passages of each way of searching are ranked together, at least."""
+MIN_CANDIDATES = 50
+"""Passages that each kind of search, by words and by meaning, adds to the ranking, at least."""
 
-ACTIVE_S = 60
-"""A use of a vector store is noted when the last noted one is so long ago."""
+ACTIVITY_RESOLUTION_S = 60
+"""The least number of seconds between two updates of a vector store's `last_active_at`."""
 
-
-SWEPT_AT_ONCE = 200
-"""Chunks that are erased in one transaction: files that are added wait for no more than that."""
+MAX_SWEPT_CHUNKS = 200
+"""Chunks that one transaction erases, since new files wait for it."""
 
 
 class VectorStoreLimits(Struct, frozen=True, kw_only=True):
-    """`stores` is for a tenant, `files` for each vector store."""
+    """`stores` limits the vector stores of a tenant, `files` the files of each vector store."""
 
     stores: int = 10_000
     files: int = 10_000
 
 
 class FindVectorStore:
-    """Knows whether a vector store has expired."""
+    """Finds vector stores and marks those that have expired."""
 
     def __init__(self, stores: VectorStores, *, now: Clock) -> None:
         self._stores = stores
@@ -67,12 +66,12 @@ class FindVectorStore:
 
     async def __call__(self, tenant: str, store_id: str) -> VectorStore:
         """Raises: NotFound."""
-        return self._as_of_now(await self._stores.get(tenant, store_id))
+        return self._with_status(await self._stores.get(tenant, store_id))
 
     async def usable(self, tenant: str, store_id: str, path: str) -> VectorStore:
-        """Return a vector store that is used now; `path` is where the request names it.
+        """Return a vector store to use now, and record the use.
 
-        Raises: NotFound; RequestError if it has expired.
+        `path` is where the request names it. Raises: NotFound; RequestError if it has expired.
         """
         try:
             store = await self(tenant, store_id)
@@ -85,48 +84,48 @@ class FindVectorStore:
                 code="vector_store_expired",
             )
         now = int(self._now())
-        if now - store.last_active_at >= ACTIVE_S:
+        if now - store.last_active_at >= ACTIVITY_RESOLUTION_S:
             expires_at = expiry_of(store.expires_after, now)
             store = replace(store, last_active_at=now, expires_at=expires_at)
             await self._stores.touch(tenant, store)
         return store
 
     async def list_all(self, tenant: str) -> list[VectorStore]:
-        return [self._as_of_now(each) for each in await self._stores.list_all(tenant)]
+        return [self._with_status(store) for store in await self._stores.list_all(tenant)]
 
-    def _as_of_now(self, store: VectorStore) -> VectorStore:
+    def _with_status(self, store: VectorStore) -> VectorStore:
         if store.expires_at is None or store.expires_at > self._now():
             return store
         return replace(store, status="expired")
 
 
 class RequestedFile(Struct, frozen=True, kw_only=True):
-    """A file that is to be in a vector store; `path` is where the request names it."""
+    """A file to add to a vector store; `path` is where the request names it."""
 
     path: str
     file: NewStoreFile
     sizes: ChunkSizes
 
 
-def wanted(
+def to_requested_files(
     file_ids: Sequence[str],
     chunking: AnyChunking | None = None,
     attributes: dict[str, str | bool | int | float] | None = None,
 ) -> list[RequestedFile]:
-    """Return files that are treated alike. Raises: RequestError."""
+    """Return these files, all with the same options. Raises: RequestError."""
     sizes = sizes_of(chunking)
     return [
         RequestedFile(
             path=f"file_ids[{position}]",
-            file=NewStoreFile(file_id=each, attributes=attributes),
+            file=NewStoreFile(file_id=file_id, attributes=attributes),
             sizes=sizes,
         )
-        for position, each in enumerate(file_ids)
+        for position, file_id in enumerate(file_ids)
     ]
 
 
 class AddFiles:
-    """Adds files to vector stores, which are indexed later."""
+    """Adds files to vector stores; they are indexed later."""
 
     def __init__(
         self,
@@ -144,10 +143,12 @@ class AddFiles:
         self._now = now
 
     async def look_up(self, tenant: str, files: Sequence[RequestedFile]) -> list[FileToAdd]:
-        """Return the files as they are added; of one that comes twice, the last. Raises: NotFound,
-        with the place where the request names it."""
-        found = {each.file.file_id: await self._named(tenant, each) for each in files}
-        return list(found.values())
+        """Return the files to add; if one occurs twice, the last counts.
+
+        Raises: NotFound, with the path at which the request names the file.
+        """
+        files_by_id = {each.file.file_id: await self._look_up(tenant, each) for each in files}
+        return list(files_by_id.values())
 
     async def __call__(
         self,
@@ -167,18 +168,18 @@ class AddFiles:
         await self._stores.add_files(tenant, store.id, files, batch=batch)
         self._index.wake()
 
-    async def _named(self, tenant: str, wanted: RequestedFile) -> FileToAdd:
-        file_id = wanted.file.file_id
+    async def _look_up(self, tenant: str, requested: RequestedFile) -> FileToAdd:
+        file_id = requested.file.file_id
         try:
             uploaded = await self._files.get(tenant, file_id)
         except NotFound:
-            raise NotFound(f"File with id {file_id!r} not found.", param=wanted.path) from None
+            raise NotFound(f"File with id {file_id!r} not found.", param=requested.path) from None
         return FileToAdd(
             id=file_id,
             filename=uploaded.filename,
             created_at=int(self._now()),
-            attributes=dict(wanted.file.attributes or {}),
-            sizes=wanted.sizes,
+            attributes=dict(requested.file.attributes or {}),
+            sizes=requested.sizes,
         )
 
 
@@ -201,12 +202,12 @@ class CreateVectorStore:
     async def __call__(self, tenant: str, request: NewVectorStore) -> VectorStore:
         """Raises: RequestError; NotFound."""
         files = await self._add_files.look_up(
-            tenant, wanted(request.file_ids or (), request.chunking_strategy)
+            tenant, to_requested_files(request.file_ids or (), request.chunking_strategy)
         )
         if len(await self._stores.list_all(tenant)) >= self._limits.stores:
             raise RequestError(
-                f"There are {self._limits.stores} vector stores, which is all that are kept. "
-                "Delete those that are no longer needed.",
+                f"You have {self._limits.stores} vector stores, which is the maximum. Delete those "
+                "that you no longer need.",
                 code="vector_store_quota_exceeded",
             )
         now = int(self._now())
@@ -262,12 +263,12 @@ class DeleteVectorStore:
         self._stores = stores
 
     async def __call__(self, tenant: str, store_id: str) -> None:
-        """Its files stay what they were: uploaded. Raises: NotFound."""
+        """Delete the vector store but not the uploaded files. Raises: NotFound."""
         await self._stores.delete(tenant, store_id)
 
 
 class SearchVectorStores:
-    """Searches by words and, where there are embeddings, by meaning (docs/decisions/0051)."""
+    """Searches by words and, if there are embeddings, by meaning (docs/decisions/0051)."""
 
     def __init__(self, stores: VectorStores, embeddings: Embeddings | None) -> None:
         self._stores = stores
@@ -288,19 +289,21 @@ class SearchVectorStores:
         vectors = None
         if self._embeddings is not None and weights.embedding_weight:
             vectors = await self._embeddings.embed(queries)
-        found = [
+        passages = [
             await self._stores.search(
                 tenant,
                 store_ids,
                 words=query if weights.text_weight else "",
-                vectors=None if vectors is None else replace(vectors, each=[vectors.each[at]]),
+                vectors=None
+                if vectors is None
+                else replace(vectors, each=[vectors.each[position]]),
                 fits=fits,
-                most=max(most, CANDIDATES),
+                most=max(most, MIN_CANDIDATES),
             )
-            for at, query in enumerate(queries)
+            for position, query in enumerate(queries)
         ]
         threshold = (options.score_threshold if options else None) or 0.0
-        return rank_passages(found, weights, most=most, threshold=threshold)
+        return rank_passages(passages, weights, most=most, threshold=threshold)
 
 
 class CreateStoreFile:
@@ -337,7 +340,7 @@ class CreateFileBatch:
     async def __call__(self, tenant: str, store_id: str, request: NewFileBatch) -> FileBatch:
         """Raises: NotFound; RequestError."""
         store = await self._find.usable(tenant, store_id, "vector_store_id")
-        files = await self._add_files.look_up(tenant, _wanted_in(request))
+        files = await self._add_files.look_up(tenant, _requested_files_in(request))
         batch = FileBatch(
             id=self._new_id("vsfb"), created_at=int(self._now()), vector_store_id=store.id
         )
@@ -345,7 +348,7 @@ class CreateFileBatch:
         return await self._stores.batch(tenant, store_id, batch.id)
 
 
-def _wanted_in(request: NewFileBatch) -> list[RequestedFile]:
+def _requested_files_in(request: NewFileBatch) -> list[RequestedFile]:
     if (request.file_ids is None) == (request.files is None):
         raise RequestError(
             "Send one of 'file_ids' and 'files'.",
@@ -353,14 +356,16 @@ def _wanted_in(request: NewFileBatch) -> list[RequestedFile]:
             code="mutually_exclusive_parameters" if request.files else "missing_required_parameter",
         )
     if request.files is None:
-        return wanted(request.file_ids or (), request.chunking_strategy, request.attributes)
+        return to_requested_files(
+            request.file_ids or (), request.chunking_strategy, request.attributes
+        )
     return [
         RequestedFile(
             path=f"files[{position}].file_id",
-            file=each,
-            sizes=sizes_of(each.chunking_strategy, f"files[{position}].chunking_strategy"),
+            file=file,
+            sizes=sizes_of(file.chunking_strategy, f"files[{position}].chunking_strategy"),
         )
-        for position, each in enumerate(request.files)
+        for position, file in enumerate(request.files)
     ]
 
 
@@ -379,11 +384,11 @@ class ListStoreFiles:
     ) -> Page[StoreFile]:
         """Raises: NotFound; RequestError."""
         files = await self._stores.files(tenant, store_id, batch_id=batch_id)
-        return page_query.apply([each for each in files if status in (None, each.status)])
+        return page_query.apply([file for file in files if status in (None, file.status)])
 
 
 class SweepVectorStores:
-    """Erases what was removed and what has expired, a little at a time."""
+    """Erases removed and expired content, in small transactions."""
 
     def __init__(self, stores: VectorStores, *, now: Clock) -> None:
         self._stores = stores
@@ -391,9 +396,11 @@ class SweepVectorStores:
 
     async def __call__(self) -> None:
         """Raises: StoreError."""
-        while await self._stores.sweep(self._now(), limit=SWEPT_AT_ONCE):
+        while await self._stores.sweep(self._now(), limit=MAX_SWEPT_CHUNKS):
             pass
 
     async def run_every(self, seconds: float) -> None:
-        """Sweep about every so many seconds, until cancelled."""
-        await run_periodically("what was removed stays in vector stores", self, every_s=seconds)
+        """Sweep about every `seconds`, until cancelled."""
+        await run_periodically(
+            "removed content is not erased from vector stores", self, every_s=seconds
+        )

@@ -63,6 +63,7 @@ class CompactConversation:
         *,
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
+        strict: bool = False,
     ) -> Compaction:
         """Start the run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
         if request.conversation is not None:
@@ -82,7 +83,9 @@ class CompactConversation:
             generate=None,
             prompt_cache_options=None,
         )
-        created = await self._create(compaction_request, tenant=tenant, trace_headers=trace_headers)
+        created = await self._create(
+            compaction_request, tenant=tenant, trace_headers=trace_headers, strict=strict
+        )
         return Compaction(created=created, new_id=self._new_id)
 
 

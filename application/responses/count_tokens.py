@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from antiphon.application.input.from_request import ignored_fields
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.runs.prepare_turn import PrepareTurn
 from antiphon.domain.checks import check_conversation
@@ -27,12 +26,17 @@ class CountTokens:
         self._expand_prompt = expand_prompt
         self._prepare_turn = prepare_turn
 
-    async def __call__(self, request: CreateResponse, *, tenant: str) -> TokenCount:
-        """Count for the request's model, or for the first one. Raises: RequestError."""
+    async def __call__(
+        self, request: CreateResponse, *, tenant: str, strict: bool = False
+    ) -> TokenCount:
+        """Count for the request's model, or for the first one.
+
+        Raises: RequestError; if `strict`, also for a field that would have no effect.
+        """
         request = await self._expand_prompt(request)
         check_conversation(request)
-        prepared = await self._prepare_turn(request, tenant=tenant)
+        prepared = await self._prepare_turn(request, tenant=tenant, strict=strict)
         return TokenCount(
             tokens=await prepared.model.count(prepared.turn),
-            ignored=(*prepared.offer.ignored, *ignored_fields(request)),
+            ignored=prepared.ignored,
         )

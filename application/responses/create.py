@@ -52,6 +52,7 @@ class CreateResponseService:
         remembered: Remembered | None = None,
         response_id: str | None = None,
         idempotency_key: str | None = None,
+        strict: bool = False,
     ) -> AcceptedResponse:
         """Start a run, or queue it.
 
@@ -59,6 +60,7 @@ class CreateResponseService:
         `remembered` holds the unstored responses that the caller keeps. `response_id` is a new id
         by default. `idempotency_key` belongs to a stored response: other requests with that key
         return it, so it continues when its client leaves, like a background response.
+        `strict` refuses fields that would have no effect.
 
         Raises: RequestError, TooManyRequests, QueueFull, QuotaExceeded, ServerShuttingDown,
         EngineDead, StoreError.
@@ -78,5 +80,6 @@ class CreateResponseService:
                 trace_headers=trace_headers,
                 remembered=remembered,
                 idempotency_key=idempotency_key,
+                strict=strict,
             )
             return await self._start(prepared)

@@ -157,6 +157,7 @@ class CreateOnce:
         tenant: str,
         body: bytes | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        strict: bool = False,
     ) -> AcceptedResponse | ExistingResponse:
         """Return a new response, or the stored one that has the key.
 
@@ -164,7 +165,12 @@ class CreateOnce:
         of CreateResponseService, which leaves the key free.
         """
         create = partial(
-            self._create, request, tenant=tenant, body=body, trace_headers=trace_headers
+            self._create,
+            request,
+            tenant=tenant,
+            body=body,
+            trace_headers=trace_headers,
+            strict=strict,
         )
         if key is None:
             return await create()

@@ -79,10 +79,15 @@ class PrepareResponse:
         trace_headers: Mapping[str, str] | None,
         remembered: Remembered | None,
         idempotency_key: str | None,
+        strict: bool,
     ) -> PreparedResponse:
         """Return the prepared response. Raises: RequestError, StoreError."""
         turn = await self._prepare_turn(
-            request, tenant=tenant, trace_headers=trace_headers, remembered=remembered
+            request,
+            tenant=tenant,
+            trace_headers=trace_headers,
+            remembered=remembered,
+            strict=strict,
         )
         response = response_of(
             request,

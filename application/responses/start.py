@@ -14,7 +14,6 @@ from functools import partial
 
 from msgspec import Struct
 
-from antiphon.application.input.from_request import ignored_fields
 from antiphon.application.input.items import to_stored_item
 from antiphon.application.ports import (
     Clock,
@@ -258,7 +257,7 @@ def _accepted(
     run: Run | None = None,
     task: asyncio.Task[None] | None = None,
 ) -> AcceptedResponse:
-    ignored = (*prepared.turn.offer.ignored, *ignored_fields(prepared.request))
+    ignored = prepared.turn.ignored
     if ignored:
         logger.info("response %s: without effect: %s", prepared.id, ", ".join(ignored))
     return AcceptedResponse(

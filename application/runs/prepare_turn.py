@@ -21,6 +21,7 @@ from antiphon.application.tools.hosted import ToolProvider, find_callers, mark_h
 from antiphon.domain import conversation as c
 from antiphon.domain import mcp
 from antiphon.domain.decoding import decode_tool
+from antiphon.domain.ignored import ignored_paths, refuse_ignored
 from antiphon.domain.items import AnyItem
 from antiphon.domain.offers import PREVIOUS_RESPONSE_PATH, Offer, ToolDefinition, make_offer
 from antiphon.domain.request import CreateResponse
@@ -35,7 +36,7 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     `input` holds the request's own items, `history` the items before them, and `conversation` both;
     `removed` names the items that the model is not shown, because this server cannot read them.
     `approved_calls` are the MCP calls that the request approves. `tool_callers` run the calls of
-    this server's own tools, by kind.
+    this server's own tools, by kind. `ignored` are the paths of fields without effect.
     """
 
     model: Model
@@ -47,6 +48,7 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     conversation: Sequence[AnyItem] = ()
     approved_calls: Sequence[mcp.ApprovedCall] = ()
     tool_callers: Mapping[str, ToolCaller] = {}
+    ignored: Sequence[str] = ()
 
 
 class PrepareTurn:
@@ -80,8 +82,11 @@ class PrepareTurn:
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
+        strict: bool = False,
     ) -> PreparedTurn:
-        """Return the turn. Raises: RequestError, StoreError."""
+        """Return the turn. Raises: RequestError, if `strict` also for what would have no effect;
+        StoreError.
+        """
         remembered = remembered or {}
         model = self._models.get(request.model) if request.model else self._models.all[0]
         entries = await self._read_items(request.input, tenant=tenant, remembered=remembered)
@@ -90,6 +95,9 @@ class PrepareTurn:
         conversation = [*(entry.item for entry in history), *items]
         definitions = self._definitions(request, history, entries, conversation)
         offer = make_offer(definitions, self._tool_substitutions.choice(request.tool_choice))
+        ignored = ignored_paths(request, offer)
+        if strict:
+            refuse_ignored(ignored, offer)
         c.check_ids((entry.item.id for entry in history), items)
         c.check_call_output_pairs(conversation)
         approved_calls = mcp.approved_calls(conversation)
@@ -122,6 +130,7 @@ class PrepareTurn:
             tool_callers=await find_callers(
                 definitions, self._tool_providers, conversation, tenant=tenant
             ),
+            ignored=ignored,
         )
 
     def _definitions(

@@ -1,1 +1,1 @@
-"""The tools that this server runs for a model, and what bounds their calls."""
+"""The tools that this server runs for a model, and the budgets of their calls."""

@@ -1,7 +1,7 @@
-"""What a response, and a call of a tool in it, may take of this server.
+"""What a response, and each tool call in it, may use of this server.
 
-Tokens are the request's own affair (`max_output_tokens`), and so is the number of calls
-(`max_tool_calls`). What is here holds for every request.
+A request sets its own limits on tokens (`max_output_tokens`) and on the number of calls
+(`max_tool_calls`). The limits here apply to every request.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 from msgspec import Struct
 
 MAX_PARALLEL_CALLS = 16
-"""Calls of one turn that run at a time; more wait for them."""
+"""Calls of one turn that run at the same time; the others wait."""
 
 MAX_FAILURES = 3
-"""Calls in a row that found a tool's server gone, after which the response asks it no more."""
+"""Calls in a row that got no answer, after which the response stops calling that tool's server."""
 
 
 class Budgets(Struct, frozen=True, kw_only=True):
-    """`turns` are the model's in one response. A call may take `call_s` seconds and give
-    `call_bytes` of JSON, whatever runs it: tools have tighter limits of their own, which know
-    better what to say. One that is stopped has `stopping_s` to leave what it holds; then nobody
-    waits for it. The seconds of a whole response are RunResponse's.
+    """The limits of one response and of its tool calls.
+
+    `turns` limits the model's turns in one response. A call of any tool may take `call_s` seconds
+    and return `call_bytes` of JSON; the tools have tighter limits with more helpful messages. A
+    call that is stopped has `stopping_s` seconds to clean up before this server stops waiting for
+    it. `RunResponse` limits the time of the whole response.
     """
 
     turns: int = 100

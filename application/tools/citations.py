@@ -1,8 +1,7 @@
-"""Citations in what the model writes become annotations of its messages
-(docs/reference/api.md#annotations).
+"""Turn the citations that the model writes into annotations (docs/reference/api.md#annotations).
 
-The text stays as the model wrote it, markers included: the next prompt repeats it, and an
-annotation's place is that of its marker.
+The text stays as the model wrote it, with its markers: the next prompt repeats it, and an
+annotation has the position of its marker.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from antiphon.domain.citations import Links, Marker, Markers
 from antiphon.domain.content import Annotation
 
 Cite = Callable[[str, int, int], Annotation | None]
-"""(words of a marker, its start and end in the text) -> what it cites; None if it cites nothing
-that is known here."""
+"""(a marker's words, its start, its end in the text) -> the annotation; None if the words cite
+nothing known here."""
 
 
 @runtime_checkable
 class CitationSource(Protocol):
-    """A caller whose results the model may cite."""
+    """A caller with results that the model may cite."""
 
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
         """See Cite."""
@@ -39,32 +38,32 @@ class CitingTurn(TurnWrapper):
         self._markers = Markers()
         self._links = Links()
         self._phase: tuple[str | None] | None = None
-        """Of the text that is open, if one is."""
+        """The phase of the open text part, or None if no text part is open."""
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
         async with aclosing(aiter(self._inner)) as batches:
-            async for deltas in batches:
-                yield [each for delta in deltas for each in self._with_citations(delta)]
+            async for batch in batches:
+                yield [cited for delta in batch for cited in self._add_citations(delta)]
 
-    def _with_citations(self, delta: d.Delta) -> Iterator[d.Delta]:
+    def _add_citations(self, delta: d.Delta) -> Iterator[d.Delta]:
         if not isinstance(delta, d.TextDelta):
             if not isinstance(delta, d.AnnotationDelta):
-                yield from self._annotations(self._links.end())
-                self._begin(None)
+                yield from self._annotate(self._links.end())
+                self._start_part(None)
             yield delta
             return
         if self._phase != (delta.phase,):  # another part begins
-            yield from self._annotations(self._links.end())
-            self._begin((delta.phase,))
+            yield from self._annotate(self._links.end())
+            self._start_part((delta.phase,))
         yield delta
-        found = [*self._markers.feed(delta.text), *self._links.feed(delta.text)]
-        yield from self._annotations(sorted(found, key=lambda marker: marker.start))
+        markers = [*self._markers.feed(delta.text), *self._links.feed(delta.text)]
+        yield from self._annotate(sorted(markers, key=lambda marker: marker.start))
 
-    def _begin(self, phase: tuple[str | None] | None) -> None:
+    def _start_part(self, phase: tuple[str | None] | None) -> None:
         self._markers, self._links, self._phase = Markers(), Links(), phase
 
-    def _annotations(self, found: Sequence[Marker]) -> Iterator[d.Delta]:
-        for marker in found:
-            cited = (cite(marker.words, marker.start, marker.end) for cite in self._cites)
-            if annotation := next(filter(None, cited), None):
+    def _annotate(self, markers: Sequence[Marker]) -> Iterator[d.Delta]:
+        for marker in markers:
+            citations = (cite(marker.words, marker.start, marker.end) for cite in self._cites)
+            if annotation := next(filter(None, citations), None):
                 yield d.AnnotationDelta(annotation)

@@ -1,4 +1,4 @@
-"""The code interpreter of one response: its calls, one after another in one container."""
+"""The code interpreter of one response: its calls run one after another in one container."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ class CodeInterpreterCaller(SingleItemCaller, CitationSource):
 
     step = "interpreting"
 
-    def __init__(self, workplace: ResponseContainer) -> None:
-        self._workplace = workplace
+    def __init__(self, container: ResponseContainer) -> None:
+        self._container = container
 
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
-        return self._workplace.cite(words, start, end)
+        return self._container.cite(words, start, end)
 
     def open_item(self, start: d.CallStart) -> d.Delta:  # noqa: ARG002
-        return d.ToolStart("code_interpreter_call", {"container_id": self._workplace.id})
+        return d.ToolStart("code_interpreter_call", {"container_id": self._container.id})
 
     def is_unreachable(self, end: d.ToolEnd) -> bool:
-        return end.status == "failed"  # it could not be run: what its code does is output
+        return end.status == "failed"  # the code could not run: its own errors are output
 
-    def refusal(self, why: str) -> d.ToolEnd:
-        return d.ToolEnd("failed", {"outputs": (_logs(why),)})
+    def refusal_of(self, reason: str) -> d.ToolEnd:
+        return d.ToolEnd("failed", {"outputs": (_to_logs(reason),)})
 
-    async def end(self, start: d.CallStart, arguments: str) -> d.ToolEnd:  # noqa: ARG002
+    async def run(self, start: d.CallStart, arguments: str) -> d.ToolEnd:  # noqa: ARG002
         try:
-            async with self._workplace.taken() as sandbox:
-                ran = await sandbox.run(arguments)
+            async with self._container.acquire() as sandbox:
+                result = await sandbox.run(arguments)
         except SandboxError as error:
-            return self.refusal(str(error))
-        return d.ToolEnd("completed", {"outputs": _outputs(ran)})
+            return self.refusal_of(str(error))
+        return d.ToolEnd("completed", {"outputs": _outputs_of(result)})
 
 
-def _outputs(ran: CodeResult) -> tuple[Json, ...]:
+def _outputs_of(result: CodeResult) -> tuple[Json, ...]:
     # Code that prints nothing has an output too: the model sees that it ran.
-    logs = (_logs(ran.logs),) if ran.logs or not ran.images else ()
-    return (*logs, *map(_image, ran.images))
+    logs = (_to_logs(result.logs),) if result.logs or not result.images else ()
+    return (*logs, *map(_to_image, result.images))
 
 
-def _logs(text: str) -> Json:
+def _to_logs(text: str) -> Json:
     return {"type": "logs", "logs": text}
 
 
-def _image(content: bytes) -> Json:
+def _to_image(content: bytes) -> Json:
     url = "data:image/png;base64," + base64.b64encode(content).decode("ascii")
     return {"type": "image", "url": url}

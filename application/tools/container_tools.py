@@ -1,4 +1,4 @@
-"""The tools that work in a container: the code interpreter and the shell."""
+"""The tools that run in a container: the code interpreter and the shell."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from antiphon.domain.tools import CONTAINER, PYTHON, CodeInterpreter, RequestToo
 
 
 class CodeTools(Struct, frozen=True, kw_only=True):
-    """Which of them the operator allows."""
+    """The container tools that the operator allows."""
 
     code_interpreter: bool = False
     shell: bool = False
 
 
 class ContainerToolProvider(ToolProvider):
-    """Gives each response what runs its code and its commands."""
+    """Provides each response with the callers for its code and its commands."""
 
     def __init__(
         self, find_response_container: FindResponseContainer, allowed: CodeTools, new_id: NewId
     ) -> None:
-        self._find_workplace = find_response_container
+        self._find_container = find_response_container
         self._allowed = allowed
         self._new_id = new_id
 
@@ -40,13 +40,13 @@ class ContainerToolProvider(ToolProvider):
         return self._allowed.code_interpreter and isinstance(tool, CodeInterpreter)
 
     async def callers(
-        self, asked: Sequence[ToolDefinition], conversation: Sequence[i.Item], *, tenant: str
+        self, tools: Sequence[ToolDefinition], conversation: Sequence[i.Item], *, tenant: str
     ) -> Mapping[str, ToolCaller]:
-        latest = {type(each.tool): each for each in asked}
-        workplace = await self._find_workplace(list(latest.values()), conversation, tenant=tenant)
+        latest = {type(each.tool): each for each in tools}
+        container = await self._find_container(list(latest.values()), conversation, tenant=tenant)
         callers: dict[str, ToolCaller] = {}
         if CodeInterpreter in latest:
-            callers[PYTHON] = CodeInterpreterCaller(workplace)
+            callers[PYTHON] = CodeInterpreterCaller(container)
         if Shell in latest:
-            callers[CONTAINER] = ShellCaller(workplace, self._new_id)
+            callers[CONTAINER] = ShellCaller(container, self._new_id)
         return callers

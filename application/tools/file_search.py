@@ -1,4 +1,4 @@
-"""The tool file_search of one response: which vector stores it searches, and its calls."""
+"""The file_search tool of one response: the vector stores that it searches, and its calls."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ T = TypeVar("T")
 MAX_STORES = 20
 MAX_QUERIES = 10
 MAX_QUERY_LENGTH = 4096
-"""What of a call is searched for: its first queries, and as many characters of each."""
+"""A call searches for its first `MAX_QUERIES` queries, and the first characters of each."""
 
-BAD_ARGUMENTS = "The arguments must be an object with 'queries', a list of one or more strings."
-NOT_SEARCHED = "The files cannot be searched now."
+INVALID_ARGUMENTS = "The arguments must be an object with 'queries', a list of one or more strings."
+SEARCH_UNAVAILABLE = "File search is currently unavailable."
 
 
 class FileSearchProvider(ToolProvider):
-    """Gives each response what searches for it."""
+    """Provides each response with the caller for its searches."""
 
     def __init__(self, find: FindVectorStore, search: SearchVectorStores) -> None:
         self._find = find
@@ -52,26 +52,26 @@ class FileSearchProvider(ToolProvider):
 
     async def callers(
         self,
-        asked: Sequence[ToolDefinition],
+        tools: Sequence[ToolDefinition],
         conversation: Sequence[i.AnyItem],
         *,
         tenant: str,
     ) -> Mapping[str, ToolCaller]:
-        tool, path = asked[-1].tool, asked[-1].path
+        tool, path = tools[-1].tool, tools[-1].path
         assert isinstance(tool, FileSearch)
-        fits = parse_filter(_given(tool.filters), f"{path}.filters")
-        options = _options(_given(tool.ranking_options), f"{path}.ranking_options")
+        file_filter = parse_filter(_unset_to_none(tool.filters), f"{path}.filters")
+        options = _parse_options(_unset_to_none(tool.ranking_options), f"{path}.ranking_options")
         await self._check_stores(tenant, tool.vector_store_ids, f"{path}.vector_store_ids")
-        searcher = FileSearchCaller(
+        caller = FileSearchCaller(
             self._search,
             tenant,
             tool.vector_store_ids,
             results_of(conversation),
-            fits=fits,
+            file_filter=file_filter,
             options=options,
-            most=_given(tool.max_num_results) or RESULTS,
+            limit=_unset_to_none(tool.max_num_results) or RESULTS,
         )
-        return {FILE_SEARCH: searcher}
+        return {FILE_SEARCH: caller}
 
     async def _check_stores(self, tenant: str, store_ids: Sequence[str], path: str) -> None:
         if not 1 <= len(store_ids) <= MAX_STORES:
@@ -82,22 +82,22 @@ class FileSearchProvider(ToolProvider):
             await self._find.usable(tenant, store_id, f"{path}[{position}]")
 
 
-def _given(value: T | None | UnsetType) -> T | None:
+def _unset_to_none(value: T | None | UnsetType) -> T | None:
     return None if isinstance(value, UnsetType) else value
 
 
-def _options(given: Json | None, path: str) -> RankingOptions | None:
-    if given is None:
+def _parse_options(value: Json | None, path: str) -> RankingOptions | None:
+    if value is None:
         return None
     options: RankingOptions = read(
-        msgspec.json.Decoder(RankingOptions).decode, msgspec.json.encode(given), path
+        msgspec.json.Decoder(RankingOptions).decode, msgspec.json.encode(value), path
     )
     check_weights(options, path)
     return options
 
 
 class FileSearchCaller(SingleItemCaller, CitationSource):
-    """Runs the searches of one response; `results` are those of the searches before it."""
+    """Runs the searches of one response; `earlier_results` are those of earlier searches."""
 
     step = "searching"
 
@@ -106,68 +106,68 @@ class FileSearchCaller(SingleItemCaller, CitationSource):
         search: SearchVectorStores,
         tenant: str,
         store_ids: Sequence[str],
-        results: Sequence[Sequence[Json]],
+        earlier_results: Sequence[Sequence[Json]],
         *,
-        fits: Filter | None,
+        file_filter: Filter | None,
         options: RankingOptions | None,
-        most: int,
+        limit: int,
     ) -> None:
         self._search = search
         self._tenant = tenant
         self._store_ids = store_ids
-        self._fits = fits
+        self._filter = file_filter
         self._options = options
-        self._most = most
-        self._results = [*results]
-        self._opened: list[d.CallStart] = []
+        self._limit = limit
+        self._results = [*earlier_results]
+        self._starts: list[d.CallStart] = []
 
     def open_item(self, start: d.CallStart) -> d.Delta:
-        self._opened.append(start)
+        self._starts.append(start)
         self._results.append(())
         return d.ToolStart("file_search_call", {"queries": ()})
 
-    def refused(self, start: d.CallStart, arguments: str, why: str) -> Sequence[d.Delta]:  # noqa: ARG002
-        return [_failed(queries_of(arguments) or (), why)]
+    def refuse(self, start: d.CallStart, arguments: str, reason: str) -> Sequence[d.Delta]:  # noqa: ARG002
+        return [_to_failure(queries_of(arguments) or (), reason)]
 
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:  # noqa: ARG002
         return resolve_citation(self._results, words, start)
 
-    async def end(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
+    async def run(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
         queries = queries_of(arguments)
         if not queries:
-            return _failed((), BAD_ARGUMENTS)
-        asked = [query[:MAX_QUERY_LENGTH] for query in queries[:MAX_QUERIES]]
+            return _to_failure((), INVALID_ARGUMENTS)
         try:
-            found = await self._search(
+            passages = await self._search(
                 self._tenant,
                 self._store_ids,
-                asked,
-                fits=self._fits,
+                [query[:MAX_QUERY_LENGTH] for query in queries[:MAX_QUERIES]],
+                fits=self._filter,
                 options=self._options,
-                most=self._most,
+                most=self._limit,
             )
         except (EmbeddingsError, StoreError) as error:
-            return _failed(queries, str(error) if type(error) is EmbeddingsError else NOT_SEARCHED)
-        results = tuple(map(_result, found))
-        self._results[self._number(start)] = results
+            is_explained = type(error) is EmbeddingsError
+            return _to_failure(queries, str(error) if is_explained else SEARCH_UNAVAILABLE)
+        results = tuple(map(_to_result, passages))
+        self._results[self._search_number(start)] = results
         return d.ToolEnd("completed", {"queries": queries, "results": results})
 
-    def _number(self, start: d.CallStart) -> int:
+    def _search_number(self, start: d.CallStart) -> int:
         """Return the number of a call among all searches of the conversation."""
-        before = len(self._results) - len(self._opened)
-        return before + next(at for at, each in enumerate(self._opened) if each is start)
+        earlier = len(self._results) - len(self._starts)
+        return earlier + next(n for n, each in enumerate(self._starts) if each is start)
 
 
-def _failed(queries: Sequence[str], why: str) -> d.ToolEnd:
-    return d.ToolEnd("failed", {"queries": tuple(queries), "results": ({"text": why},)})
+def _to_failure(queries: Sequence[str], reason: str) -> d.ToolEnd:
+    return d.ToolEnd("failed", {"queries": tuple(queries), "results": ({"text": reason},)})
 
 
-def _result(found: RankedPassage) -> Json:
-    passage = found.passage
+def _to_result(ranked: RankedPassage) -> Json:
+    passage = ranked.passage
     return {
         "file_id": passage.file_id,
         "filename": passage.filename,
-        "score": found.score,
+        "score": ranked.score,
         "text": passage.text,
         "attributes": passage.attributes,
     }

@@ -1,4 +1,4 @@
-"""Tools that this server runs by itself: who provides them, and who runs their calls."""
+"""Tools that this server runs itself: their providers, and the callers for one response."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from antiphon.domain.tools import RequestTool
 
 
 class ToolProvider(Protocol):
-    """What provides tools of some types, for every response."""
+    """Provides tools of some types to every response."""
 
     def handles(self, tool: RequestTool) -> bool:
-        """Whether calls of `tool` are run here; if not, it is as if there was no such provider."""
+        """Whether this provider runs the calls of `tool`; if not, it does nothing for it."""
 
     async def callers(
-        self, asked: Sequence[ToolDefinition], conversation: Sequence[AnyItem], *, tenant: str
+        self, tools: Sequence[ToolDefinition], conversation: Sequence[AnyItem], *, tenant: str
     ) -> Mapping[str, ToolCaller]:
-        """Return what runs the calls of one response, by the kind of their tool.
+        """Return the callers for one response, by the kind of tool whose calls they run.
 
-        `asked` are the request's tools that are run here, of which there is one at least; of
-        several the last is meant. Raises: RequestError, with the tool's path, for what it asks for
-        and cannot have. Nothing is begun yet: a call may never come.
+        `tools` are the request's tools that this provider handles: at least one; if there are
+        several of one type, the last one counts. Nothing starts yet, since a call may never come.
+
+        Raises: RequestError, with the tool's path, for an option that it cannot have.
         """
 
 
 def mark_hosted(definition: ToolDefinition, providers: Sequence[ToolProvider]) -> ToolDefinition:
-    """Return the definition, marked if one of the providers runs its tool."""
+    """Return the definition, marked as server-run if one of the providers handles its tool."""
     if any(provider.handles(definition.tool) for provider in providers):
         return replace(definition, is_server_run=True)
     return definition
@@ -44,9 +45,9 @@ async def find_callers(
     *,
     tenant: str,
 ) -> Mapping[str, ToolCaller]:
-    """Return what runs the calls of all these tools. Raises: RequestError."""
-    found: dict[str, ToolCaller] = {}
+    """Return the callers for all tools that a provider handles. Raises: RequestError."""
+    callers: dict[str, ToolCaller] = {}
     for provider in providers:
-        if asked := [each for each in definitions if provider.handles(each.tool)]:
-            found |= await provider.callers(asked, conversation, tenant=tenant)
-    return found
+        if tools := [each for each in definitions if provider.handles(each.tool)]:
+            callers |= await provider.callers(tools, conversation, tenant=tenant)
+    return callers

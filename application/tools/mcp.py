@@ -1,9 +1,9 @@
-"""MCP servers of one response: their tools are listed, and called
+"""The MCP servers of one response: list their tools and call them
 (docs/reference/api.md#mcp-servers).
 
-Sessions      a session with each server, and the caller of their tools
-McpTurn   before the model's first turn: servers are asked for their tools, and calls that
-              the client approved of are run, if their tools are still what it was told of
+McpSessions  a session with each server, and the caller of their tools
+McpTurn      what comes before the model's first turn: servers list their tools, and the calls that
+             the client approved run, unless their tools have changed since the client was asked
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mappi
 from antiphon.application.ports import Json, ModelTurn, ToolResult, ToolServers, ToolSession
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.application.tools.calls import SingleItemCaller, ToolCalls
-from antiphon.application.tools.work import Given, Work, has_ended
+from antiphon.application.tools.work import Work, WorkOutput, to_finished_work
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain import mcp
@@ -22,43 +22,43 @@ from antiphon.domain.errors import ToolServerError
 from antiphon.domain.tools import McpTool, parse_arguments
 from antiphon.domain.usage import TurnUsage
 
-Tools = Sequence[Json] | ToolServerError
-"""What a server offers, or why that is not known."""
+ListedTools = Sequence[Json] | ToolServerError
+"""The tools that a server offers, or the error that its listing ended with."""
 
-Lists = Mapping[str, Tools]
-"""By the servers' labels."""
+ToolsByLabel = Mapping[str, ListedTools]
+"""Listed tools by the server's label."""
 
 
 class McpSessions(SingleItemCaller):
-    """The sessions with MCP servers of one response, by the server's label."""
+    """The sessions with the MCP servers of one response, by the server's label."""
 
     step = "calling"
 
-    def __init__(self, servers: ToolServers | None, named: Sequence[McpTool]) -> None:
+    def __init__(self, servers: ToolServers | None, request_tools: Sequence[McpTool]) -> None:
         self._servers = servers
-        self._named = {server.server_label: server for server in named}
-        self._open: dict[str, ToolSession] = {}
+        self._tools_by_label = {tool.server_label: tool for tool in request_tools}
+        self._sessions: dict[str, ToolSession] = {}
 
     async def aclose(self) -> None:
-        """Close all of them, also where the response is cancelled meanwhile."""
+        """Close all sessions, even if the response is cancelled meanwhile."""
         await run_to_completion(self._close())
 
     async def _close(self) -> None:
-        await asyncio.gather(*(session.aclose() for session in self._open.values()))
+        await asyncio.gather(*(session.aclose() for session in self._sessions.values()))
 
-    def listing(self, label: str) -> Work:
-        """Return what gives the end of the item that lists the server's tools."""
-        return Work(self._listing(label), _not_listed)
+    def list_tools(self, label: str) -> Work:
+        """Return the work that ends the item with the server's list of tools."""
+        return Work(self._list(label), _refuse_listing)
 
-    async def _listing(self, label: str) -> Given:
-        yield [_listed(await _or_failure(self._session(label).tools()))]
+    async def _list(self, label: str) -> WorkOutput:
+        yield [_to_listing_end(await _catch_error(self._session(label).tools()))]
 
-    async def lists(self, labels: Iterable[str]) -> Lists:
-        """Return what the servers offer now, of those that this request names."""
-        known = [label for label in dict.fromkeys(labels) if label in self._named]
-        tools = [self._session(label).tools() for label in known]
-        found = await asyncio.gather(*map(_or_failure, tools))
-        return dict(zip(known, found, strict=True))
+    async def tools_by_label(self, labels: Iterable[str]) -> ToolsByLabel:
+        """Ask the servers with these labels, if the request names them, for their tools."""
+        known = [label for label in dict.fromkeys(labels) if label in self._tools_by_label]
+        requests = [self._session(label).tools() for label in known]
+        listed = await asyncio.gather(*map(_catch_error, requests))
+        return dict(zip(known, listed, strict=True))
 
     def open_item(self, start: d.CallStart) -> d.Delta:
         return start
@@ -66,53 +66,53 @@ class McpSessions(SingleItemCaller):
     def is_unreachable(self, end: d.ToolEnd) -> bool:
         return mcp.is_unreachable(end.fields["error"])
 
-    def refusal(self, why: str) -> d.ToolEnd:
-        return _end(ToolResult(error={"type": "mcp_tool_execution_error", "content": why}))
+    def refusal_of(self, reason: str) -> d.ToolEnd:
+        return _to_call_end(
+            ToolResult(error={"type": "mcp_tool_execution_error", "content": reason})
+        )
 
-    async def end(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
+    async def run(self, start: d.CallStart, arguments: str) -> d.ToolEnd:
         label = start.namespace or ""
-        if label not in self._named:
-            return self.refusal(
-                f"There is no MCP server labelled {label!r} among this request's tools."
-            )
-        if (asked := parse_arguments(arguments)) is None:
-            return self.refusal("The arguments are not a JSON object.")
-        return _end(await self._session(label).call(start.name, asked))
+        if label not in self._tools_by_label:
+            return self.refusal_of(f"This request's tools include no MCP server labeled {label!r}.")
+        if (parsed := parse_arguments(arguments)) is None:
+            return self.refusal_of("The arguments are not a JSON object.")
+        return _to_call_end(await self._session(label).call(start.name, parsed))
 
     def _session(self, label: str) -> ToolSession:
-        assert self._servers is not None, "no server is named where none can be called"
-        if label not in self._open:
-            self._open[label] = self._servers.session(self._named[label])
-        return self._open[label]
+        assert self._servers is not None, "a request without tool servers cannot name one"
+        if label not in self._sessions:
+            self._sessions[label] = self._servers.session(self._tools_by_label[label])
+        return self._sessions[label]
 
 
-def _not_listed(why: str) -> Sequence[d.ToolEnd]:
-    return [d.ToolEnd("failed", {"error": why})]
+def _refuse_listing(reason: str) -> Sequence[d.ToolEnd]:
+    return [d.ToolEnd("failed", {"error": reason})]
 
 
-async def _or_failure(tools: Awaitable[Sequence[Json]]) -> Tools:
+async def _catch_error(tools: Awaitable[Sequence[Json]]) -> ListedTools:
     try:
         return await tools
     except ToolServerError as error:
         return error
 
 
-def _listed(tools: Tools) -> d.ToolEnd:
+def _to_listing_end(tools: ListedTools) -> d.ToolEnd:
     if isinstance(tools, ToolServerError):
-        return _not_listed(str(tools))[0]
+        return _refuse_listing(str(tools))[0]
     return d.ToolEnd("completed", {"tools": tools})
 
 
-def _end(result: ToolResult) -> d.ToolEnd:
+def _to_call_end(result: ToolResult) -> d.ToolEnd:
     status = "completed" if result.error is None else "failed"
     return d.ToolEnd(status, {"output": result.output, "error": result.error})
 
 
 class McpTurn(ModelTurn):
-    """`unlisted` are labels of servers, `approved_calls` the calls to run.
+    """Lists the tools of the servers with the labels `unlisted`, and runs the approved calls.
 
-    A tool that was listed otherwise when the client was asked is another tool: it is listed anew,
-    and the client is asked again.
+    A call is not run if its tool has changed since the client was asked: the tools are listed
+    anew, and the client is asked again.
     """
 
     def __init__(
@@ -125,48 +125,52 @@ class McpTurn(ModelTurn):
         self._sessions = sessions
         self._calls = calls
         self._unlisted = unlisted
-        self._approved = approved_calls
+        self._approved_calls = approved_calls
 
     async def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
-        now = await self._sessions.lists(
-            each.request.server_label for each in self._approved if each.definition is not None
+        current_tools = await self._sessions.tools_by_label(
+            approved.request.server_label
+            for approved in self._approved_calls
+            if approved.definition is not None
         )
-        starts, work = zip(*self._items(now), strict=True)
-        # Written before anything is called: a run that has shown nothing may be begun again.
-        yield starts[0]
-        async with self._calls.begun(work) as running:
-            for each, following in zip(running, [*starts[1:], None], strict=True):
-                async for given in each:
-                    yield [*given]
-                if following is not None:
-                    yield following
+        openings, work_list = zip(*self._items(current_tools), strict=True)
+        # Yielded before anything is called: a run that has shown nothing may start over.
+        yield openings[0]
+        async with self._calls.run_in_parallel(work_list) as running:
+            for work, next_opening in zip(running, [*openings[1:], None], strict=True):
+                async for output in work:
+                    yield [*output]
+                if next_opening is not None:
+                    yield next_opening
         yield [d.TurnEnd("stop", TurnUsage())]
 
-    def _items(self, now: Lists) -> Iterator[tuple[list[d.Delta], Work]]:
-        """Yield what opens each item, and what ends it."""
+    def _items(self, current_tools: ToolsByLabel) -> Iterator[tuple[list[d.Delta], Work]]:
+        """Yield the deltas that open each item, and the work that ends it."""
         for label in self._unlisted:
-            yield _list_of(label), self._sessions.listing(label)
+            yield _open_listing(label), self._sessions.list_tools(label)
         changed: dict[str, list[i.McpApprovalRequest]] = {}
-        for each in self._approved:
-            label = each.request.server_label
-            tools = now.get(label)
-            if isinstance(tools, Sequence) and each.has_changed(tools):
-                changed.setdefault(label, []).append(each.request)
+        for approved in self._approved_calls:
+            label = approved.request.server_label
+            tools = current_tools.get(label)
+            if isinstance(tools, Sequence) and approved.has_changed(tools):
+                changed.setdefault(label, []).append(approved.request)
             else:
-                yield _approved_call(each.request), self._run(each.request, tools)
+                yield _open_approved_call(approved.request), self._call(approved.request, tools)
         for label, requests in changed.items():
             if label not in self._unlisted:
-                yield _list_of(label), has_ended([_listed(now[label])])
+                listing_end = _to_listing_end(current_tools[label])
+                yield _open_listing(label), to_finished_work([listing_end])
             for request in requests:
                 start = d.CallStart(request.name, namespace=label, kind="mcp_approval")
-                yield [start], has_ended([d.ArgumentsDelta(request.arguments), d.ItemEnd()])
+                end = [d.ArgumentsDelta(request.arguments), d.ItemEnd()]
+                yield [start], to_finished_work(end)
 
-    def _run(self, request: i.McpApprovalRequest, tools: Tools | None) -> Work:
+    def _call(self, request: i.McpApprovalRequest, tools: ListedTools | None) -> Work:
         if isinstance(tools, ToolServerError):
-            return has_ended([self._sessions.refusal(str(tools))])
+            return to_finished_work([self._sessions.refusal_of(str(tools))])
         if tools is not None and mcp.tool_named(request.name, tools) is None:
-            why = f"The server has no tool {request.name!r} any more."
-            return has_ended([self._sessions.refusal(why)])
+            reason = f"The server has no tool {request.name!r} any more."
+            return to_finished_work([self._sessions.refusal_of(reason)])
         start = d.CallStart(request.name, namespace=request.server_label, kind="mcp")
         return self._calls.run(start, request.arguments)
 
@@ -177,11 +181,11 @@ class McpTurn(ModelTurn):
         return [], []
 
 
-def _list_of(label: str) -> list[d.Delta]:
+def _open_listing(label: str) -> list[d.Delta]:
     return [d.ToolStart("mcp_list_tools", {"server_label": label, "tools": ()})]
 
 
-def _approved_call(request: i.McpApprovalRequest) -> list[d.Delta]:
+def _open_approved_call(request: i.McpApprovalRequest) -> list[d.Delta]:
     fields = {
         "server_label": request.server_label,
         "name": request.name,

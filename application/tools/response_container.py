@@ -1,7 +1,7 @@
-"""Where the code and the commands of one response run: one container for both.
+"""The container in which the code and the commands of one response run.
 
-It outlives the response: who continues a conversation goes on with its variables and files, as long
-as the container lives and the request reaches the server that has it.
+It outlives the response: a later response that continues the conversation finds the variables and
+files there, as long as the container lives and the request reaches the server that has it.
 """
 
 from __future__ import annotations
@@ -35,64 +35,70 @@ from antiphon.domain.tools import CodeInterpreter, Shell
 
 
 class ResponseContainer:
-    """`found` is a container that is there already; else a new one is opened, as `asked`, by the
-    first call. Calls have it one after another, in the order in which they ask for it."""
+    """A container that calls use one after another, in the order in which they ask for it.
+
+    Without an existing `sandbox`, the first call opens a new one, as `request` describes it.
+    """
 
     def __init__(
-        self, sandboxes: Sandboxes, tenant: str, found: Sandbox | None, asked: ContainerRequest
+        self,
+        sandboxes: Sandboxes,
+        tenant: str,
+        sandbox: Sandbox | None,
+        request: ContainerRequest,
     ) -> None:
         self._sandboxes = sandboxes
         self._tenant = tenant
-        self._found = found
-        self._kind = asked.kind
-        self._files = list(asked.files)
+        self._sandbox = sandbox
+        self._spec = request.spec
+        self._missing_files = list(request.files)
         self._paths: set[str] = set()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def id(self) -> str:
-        return self._sandbox().id
+        return self._open().id
 
     @asynccontextmanager
-    async def taken(self) -> AsyncGenerator[Sandbox]:
-        """Have the container, with the files that it begins with. Raises: SandboxError."""
-        async with self._turn:
-            sandbox = self._sandbox()
-            while self._files:
-                name, content = self._files[0]
+    async def acquire(self) -> AsyncGenerator[Sandbox]:
+        """Wait for the container and hold it, with its initial files. Raises: SandboxError."""
+        async with self._lock:
+            sandbox = self._open()
+            while self._missing_files:
+                name, read = self._missing_files[0]
                 try:
-                    await sandbox.put(name, await content())
+                    await sandbox.put(name, await read())
                 except (NotFound, StoreError):
-                    raise SandboxError(f"The file {name!r} cannot be read any more.") from None
-                del self._files[0]
+                    raise SandboxError(f"The file {name!r} can no longer be read.") from None
+                del self._missing_files[0]
             yield sandbox
             with suppress(SandboxError):
                 self._paths = {file.path for file in await sandbox.files()}
 
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
-        """Return the citation of a file that was there after the latest call."""
-        if self._found is None or not words.startswith(LINK):
+        """Return the citation of a file that existed after the latest call."""
+        if self._sandbox is None or not words.startswith(LINK):
             return None
         path = words.removeprefix(LINK)
         path = path if path in self._paths else unquote(path)
         if path not in self._paths:
             return None
         return ContainerFileCitation(
-            container_id=self._found.id,
-            file_id=file_id_of(self._found, path),
+            container_id=self._sandbox.id,
+            file_id=file_id_of(self._sandbox, path),
             filename=path.rpartition("/")[2],
             start_index=start,
             end_index=end,
         )
 
-    def _sandbox(self) -> Sandbox:
-        if self._found is None:
-            self._found = self._sandboxes.open(self._tenant, self._kind)
-        return self._found
+    def _open(self) -> Sandbox:
+        if self._sandbox is None:
+            self._sandbox = self._sandboxes.open(self._tenant, self._spec)
+        return self._sandbox
 
 
 class FindResponseContainer:
-    """Reads where a request's tools are to run."""
+    """Finds the container in which a request's tools run."""
 
     def __init__(self, sandboxes: Sandboxes, find: FindContainer, check: CheckContainer) -> None:
         self._sandboxes = sandboxes
@@ -102,38 +108,40 @@ class FindResponseContainer:
     async def __call__(
         self, tools: Sequence[ToolDefinition], conversation: Sequence[i.Item], *, tenant: str
     ) -> ResponseContainer:
-        """Return the container of these tools. One that names a container decides for all; `auto`
-        goes on in that of the conversation's latest call, unless it brings files.
+        """Return the container of these tools.
 
-        Raises: RequestError for a container that is not there, or not to be had like that.
+        A tool that names a container decides for all of them. `auto` reuses the container of the
+        conversation's latest call, unless the tools bring files.
+
+        Raises: RequestError for a container that does not exist, or options that it cannot have.
         """
-        named: dict[str, Sandbox] = {}
-        asked = ContainerRequest()
-        for each in tools:
-            options, path = _options(each)
+        sandboxes_by_id: dict[str, Sandbox] = {}
+        request = ContainerRequest()
+        for tool in tools:
+            options, path = _options_of(tool)
             if isinstance(options, str):
-                named[options] = self._find(tenant, options, path=path)
-                if len(named) > 1:
+                sandboxes_by_id[options] = self._find(tenant, options, path=path)
+                if len(sandboxes_by_id) > 1:
                     raise RequestError(
                         "The tools of a response share one container.",
                         param=path,
                         code="invalid_value",
                     )
             else:
-                asked = _both(asked, await self._check(options, path, tenant=tenant))
-        found = next(iter(named.values()), None)
-        if found is None and not asked.files:
-            found = self._latest(conversation, tenant)
-        return ResponseContainer(self._sandboxes, tenant, found, asked)
+                request = _merge(request, await self._check(options, path, tenant=tenant))
+        sandbox = next(iter(sandboxes_by_id.values()), None)
+        if sandbox is None and not request.files:
+            sandbox = self._find_latest(conversation, tenant)
+        return ResponseContainer(self._sandboxes, tenant, sandbox, request)
 
-    def _latest(self, conversation: Sequence[i.Item], tenant: str) -> Sandbox | None:
-        used = (_container_of(item) for item in reversed(conversation))
-        latest = next((each for each in used if each is not None), None)
+    def _find_latest(self, conversation: Sequence[i.Item], tenant: str) -> Sandbox | None:
+        ids = (_container_id_of(item) for item in reversed(conversation))
+        latest = next((each for each in ids if each is not None), None)
         return None if latest is None else self._sandboxes.find(tenant, latest)
 
 
-def _options(definition: ToolDefinition) -> tuple[str | dict[str, object], str]:
-    """Return a container's id, or what is said of a new one; and where the request says it."""
+def _options_of(definition: ToolDefinition) -> tuple[str | dict[str, object], str]:
+    """Return a container's id, or the options of a new one; and their path in the request."""
     tool, path = definition.tool, definition.path
     if isinstance(tool, Shell):
         environment, path = tool.environment or {}, f"{path}.environment"
@@ -142,32 +150,32 @@ def _options(definition: ToolDefinition) -> tuple[str | dict[str, object], str]:
             if not isinstance(container, str):
                 raise missing_parameter(f"{path}.container_id")
             return container, f"{path}.container_id"
-        expected, options = "container_auto", environment
+        expected_type, options = "container_auto", environment
     else:
         assert isinstance(tool, CodeInterpreter)
         path = f"{path}.container"
         if isinstance(tool.container, str):
             return tool.container, path
-        expected, options = "auto", tool.container
-    if options.get("type") != expected:
+        expected_type, options = "auto", tool.container
+    if options.get("type") != expected_type:
         raise RequestError(
-            f"A container is an id or {{'type': {expected!r}}}.",
+            f"A container is an id or {{'type': {expected_type!r}}}.",
             param=f"{path}.type",
             code="invalid_value",
         )
     return options, path
 
 
-def _both(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:
-    sizes = [each.kind.memory_bytes for each in (first, second)]
+def _merge(first: ContainerRequest, second: ContainerRequest) -> ContainerRequest:
+    sizes = [each.spec.memory_bytes for each in (first, second)]
     memory = max((size for size in sizes if size is not None), default=None)
     return ContainerRequest(
-        kind=replace(first.kind, memory_bytes=memory),
+        spec=replace(first.spec, memory_bytes=memory),
         files=tuple(dict([*first.files, *second.files]).items()),
     )
 
 
-def _container_of(item: i.Item) -> str | None:
+def _container_id_of(item: i.Item) -> str | None:
     if isinstance(item, i.CodeInterpreterCall):
         return item.container_id
     if isinstance(item, i.ShellCall) and i.is_server_run_call(item):

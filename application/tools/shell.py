@@ -1,4 +1,4 @@
-"""The shell of one response: commands in a container, and what they print while they run."""
+"""The shell of one response: it runs commands in a container and streams their output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from antiphon.application.ports import CommandExit, CommandOutput, NewId, Sandbo
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.citations import CitationSource
 from antiphon.application.tools.response_container import ResponseContainer
-from antiphon.application.tools.work import Given
+from antiphon.application.tools.work import WorkOutput
 from antiphon.domain import deltas as d
 from antiphon.domain.client_tools import item_fields_of
 from antiphon.domain.content import Annotation
@@ -22,118 +22,129 @@ MAX_COMMANDS = 32
 MAX_OUTPUT = 1024 * 1024
 """Characters that all commands of a call may print together."""
 
-NOT_RUN = 126
-"""The exit code of a command that was not run, as shells have it."""
+EXIT_CODE_NOT_RUN = 126
+"""The exit code that shells give to a command that they could not run."""
 
 
 class ShellCaller(ToolCaller, CitationSource):
-    """Runs the commands of one response. Their output is an item of its own, which follows."""
+    """Runs the commands of one response. Their output follows the call, as an item of its own."""
 
     step = "running"
 
-    def __init__(self, workplace: ResponseContainer, new_id: NewId) -> None:
-        self._workplace = workplace
+    def __init__(self, container: ResponseContainer, new_id: NewId) -> None:
+        self._container = container
         self._new_id = new_id
 
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
-        return self._workplace.cite(words, start, end)
+        return self._container.cite(words, start, end)
 
     def open_item(self, start: d.CallStart) -> d.Delta:
-        environment = {"type": REFERENCE, "container_id": self._workplace.id}
+        environment = {"type": REFERENCE, "container_id": self._container.id}
         call_id = start.call_id or self._new_id("call")
         return d.HostedCallStart(
             start.name, call_id, start.namespace, start.kind, {"environment": environment}
         )
 
-    def refused(self, start: d.CallStart, arguments: str, why: str) -> Sequence[d.Delta]:  # noqa: ARG002
-        return [_opened(start), *_Output(0, 0).refused(why), d.ToolEnd()]
+    def refuse(self, start: d.CallStart, arguments: str, reason: str) -> Sequence[d.Delta]:  # noqa: ARG002
+        return [_open_output(start), *_CommandRecord(0, 0).refuse(reason), d.ToolEnd()]
 
-    def cut(self, why: str) -> Sequence[d.Delta]:
-        return [d.ToolEnd("incomplete", {"why": f"{why}\n"})]
+    def abort(self, reason: str) -> Sequence[d.Delta]:
+        return [d.ToolEnd("incomplete", {"why": f"{reason}\n"})]
 
-    async def call(self, start: d.CallStart, arguments: str) -> Given:
+    async def call(self, start: d.CallStart, arguments: str) -> WorkOutput:
         fields = item_fields_of(CONTAINER, arguments)
         if fields is None:
-            yield self.refused(start, arguments, "The arguments are not those of this tool.")
+            yield self.refuse(start, arguments, "The arguments are not those of this tool.")
             return
         action = fields["action"]
-        yield [_opened(start, action["max_output_length"])]
+        yield [_open_output(start, action["max_output_length"])]
         try:
-            async with self._workplace.taken() as sandbox, aclosing(_run(sandbox, action)) as given:
-                async for batch in given:
+            async with (
+                self._container.acquire() as sandbox,
+                aclosing(_run_commands(sandbox, action)) as batches,
+            ):
+                async for batch in batches:
                     yield batch
         except SandboxError as error:
-            # There was no container: one that ends with a command is told of by that.
-            yield _Output(0, 0).refused(str(error))
+            # No container could be opened: `_run_commands` reports the errors of commands itself.
+            yield _CommandRecord(0, 0).refuse(str(error))
         yield [d.ToolEnd()]
 
 
-async def _run(sandbox: Sandbox, action: Json) -> Given:
-    asked, room = action["max_output_length"], MAX_OUTPUT
+async def _run_commands(sandbox: Sandbox, action: Json) -> WorkOutput:
+    requested_length, remaining_length = action["max_output_length"], MAX_OUTPUT
     timeout_s = max(0, action["timeout_ms"] or 0) / 1000 or None
     for index, command in enumerate(action["commands"]):
-        output = _Output(index, room if asked is None else max(0, min(asked, room)))
+        max_length = remaining_length
+        if requested_length is not None:
+            max_length = max(0, min(requested_length, remaining_length))
+        record = _CommandRecord(index, max_length)
         if index >= MAX_COMMANDS:
-            yield output.refused(f"Not run: a call may have {MAX_COMMANDS} commands.")
+            yield record.refuse(f"Not run: a call may have {MAX_COMMANDS} commands.")
             continue
         try:
-            async with aclosing(sandbox.command(command, timeout_s=timeout_s)) as printed:
-                async for each in printed:
-                    if isinstance(each, CommandExit):
-                        yield output.ended(each, is_told=asked is None)
-                    elif delta := output.printed(each):
+            async with aclosing(sandbox.command(command, timeout_s=timeout_s)) as outputs:
+                async for output in outputs:
+                    if isinstance(output, CommandExit):
+                        yield record.end(output, notes_omission=requested_length is None)
+                    elif delta := record.add(output):
                         yield [delta]
         except SandboxError as error:
-            yield output.refused(str(error))
-        room -= output.taken
+            yield record.refuse(str(error))
+        remaining_length -= record.length
 
 
-class _Output:
-    """What one command prints, up to `room` characters."""
+class _CommandRecord:
+    """What one command prints, up to `max_length` characters, as deltas of the output item."""
 
-    def __init__(self, index: int, room: int) -> None:
+    def __init__(self, index: int, max_length: int) -> None:
         self._index = index
-        self._room = room
-        self._kept = {"stdout": "", "stderr": ""}
-        self._dropped = 0
+        self._max_length = max_length
+        self._texts = {"stdout": "", "stderr": ""}
+        self._omitted = 0
 
     @property
-    def taken(self) -> int:
-        return sum(map(len, self._kept.values()))
+    def length(self) -> int:
+        return sum(map(len, self._texts.values()))
 
-    def printed(self, piece: CommandOutput) -> d.Delta | None:
-        delta: dict[str, str] = {}
-        for name, text in (("stdout", piece.stdout), ("stderr", piece.stderr)):
-            kept = text[: max(0, self._room - self.taken)]
-            self._dropped += len(text) - len(kept)
-            if kept:
-                self._kept[name] += kept
-                delta[name] = kept
-        if not delta:
+    def add(self, output: CommandOutput) -> d.Delta | None:
+        added: dict[str, str] = {}
+        for name, text in (("stdout", output.stdout), ("stderr", output.stderr)):
+            fitting = text[: max(0, self._max_length - self.length)]
+            self._omitted += len(text) - len(fitting)
+            if fitting:
+                self._texts[name] += fitting
+                added[name] = fitting
+        if not added:
             return None
-        return d.ToolProgress("output", {"command_index": self._index, "delta": delta})
+        return d.ToolProgress("output", {"command_index": self._index, "delta": added})
 
-    def ended(self, end: CommandExit, *, is_told: bool) -> list[d.Delta]:
-        """`is_told`: the model is told of what was left out, since it did not ask for that."""
+    def end(self, end: CommandExit, *, notes_omission: bool) -> list[d.Delta]:
+        """Return the end of the command's output.
+
+        `notes_omission`: a note tells the model how much was left out. It needs none of a limit
+        that it set itself.
+        """
         deltas: list[d.Delta] = []
-        if self._dropped and is_told:
-            deltas += self._noted(f"\n[{self._dropped} more characters were left out.]\n")
+        if self._omitted and notes_omission:
+            deltas += self._add_note(f"\n[{self._omitted} more characters were left out.]\n")
         outcome = {"type": "exit", "exit_code": end.code}
         if end.code is None:
             outcome = {"type": "timeout"}
-        entry = {**self._kept, "outcome": outcome}
+        entry = {**self._texts, "outcome": outcome}
         fields = {"command_index": self._index, "output": (entry,)}
         return [*deltas, d.ToolProgress("output_done", fields)]
 
-    def refused(self, why: str) -> list[d.Delta]:
-        return [*self._noted(f"{why}\n"), *self.ended(CommandExit(code=NOT_RUN), is_told=False)]
+    def refuse(self, reason: str) -> list[d.Delta]:
+        end = CommandExit(code=EXIT_CODE_NOT_RUN)
+        return [*self._add_note(f"{reason}\n"), *self.end(end, notes_omission=False)]
 
-    def _noted(self, note: str) -> list[d.Delta]:
-        self._kept["stderr"] += note
+    def _add_note(self, note: str) -> list[d.Delta]:
+        self._texts["stderr"] += note
         fields = {"command_index": self._index, "delta": {"stderr": note}}
         return [d.ToolProgress("output", fields)]
 
 
-def _opened(start: d.CallStart, max_output_length: int | None = None) -> d.Delta:
+def _open_output(start: d.CallStart, max_output_length: int | None = None) -> d.Delta:
     fields = {"call_id": start.call_id, "max_output_length": max_output_length}
     return d.ToolStart("shell_call_output", fields)

@@ -1,4 +1,4 @@
-"""Work of a tool for one response: done within its budgets, whatever does it."""
+"""A tool call or listing of one response, kept within its budgets whatever the tool does."""
 
 from __future__ import annotations
 
@@ -15,45 +15,47 @@ from antiphon.domain import deltas as d
 
 logger = logging.getLogger("antiphon.tools")
 
-BROKEN = "This call failed: what runs it has a defect."
+INTERNAL_ERROR = "This call failed because of an internal error."
 
-Given = AsyncGenerator[Sequence[d.Delta]]
-"""What a call gives while it runs, a batch at a time: the first batches end the item of the call,
-items of its own may follow."""
+WorkOutput = AsyncGenerator[Sequence[d.Delta]]
+"""The deltas of a call, in batches: the first ones end the item of the call, and items of its own
+may follow."""
 
 
 class Work(Struct, frozen=True):
-    """A call or a listing that may be run: what it gives, and what is given for it when it breaks:
-    `cut`, once it has given something. It waits for its `place` first.
+    """A call or a listing that can run, once it has its `slot`.
+
+    If it fails, `refuse` returns the deltas to send instead of its output, or `abort` the ones to
+    send after it. Both take the reason.
     """
 
-    given: Given
-    refused: Callable[[str], Sequence[d.Delta]]
-    cut: Callable[[str], Sequence[d.Delta]] = lambda _: [d.ItemEnd()]
-    place: AbstractAsyncContextManager[object] = nullcontext()
+    output: WorkOutput
+    refuse: Callable[[str], Sequence[d.Delta]]
+    abort: Callable[[str], Sequence[d.Delta]] = lambda _: [d.ItemEnd()]
+    slot: AbstractAsyncContextManager[object] = nullcontext()
 
 
-def has_ended(batch: Sequence[d.Delta]) -> Work:
-    """Return work that is done already."""
-    return Work(_one(batch), lambda _: batch)
+def to_finished_work(batch: Sequence[d.Delta]) -> Work:
+    """Return work whose whole output is known already."""
+    return Work(_iterate_once(batch), lambda _: batch)
 
 
-async def _one(batch: Sequence[d.Delta]) -> Given:
+async def _iterate_once(batch: Sequence[d.Delta]) -> WorkOutput:
     yield batch
 
 
 class RunningWork:
-    """Work that is done within its budgets; what it gives waits until it is read."""
+    """Work that runs within its budgets; its output is queued until somebody iterates over it."""
 
     def __init__(self, work: Work, budgets: Budgets) -> None:
         self._work = work
         self._budgets = budgets
-        self._given: asyncio.Queue[Sequence[d.Delta] | None] = asyncio.Queue()
-        self._gave = False
+        self._batches: asyncio.Queue[Sequence[d.Delta] | None] = asyncio.Queue()
+        self._has_output = False
         self._task = asyncio.create_task(self._run())
 
-    async def __aiter__(self) -> Given:
-        while (batch := await self._given.get()) is not None:
+    async def __aiter__(self) -> WorkOutput:
+        while (batch := await self._batches.get()) is not None:
             yield batch
 
     async def stop(self) -> None:
@@ -62,43 +64,45 @@ class RunningWork:
 
     async def _run(self) -> None:
         try:
-            async with self._work.place:
-                why = await self._done()
-            if why is not None:
-                ended = self._work.cut if self._gave else self._work.refused
-                self._given.put_nowait(ended(why))
+            async with self._work.slot:
+                failure = await self._run_in_time()
+            if failure is not None:
+                end = self._work.abort if self._has_output else self._work.refuse
+                self._batches.put_nowait(end(failure))
         finally:
-            self._given.put_nowait(None)
+            self._batches.put_nowait(None)
 
-    async def _done(self) -> str | None:
-        """Do the work in a task of its own, which might not heed being stopped. Returns what broke
-        it."""
-        doing = asyncio.create_task(self._do())
+    async def _run_in_time(self) -> str | None:
+        """Run the work in a task of its own, since it might ignore its cancellation.
+
+        Return the reason if it failed.
+        """
+        task = asyncio.create_task(self._queue_output())
         try:
-            in_time, _ = await asyncio.wait({doing}, timeout=self._budgets.call_s)
+            in_time, _ = await asyncio.wait({task}, timeout=self._budgets.call_s)
         finally:
-            doing.cancel()
-            _, stuck = await asyncio.wait({doing}, timeout=self._budgets.stopping_s)
+            task.cancel()
+            _, stuck = await asyncio.wait({task}, timeout=self._budgets.stopping_s)
             if stuck:
-                logger.error("a call of a tool could not be stopped: %r", doing)
+                logger.error("a tool call could not be stopped: %r", task)
         if not in_time:
             return f"This call was stopped: it took more than {self._budgets.call_s:g} seconds."
-        if doing.cancelled():
-            logger.error("a call of a tool broke: it cancelled itself")
-            return BROKEN
-        return doing.result()
+        if task.cancelled():
+            logger.error("a tool call failed: it cancelled itself")
+            return INTERNAL_ERROR
+        return task.result()
 
-    async def _do(self) -> str | None:
-        left = self._budgets.call_bytes
+    async def _queue_output(self) -> str | None:
+        remaining_bytes = self._budgets.call_bytes
         try:
-            async with aclosing(self._work.given) as given:
-                async for batch in given:
-                    left -= sum(len(msgspec.json.encode(each)) for each in batch)
-                    if left < 0:
-                        return f"This call gave more than {self._budgets.call_bytes} bytes."
-                    self._gave = True
-                    self._given.put_nowait(batch)
+            async with aclosing(self._work.output) as batches:
+                async for batch in batches:
+                    remaining_bytes -= sum(len(msgspec.json.encode(delta)) for delta in batch)
+                    if remaining_bytes < 0:
+                        return f"This call returned more than {self._budgets.call_bytes} bytes."
+                    self._has_output = True
+                    self._batches.put_nowait(batch)
         except (Exception, SystemExit):  # whatever a tool raises: no tool ends the server
-            logger.exception("a call of a tool broke")
-            return BROKEN
+            logger.exception("a tool call failed")
+            return INTERNAL_ERROR
         return None

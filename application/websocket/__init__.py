@@ -1,1 +1,1 @@
-"""WebSocket mode: lanes, steering, continuations."""
+"""WebSocket mode: the lanes, continuations and steering of one connection."""

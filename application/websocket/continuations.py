@@ -1,4 +1,4 @@
-"""What a connection can continue besides what is stored: the latest response of each lane
+"""Responses that a connection can continue although no store has them: the latest of each lane
 (docs/reference/api.md#continuations).
 """
 
@@ -13,37 +13,43 @@ from antiphon.application.ports import StoredItem
 from antiphon.application.websocket.lanes import Lane
 
 
-class _Latest(Struct, frozen=True):
+class _LatestResponse(Struct, frozen=True):
     response_id: str
     items: Sequence[StoredItem]
     size: int
 
 
 class Continuations:
-    """Responses that no store keeps; over `max_bytes` in all, the oldest are forgotten first."""
+    """The latest unstored response of each lane.
+
+    The oldest are forgotten first if they take more than `max_bytes` together.
+    """
 
     def __init__(self, *, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._latest: dict[Lane, _Latest] = {}
+        self._latest: dict[Lane, _LatestResponse] = {}
 
     @property
     def remembered(self) -> Remembered:
-        return {each.response_id: each.items for each in self._latest.values()}
+        return {latest.response_id: latest.items for latest in self._latest.values()}
 
     def keep(self, lane: Lane, response_id: str, items: Sequence[StoredItem]) -> None:
-        """Remember a lane's latest response, in place of the one before it."""
+        """Remember a lane's latest response instead of the one before it."""
         self.forget(lane)
         size = sum(len(memoryview(item.raw)) for item in items)
-        self._latest[lane] = _Latest(response_id, items, size)
+        self._latest[lane] = _LatestResponse(response_id, items, size)
         while sum(each.size for each in self._latest.values()) > self._max_bytes:
             self.forget(next(iter(self._latest)))
 
     def forget(self, lane: Lane) -> None:
-        """The lane's latest response is one that the store keeps."""
+        """Forget the lane's latest response, for example because a store has the new one."""
         self._latest.pop(lane, None)
 
     def evict(self, lane: Lane, response_id: str | None) -> None:
-        """Forget a response whose continuation failed, unless another lane's: that was a fork."""
+        """Forget a response whose continuation failed, if it is this lane's latest.
+
+        A request that continues another lane's response is a fork and leaves that lane alone.
+        """
         latest = self._latest.get(lane)
         if latest is not None and latest.response_id == response_id:
             self.forget(lane)

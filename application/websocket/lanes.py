@@ -1,11 +1,11 @@
-"""The lanes of a connection: which of its requests run now, and which wait
+"""The lanes of a connection decide which of its requests run now and which wait
 (docs/reference/api.md#lanes).
 
-Three rules, and nothing else:
-1. Within a lane requests run one after the other, in the order in which they came.
-2. Lanes run side by side, up to `running` requests of one connection; the rest waits.
-3. Names of lanes, waiting requests and their bytes are bounded. What is over a bound is refused,
-and changes nothing.
+There are three rules:
+1. The requests of one lane run one after another, in the order of their arrival.
+2. Lanes run side by side, up to `max_running` requests of one connection; the others wait.
+3. Lane names, waiting requests and their bytes are limited. A request over a limit is refused and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from antiphon.domain.errors import QueueFull, RequestError
 T = TypeVar("T")
 
 Lane = str | None
-"""A lane's name; None is the lane of requests that name none."""
+"""A lane's name; None is the lane of the requests without a name."""
 
 STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
 class LaneLimits(Struct, frozen=True, kw_only=True):
-    """The lane without a name is not counted among the `named` ones."""
+    """The limits of one connection; the lane without a name does not count toward `max_names`."""
 
-    named: int = 32
-    running: int = 16
-    waiting: int = 64
-    waiting_bytes: int = 64 * 1024 * 1024
+    max_names: int = 32
+    max_running: int = 16
+    max_waiting: int = 64
+    max_waiting_bytes: int = 64 * 1024 * 1024
 
 
-class _Waiting(Struct, Generic[T], frozen=True):
+class _WaitingRequest(Struct, Generic[T], frozen=True):
     lane: Lane
     request: T
     size: int
@@ -59,62 +59,62 @@ def lane_of(stream_id: Any) -> Lane:
 
 
 class Lanes(Generic[T]):
-    """Requests come in by `add`, go out by `take`, and free their lane by `leave`."""
+    """A queue of requests: `add` puts one in, `take` takes one out, `leave` frees its lane."""
 
     def __init__(self, limits: LaneLimits) -> None:
         self._limits = limits
         self._names: set[str] = set()
         self._busy: set[Lane] = set()
-        self._waiting: list[_Waiting[T]] = []
+        self._waiting: list[_WaitingRequest[T]] = []
 
     def add(self, lane: Lane, request: T, *, size: int = 0) -> None:
-        """Let a request of `size` bytes wait for its lane. Raises: RequestError, QueueFull."""
+        """Queue a request of `size` bytes for its lane. Raises: RequestError, QueueFull."""
         self._check_name(lane)
         if not self._is_free(lane):
             self._check_room(size)
         if lane is not None:
             self._names.add(lane)
-        self._waiting.append(_Waiting(lane, request, size))
+        self._waiting.append(_WaitingRequest(lane, request, size))
 
     def take(self) -> tuple[Lane, T] | None:
-        """Return the oldest request that may run now: its lane is busy until `leave`."""
-        for position, each in enumerate(self._waiting):
-            if self._is_free(each.lane):
+        """Return the oldest request that may run now. Its lane is busy until `leave`."""
+        for position, waiting in enumerate(self._waiting):
+            if self._is_free(waiting.lane):
                 del self._waiting[position]
-                self._busy.add(each.lane)
-                return each.lane, each.request
+                self._busy.add(waiting.lane)
+                return waiting.lane, waiting.request
         return None
 
     def leave(self, lane: Lane) -> None:
         self._busy.discard(lane)
 
     def clear(self) -> list[Lane]:
-        """Forget all that wait, and return their lanes."""
+        """Drop all waiting requests and return their lanes."""
         lanes = [each.lane for each in self._waiting]
         self._waiting.clear()
         return lanes
 
     def _is_free(self, lane: Lane) -> bool:
-        return lane not in self._busy and len(self._busy) < self._limits.running
+        return lane not in self._busy and len(self._busy) < self._limits.max_running
 
     def _check_name(self, lane: Lane) -> None:
-        most = self._limits.named
-        if lane is None or lane in self._names or len(self._names) < most:
+        limit = self._limits.max_names
+        if lane is None or lane in self._names or len(self._names) < limit:
             return
         raise RequestError(
-            f"This connection has the maximum number of distinct stream IDs ({most}). Reuse an "
+            f"This connection has the maximum number of distinct stream IDs ({limit}). Reuse an "
             "existing stream_id or open a new WebSocket connection.",
             param="stream_id",
             code="websocket_stream_limit_reached",
         )
 
     def _check_room(self, size: int) -> None:
-        waiting, limits = self._waiting, self._limits
-        held = sum(each.size for each in waiting)
-        if len(waiting) < limits.waiting and held + size <= limits.waiting_bytes:
+        count, limits = len(self._waiting), self._limits
+        waiting_bytes = sum(waiting.size for waiting in self._waiting)
+        if count < limits.max_waiting and waiting_bytes + size <= limits.max_waiting_bytes:
             return
         raise QueueFull(
-            f"{len(waiting)} requests ({held} bytes) are waiting on this connection, which is all "
-            "that may wait. Send the next one when a response is complete.",
+            f"{count} requests ({waiting_bytes} bytes) are waiting on this connection, and its "
+            "queue is full. Send the next one when a response is complete.",
             code="rate_limit_exceeded",
         )

@@ -1,6 +1,6 @@
-"""Steering: input for a response that is being written (docs/reference/api.md#steering).
+"""Steering: input for a response that is still running (docs/reference/api.md#steering).
 
-This server takes none: each is given back to its client, with the reason.
+This server does not support it: the client gets its input back, with the reason.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from antiphon.application.websocket.lanes import Lane
 from antiphon.domain.decoding import read
 
-REMEMBERED = 64
-"""Responses that are over and whose ids are still known; older ones are `response_not_found`."""
+MAX_ENDED_RESPONSES = 64
+"""Ended responses whose ids a connection still knows; older ones are `response_not_found`."""
 
 
 class Steer(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class SteerError(Struct, frozen=True, kw_only=True):
 
 
 class SteerFailed(Struct, frozen=True, kw_only=True, tag="response.steer.failed", tag_field="type"):
-    """Steers are no part of a response's stream: its numbers are for its own events."""
+    """The answer to a steer. It belongs to no response's stream, so it takes no number there."""
 
     sequence_number: int = 0
     stream_id: str | UnsetType = UNSET
@@ -53,42 +53,44 @@ _decode_input: Any = msgspec.json.Decoder(_Input).decode
 
 
 class Steering:
-    """The responses of one connection that a steer can name: those that run, and the last ones."""
+    """The responses of one connection that a steer can name: the running ones and the last ones."""
 
     def __init__(self) -> None:
         self._running: dict[str, Lane] = {}
-        self._over: dict[str, Lane] = {}
+        self._ended: dict[str, Lane] = {}
 
     def track(self, response_id: str, lane: Lane) -> None:
         self._running[response_id] = lane
 
     def untrack(self, response_id: str) -> None:
-        """The response is over; to say so twice changes nothing."""
+        """Note that the response has ended; a second call changes nothing."""
         if response_id not in self._running:
             return
-        self._over[response_id] = self._running.pop(response_id)
-        while len(self._over) > REMEMBERED:
-            del self._over[next(iter(self._over))]
+        self._ended[response_id] = self._running.pop(response_id)
+        while len(self._ended) > MAX_ENDED_RESPONSES:
+            del self._ended[next(iter(self._ended))]
 
     def answer(self, message: bytes) -> SteerFailed:
         """Return the answer to a `response.steer`. Raises: RequestError if it names no target."""
         steer: Steer = read(_decode_steer, message, "")
-        lane = {**self._over, **self._running}.get(steer.previous_response_id)
+        lane = {**self._ended, **self._running}.get(steer.previous_response_id)
         return SteerFailed(
             stream_id=UNSET if lane is None else lane, steer=steer, error=self._refusal(steer)
         )
 
     def _refusal(self, steer: Steer) -> SteerError:
         target = steer.previous_response_id
-        if target in self._over:
-            message = f"Response {target!r} is over. Continue it with 'response.create'."
+        if target in self._ended:
+            message = f"Response {target!r} has ended. Continue it with 'response.create'."
             return SteerError(code="response_already_completed", message=message)
         if target not in self._running:
-            message = f"There is no response {target[:100]!r} on this connection."
+            message = f"This connection has no response {target[:100]!r}."
             return SteerError(code="response_not_found", message=message)
         try:
             _decode_input(steer.input)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             return SteerError(code="invalid_input", message=f"Invalid 'input': {exc}.")
-        message = "Responses cannot be steered here. Send the input when this one is complete."
+        message = (
+            "This server does not support steering. Send the input when the response is complete."
+        )
         return SteerError(code="steering_not_supported", message=message)

@@ -1,7 +1,7 @@
-"""One builder for each kind of output item: it opens the item, adds deltas to it, and closes it.
+"""Builders of output items, one for each kind: open the item, add deltas to it, and close it.
 
-A builder's events have no number yet. Closing is the same code whether the item is complete, was
-cut by a limit or by a failure: only the status differs.
+A builder's events have no numbers yet. The same code closes an item whether it is complete or was
+cut off by a limit or a failure; only the status differs.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["BUILDERS", "Builder", "BuilderContext", "RestoredItem"]
 
 
 class Builder(Protocol):
-    """What the sequencer asks of the open item."""
+    """Builds the open item for the sequencer."""
 
     def open(self) -> Sequence[e.Event]:
-        """Return ItemAdded and what follows it; nothing if it is too early to show it."""
+        """Return ItemAdded and what opens the item with it; nothing if it is too early."""
 
     def accepts(self, delta: d.Delta) -> bool: ...
 
@@ -36,14 +36,14 @@ class Builder(Protocol):
 
     @property
     def item(self) -> Any:
-        """The item as it stands: one of AnyItem."""
+        """The current item, one of AnyItem."""
 
 
-class Opens(Protocol):
-    def __call__(self, first: d.Delta, seed: BuilderContext, /) -> Builder: ...
+class BuilderFactory(Protocol):
+    def __call__(self, delta: d.Delta, context: BuilderContext, /) -> Builder: ...
 
 
-BUILDERS: Mapping[type[d.Delta], Opens] = {
+BUILDERS: Mapping[type[d.Delta], BuilderFactory] = {
     d.TextDelta: MessageBuilder,
     d.RefusalDelta: MessageBuilder,
     d.AnnotationDelta: MessageBuilder,
@@ -52,7 +52,7 @@ BUILDERS: Mapping[type[d.Delta], Opens] = {
     d.CallStart: open_call,
     d.HostedCallStart: open_call,
     d.ToolStart: open_tool,
-    # Arguments without a call are shown rather than lost.
+    # Arguments without a call are shown as text rather than lost.
     d.ArgumentsDelta: MessageBuilder,
 }
-"""Which delta opens which item. A delta that is not here never opens one."""
+"""The builder that each delta opens; other deltas open none."""

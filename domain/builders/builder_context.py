@@ -1,4 +1,4 @@
-"""What every builder is given: its place in the response, and how ids and seals are made."""
+"""The context of a builder: its index in the response, and functions for ids and sealing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class BuilderContext(Struct, frozen=True):
-    """`seal` encrypts reasoning for the client to keep; None where nobody asked for it."""
+    """The context of a builder; `seal` encrypts reasoning for the client, None if not requested."""
 
     output_index: int
     new_id: Callable[[str], str]

@@ -1,4 +1,4 @@
-"""Calls of tools that the client runs: functions (JSON arguments) and custom tools (free text)."""
+"""Build calls of tools that the client runs: functions (JSON) and custom tools (free text)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Place = dict[str, Any]
 
 
 class CallKind(Struct, frozen=True):
-    """What differs between the kinds of call: names of the text's field and events."""
+    """What differs between the kinds of call: the item, and the field and events of its text."""
 
     prefix: str
     item: type[FunctionCall] | type[CustomToolCall]
-    text: str
-    delta: type[e.ArgumentsDelta] | type[e.CustomInputDelta]
-    done: Callable[[Place, str, str], e.Event]
+    text_field: str
+    delta_event: type[e.ArgumentsDelta] | type[e.CustomInputDelta]
+    done_event: Callable[[Place, str, str], e.Event]
 
 
 KINDS: Mapping[str, CallKind] = {
@@ -44,15 +44,15 @@ KINDS: Mapping[str, CallKind] = {
 
 
 class CallBuilder:
-    """A call without arguments closes like any other, with empty text."""
+    """Builds a call; one without arguments closes like any other, with empty text."""
 
-    def __init__(self, delta: d.Delta, seed: BuilderContext) -> None:
+    def __init__(self, delta: d.Delta, context: BuilderContext) -> None:
         assert isinstance(delta, d.CallStart)
         self._kind = KINDS[delta.kind]
         self._start = delta
-        self._index = seed.output_index
-        self._id = seed.new_id(self._kind.prefix)
-        self._call_id = delta.call_id or seed.new_id("call")
+        self._index = context.output_index
+        self._id = context.new_id(self._kind.prefix)
+        self._call_id = delta.call_id or context.new_id("call")
         self._text: list[str] = []
         self.item = self._build("in_progress", "")
 
@@ -64,26 +64,28 @@ class CallBuilder:
 
     def add(self, delta: d.Delta) -> Sequence[e.Event]:
         if type(delta) is not d.ArgumentsDelta:
-            return ()  # the start itself, which carries no text
+            return ()  # the CallStart itself, which has no text
         self._text.append(delta.text)
-        return (self._kind.delta(item_id=self._id, output_index=self._index, delta=delta.text),)
+        return (
+            self._kind.delta_event(item_id=self._id, output_index=self._index, delta=delta.text),
+        )
 
     def close(self, status: str) -> Sequence[e.Event]:
         text = "".join(self._text)
         self.item = self._build(status, text)
         place: Place = {"item_id": self._id, "output_index": self._index}
         return (
-            self._kind.done(place, self._start.name, text),
+            self._kind.done_event(place, self._start.name, text),
             e.ItemDone(output_index=self._index, item=self.item),
         )
 
     def _build(self, status: str, text: str) -> FunctionCall | CustomToolCall:
-        written: dict[str, Any] = {self._kind.text: text}
+        text_fields: dict[str, Any] = {self._kind.text_field: text}
         return self._kind.item(
             id=self._id,
             status=status,
             call_id=self._call_id,
             name=self._start.name,
             namespace=self._start.namespace or UNSET,
-            **written,
+            **text_fields,
         )

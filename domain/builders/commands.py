@@ -1,7 +1,7 @@
-"""Read a shell call's commands out of its JSON arguments while these arrive.
+"""Read a shell call's commands from its JSON arguments while they arrive.
 
-Commands can be shown early only if they come first, `{"commands": ["…"`: before the first one
-begins, nothing is known. Text in any number of pieces gives the same commands.
+Commands can be shown early only if they come first in the arguments: `{"commands": ["…"`. The
+result does not depend on how the arguments are split.
 """
 
 from __future__ import annotations
@@ -14,114 +14,116 @@ from antiphon.domain import deltas as d
 
 _STEPS = [r"\s*", r"\{", r"\s*", *'"commands"', r"\s*", ":", r"\s*", r"\[", r"\s*", '"']
 _OPENING = re.compile("".join(_STEPS))
-_OPENING_SO_FAR = re.compile("(?:".join(("", *_STEPS)) + ")?" * len(_STEPS) + r"\Z")
-_BETWEEN = re.compile(r'\s*(?:,\s*"|\])')
-_BETWEEN_SO_FAR = re.compile(r"\s*(?:,\s*)?\Z")
-_PLAIN = re.compile(r'[^"\\]+')
+_PARTIAL_OPENING = re.compile("(?:".join(("", *_STEPS)) + ")?" * len(_STEPS) + r"\Z")
+_SEPARATOR = re.compile(r'\s*(?:,\s*"|\])')
+_PARTIAL_SEPARATOR = re.compile(r"\s*(?:,\s*)?\Z")
+_UNESCAPED = re.compile(r'[^"\\]+')
 _HEX = re.compile(r"[0-9A-Fa-f]{4}\Z")
-_SHORT = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_LOST = "\ufffd"
+_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_REPLACEMENT = "\ufffd"
 
 
-class Place(Enum):
-    """Where in the arguments the reader is."""
+class Position(Enum):
+    """Where the reader is in the arguments."""
 
-    BEFORE = auto()
-    ELSEWHERE = auto()  # something else comes first
+    START = auto()
+    OTHER_FIELD = auto()  # the arguments do not begin with the commands
     COMMAND = auto()
     BETWEEN = auto()
-    AFTER = auto()
-    LOST = auto()  # the list goes on with what is no command
+    END = auto()
+    INVALID = auto()  # the list contains something other than strings
 
 
 class CommandReader:
-    """Text in, deltas of a shell call out: a `command` step for each command, then its text."""
+    """Turns text into deltas of a shell call: a `command` step for each command, then its text."""
 
     def __init__(self) -> None:
-        self._place = Place.BEFORE
-        self._held = ""
+        self._position = Position.START
+        self._buffer = ""
         self._rest: list[str] = []
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the list of commands came to its end."""
-        return self._place is Place.AFTER
+    def is_complete(self) -> bool:
+        """Whether the list of commands has ended."""
+        return self._position is Position.END
 
     @property
     def rest(self) -> str:
-        """What was not read as commands."""
-        return self._held + "".join(self._rest)
+        """The text that was not read as commands."""
+        return self._buffer + "".join(self._rest)
 
     def feed(self, text: str) -> Iterator[d.Delta]:
-        if self._place not in _READS:
+        if self._position not in _READERS:
             self._rest.append(text)
             return
-        self._held += text
-        before = None
-        while self._place in _READS and self._place is not before:
-            before = self._place
-            yield from _READS[before](self)
+        self._buffer += text
+        previous = None
+        while self._position in _READERS and self._position is not previous:
+            previous = self._position
+            yield from _READERS[previous](self)
 
-    def _begin(self) -> Iterator[d.Delta]:
-        if opening := _OPENING.match(self._held):
-            yield self._next_command(opening.end())
-        elif not _OPENING_SO_FAR.match(self._held):
-            self._place = Place.ELSEWHERE
+    def _read_opening(self) -> Iterator[d.Delta]:
+        if opening := _OPENING.match(self._buffer):
+            yield self._start_command(opening.end())
+        elif not _PARTIAL_OPENING.match(self._buffer):
+            self._position = Position.OTHER_FIELD
 
-    def _next_command(self, position: int) -> d.Delta:
-        self._held = self._held[position:]
-        self._place = Place.COMMAND
+    def _start_command(self, position: int) -> d.Delta:
+        self._buffer = self._buffer[position:]
+        self._position = Position.COMMAND
         return d.ToolProgress("command")
 
-    def _between(self) -> Iterator[d.Delta]:
-        if found := _BETWEEN.match(self._held):
-            if found[0].endswith('"'):
-                yield self._next_command(found.end())
+    def _read_separator(self) -> Iterator[d.Delta]:
+        if separator := _SEPARATOR.match(self._buffer):
+            if separator[0].endswith('"'):
+                yield self._start_command(separator.end())
             else:
-                self._held = self._held[found.end() :]
-                self._place = Place.AFTER
-        elif not _BETWEEN_SO_FAR.match(self._held):
-            self._place = Place.LOST
+                self._buffer = self._buffer[separator.end() :]
+                self._position = Position.END
+        elif not _PARTIAL_SEPARATOR.match(self._buffer):
+            self._position = Position.INVALID
 
-    def _command(self) -> Iterator[d.Delta]:
+    def _read_command(self) -> Iterator[d.Delta]:
         texts: list[str] = []
         position = 0
-        while position < len(self._held):
-            if plain := _PLAIN.match(self._held, position):
-                texts.append(plain[0])
-                position = plain.end()
-            elif self._held[position] == '"':
+        while position < len(self._buffer):
+            if unescaped := _UNESCAPED.match(self._buffer, position):
+                texts.append(unescaped[0])
+                position = unescaped.end()
+            elif self._buffer[position] == '"':
                 position += 1
-                self._place = Place.BETWEEN
+                self._position = Position.BETWEEN
                 break
             else:
-                text, length = _escaped(self._held, position)
+                text, length = _unescape(self._buffer, position)
                 if not length:
                     break
                 texts.append(text)
                 position += length
-        self._held = self._held[position:]
+        self._buffer = self._buffer[position:]
         if texts:
             yield d.ArgumentsDelta("".join(texts))
 
 
-_READS: Mapping[Place, Callable[[CommandReader], Iterator[d.Delta]]] = {
-    Place.BEFORE: CommandReader._begin,
-    Place.COMMAND: CommandReader._command,
-    Place.BETWEEN: CommandReader._between,
+_READERS: Mapping[Position, Callable[[CommandReader], Iterator[d.Delta]]] = {
+    Position.START: CommandReader._read_opening,
+    Position.COMMAND: CommandReader._read_command,
+    Position.BETWEEN: CommandReader._read_separator,
 }
-"""In the other places nothing is read."""
+"""The method for each position; in the others, nothing is read."""
 
 
-def _escaped(text: str, start: int) -> tuple[str, int]:
-    """Return what an escape means and its length, 0 if more must come. A bad escape is its text.
+def _unescape(text: str, start: int) -> tuple[str, int]:
+    """Return the text of an escape and the escape's length, 0 if it is not complete yet.
 
-    >>> _escaped(r"\\n", 0), _escaped(r"\\u00e4", 0), _escaped(r"\\ud83d\\ude00", 0)
+    An invalid escape stands for itself.
+
+    >>> _unescape(r"\\n", 0), _unescape(r"\\u00e4", 0), _unescape(r"\\ud83d\\ude00", 0)
     (('\\n', 2), ('ä', 6), ('😀', 12))
     """
     letter = text[start + 1 : start + 2]
     if letter != "u":
-        return (_SHORT.get(letter, "\\" + letter), 2) if letter else ("", 0)
+        return (_ESCAPES.get(letter, "\\" + letter), 2) if letter else ("", 0)
     digits = text[start + 2 : start + 6]
     if len(digits) < 4:
         return "", 0
@@ -137,4 +139,4 @@ def _escaped(text: str, start: int) -> tuple[str, int]:
         low = int(second[2:], 16)
         if 0xDC00 <= low < 0xE000:
             return chr(0x10000 + ((code - 0xD800) << 10) + low - 0xDC00), 12
-    return _LOST, 6
+    return _REPLACEMENT, 6

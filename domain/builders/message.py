@@ -1,4 +1,4 @@
-"""Messages: parts of text, with annotations and logprobs, and refusals."""
+"""Build messages: text parts with annotations and logprobs, and refusals."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from antiphon.domain.items import Message
 
 
 class MessageBuilder:
-    """Adjacent text is one part; a refusal is a part of its own."""
+    """Builds a message: adjacent text becomes one part, a refusal becomes another."""
 
-    def __init__(self, delta: d.Delta, seed: BuilderContext) -> None:
-        self._index = seed.output_index
+    def __init__(self, delta: d.Delta, context: BuilderContext) -> None:
+        self._index = context.output_index
         self._phase = delta.phase if isinstance(delta, d.TextDelta) else None
-        phase: Any = self._phase or UNSET  # one of the spec's two; formats are trusted with it
+        phase: Any = self._phase or UNSET  # formats are trusted to use the API's two values
         self._parts: list[OutputText | Refusal] = []
         self._kind: type[OutputText | Refusal] | None = None
         self._text: list[str] = []
         self._logprobs: list[Logprob] = []
         self._annotations: list[Annotation] = []
         self.item = Message(
-            id=seed.new_id("msg"),
+            id=context.new_id("msg"),
             status="in_progress",
             role="assistant",
             content=(),
@@ -47,21 +47,21 @@ class MessageBuilder:
     def add(self, delta: d.Delta) -> Sequence[e.Event]:
         if type(delta) is d.TextDelta:
             if self._kind is not OutputText:
-                return (*self._switch_to(OutputText), self._text_delta(delta))
-            return (self._text_delta(delta),)
+                return (*self._switch_to(OutputText), self._add_text(delta))
+            return (self._add_text(delta),)
         if isinstance(delta, d.ArgumentsDelta):  # arguments without a call: see BUILDERS
-            return (*self._switch_to(OutputText), self._text_delta(d.TextDelta(delta.text)))
+            return (*self._switch_to(OutputText), self._add_text(d.TextDelta(delta.text)))
         if isinstance(delta, d.AnnotationDelta):
-            return (*self._switch_to(OutputText), *self._annotation(delta.annotation))
+            return (*self._switch_to(OutputText), *self._add_annotation(delta.annotation))
         assert isinstance(delta, d.RefusalDelta)
-        return (*self._switch_to(Refusal), self._refusal_delta(delta))
+        return (*self._switch_to(Refusal), self._add_refusal(delta))
 
     def close(self, status: str) -> Sequence[e.Event]:
         events = self._close_part()
         self.item = replace(self.item, status=status, content=tuple(self._parts))
         return (*events, e.ItemDone(output_index=self._index, item=self.item))
 
-    def _text_delta(self, delta: d.TextDelta) -> e.Event:
+    def _add_text(self, delta: d.TextDelta) -> e.Event:
         self._text.append(delta.text)
         if delta.logprobs:
             self._logprobs.extend(delta.logprobs)
@@ -73,21 +73,20 @@ class MessageBuilder:
             logprobs=delta.logprobs,
         )
 
-    def _refusal_delta(self, delta: d.RefusalDelta) -> e.Event:
+    def _add_refusal(self, delta: d.RefusalDelta) -> e.Event:
         self._text.append(delta.text)
         return e.RefusalDelta(delta=delta.text, **self._place())
 
-    def _annotation(self, annotation: Annotation) -> Sequence[e.Event]:
-        # An annotation cites text; the lifecycle has it between deltas, so an empty one stands
-        # before it.
-        before = () if self._text else (self._text_delta(d.TextDelta("")),)
+    def _add_annotation(self, annotation: Annotation) -> Sequence[e.Event]:
+        # The lifecycle allows an annotation only after a text delta, so an empty one may precede.
+        empty_delta = () if self._text else (self._add_text(d.TextDelta("")),)
         self._annotations.append(annotation)
         event = e.AnnotationAdded(
             annotation_index=len(self._annotations) - 1,
             annotation=annotation,  # type: ignore[arg-type]
             **self._place(),
         )
-        return (*before, event)
+        return (*empty_delta, event)
 
     def _switch_to(self, kind: type[OutputText | Refusal]) -> Sequence[e.Event]:
         if self._kind is kind:

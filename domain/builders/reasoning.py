@@ -1,4 +1,4 @@
-"""Reasoning: raw text, summaries, and the sealed form that a client keeps for us."""
+"""Build reasoning: raw text, summaries, and the sealed form that a client keeps."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from antiphon.domain.items import Reasoning
 
 
 class ReasoningBuilder:
-    """Raw text is one part of `content`, a summary one part of `summary`; both may alternate."""
+    """Builds reasoning: parts of raw text and of summaries, which may alternate."""
 
-    def __init__(self, _first: d.Delta, seed: BuilderContext) -> None:
-        self._index = seed.output_index
-        self._seal = seed.seal
+    def __init__(self, _delta: d.Delta, context: BuilderContext) -> None:
+        self._index = context.output_index
+        self._seal = context.seal
         self._content: list[ReasoningText] = []
         self._summary: list[SummaryText] = []
         self._text: list[str] = []
         self._kind: type[d.Delta] | None = None
-        self.item = Reasoning(id=seed.new_id("rs"), status="in_progress", summary=(), content=())
+        self.item = Reasoning(id=context.new_id("rs"), status="in_progress", summary=(), content=())
         self._id = str(self.item.id)
 
     def open(self) -> Sequence[e.Event]:
@@ -37,24 +37,24 @@ class ReasoningBuilder:
     def add(self, delta: d.Delta) -> Sequence[e.Event]:
         if type(delta) is d.ReasoningDelta:
             if self._kind is not d.ReasoningDelta:
-                return (*self._switch_to(d.ReasoningDelta), self._thought(delta.text))
-            return (self._thought(delta.text),)
+                return (*self._switch_to(d.ReasoningDelta), self._add_reasoning(delta.text))
+            return (self._add_reasoning(delta.text),)
         assert isinstance(delta, d.SummaryDelta)
-        return (*self._switch_to(d.SummaryDelta), self._summarise(delta.text))
+        return (*self._switch_to(d.SummaryDelta), self._add_summary(delta.text))
 
     def close(self, status: str) -> Sequence[e.Event]:
         events = self._close_part(status)
-        thought = "".join(part.text for part in self._content)
+        reasoning = "".join(part.text for part in self._content)
         self.item = replace(
             self.item,
             status=status,
             summary=tuple(self._summary),
             content=tuple(self._content),
-            encrypted_content=self._seal(thought) if self._seal else UNSET,
+            encrypted_content=self._seal(reasoning) if self._seal else UNSET,
         )
         return (*events, e.ItemDone(output_index=self._index, item=self.item))
 
-    def _thought(self, text: str) -> e.Event:
+    def _add_reasoning(self, text: str) -> e.Event:
         self._text.append(text)
         return e.ReasoningDelta(
             item_id=self._id,
@@ -63,7 +63,7 @@ class ReasoningBuilder:
             delta=text,
         )
 
-    def _summarise(self, text: str) -> e.Event:
+    def _add_summary(self, text: str) -> e.Event:
         self._text.append(text)
         return e.SummaryDelta(delta=text, **self._place())
 
@@ -85,9 +85,9 @@ class ReasoningBuilder:
         text, place = "".join(self._text), self._place()
         kind, self._kind, self._text = self._kind, None, []
         if kind is d.ReasoningDelta:
-            thought = ReasoningText(text=text)
-            self._content.append(thought)
-            return (e.ReasoningDone(text=text, **place), e.PartDone(part=thought, **place))
+            part = ReasoningText(text=text)
+            self._content.append(part)
+            return (e.ReasoningDone(text=text, **place), e.PartDone(part=part, **place))
         summary = SummaryText(text=text)
         self._summary.append(summary)
         return (

@@ -1,8 +1,8 @@
-"""The open item of a run that went on elsewhere, out of the events that were logged of it.
+"""Restore the open item of another server's run from its logged events.
 
-A builder of its kind is given the deltas that those events tell of, so one code closes every item.
-What a builder knew beyond its events is lost with the server that ran it: how a tool ended that was
-not done yet, and what followed the commands in the arguments of a shell call.
+The events are turned back into deltas and fed to the item's builder, so the same code closes every
+item. Whatever a builder knew beyond its events was lost with its server: the result of a tool that
+was still running, and the fields after the commands in a shell call's arguments.
 """
 
 from __future__ import annotations
@@ -23,49 +23,51 @@ from antiphon.domain.builders.tool import TOOLS, open_tool
 from antiphon.domain.content import OutputText, ReasoningText, Refusal
 
 AnyBuilder = Any
-"""A Builder (its protocol is the package's, which imports this)."""
+"""A Builder; its protocol is defined in the package, which imports this module."""
 
 
-def _call(kind: str) -> Callable[[Any, BuilderContext], AnyBuilder]:
-    def build(item: Any, seed: BuilderContext) -> AnyBuilder:
+def _call_builder(kind: str) -> Callable[[Any, BuilderContext], AnyBuilder]:
+    def build(item: Any, context: BuilderContext) -> AnyBuilder:
         start = d.CallStart(item.name, item.call_id, item.namespace or None, kind)
-        return CallBuilder(start, seed)
+        return CallBuilder(start, context)
 
     return build
 
 
-def _tool(item: Any, seed: BuilderContext) -> AnyBuilder:
+def _tool_builder(item: Any, context: BuilderContext) -> AnyBuilder:
     kind = item.__struct_config__.tag
-    set_by_builder = {"id", "status", TOOLS[kind].text if kind in TOOLS else None}
+    set_by_builder = {"id", "status", TOOLS[kind].text_field if kind in TOOLS else None}
     fields = {
         name: getattr(item, name)
         for name in item.__struct_fields__
         if name not in set_by_builder and getattr(item, name) is not UNSET
     }
-    return open_tool(d.ToolStart(kind, fields), seed)
+    return open_tool(d.ToolStart(kind, fields), context)
 
 
 _BUILDERS: Mapping[type[i.Item], Callable[[Any, BuilderContext], AnyBuilder]] = {
-    i.Message: lambda item, seed: MessageBuilder(d.TextDelta("", phase=item.phase or None), seed),
-    i.Reasoning: lambda _, seed: ReasoningBuilder(d.ReasoningDelta(""), seed),
-    i.FunctionCall: _call("function"),
-    i.CustomToolCall: _call("custom"),
+    i.Message: lambda item, context: MessageBuilder(
+        d.TextDelta("", phase=item.phase or None), context
+    ),
+    i.Reasoning: lambda _, context: ReasoningBuilder(d.ReasoningDelta(""), context),
+    i.FunctionCall: _call_builder("function"),
+    i.CustomToolCall: _call_builder("custom"),
 }
-"""How the builder of an added item is made; all others are tools."""
+"""How to make the builder of an item; all other items are those of tools."""
 
 
-def _written(event: Any) -> d.Delta:
+def _arguments_delta(event: Any) -> d.Delta:
     return d.ArgumentsDelta(event.delta)
 
 
-def _step(step: str, *fields: str) -> Callable[[Any], d.Delta]:
+def _to_progress(step: str, *fields: str) -> Callable[[Any], d.Delta]:
     return lambda event: d.ToolProgress(step, {name: getattr(event, name) for name in fields})
 
 
 _STEPS = {
-    event: _step(step, *(set(event.__struct_fields__) - set(e.Compacting.__struct_fields__)))
+    event: _to_progress(step, *(set(event.__struct_fields__) - set(e.Compacting.__struct_fields__)))
     for kind in TOOLS.values()
-    for step, event in (*kind.steps.items(), *kind.repeated.items())
+    for step, event in (*kind.steps.items(), *kind.repeatable_steps.items())
     if event is not None
 }
 
@@ -75,48 +77,48 @@ _DELTAS: Mapping[type[e.Event], Callable[[Any], d.Delta]] = {
     e.AnnotationAdded: lambda event: d.AnnotationDelta(event.annotation),
     e.ReasoningDelta: lambda event: d.ReasoningDelta(event.delta),
     e.SummaryDelta: lambda event: d.SummaryDelta(event.delta),
-    e.ArgumentsDelta: _written,
-    e.CustomInputDelta: _written,
-    e.McpArgumentsDelta: _written,
-    e.CodeDelta: _written,
-    e.CommandDelta: _written,
-    e.CommandAdded: _step("command"),
-    e.ShellOutputDelta: _step("output", "command_index", "delta"),
-    e.ShellOutputDone: _step("output_done", "command_index", "output"),
+    e.ArgumentsDelta: _arguments_delta,
+    e.CustomInputDelta: _arguments_delta,
+    e.McpArgumentsDelta: _arguments_delta,
+    e.CodeDelta: _arguments_delta,
+    e.CommandDelta: _arguments_delta,
+    e.CommandAdded: _to_progress("command"),
+    e.ShellOutputDelta: _to_progress("output", "command_index", "delta"),
+    e.ShellOutputDone: _to_progress("output_done", "command_index", "output"),
     **_STEPS,
 }
-"""The delta that an event tells of; the others follow from those."""
+"""The delta that causes each event; the builders add all other events themselves."""
 
-_FIRST: Mapping[type[Any], d.Delta] = {
+_PART_OPENERS: Mapping[type[Any], d.Delta] = {
     OutputText: d.TextDelta(""),
     Refusal: d.RefusalDelta(""),
     ReasoningText: d.ReasoningDelta(""),
 }
 
 
-def _begun(last: e.Event) -> d.Delta | None:
-    """Return what opens a part of which nothing but its beginning was logged."""
-    if isinstance(last, e.SummaryPartAdded):
+def _empty_delta_of(last_event: e.Event) -> d.Delta | None:
+    """Return the delta that opens a part again if the log ends with the part's first event."""
+    if isinstance(last_event, e.SummaryPartAdded):
         return d.SummaryDelta("")
-    return _FIRST[type(last.part)] if isinstance(last, e.PartAdded) else None
+    return _PART_OPENERS[type(last_event.part)] if isinstance(last_event, e.PartAdded) else None
 
 
 class RestoredItem:
-    """An item of which `events` were logged, ItemAdded first; it can only be closed."""
+    """An item restored from its logged events, beginning with ItemAdded; it can only be closed."""
 
     def __init__(self, events: Sequence[e.Event], seal: Callable[[str], str] | None) -> None:
         added = events[0]
         assert isinstance(added, e.ItemAdded)
         logged_id = str(added.item.id)
-        seed = BuilderContext(added.output_index, lambda _prefix: logged_id, seal)
-        self._builder = _BUILDERS.get(type(added.item), _tool)(added.item, seed)
-        self._logged = len(events)
-        self._said = [*self._builder.open()]
+        context = BuilderContext(added.output_index, lambda _prefix: logged_id, seal)
+        self._builder = _BUILDERS.get(type(added.item), _tool_builder)(added.item, context)
+        self._logged_count = len(events)
+        self._rebuilt_events = [*self._builder.open()]
         for event in events:
             if type(event) in _DELTAS:
-                self._said += self._builder.add(_DELTAS[type(event)](event))
-        if first := _begun(events[-1]):
-            self._said += self._builder.add(first)
+                self._rebuilt_events += self._builder.add(_DELTAS[type(event)](event))
+        if delta := _empty_delta_of(events[-1]):
+            self._rebuilt_events += self._builder.add(delta)
 
     @property
     def item(self) -> Any:
@@ -125,14 +127,14 @@ class RestoredItem:
     def open(self) -> Sequence[e.Event]:
         return ()
 
-    def accepts(self, delta: d.Delta) -> bool:  # noqa: ARG002 - whoever sent deltas is gone
+    def accepts(self, delta: d.Delta) -> bool:  # noqa: ARG002 - the engine run is gone
         return False
 
     def add(self, delta: d.Delta) -> Sequence[e.Event]:  # noqa: ARG002
         return ()
 
     def close(self, status: str) -> Sequence[e.Event]:
-        # All that is ever said of the item, less what was logged: a log may end in the middle of
-        # what one delta gave.
+        # All events of the item except the logged ones: a log may end between two events of the
+        # same delta.
         *closing, done = self._builder.close(status)
-        return (*[*self._said, *closing][self._logged :], done)
+        return (*[*self._rebuilt_events, *closing][self._logged_count :], done)

@@ -1,9 +1,9 @@
-"""Calls of the tools of a fixed shape (client_tools.py): JSON arguments become a typed item.
+"""Build calls of built-in client tools (client_tools.py): JSON arguments become a typed item.
 
-One rule for what does not fit: a call whose arguments are cut or are not those of its tool is a
-`function_call` with the arguments as the model wrote them, so nothing is lost and no client runs
-half of what was asked for (docs/decisions/0017). A shell call shows its commands while they
-arrive; one that was shown already stays a shell call, and is incomplete if not all commands came.
+A call whose arguments are cut off or invalid becomes a `function_call` with the arguments as the
+model wrote them, so nothing is lost and no client runs half a call (docs/decisions/0017). A shell
+call shows its commands while they arrive. Once shown, it stays a shell call, and it is incomplete
+if commands are missing.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from antiphon.domain.builders.tool import ShellCallBuilder, ToolBuilder
 from antiphon.domain.client_tools import CLIENT_TOOLS, item_fields_of, normalize_arguments
 from antiphon.domain.tools import CONTAINER
 
-Made = tuple[Sequence[e.Event], Any]
+EventsAndItem = tuple[Sequence[e.Event], Any]
 """All events of an item, and the item."""
 
-Make = Callable[[d.CallStart, str, str, BuilderContext], Made]
-"""(start, arguments, status, seed) -> what became of a call."""
+ItemFactory = Callable[[d.CallStart, str, str, BuilderContext], EventsAndItem]
+"""(start, arguments, status, context) -> the item of a call, with its events."""
 
 
-class WholeCallBuilder:
-    """Shows nothing until its call is over; then `make` says what item that is."""
+class BufferedCallBuilder:
+    """Shows nothing until the call is complete; then `make_item` decides which item it is."""
 
-    def __init__(self, start: d.CallStart, seed: BuilderContext, make: Make) -> None:
+    def __init__(self, start: d.CallStart, context: BuilderContext, make_item: ItemFactory) -> None:
         self._start = start
-        self._seed = seed
-        self._make = make
+        self._context = context
+        self._make_item = make_item
         self._arguments: list[str] = []
         self.item: Any = None
 
@@ -57,67 +57,71 @@ class WholeCallBuilder:
         return ()
 
     def close(self, status: str) -> Sequence[e.Event]:
-        events, self.item = self._make(self._start, self.arguments, status, self._seed)
+        events, self.item = self._make_item(self._start, self.arguments, status, self._context)
         return events
 
 
-def _typed_call(start: d.CallStart, arguments: str, status: str, seed: BuilderContext) -> Made:
+def _make_typed_call(
+    start: d.CallStart, arguments: str, status: str, context: BuilderContext
+) -> EventsAndItem:
     fields = item_fields_of(start.kind, arguments) if status == "completed" else None
     if fields is None:
-        return _function_call(start, arguments, status, seed)
+        return _make_function_call(start, arguments, status, context)
     kind = CLIENT_TOOLS[start.kind].item
-    call_id = start.call_id or seed.new_id("call")
-    item_id = seed.new_id(i.ID_PREFIXES[kind])
-    given: dict[str, Any] = {"id": item_id, "call_id": call_id, "status": status}
-    item = kind(**given | fields)
+    call_id = start.call_id or context.new_id("call")
+    item_id = context.new_id(i.ID_PREFIXES[kind])
+    common_fields: dict[str, Any] = {"id": item_id, "call_id": call_id, "status": status}
+    item = kind(**common_fields | fields)
     added = replace(item, status="in_progress")
     events = (
-        e.ItemAdded(output_index=seed.output_index, item=added),
-        e.ItemDone(output_index=seed.output_index, item=item),
+        e.ItemAdded(output_index=context.output_index, item=added),
+        e.ItemDone(output_index=context.output_index, item=item),
     )
     return events, item
 
 
-def _function_call(start: d.CallStart, arguments: str, status: str, seed: BuilderContext) -> Made:
-    plain = CallBuilder(replace(start, kind="function"), seed)
-    events = (*plain.open(), *plain.add(d.ArgumentsDelta(arguments)), *plain.close(status))
-    return events, plain.item
+def _make_function_call(
+    start: d.CallStart, arguments: str, status: str, context: BuilderContext
+) -> EventsAndItem:
+    builder = CallBuilder(replace(start, kind="function"), context)
+    events = (*builder.open(), *builder.add(d.ArgumentsDelta(arguments)), *builder.close(status))
+    return events, builder.item
 
 
-def _approval_request(
-    start: d.CallStart, arguments: str, status: str, seed: BuilderContext
-) -> Made:
-    asked, written = _of_server(start), d.ArgumentsDelta(arguments)
-    if status != "completed":  # nobody may approve of half a call
-        cut = ToolBuilder(d.ToolStart("mcp_call", asked), seed)
-        return (*cut.open(), *cut.add(written), *cut.close(status)), cut.item
+def _make_approval_request(
+    start: d.CallStart, arguments: str, status: str, context: BuilderContext
+) -> EventsAndItem:
+    fields, delta = _server_fields(start), d.ArgumentsDelta(arguments)
+    if status != "completed":  # half a call must not be approved
+        call = ToolBuilder(d.ToolStart("mcp_call", fields), context)
+        return (*call.open(), *call.add(delta), *call.close(status)), call.item
     request = ToolBuilder(
-        d.ToolStart("mcp_approval_request", asked | {"arguments": arguments}), seed
+        d.ToolStart("mcp_approval_request", fields | {"arguments": arguments}), context
     )
     return (*request.open(), *request.close(status)), request.item
 
 
 class ShellArgumentsBuilder:
-    """A shell call out of JSON arguments: nothing until the first command begins.
+    """Builds a shell call from JSON arguments; it shows nothing before the first command.
 
-    One that this server runs is a shell call whatever its arguments: its output says what is wrong
-    with them. It is incomplete unless it was run.
+    A call that this server runs is a shell call even if its arguments are invalid: its output
+    reports the error. It is incomplete if it did not run.
     """
 
-    def __init__(self, delta: d.Delta, seed: BuilderContext) -> None:
+    def __init__(self, delta: d.Delta, context: BuilderContext) -> None:
         assert isinstance(delta, d.CallStart)
-        self._whole = WholeCallBuilder(delta, seed, _typed_call)
+        self._buffered_call = BufferedCallBuilder(delta, context, _make_typed_call)
         self._is_run_here = isinstance(delta, d.HostedCallStart)
         fields = delta.fields if isinstance(delta, d.HostedCallStart) else {}
         self._start = d.ToolStart("shell_call", {"call_id": delta.call_id, **fields})
         self._has_run = False
-        self._seed = seed
+        self._context = context
         self._reader = CommandReader()
-        self._call: ShellCallBuilder | None = None
+        self._shell_call: ShellCallBuilder | None = None
 
     @property
     def item(self) -> Any:
-        return self._call.item if self._call else self._whole.item
+        return self._shell_call.item if self._shell_call else self._buffered_call.item
 
     def open(self) -> Sequence[e.Event]:
         return ()
@@ -131,47 +135,46 @@ class ShellArgumentsBuilder:
             self._has_run = True
         if not isinstance(delta, d.ArgumentsDelta):
             return ()
-        self._whole.add(delta)
+        self._buffered_call.add(delta)
         return self._read(delta.text)
 
     def close(self, status: str) -> Sequence[e.Event]:
         if self._is_run_here and not self._has_run:
             status = "incomplete"
-        late = None
-        if self._call is None and status == "completed":
-            late = normalize_arguments(
-                "shell", self._whole.arguments
-            )  # the commands come first there
+        normalized = None
+        if self._shell_call is None and status == "completed":
+            # The normalized arguments have the commands first.
+            normalized = normalize_arguments("shell", self._buffered_call.arguments)
         events: Sequence[e.Event] = ()
-        if late is not None:
+        if normalized is not None:
             self._reader = CommandReader()
-            events = self._read(late)
-        if self._call is None and self._is_run_here:
+            events = self._read(normalized)
+        if self._shell_call is None and self._is_run_here:
             events = self._open()
-        if self._call is None:
-            return self._whole.close(status)
+        if self._shell_call is None:
+            return self._buffered_call.close(status)
         end = d.ToolEnd(
-            "completed" if self._reader.is_whole else "incomplete",
-            {"action": _rest_of(self._reader.rest)},
+            "completed" if self._reader.is_complete else "incomplete",
+            {"action": _parse_rest(self._reader.rest)},
         )
-        return (*events, *self._call.add(end), *self._call.close(status))
+        return (*events, *self._shell_call.add(end), *self._shell_call.close(status))
 
     def _read(self, text: str) -> Sequence[e.Event]:
         events: list[e.Event] = []
         for delta in self._reader.feed(text):
-            if self._call is None:
+            if self._shell_call is None:
                 events += self._open()
-            assert self._call is not None
-            events += self._call.add(delta)
+            assert self._shell_call is not None
+            events += self._shell_call.add(delta)
         return events
 
     def _open(self) -> Sequence[e.Event]:
-        self._call = ShellCallBuilder(self._start, self._seed)
-        return self._call.open()
+        self._shell_call = ShellCallBuilder(self._start, self._context)
+        return self._shell_call.open()
 
 
-def _rest_of(rest: str) -> dict[str, Any]:
-    """Return what follows the commands: further fields of the action, or text that is none."""
+def _parse_rest(rest: str) -> dict[str, Any]:
+    """Return the action's fields that follow the commands; invalid text is kept as `unread`."""
     try:
         fields: dict[str, Any] = msgspec.json.decode('{"commands":[]' + rest, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
@@ -184,21 +187,21 @@ def _rest_of(rest: str) -> dict[str, Any]:
     }
 
 
-def _of_server(start: d.CallStart) -> dict[str, Any]:
+def _server_fields(start: d.CallStart) -> dict[str, Any]:
     return {"server_label": start.namespace or "", "name": start.name}
 
 
 def open_call(
-    delta: d.Delta, seed: BuilderContext
-) -> CallBuilder | WholeCallBuilder | ShellArgumentsBuilder | ToolBuilder:
-    """Return the builder of a CallStart's kind."""
+    delta: d.Delta, context: BuilderContext
+) -> CallBuilder | BufferedCallBuilder | ShellArgumentsBuilder | ToolBuilder:
+    """Return the builder for a CallStart."""
     assert isinstance(delta, d.CallStart)
     if delta.kind in KINDS:
-        return CallBuilder(delta, seed)
+        return CallBuilder(delta, context)
     if delta.kind == "mcp":
-        return ToolBuilder(d.ToolStart("mcp_call", _of_server(delta)), seed)
+        return ToolBuilder(d.ToolStart("mcp_call", _server_fields(delta)), context)
     if delta.kind == "mcp_approval":
-        return WholeCallBuilder(delta, seed, _approval_request)
+        return BufferedCallBuilder(delta, context, _make_approval_request)
     if delta.kind in ("shell", CONTAINER):
-        return ShellArgumentsBuilder(delta, seed)
-    return WholeCallBuilder(delta, seed, _typed_call)
+        return ShellArgumentsBuilder(delta, context)
+    return BufferedCallBuilder(delta, context, _make_typed_call)

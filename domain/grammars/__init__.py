@@ -1,8 +1,8 @@
-"""Grammars of custom tools, read: which texts may a call's input be?
-(docs/reference/api.md#custom-tools)
+"""Parse the grammars of custom tools, which say what the input of a call may be
+(docs/reference/api.md#custom-tools).
 
-Both syntaxes become the same tree (`nodes.py`), from which a format writes its constraint and the
-scripted engine a sentence. A definition is a client's: what it may cost is bounded here.
+Both syntaxes become the same tree (`nodes.py`). Formats turn it into a constraint, and the scripted
+engine generates text from it. Definitions come from clients, so parsing limits their cost.
 """
 
 from __future__ import annotations
@@ -12,83 +12,86 @@ from functools import lru_cache
 
 from antiphon.domain.errors import InvalidGrammar, UnsupportedGrammar
 from antiphon.domain.grammars import nodes as n
-from antiphon.domain.grammars.expressions import Allowance, read_expression
-from antiphon.domain.grammars.lark import read_lark
+from antiphon.domain.grammars.expressions import RangeBudget, parse_expression
+from antiphon.domain.grammars.lark import parse_lark
 
 __all__ = ["Grammar", "read"]
 
 Grammar = n.Grammar
 
-MOST_CHARACTERS = 32_768
-"""Of a definition."""
-
-MOST_POSITIONS = 20_000
-"""Characters and rules that stand in a grammar once its repetitions are written out."""
+MAX_DEFINITION_CHARS = 32_768
+MAX_SIZE = 20_000
+"""The maximum number of characters and rules in a grammar with its repetitions written out."""
 
 
 @lru_cache(maxsize=32)
 def read(syntax: str, definition: str) -> Grammar | None:
-    """Return the grammar without what can never match, or None if no engine of ours can enforce it.
+    """Return the grammar without the parts that never match, None if no engine can enforce it.
 
-    Clients send the same definition again and again. Raises: InvalidGrammar.
+    Results are cached, since clients send the same definitions again. Raises: InvalidGrammar.
     """
-    if len(definition) > MOST_CHARACTERS:
-        raise InvalidGrammar(f"more than {MOST_CHARACTERS} characters", MOST_CHARACTERS)
+    if len(definition) > MAX_DEFINITION_CHARS:
+        raise InvalidGrammar(f"more than {MAX_DEFINITION_CHARS} characters", MAX_DEFINITION_CHARS)
     try:
-        grammar = _as_written(syntax, definition)
-        live = n.fixed_point(grammar, _lives)
+        grammar = _parse(syntax, definition)
+        matching = n.fixed_point(grammar, _can_match)
     except UnsupportedGrammar:
         return None
-    if grammar.start not in live:
+    if grammar.start not in matching:
         raise InvalidGrammar("no text matches", 0)
-    rules = {name: _pruned(node, live) for name, node in grammar.rules.items() if name in live}
+    rules = {
+        name: _prune(node, matching) for name, node in grammar.rules.items() if name in matching
+    }
     return Grammar(grammar.start, rules)
 
 
-def _as_written(syntax: str, definition: str) -> Grammar:
+def _parse(syntax: str, definition: str) -> Grammar:
     if syntax == "lark":
-        grammar = read_lark(definition)
+        grammar = parse_lark(definition)
     else:
-        grammar = Grammar("start", {"start": read_expression(definition, Allowance())})
-    if sum(map(_positions, grammar.rules.values())) > MOST_POSITIONS:
+        grammar = Grammar("start", {"start": parse_expression(definition, RangeBudget())})
+    if sum(map(_size_of, grammar.rules.values())) > MAX_SIZE:
         raise UnsupportedGrammar("a grammar of that size")
     return grammar
 
 
-def _positions(node: n.Node) -> int:
+def _size_of(node: n.Node) -> int:
     match node:
         case n.Text(text):
             return len(text)
         case n.Chain(parts) | n.AnyOf(parts):
-            return sum(map(_positions, parts))
-        case n.Repeat(part, least, most):
-            return _positions(part) * max(most or least, 1)
+            return sum(map(_size_of, parts))
+        case n.Repeat(part, minimum, maximum):
+            return _size_of(part) * max(maximum or minimum, 1)
     return 1
 
 
-def _lives(node: n.Node, live: Mapping[str, bool]) -> bool | None:
-    """Say whether some text matches, as far as it is known of the rules."""
+def _can_match(node: n.Node, matching: Mapping[str, bool]) -> bool | None:
+    """Return whether some text matches the node, given the rules known to match some text."""
     match node:
         case n.Characters(ranges):
             return bool(ranges) or None
         case n.Chain(parts):
-            return all(_lives(part, live) for part in parts) or None
+            return all(_can_match(part, matching) for part in parts) or None
         case n.AnyOf(options):
-            return any(_lives(option, live) for option in options) or None
-        case n.Repeat(part, least):
-            return least == 0 or _lives(part, live)
+            return any(_can_match(option, matching) for option in options) or None
+        case n.Repeat(part, minimum):
+            return minimum == 0 or _can_match(part, matching)
         case n.Rule(name):
-            return live.get(name)
+            return matching.get(name)
     return True
 
 
-def _pruned(node: n.Node, live: Mapping[str, bool]) -> n.Node:
-    """Return the node without options that lead nowhere: an engine would stop in front of them."""
+def _prune(node: n.Node, matching: Mapping[str, bool]) -> n.Node:
+    """Return the node without options that match no text, at which an engine would get stuck."""
     match node:
         case n.AnyOf(options):
-            return n.any_of([_pruned(option, live) for option in options if _lives(option, live)])
+            live = [_prune(option, matching) for option in options if _can_match(option, matching)]
+            return n.any_of(live)
         case n.Chain(parts):
-            return n.chain([_pruned(part, live) for part in parts])
-        case n.Repeat(part, least, most):
-            return n.repeat(_pruned(part, live), least, most) if _lives(part, live) else n.EMPTY
+            return n.chain([_prune(part, matching) for part in parts])
+        case n.Repeat(part, minimum, maximum):
+            if not _can_match(part, matching):
+                return n.EMPTY
+            return n.repeat(_prune(part, matching), minimum, maximum)
     return node

@@ -1,6 +1,6 @@
-"""Sets of characters as ranges of code points, with the classes that expressions name.
+"""Sets of characters as ranges of code points, with the character classes of expressions.
 
-Surrogates are no characters: no text in UTF-8 has them.
+Surrogates do not count as characters, since UTF-8 text cannot contain them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from functools import cache
 
 from antiphon.domain.grammars.nodes import Characters, Range
 
-HIGHEST = 0x10FFFF
+MAX_CODE_POINT = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
 LAST_WITH_CASE = 0x1E943
-LETTERS = 3_000
-"""About as many characters have another case."""
+MAX_CASE_VARIANTS = 3_000
+"""About how many characters have another case."""
 
 
-def of(*ranges: Range) -> Characters:
-    """Return the characters of any ranges.
+def from_ranges(*ranges: Range) -> Characters:
+    """Return the characters of these ranges, which may overlap and be in any order.
 
-    >>> of((99, 100), (97, 98), (105, 105)).ranges
+    >>> from_ranges((99, 100), (97, 98), (105, 105)).ranges
     ((97, 100), (105, 105))
     """
     merged: list[Range] = []
@@ -37,36 +37,36 @@ def one(char: str) -> Characters:
     return Characters(((ord(char), ord(char)),))
 
 
-def numbered(digits: str) -> str | None:
-    """Return the character of a hexadecimal number, if there is one."""
+def from_hex(digits: str) -> str | None:
+    """Return the character with a hexadecimal code point, None if there is none."""
     code = int(digits, 16)
-    is_known = code <= HIGHEST and not SURROGATES[0] <= code <= SURROGATES[1]
-    return chr(code) if is_known else None
+    is_character = code <= MAX_CODE_POINT and not SURROGATES[0] <= code <= SURROGATES[1]
+    return chr(code) if is_character else None
 
 
 def union(sets: Iterable[Characters]) -> Characters:
-    return of(*(each for chars in sets for each in chars.ranges))
+    return from_ranges(*(each for chars in sets for each in chars.ranges))
 
 
 def complement(chars: Characters) -> Characters:
     """Return all other characters.
 
-    >>> complement(union([of((0, 0x60)), of((0x7B, HIGHEST))])).ranges
+    >>> complement(union([from_ranges((0, 0x60)), from_ranges((0x7B, MAX_CODE_POINT))])).ranges
     ((97, 122),)
     """
-    found: list[Range] = []
-    after = 0
-    for first, last in of(*chars.ranges, SURROGATES).ranges:
-        if after < first:
-            found.append((after, first - 1))
-        after = last + 1
-    if after <= HIGHEST:
-        found.append((after, HIGHEST))
-    return Characters(tuple(found))
+    gaps: list[Range] = []
+    start = 0
+    for first, last in from_ranges(*chars.ranges, SURROGATES).ranges:
+        if start < first:
+            gaps.append((start, first - 1))
+        start = last + 1
+    if start <= MAX_CODE_POINT:
+        gaps.append((start, MAX_CODE_POINT))
+    return Characters(tuple(gaps))
 
 
 def common(left: Characters, right: Characters) -> Characters:
-    """Return the characters that are in both."""
+    """Return the characters that are in both sets."""
     return complement(union([complement(left), complement(right)]))
 
 
@@ -74,42 +74,42 @@ ALL = complement(Characters(()))
 
 
 def without_case(chars: Characters) -> Characters:
-    """Add the other cases of the letters among these characters."""
-    others = _other_cases()
+    """Return these characters and the other cases of the letters among them."""
+    variants = _case_variants()
     added = [
         other
         for first, last in chars.ranges
-        for char in (range(first, last + 1) if last - first < len(others) else others)
+        for char in (range(first, last + 1) if last - first < len(variants) else variants)
         if first <= char <= last
-        for other in others.get(char, ())
+        for other in variants.get(char, ())
     ]
-    return of(*chars.ranges, *((char, char) for char in added))
+    return from_ranges(*chars.ranges, *((char, char) for char in added))
 
 
 @cache
-def _other_cases() -> Mapping[int, tuple[int, ...]]:
-    found: dict[int, set[int]] = {}
+def _case_variants() -> Mapping[int, tuple[int, ...]]:
+    variants: dict[int, set[int]] = {}
     for code in range(LAST_WITH_CASE + 1):
         char = chr(code)
         for other in {char.lower(), char.upper()} - {char}:
             if len(other) == 1:
-                found.setdefault(code, set()).add(ord(other))
-                found.setdefault(ord(other), set()).add(code)
-    return {code: tuple(others) for code, others in found.items()}
+                variants.setdefault(code, set()).add(ord(other))
+                variants.setdefault(ord(other), set()).add(code)
+    return {code: tuple(others) for code, others in variants.items()}
 
 
 @cache
-def named(letter: str) -> Characters:
-    r"""Return the class of `\d`, `\s`, `\w` or, in upper case, its complement: of all Unicode.
+def character_class(letter: str) -> Characters:
+    r"""Return the Unicode class `\d`, `\s` or `\w`, or the complement for an upper-case letter.
 
-    >>> named("d").ranges[0], named("S").ranges[0]
+    >>> character_class("d").ranges[0], character_class("S").ranges[0]
     ((48, 57), (0, 8))
     """
     if letter.isupper():
-        return complement(named(letter.lower()))
-    found: list[Range] = []
+        return complement(character_class(letter.lower()))
+    ranges: list[Range] = []
     for first, last in ALL.ranges:
         text = "".join(map(chr, range(first, last + 1)))
         spans = (match.span() for match in re.finditer(rf"\{letter}+", text))
-        found += [(first + start, first + end - 1) for start, end in spans]
-    return of(*found)
+        ranges += [(first + start, first + end - 1) for start, end in spans]
+    return from_ranges(*ranges)

@@ -1,4 +1,4 @@
-"""What a grammar is once it is read: rules by name, each a tree of these nodes."""
+"""The parsed form of a grammar: rules by name, each a tree of these nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Text(Struct, frozen=True, gc=False):
 
 
 class Characters(Struct, frozen=True, gc=False):
-    """One character of these ranges, which are in order and apart; without any, nothing matches."""
+    """One character of these sorted, disjoint ranges; without ranges, nothing matches."""
 
     ranges: tuple[Range, ...]
 
@@ -32,11 +32,11 @@ class AnyOf(Struct, frozen=True):
 
 
 class Repeat(Struct, frozen=True):
-    """`part` from `least` to `most` times; None is without end."""
+    """`part` repeated from `minimum` to `maximum` times; a `maximum` of None means no limit."""
 
     part: Node
-    least: int = 0
-    most: int | None = None
+    minimum: int = 0
+    maximum: int | None = None
 
 
 class Rule(Struct, frozen=True, gc=False):
@@ -55,16 +55,16 @@ EMPTY = Text("")
 
 
 def chain(parts: Sequence[Node]) -> Node:
-    """Return the parts in a row, with characters that can only be one written as text.
+    """Return the sequence of the parts, with adjacent texts and single characters joined.
 
     >>> chain([Text("a"), EMPTY, Characters(((98, 98),))])
     Text(text='ab')
     """
     joined: list[Node] = []
-    spliced = (
+    flat_parts = (
         inner for part in parts for inner in (part.parts if isinstance(part, Chain) else [part])
     )
-    for part in map(_plain, spliced):
+    for part in map(_simplify, flat_parts):
         if isinstance(part, Text) and joined and isinstance(joined[-1], Text):
             joined[-1] = Text(joined[-1].text + part.text)
         elif part != EMPTY:
@@ -72,7 +72,7 @@ def chain(parts: Sequence[Node]) -> Node:
     return Chain(tuple(joined)) if len(joined) > 1 else joined[0] if joined else EMPTY
 
 
-def _plain(node: Node) -> Node:
+def _simplify(node: Node) -> Node:
     match node:
         case Characters(((first, last),)) if first == last:
             return Text(chr(first))
@@ -83,32 +83,32 @@ def any_of(options: Sequence[Node]) -> Node:
     return options[0] if len(options) == 1 else AnyOf(tuple(options))
 
 
-def repeat(part: Node, least: int, most: int | None) -> Node:
-    return EMPTY if part == EMPTY or most == 0 else Repeat(_plain(part), least, most)
+def repeat(part: Node, minimum: int, maximum: int | None) -> Node:
+    return EMPTY if part == EMPTY or maximum == 0 else Repeat(_simplify(part), minimum, maximum)
 
 
 Value = TypeVar("Value")
-MOST_ROUNDS = 20
-"""Rules stand above or below those that they need, so few rounds in both directions do."""
+MAX_ROUNDS = 20
+"""A rule usually stands above or below those that it uses, so a few rounds each way are enough."""
 
 
 def fixed_point(
     grammar: Grammar, value_of: Callable[[Node, Mapping[str, Value]], Value | None]
 ) -> dict[str, Value]:
-    """Return a value for each rule that has one, found from those of the rules that it needs.
+    """Return a value for each rule that has one, computed from the values of the rules it uses.
 
-    `value_of` gets the values known so far; None says that it needs more.
-    Raises: UnsupportedGrammar for rules that are so entangled that the rounds do not suffice.
+    `value_of` gets the values known so far and returns None if they are not enough.
+    Raises: UnsupportedGrammar if the values are not stable after MAX_ROUNDS rounds.
     """
-    known: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     order = list(grammar.rules)
-    for _ in range(MOST_ROUNDS):
-        before = dict(known)
+    for _ in range(MAX_ROUNDS):
+        previous = dict(values)
         order.reverse()
         for name in order:
-            value = value_of(grammar.rules[name], known)
+            value = value_of(grammar.rules[name], values)
             if value is not None:
-                known[name] = value
-        if known == before:
-            return known
-    raise UnsupportedGrammar("rules that are entangled so much")
+                values[name] = value
+        if values == previous:
+            return values
+    raise UnsupportedGrammar("rules that depend on each other in too many ways")

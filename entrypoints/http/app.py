@@ -14,6 +14,7 @@ from antiphon.entrypoints.http.errors import ExceptionHandlers
 from antiphon.entrypoints.http.files import Files, FileServices
 from antiphon.entrypoints.http.forms import FORM_BYTES
 from antiphon.entrypoints.http.health import Health
+from antiphon.entrypoints.http.home import home
 from antiphon.entrypoints.http.models import ModelList
 from antiphon.entrypoints.http.openapi import openapi_config
 from antiphon.entrypoints.http.responses import Responses, Services
@@ -33,6 +34,7 @@ def create_app(
     *,
     started_at: int,
     max_file_bytes: int,
+    needs_keys: bool = False,
     error_stacks: bool = False,
 ) -> Litestar:
     """Return the app; everything it needs has been started before."""
@@ -48,6 +50,7 @@ def create_app(
             FileBatches,
             ModelList,
             Health,
+            home,
         ],
         dependencies={
             "services": Provide(lambda: services, sync_to_thread=False, use_cache=True),
@@ -57,6 +60,7 @@ def create_app(
             "containers": Provide(lambda: containers, sync_to_thread=False, use_cache=True),
             "vector_stores": Provide(lambda: vector_stores, sync_to_thread=False, use_cache=True),
             "check_ready": Provide(lambda: check_ready, sync_to_thread=False, use_cache=True),
+            "needs_keys": Provide(lambda: needs_keys, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },
         exception_handlers=ExceptionHandlers(

@@ -24,8 +24,14 @@ from antiphon.entrypoints.http.requests import header_values, response_headers
 
 logger = logging.getLogger("antiphon.auth")
 
-PUBLIC = frozenset({"/livez", "/readyz", "/health/live", "/health/ready"})
+HEALTH = frozenset({"/livez", "/readyz", "/health/live", "/health/ready"})
 """For orchestrators, which have no keys. They tell nothing of what is served."""
+
+PAGES = frozenset({"/", "/schema", "/schema/", "/schema/openapi.json", "/schema/openapi.yaml"})
+"""For people who do not know yet how to ask. They are the same on every server of a version, but
+for the names of the models, which are only told where no keys are asked for."""
+
+PUBLIC = HEALTH | PAGES
 
 DEFAULT_TENANT = "default"
 """Whose all requests are where no keys are asked for."""

@@ -31,7 +31,7 @@ from antiphon.entrypoints.http.asgi_responses import JsonResponse, StreamedFile
 from antiphon.entrypoints.http.bodies import read_body, reject_unknown_fields
 from antiphon.entrypoints.http.files import attachment_headers, sanitize_filename
 from antiphon.entrypoints.http.forms import check_parts, read_form
-from antiphon.entrypoints.http.openapi import CreateContainerOperation
+from antiphon.entrypoints.http.openapi import A_FILE, BYTES, form_of, json_of, operation
 from antiphon.entrypoints.http.pagination import After, Limit, Order
 from antiphon.entrypoints.http.requests import HttpRequest, header, response_headers, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
@@ -65,7 +65,9 @@ class Containers(Controller):
     tags = ("Containers",)
 
     @handlers.post(
-        summary="Make a container", operation_class=CreateContainerOperation, status_code=200
+        summary="Make a container",
+        operation_class=operation("The container.", takes="NewContainer", gives="Container"),
+        status_code=200,
     )
     async def create(self, request: HttpRequest, containers: Services) -> ASGIApp:
         """It begins with copies of the files that are named, and ends when it was not used."""
@@ -73,7 +75,10 @@ class Containers(Controller):
         made = await containers.create(tenant_of(request), decoded.request)
         return JsonResponse(made, response_headers(request, decoded.unknown))
 
-    @handlers.get(summary="List containers")
+    @handlers.get(
+        summary="List containers",
+        operation_class=operation("A page of containers.", gives="ContainerList"),
+    )
     async def list(
         self,
         request: HttpRequest,
@@ -86,14 +91,23 @@ class Containers(Controller):
         part = containers.list(tenant_of(request), after=after, limit=limit, order=order, name=name)
         return JsonResponse(_as_list(part), response_headers(request))
 
-    @handlers.get("/{container_id:str}", summary="Retrieve a container")
+    @handlers.get(
+        "/{container_id:str}",
+        summary="Retrieve a container",
+        operation_class=operation("The container.", gives="Container"),
+    )
     async def get(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
         found = containers.find(tenant_of(request), container_id)
         return JsonResponse(shown(found), response_headers(request))
 
-    @handlers.delete("/{container_id:str}", summary="End a container", status_code=200)
+    @handlers.delete(
+        "/{container_id:str}",
+        summary="End a container",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
+    )
     async def delete(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
@@ -103,7 +117,14 @@ class Containers(Controller):
         return JsonResponse(answer, response_headers(request))
 
     @handlers.post(
-        "/{container_id:str}/files", summary="Put a file into a container", status_code=200
+        "/{container_id:str}/files",
+        summary="Put a file into a container",
+        operation_class=operation(
+            "The file.",
+            takes={**form_of(file=A_FILE), **json_of("NewContainerFile")},
+            gives="ContainerFile",
+        ),
+        status_code=200,
     )
     async def add_file(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
@@ -115,7 +136,11 @@ class Containers(Controller):
         )
         return JsonResponse(added, response_headers(request))
 
-    @handlers.get("/{container_id:str}/files", summary="List a container's files")
+    @handlers.get(
+        "/{container_id:str}/files",
+        summary="List a container's files",
+        operation_class=operation("A page of files.", gives="ContainerFileList"),
+    )
     async def list_files(
         self,
         request: HttpRequest,
@@ -132,7 +157,9 @@ class Containers(Controller):
         return JsonResponse(_as_list(part), response_headers(request))
 
     @handlers.get(
-        "/{container_id:str}/files/{file_id:str}", summary="Retrieve a file's description"
+        "/{container_id:str}/files/{file_id:str}",
+        summary="Retrieve a file's description",
+        operation_class=operation("The file.", gives="ContainerFile"),
     )
     async def get_file(
         self,
@@ -145,7 +172,9 @@ class Containers(Controller):
         return JsonResponse(found, response_headers(request))
 
     @handlers.get(
-        "/{container_id:str}/files/{file_id:str}/content", summary="Retrieve a file's content"
+        "/{container_id:str}/files/{file_id:str}/content",
+        summary="Retrieve a file's content",
+        operation_class=operation("The content.", gives=BYTES),
     )
     async def content(
         self,
@@ -158,7 +187,10 @@ class Containers(Controller):
         return StreamedFile(pieces, {**attachment_headers(name), **response_headers(request)})
 
     @handlers.delete(
-        "/{container_id:str}/files/{file_id:str}", summary="Delete a file", status_code=200
+        "/{container_id:str}/files/{file_id:str}",
+        summary="Delete a file",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
     )
     async def delete_file(
         self,

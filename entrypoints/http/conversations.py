@@ -26,11 +26,7 @@ from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import NewConversation, NewItems, NewMetadata
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.json_bodies import read_json
-from antiphon.entrypoints.http.openapi import (
-    AddItemsOperation,
-    CreateConversationOperation,
-    UpdateConversationOperation,
-)
+from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.pagination import (
     After,
     Include,
@@ -74,7 +70,9 @@ class Conversations(Controller):
 
     @handlers.post(
         summary="Create a conversation",
-        operation_class=CreateConversationOperation,
+        operation_class=operation(
+            "The conversation.", takes="NewConversation", takes_always=False, gives="Conversation"
+        ),
         status_code=200,
     )
     async def create(self, request: HttpRequest, conversations: Services) -> ASGIApp:
@@ -83,7 +81,11 @@ class Conversations(Controller):
         created = await conversations.create(tenant_of(request), decoded.request)
         return JsonResponse(created, response_headers(request, decoded.unknown))
 
-    @handlers.get("/{conversation_id:str}", summary="Retrieve a conversation")
+    @handlers.get(
+        "/{conversation_id:str}",
+        summary="Retrieve a conversation",
+        operation_class=operation("The conversation.", gives="Conversation"),
+    )
     async def get(
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
@@ -93,7 +95,7 @@ class Conversations(Controller):
     @handlers.post(
         "/{conversation_id:str}",
         summary="Replace a conversation's metadata",
-        operation_class=UpdateConversationOperation,
+        operation_class=operation("The conversation.", takes="NewMetadata", gives="Conversation"),
         status_code=200,
     )
     async def update(
@@ -103,7 +105,12 @@ class Conversations(Controller):
         updated = await conversations.update(tenant_of(request), conversation_id, decoded.request)
         return JsonResponse(updated, response_headers(request, decoded.unknown))
 
-    @handlers.delete("/{conversation_id:str}", summary="Delete a conversation", status_code=200)
+    @handlers.delete(
+        "/{conversation_id:str}",
+        summary="Delete a conversation",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
+    )
     async def delete(
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
@@ -115,7 +122,7 @@ class Conversations(Controller):
     @handlers.post(
         "/{conversation_id:str}/items",
         summary="Add items to a conversation",
-        operation_class=AddItemsOperation,
+        operation_class=operation("The items that were added.", takes="NewItems", gives="ItemList"),
         status_code=200,
     )
     async def add_items(
@@ -132,7 +139,11 @@ class Conversations(Controller):
         page = await conversations.add_items(tenant_of(request), conversation_id, decoded.request)
         return JsonResponse(as_list(page, view), response_headers(request, decoded.unknown))
 
-    @handlers.get("/{conversation_id:str}/items", summary="List a conversation's items")
+    @handlers.get(
+        "/{conversation_id:str}/items",
+        summary="List a conversation's items",
+        operation_class=operation("A page of its items.", gives="ItemList"),
+    )
     async def list_items(
         self,
         request: HttpRequest,
@@ -149,7 +160,11 @@ class Conversations(Controller):
         page = await conversations.list_items(tenant_of(request), conversation_id, cut)
         return JsonResponse(as_list(page, view), response_headers(request))
 
-    @handlers.get("/{conversation_id:str}/items/{item_id:str}", summary="Retrieve one item")
+    @handlers.get(
+        "/{conversation_id:str}/items/{item_id:str}",
+        summary="Retrieve one item",
+        operation_class=operation("The item.", gives="Item"),
+    )
     async def get_item(
         self,
         request: HttpRequest,
@@ -166,6 +181,7 @@ class Conversations(Controller):
     @handlers.delete(
         "/{conversation_id:str}/items/{item_id:str}",
         summary="Take an item out of a conversation",
+        operation_class=operation("The conversation.", gives="Conversation"),
         status_code=200,
     )
     async def delete_item(

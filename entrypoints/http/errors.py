@@ -11,12 +11,18 @@ from typing import Any
 
 import msgspec
 from litestar import Response
-from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions import (
+    HTTPException,
+    MethodNotAllowedException,
+    NotFoundException,
+    ValidationException,
+)
 from msgspec import UNSET, UnsetType
 
 from antiphon.domain import errors as er
+from antiphon.entrypoints.http import signposts
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
-from antiphon.entrypoints.http.requests import HttpRequest, is_accepted, response_headers
+from antiphon.entrypoints.http.requests import HttpRequest, header, is_accepted, response_headers
 
 logger = logging.getLogger("antiphon.http")
 
@@ -124,6 +130,12 @@ class ExceptionHandlers:
             param = str(first.get("key") or "") or None
             message = str(first.get("message") or message)
             message = f"Invalid {param!r}: {message}"
+        if isinstance(exc, NotFoundException):
+            message = signposts.not_found(
+                request.method, request.url.path, host=header(request, b"host")
+            )
+        if isinstance(exc, MethodNotAllowedException):
+            message = signposts.not_allowed(request.method, request.url.path)
         code = "invalid_value" if isinstance(exc, ValidationException) else None
         return self._answer(request, exc.status_code, message, param, code, dict(exc.headers or {}))
 

@@ -23,6 +23,7 @@ from antiphon.application.resources.files import (
 from antiphon.domain.errors import missing_parameter
 from antiphon.entrypoints.http.asgi_responses import JsonResponse, StreamedFile
 from antiphon.entrypoints.http.forms import check_parts, read_form
+from antiphon.entrypoints.http.openapi import A_FILE, A_STRING, BYTES, form_of, operation
 from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 
 FORM_FIELDS = frozenset({"file", "purpose"})
@@ -44,7 +45,13 @@ class Files(Controller):
     path = "/v1/files"
     tags = ("Files",)
 
-    @handlers.post(summary="Upload a file", status_code=200)
+    @handlers.post(
+        summary="Upload a file",
+        operation_class=operation(
+            "The file.", takes=form_of(file=A_FILE, purpose=A_STRING), gives="File"
+        ),
+        status_code=200,
+    )
     async def create(
         self, request: HttpRequest, file_services: NamedDependency[FileServices]
     ) -> ASGIApp:
@@ -62,7 +69,9 @@ class Files(Controller):
             await form.close()
         return JsonResponse(_shown(added), response_headers(request))
 
-    @handlers.get(summary="List files")
+    @handlers.get(
+        summary="List files", operation_class=operation("A page of files.", gives="FileList")
+    )
     async def list(
         self,
         request: HttpRequest,
@@ -86,7 +95,11 @@ class Files(Controller):
             response_headers(request),
         )
 
-    @handlers.get("/{file_id:str}", summary="Retrieve a file's description")
+    @handlers.get(
+        "/{file_id:str}",
+        summary="Retrieve a file's description",
+        operation_class=operation("The file.", gives="File"),
+    )
     async def get(
         self,
         request: HttpRequest,
@@ -97,7 +110,11 @@ class Files(Controller):
             _shown(await file_services.get(tenant_of(request), file_id)), response_headers(request)
         )
 
-    @handlers.get("/{file_id:str}/content", summary="Retrieve a file's content")
+    @handlers.get(
+        "/{file_id:str}/content",
+        summary="Retrieve a file's content",
+        operation_class=operation("The content.", gives=BYTES),
+    )
     async def content(
         self,
         request: HttpRequest,
@@ -108,7 +125,12 @@ class Files(Controller):
         headers = {**attachment_headers(file.filename), "content-length": str(file.bytes)}
         return StreamedFile(pieces, {**headers, **response_headers(request)})
 
-    @handlers.delete("/{file_id:str}", summary="Delete a file", status_code=200)
+    @handlers.delete(
+        "/{file_id:str}",
+        summary="Delete a file",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
+    )
     async def delete(
         self,
         request: HttpRequest,

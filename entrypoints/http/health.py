@@ -8,17 +8,28 @@ from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 
 from antiphon.application.runs.readiness import CheckReady
+from antiphon.entrypoints.http.openapi import operation
 
 
 class Health(Controller):
     path = "/"
     tags = ("Health",)
 
-    @get(["/livez", "/health/live"], summary="Is the process alive?")
+    @get(
+        ["/livez", "/health/live"],
+        summary="Is the process alive?",
+        operation_class=operation("It is.", gives="Alive", needs_key=False),
+    )
     async def live(self) -> dict[str, str]:
         return {"status": "live"}
 
-    @get(["/readyz", "/health/ready"], summary="Would a request be served?")
+    @get(
+        ["/readyz", "/health/ready"],
+        summary="Would a request be served?",
+        operation_class=operation(
+            "It would.", gives="Readiness", or_else="It would not, and why.", needs_key=False
+        ),
+    )
     async def readyz(self, check_ready: NamedDependency[CheckReady]) -> Response[dict[str, str]]:
         """503 while the server stops, its store cannot be written, or an engine is dead."""
         found = await check_ready()

@@ -9,6 +9,7 @@ from litestar.types import ASGIApp
 
 from antiphon.application.model.models import Models
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
+from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.requests import HttpRequest, response_headers
 
 
@@ -16,7 +17,9 @@ class ModelList(Controller):
     path = "/v1/models"
     tags = ("Models",)
 
-    @handlers.get(summary="List the models")
+    @handlers.get(
+        summary="List the models", operation_class=operation("All models.", gives="ModelList")
+    )
     async def list(
         self,
         request: HttpRequest,
@@ -26,7 +29,11 @@ class ModelList(Controller):
         entries = [_entry(name, started_at) for name in models.by_name]
         return JsonResponse({"object": "list", "data": entries}, response_headers(request))
 
-    @handlers.get("/{name:path}", summary="Retrieve one model")
+    @handlers.get(
+        "/{name:path}",
+        summary="Retrieve one model",
+        operation_class=operation("The model.", gives="Model"),
+    )
     async def get(
         self,
         request: HttpRequest,

@@ -30,6 +30,7 @@ from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.domain.decoding import DecodedRequest
 from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.ignored import refuse_ignored
 from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import TERMINAL
@@ -43,7 +44,7 @@ from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, read_body,
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
 from antiphon.entrypoints.http.idempotency import events_expired, idempotency_key_of
 from antiphon.entrypoints.http.keepalive import KeepAlive
-from antiphon.entrypoints.http.openapi import CompactOperation, CountOperation, CreateOperation
+from antiphon.entrypoints.http.openapi import EVENTS, IDEMPOTENCY_KEY, json_of, operation
 from antiphon.entrypoints.http.pagination import (
     After,
     Include,
@@ -72,6 +73,7 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
 
     limits: BodyLimits = BodyLimits()
     dialect: Dialect = OPENAI
+    strict: bool = False
     strict_unknown_fields: bool = False
     log_requests: bool = False
     error_stacks: bool = False
@@ -107,7 +109,16 @@ class Responses(Controller):
     path = "/v1/responses"
     tags = ("Responses",)
 
-    @handlers.post(summary="Create a response", operation_class=CreateOperation, status_code=200)
+    @handlers.post(
+        summary="Create a response",
+        operation_class=operation(
+            "The response, or its events if `stream` is true.",
+            takes="CreateResponse",
+            gives={**json_of("Response"), **EVENTS},
+            headers=[IDEMPOTENCY_KEY],
+        ),
+        status_code=200,
+    )
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Answer with the whole response, or stream its events where `stream` is true."""
         dialect = dialect_of(request, services.options.dialect)
@@ -116,12 +127,15 @@ class Responses(Controller):
             logger.info("request %s: %s", request_id(request), redact_body(body))
         encoder = ClientEncoder.of(decoded.request, dialect)
         repeat, ignored_fields = await idempotency_key_of(request, decoded.request, body)
+        if services.options.strict:
+            refuse_ignored(ignored_fields)
         created = await services.create_once(
             decoded.request,
             repeat,
             tenant=tenant_of(request),
             body=body,
             trace_headers=trace_headers(request),
+            strict=services.options.strict,
         )
         if isinstance(created, ExistingResponse):
             headers = {**response_headers(request, decoded.unknown), REPLAYED_HEADER: "true"}
@@ -145,13 +159,17 @@ class Responses(Controller):
     @handlers.post(
         "/input_tokens",
         summary="Count input tokens",
-        operation_class=CountOperation,
+        operation_class=operation(
+            "The count of input tokens.", takes="CreateResponse", gives="InputTokens"
+        ),
         status_code=200,
     )
     async def count(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Render what `create` would render, and count it."""
         _, decoded = await self._read(request, services)
-        counted = await services.count(decoded.request, tenant=tenant_of(request))
+        counted = await services.count(
+            decoded.request, tenant=tenant_of(request), strict=services.options.strict
+        )
         answer = {"object": "response.input_tokens", "input_tokens": counted.tokens}
         headers = response_headers(request, (*counted.ignored, *decoded.unknown))
         return JsonResponse(answer, headers)
@@ -159,7 +177,9 @@ class Responses(Controller):
     @handlers.post(
         "/compact",
         summary="Compact a conversation",
-        operation_class=CompactOperation,
+        operation_class=operation(
+            "The items to go on from.", takes="CreateResponse", gives="CompactedWindow"
+        ),
         status_code=200,
     )
     async def compact(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
@@ -167,7 +187,10 @@ class Responses(Controller):
         encoder = ClientEncoder(dialect_of(request, services.options.dialect))
         _, decoded = await self._read(request, services)
         compacting = await services.compact(
-            decoded.request, tenant=tenant_of(request), trace_headers=trace_headers(request)
+            decoded.request,
+            tenant=tenant_of(request),
+            trace_headers=trace_headers(request),
+            strict=services.options.strict,
         )
         created = compacting.created
         headers = response_headers(request, (*created.ignored, *decoded.unknown))
@@ -179,7 +202,14 @@ class Responses(Controller):
             shape=compacting.window,
         )
 
-    @handlers.get("/{response_id:str}", summary="Retrieve a response, or stream its events")
+    @handlers.get(
+        "/{response_id:str}",
+        summary="Retrieve a response, or stream its events",
+        operation_class=operation(
+            "The response, or its events if `stream` is true.",
+            gives={**json_of("Response"), **EVENTS},
+        ),
+    )
     async def get(
         self,
         request: HttpRequest,
@@ -208,7 +238,12 @@ class Responses(Controller):
             encoder.encode_response(await services.get(tenant_of(request), response_id)), headers
         )
 
-    @handlers.delete("/{response_id:str}", summary="Delete a response", status_code=200)
+    @handlers.delete(
+        "/{response_id:str}",
+        summary="Delete a response",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
+    )
     async def delete(
         self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
     ) -> ASGIApp:
@@ -217,7 +252,10 @@ class Responses(Controller):
         return JsonResponse(answer, response_headers(request))
 
     @handlers.post(
-        "/{response_id:str}/cancel", summary="Cancel a background response", status_code=200
+        "/{response_id:str}/cancel",
+        summary="Cancel a background response",
+        operation_class=operation("The response, cancelled or ended before.", gives="Response"),
+        status_code=200,
     )
     async def cancel(
         self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
@@ -226,7 +264,11 @@ class Responses(Controller):
         cancelled = await services.cancel(tenant_of(request), response_id)
         return JsonResponse(encoder.encode_response(cancelled), response_headers(request))
 
-    @handlers.get("/{response_id:str}/input_items", summary="List what the model was given")
+    @handlers.get(
+        "/{response_id:str}/input_items",
+        summary="List what the model was given",
+        operation_class=operation("A page of its input items.", gives="ItemList"),
+    )
     async def input_items(
         self,
         request: HttpRequest,

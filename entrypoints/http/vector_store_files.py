@@ -18,7 +18,7 @@ from antiphon.domain.vector_stores import (
 )
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.json_bodies import read_json
-from antiphon.entrypoints.http.openapi import operation_with_body
+from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.pagination import After, Before, Limit, Order, as_objects
 from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.vector_stores import Services
@@ -37,7 +37,9 @@ class VectorStoreFiles(Controller):
 
     @handlers.post(
         summary="Add a file to a vector store",
-        operation_class=operation_with_body("NewStoreFile"),
+        operation_class=operation(
+            "The file, soon to be indexed.", takes="NewStoreFile", gives="StoreFile"
+        ),
         status_code=200,
     )
     async def create(
@@ -47,7 +49,10 @@ class VectorStoreFiles(Controller):
         file = await vector_stores.add_file(tenant_of(request), vector_store_id, decoded.request)
         return _shown(file, response_headers(request, decoded.unknown))
 
-    @handlers.get(summary="List the files of a vector store")
+    @handlers.get(
+        summary="List the files of a vector store",
+        operation_class=operation("A page of files.", gives="StoreFileList"),
+    )
     async def list(
         self,
         request: HttpRequest,
@@ -65,7 +70,11 @@ class VectorStoreFiles(Controller):
         )
         return JsonResponse(as_objects(page), response_headers(request))
 
-    @handlers.get("/{file_id:str}", summary="Retrieve a file of a vector store")
+    @handlers.get(
+        "/{file_id:str}",
+        summary="Retrieve a file of a vector store",
+        operation_class=operation("The file.", gives="StoreFile"),
+    )
     async def get(
         self,
         request: HttpRequest,
@@ -79,7 +88,7 @@ class VectorStoreFiles(Controller):
     @handlers.post(
         "/{file_id:str}",
         summary="Replace the attributes of a file of a vector store",
-        operation_class=operation_with_body("NewAttributes"),
+        operation_class=operation("The file.", takes="NewAttributes", gives="StoreFile"),
         status_code=200,
     )
     async def update(
@@ -96,7 +105,12 @@ class VectorStoreFiles(Controller):
         )
         return _shown(file, response_headers(request, decoded.unknown))
 
-    @handlers.delete("/{file_id:str}", summary="Take a file out of a vector store", status_code=200)
+    @handlers.delete(
+        "/{file_id:str}",
+        summary="Take a file out of a vector store",
+        operation_class=operation("It is taken out.", gives="Deleted"),
+        status_code=200,
+    )
     async def delete(
         self,
         request: HttpRequest,
@@ -109,7 +123,11 @@ class VectorStoreFiles(Controller):
         answer = {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
         return JsonResponse(answer, response_headers(request))
 
-    @handlers.get("/{file_id:str}/content", summary="Retrieve the text of a file of a vector store")
+    @handlers.get(
+        "/{file_id:str}/content",
+        summary="Retrieve the text of a file of a vector store",
+        operation_class=operation("Its text.", gives="FileText"),
+    )
     async def content(
         self,
         request: HttpRequest,
@@ -135,7 +153,9 @@ class FileBatches(Controller):
 
     @handlers.post(
         summary="Add files to a vector store",
-        operation_class=operation_with_body("NewFileBatch"),
+        operation_class=operation(
+            "The batch, soon to be indexed.", takes="NewFileBatch", gives="FileBatch"
+        ),
         status_code=200,
     )
     async def create(
@@ -145,7 +165,11 @@ class FileBatches(Controller):
         batch = await vector_stores.add_batch(tenant_of(request), vector_store_id, decoded.request)
         return _shown(batch, response_headers(request, decoded.unknown))
 
-    @handlers.get("/{batch_id:str}", summary="Retrieve a batch of files")
+    @handlers.get(
+        "/{batch_id:str}",
+        summary="Retrieve a batch of files",
+        operation_class=operation("The batch.", gives="FileBatch"),
+    )
     async def get(
         self,
         request: HttpRequest,
@@ -156,7 +180,12 @@ class FileBatches(Controller):
         batch = await vector_stores.stores.batch(tenant_of(request), vector_store_id, batch_id)
         return _shown(batch, response_headers(request))
 
-    @handlers.post("/{batch_id:str}/cancel", summary="Cancel a batch of files", status_code=200)
+    @handlers.post(
+        "/{batch_id:str}/cancel",
+        summary="Cancel a batch of files",
+        operation_class=operation("The batch.", gives="FileBatch"),
+        status_code=200,
+    )
     async def cancel(
         self,
         request: HttpRequest,
@@ -170,7 +199,11 @@ class FileBatches(Controller):
         )
         return _shown(batch, response_headers(request))
 
-    @handlers.get("/{batch_id:str}/files", summary="List the files of a batch")
+    @handlers.get(
+        "/{batch_id:str}/files",
+        summary="List the files of a batch",
+        operation_class=operation("A page of files.", gives="StoreFileList"),
+    )
     async def files(
         self,
         request: HttpRequest,

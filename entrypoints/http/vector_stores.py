@@ -26,11 +26,12 @@ from antiphon.application.resources.vector_stores import (
 )
 from antiphon.application.support.paging import PageQuery
 from antiphon.domain.file_filters import parse_filter
+from antiphon.domain.ignored import refuse_ignored
 from antiphon.domain.ranking import RankedPassage, check_weights
 from antiphon.domain.vector_stores import NewVectorStore, SearchRequest, VectorStoreChanges
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.json_bodies import read_json
-from antiphon.entrypoints.http.openapi import operation_with_body
+from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.pagination import After, Before, Limit, Order, as_objects
 from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
@@ -63,7 +64,9 @@ class VectorStores(Controller):
 
     @handlers.post(
         summary="Create a vector store",
-        operation_class=operation_with_body("NewVectorStore", required=False),
+        operation_class=operation(
+            "The vector store.", takes="NewVectorStore", takes_always=False, gives="VectorStore"
+        ),
         status_code=200,
     )
     async def create(self, request: HttpRequest, vector_stores: Services) -> ASGIApp:
@@ -72,7 +75,10 @@ class VectorStores(Controller):
         created = await vector_stores.create(tenant_of(request), decoded.request)
         return JsonResponse(created, response_headers(request, decoded.unknown))
 
-    @handlers.get(summary="List vector stores")
+    @handlers.get(
+        summary="List vector stores",
+        operation_class=operation("A page of vector stores.", gives="VectorStoreList"),
+    )
     async def list(
         self,
         request: HttpRequest,
@@ -86,7 +92,11 @@ class VectorStores(Controller):
         page = await vector_stores.list(tenant_of(request), cut)
         return JsonResponse(as_objects(page), response_headers(request))
 
-    @handlers.get("/{vector_store_id:str}", summary="Retrieve a vector store")
+    @handlers.get(
+        "/{vector_store_id:str}",
+        summary="Retrieve a vector store",
+        operation_class=operation("The vector store.", gives="VectorStore"),
+    )
     async def get(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
@@ -96,7 +106,9 @@ class VectorStores(Controller):
     @handlers.post(
         "/{vector_store_id:str}",
         summary="Modify a vector store",
-        operation_class=operation_with_body("VectorStoreChanges"),
+        operation_class=operation(
+            "The vector store.", takes="VectorStoreChanges", gives="VectorStore"
+        ),
         status_code=200,
     )
     async def update(
@@ -106,7 +118,12 @@ class VectorStores(Controller):
         changed = await vector_stores.update(tenant_of(request), vector_store_id, decoded.request)
         return JsonResponse(changed, response_headers(request, decoded.unknown))
 
-    @handlers.delete("/{vector_store_id:str}", summary="Delete a vector store", status_code=200)
+    @handlers.delete(
+        "/{vector_store_id:str}",
+        summary="Delete a vector store",
+        operation_class=operation("It is deleted.", gives="Deleted"),
+        status_code=200,
+    )
     async def delete(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
@@ -118,7 +135,7 @@ class VectorStores(Controller):
     @handlers.post(
         "/{vector_store_id:str}/search",
         summary="Search a vector store",
-        operation_class=operation_with_body("SearchRequest"),
+        operation_class=operation("What was found.", takes="SearchRequest", gives="SearchResults"),
         status_code=200,
     )
     async def search(
@@ -126,6 +143,9 @@ class VectorStores(Controller):
     ) -> ASGIApp:
         decoded = await read_json(request, SearchRequest, vector_stores.options)
         asked, tenant = decoded.request, tenant_of(request)
+        ignored_fields = ("rewrite_query",) if asked.rewrite_query else ()
+        if vector_stores.options.strict:
+            refuse_ignored(ignored_fields)
         fits = parse_filter(asked.filters, "filters")
         check_weights(asked.ranking_options, "ranking_options")
         await vector_stores.find.usable(tenant, vector_store_id, "vector_store_id")
@@ -138,7 +158,7 @@ class VectorStores(Controller):
             options=asked.ranking_options,
             most=asked.max_num_results or RESULTS,
         )
-        ignored = [*decoded.unknown, *(["rewrite_query"] if asked.rewrite_query else [])]
+        ignored = [*decoded.unknown, *ignored_fields]
         return JsonResponse(_found(queries, found), response_headers(request, ignored))
 
 

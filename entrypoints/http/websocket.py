@@ -189,6 +189,7 @@ class Conversing:
             tenant=self._tenant,
             trace_headers=self._traced,
             remembered=self._continuations.remembered,
+            strict=self._options.strict,
         )
         self._steering.track(created.id, lane)
         encoder = ClientEncoder.of(request, self._dialect)

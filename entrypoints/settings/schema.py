@@ -96,7 +96,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         about(
             SERVED,
             "The name that clients ask for. Repeat it for more names.",
-            shown_default="the model as it was given",
+            shown_default="the name of the model's folder, and the model as it was given",
         ),
     ] = ()
     engine_options: Annotated[
@@ -316,6 +316,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_file_bytes: Annotated[
         int, about(REQUESTS, "The largest file that can be uploaded.", ge=1)
     ] = 64 * 1024 * 1024
+    strict: Annotated[
+        bool,
+        about(
+            REQUESTS,
+            "Refuse a request of which something would have no effect: a mistyped tool or label, a "
+            "tool that this server does not run, a field that it does not know or does nothing "
+            "with. Else the header x-antiphon-ignored names it.",
+        ),
+    ] = False
     strict_unknown_fields: Annotated[
         bool,
         about(REQUESTS, "Refuse a request that has a field which the server does not know."),
@@ -508,6 +517,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def needs_keys(self) -> bool:
         """Whether a request without an API key is refused."""
         return self.auth == "on" or (self.auth == "auto" and not _is_loopback(self.host))
+
+    @property
+    def refuses_unknown_fields(self) -> bool:
+        return self.strict or self.strict_unknown_fields
 
     @property
     def files_folder(self) -> Path:

@@ -16,7 +16,7 @@ def sandboxes(settings: Settings) -> Sandboxes | None:
     """Return what runs the code of models, None where it is not asked for."""
     if not settings.code_interpreter and not settings.shell:
         return None
-    from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits
+    from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits, Timeouts
     from antiphon.adapters.sandboxes.bwrap_command import Limits
 
     code = settings.code
@@ -29,8 +29,8 @@ def sandboxes(settings: Settings) -> Sandboxes | None:
             disk_bytes=code.disk_mb * 1024**2,
             cpu_s=code.cpu_s,
         ),
-        pool_limits=PoolLimits(per_tenant=code.per_tenant, all=code.most, idle_s=code.idle_s),
-        timeout_s=code.timeout_s,
+        pool_limits=PoolLimits(per_tenant=code.per_tenant, all=code.most),
+        timeouts=Timeouts(call_s=code.timeout_s, idle_s=code.idle_s),
         cgroup=code.cgroup,
     )
 

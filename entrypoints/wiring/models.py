@@ -13,6 +13,7 @@ from antiphon.application.ports import (
     Model,
 )
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.model_names import names_of
 from antiphon.entrypoints.settings import SCRIPTED_MODELS, Settings
 
 HARMONY_MODEL = "scripted-harmony"
@@ -68,7 +69,7 @@ def vllm_models(settings: Settings) -> Sequence[Model]:
     assert settings.model is not None
     engine = VllmEngine(
         settings.model,
-        served_names=settings.served_model_name or (settings.model,),
+        served_names=settings.served_model_name or names_of(settings.model),
         engine_args=settings.engine_options,
     )
     return [TokenModel(_format_of(settings, lambda: engine.tokenizer), engine)]

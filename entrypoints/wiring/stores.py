@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from pathlib import Path
 
 from antiphon.adapters.keys.file import KeysFile
@@ -13,7 +11,7 @@ from antiphon.application.ports import (
     Store,
 )
 from antiphon.application.resources.keys import FindTenant
-from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.own_classes import instance_of
 from antiphon.entrypoints.settings import Settings
 
 
@@ -38,11 +36,7 @@ def redis_store(settings: Settings) -> Store:
 
 def named_store(settings: Settings) -> Store:
     """Return an instance of the class that `package.module:Class` names."""
-    module_name, _, class_name = settings.store.partition(":")
-    try:
-        store: Store = getattr(importlib.import_module(module_name), class_name)()
-    except (ImportError, AttributeError) as exc:
-        raise SettingsError(f"The store {settings.store!r} cannot be loaded: {exc}.") from None
+    store: Store = instance_of(settings.store, what="The store")
     return store
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import shutil
 import sys
 from collections.abc import Sequence
 
+from antiphon.adapters.extras import install_command
 from antiphon.adapters.fetching import GuardedPools, UrlPolicy
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.tool_servers.configured import ConfiguredServer, ConfiguredServers
@@ -29,6 +29,7 @@ from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.domain.mcp import McpServerPolicy
 from antiphon.domain.tool_substitutions import ToolSubstitutions
+from antiphon.entrypoints.own_classes import instance_of
 from antiphon.entrypoints.settings import McpServer, Settings
 from antiphon.entrypoints.wiring.fetching import guard
 from antiphon.entrypoints.wiring.webhooks import operator_policy
@@ -79,12 +80,12 @@ def _of_class(settings: Settings, named: str) -> ConfiguredServer:
     from antiphon.adapters.tool_servers.in_process import LimitedServer
 
     label, _, path = named.rpartition("=")
-    module_name, _, class_name = path.partition(":")
-    try:
-        server: ToolServer = getattr(importlib.import_module(module_name), class_name)()
-        label = label or server.label
-    except (ImportError, AttributeError, TypeError) as exc:
-        raise SettingsError(f"The tools {named!r} cannot be loaded: {exc}.") from None
+    server: ToolServer = instance_of(path, what="The tool server")
+    if not (label := label or getattr(server, "label", "")):
+        raise SettingsError(
+            f"The tool server {path!r} has no label: give the class one, "
+            f"or say --tool LABEL={path}."
+        )
     limited = LimitedServer(
         server, label, timeout_s=settings.tools.timeout_s, max_bytes=settings.tools.max_bytes
     )
@@ -96,7 +97,9 @@ def _of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
     from antiphon.adapters.tool_servers.process import ProcessServer
 
     if importlib.util.find_spec("mcp") is None:
-        raise SettingsError("MCP servers need a package: pip install 'antiphon[mcp]'.")
+        raise SettingsError(
+            f"MCP servers need a package. Install it with: {install_command('mcp')}"
+        )
     timeout_s = table.timeout_s or settings.tools.timeout_s
     max_bytes = settings.tools.max_bytes
     server: ToolServer

@@ -1,4 +1,4 @@
-"""An embedding engine on a real socket: vectors that know a few words' meanings."""
+"""An embedding engine on a real socket, whose vectors reflect the meanings of a few words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def vector_of(text: str) -> list[float]:
 
 
 class FakeEmbeddings:
-    """`answer` is what it answers in place of vectors: status and body."""
+    """Records requests. If `answer` (status, body) is set, sends it instead of vectors."""
 
     def __init__(self) -> None:
         self.answer: tuple[int, bytes] | None = None

@@ -1,4 +1,4 @@
-"""Servers of the operator's under their labels: his terms, kept lists, limits and secrets."""
+"""Configured servers: their policy, cached tool lists, secrets and limits."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from antiphon.domain.mcp import McpServerPolicy
 from antiphon.domain.tools import McpTool
 
 SECRET = "hunter2-hunter2"
-ASKED = McpTool(server_label="mine")
+REQUEST_TOOL = McpTool(server_label="mine")
 
 
-class Shelf(ToolServer, ToolSession):
-    """A server that notes what it is asked, and does what its fields say."""
+class FakeServer(ToolServer, ToolSession):
+    """A server that records requests and answers with its fields."""
 
-    label = "shelf"
+    label = "server"
 
     def __init__(self) -> None:
-        self.listed = 0
-        self.called: list[str] = []
-        self.closed = 0
+        self.lists = 0
+        self.calls: list[str] = []
+        self.closes = 0
         self.error: Exception | None = None
         self.result: Any = ToolResult(output="ok")
-        self.tools_listed: Any = ({"name": "take"}, {"name": "burn"}, {"nonsense": 1})
+        self.tool_list: Any = ({"name": "take"}, {"name": "burn"}, {"nonsense": 1})
 
     def session(self) -> ToolSession:
         return self
 
     async def tools(self) -> tuple[Json, ...]:
-        self.listed += 1
+        self.lists += 1
         if self.error is not None:
             raise self.error
-        return self.tools_listed
+        return self.tool_list
 
     async def call(self, name: str, arguments: Json) -> ToolResult:
-        self.called.append(name)
+        self.calls.append(name)
         if name == "wait":
             await asyncio.Event().wait()
         if self.error is not None:
@@ -50,42 +50,40 @@ class Shelf(ToolServer, ToolSession):
         return self.result
 
     async def aclose(self) -> None:
-        self.closed += 1
+        self.closes += 1
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf()
+def server() -> FakeServer:
+    return FakeServer()
 
 
-def configured_servers(
-    shelf: ToolServer, *, keep_s: float = 60, now: Any = None, **terms: Any
-) -> Any:
-    own = ConfiguredServer(
-        terms=McpServerPolicy(label="mine", **terms), server=shelf, secrets=(SECRET,)
+def make_servers(server: ToolServer, *, keep_s: float = 60, now: Any = None, **policy: Any) -> Any:
+    configured = ConfiguredServer(
+        terms=McpServerPolicy(label="mine", **policy), server=server, secrets=(SECRET,)
     )
-    given = {"now": now} if now else {}
-    return ConfiguredServers([own], None, keep_lists_s=keep_s, **given)
+    options = {"now": now} if now else {}
+    return ConfiguredServers([configured], None, keep_lists_s=keep_s, **options)
 
 
-def limited(shelf: Shelf, **limits: Any) -> ToolSession:
-    return LimitedServer(shelf, "mine", **{"timeout_s": 5, "max_bytes": 100, **limits}).session()
+def limited_session(server: FakeServer, **limits: Any) -> ToolSession:
+    return LimitedServer(server, "mine", **{"timeout_s": 5, "max_bytes": 100, **limits}).session()
 
 
-# --- terms ---
+# --- policy ---
 
 
-async def test_what_the_operator_does_not_allow_is_not_listed_and_not_called(shelf: Shelf) -> None:
-    session = configured_servers(shelf, allowed_tools=("take",)).session(ASKED)
+async def test_a_tool_that_is_not_allowed_is_not_listed_and_not_called(server: FakeServer) -> None:
+    session = make_servers(server, allowed_tools=("take",)).session(REQUEST_TOOL)
     assert await session.tools() == ({"name": "take"},)
-    refused = await session.call("burn", {})
-    assert "no tool 'burn'" in refused.error["content"]
+    result = await session.call("burn", {})
+    assert "no tool 'burn'" in result.error["content"]
     assert (await session.call("take", {})).output == "ok"
-    assert shelf.called == ["take"]
+    assert server.calls == ["take"]
 
 
 @pytest.mark.parametrize(
-    ("said", "operator", "holds"),
+    ("in_request", "in_policy", "expected"),
     [
         (None, "never", "never"),
         (None, "always", "always"),
@@ -94,13 +92,13 @@ async def test_what_the_operator_does_not_allow_is_not_listed_and_not_called(she
         ({"never": {"tool_names": ["take"]}}, "always", {"never": {"tool_names": ["take"]}}),
     ],
 )
-def test_a_request_decides_on_approval_if_it_says_anything(
-    shelf: Shelf, said: Any, operator: str, holds: Any
+def test_the_approval_setting_of_a_request_wins(
+    server: FakeServer, in_request: Any, in_policy: str, expected: Any
 ) -> None:
-    servers = configured_servers(shelf, require_approval=operator)
-    given = {} if said is None else {"require_approval": said}
-    asked = McpTool(server_label="mine", **given)
-    assert servers.resolve(asked, "tools[0]").require_approval == holds
+    servers = make_servers(server, require_approval=in_policy)
+    fields = {} if in_request is None else {"require_approval": in_request}
+    tool = McpTool(server_label="mine", **fields)
+    assert servers.resolve(tool, "tools[0]").require_approval == expected
 
 
 @pytest.mark.parametrize(
@@ -113,13 +111,13 @@ def test_a_request_decides_on_approval_if_it_says_anything(
         ("tunnel_id", "tunnel_x"),
     ],
 )
-def test_no_request_says_where_a_server_of_the_operators_is(
-    shelf: Shelf, field: str, value: Any
+def test_a_request_cannot_redirect_a_configured_server(
+    server: FakeServer, field: str, value: Any
 ) -> None:
-    servers = configured_servers(shelf)
-    with pytest.raises(RequestError) as refused:
+    servers = make_servers(server)
+    with pytest.raises(RequestError) as raised:
         servers.resolve(McpTool(server_label="mine", **{field: value}), "tools[3]")
-    assert refused.value.param == f"tools[3].{field}"
+    assert raised.value.param == f"tools[3].{field}"
     other = McpTool(server_label="theirs", **{field: value})
     assert servers.resolve(other, "tools[3]") is None
 
@@ -127,64 +125,64 @@ def test_no_request_says_where_a_server_of_the_operators_is(
 # --- lists ---
 
 
-async def test_a_list_is_kept_for_all_responses_for_a_while(shelf: Shelf) -> None:
-    passed = [0.0]
-    servers = configured_servers(shelf, keep_s=60, now=lambda: passed[0])
-    lists = [await servers.session(ASKED).tools() for _ in range(3)]
-    assert (shelf.listed, len(set(map(str, lists)))) == (1, 1)
-    passed[0] = 60
-    await servers.session(ASKED).tools()
-    assert shelf.listed == 2
+async def test_all_responses_share_a_cached_list_until_it_expires(server: FakeServer) -> None:
+    clock = [0.0]
+    servers = make_servers(server, keep_s=60, now=lambda: clock[0])
+    lists = [await servers.session(REQUEST_TOOL).tools() for _ in range(3)]
+    assert (server.lists, len(set(map(str, lists)))) == (1, 1)
+    clock[0] = 60
+    await servers.session(REQUEST_TOOL).tools()
+    assert server.lists == 2
 
 
-async def test_a_list_that_failed_is_asked_for_again(shelf: Shelf) -> None:
-    servers = configured_servers(shelf)
-    shelf.error = ToolServerError("not yet")
+async def test_a_failed_list_is_not_cached(server: FakeServer) -> None:
+    servers = make_servers(server)
+    server.error = ToolServerError("not yet")
     with pytest.raises(ToolServerError):
-        await servers.session(ASKED).tools()
-    shelf.error = None
-    assert await servers.session(ASKED).tools()
+        await servers.session(REQUEST_TOOL).tools()
+    server.error = None
+    assert await servers.session(REQUEST_TOOL).tools()
 
 
-async def test_no_list_is_kept_for_no_seconds(shelf: Shelf) -> None:
-    servers = configured_servers(shelf, keep_s=0)
+async def test_zero_seconds_turn_the_cache_off(server: FakeServer) -> None:
+    servers = make_servers(server, keep_s=0)
     for _ in range(2):
-        await servers.session(ASKED).tools()
-    assert shelf.listed == 2
+        await servers.session(REQUEST_TOOL).tools()
+    assert server.lists == 2
 
 
 # --- secrets ---
 
 
-async def test_secrets_are_in_no_error(shelf: Shelf) -> None:
-    session = configured_servers(shelf).session(ASKED)
-    shelf.error = ToolServerError(f"401 for {SECRET}")
+async def test_errors_contain_no_secrets(server: FakeServer) -> None:
+    session = make_servers(server).session(REQUEST_TOOL)
+    server.error = ToolServerError(f"401 for {SECRET}")
     with pytest.raises(ToolServerError) as failure:
         await session.tools()
     assert str(failure.value) == "401 for <redacted>"
-    shelf.error = None
-    shelf.result = ToolResult(error={"type": "x", "content": [{"text": f"bad {SECRET}"}]})
+    server.error = None
+    server.result = ToolResult(error={"type": "x", "content": [{"text": f"bad {SECRET}"}]})
     assert SECRET not in str(await session.call("take", {}))
     assert SECRET not in repr(
-        ConfiguredServer(terms=McpServerPolicy(label="a"), server=shelf, secrets=(SECRET,))
+        ConfiguredServer(terms=McpServerPolicy(label="a"), server=server, secrets=(SECRET,))
     )
 
 
 # --- limits ---
 
 
-async def test_what_is_written_here_ends_in_time_too(shelf: Shelf) -> None:
-    result = await limited(shelf, timeout_s=0.05).call("wait", {})
+async def test_a_call_that_hangs_times_out(server: FakeServer) -> None:
+    result = await limited_session(server, timeout_s=0.05).call("wait", {})
     assert result.error is not None
     assert "0.05 seconds" in result.error["message"]
 
 
 @pytest.mark.parametrize("error", [ValueError("at 10.0.0.1"), TimeoutError(), KeyError("x")])
-async def test_whatever_is_raised_is_a_failed_use_that_tells_clients_nothing(
-    shelf: Shelf, error: Exception, caplog: pytest.LogCaptureFixture
+async def test_an_exception_is_a_failure_whose_details_are_only_logged(
+    server: FakeServer, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shelf.error = error
-    session = limited(shelf)
+    server.error = error
+    session = limited_session(server)
     result = await session.call("take", {})
     assert result.error == {
         "type": "mcp_tool_execution_error",
@@ -206,36 +204,36 @@ async def test_whatever_is_raised_is_a_failed_use_that_tells_clients_nothing(
         ToolResult(error={"content": object()}),
     ],
 )
-async def test_what_is_no_result_is_a_failed_call(shelf: Shelf, result: Any) -> None:
-    shelf.result = result
-    given = await limited(shelf).call("take", {})
-    assert given.error is not None
-    assert given.error["content"] == "The tool 'take' failed."
+async def test_an_invalid_result_is_a_failed_call(server: FakeServer, result: Any) -> None:
+    server.result = result
+    checked_result = await limited_session(server).call("take", {})
+    assert checked_result.error is not None
+    assert checked_result.error["content"] == "The tool 'take' failed."
 
 
-@pytest.mark.parametrize("listed", [None, "take", [1], [{"name": object()}], [{"name": "\ud800"}]])
-async def test_what_is_no_list_of_tools_is_a_failed_list(shelf: Shelf, listed: Any) -> None:
-    shelf.tools_listed = listed
+@pytest.mark.parametrize("tools", [None, "take", [1], [{"name": object()}], [{"name": "\ud800"}]])
+async def test_an_invalid_list_of_tools_is_a_failed_list(server: FakeServer, tools: Any) -> None:
+    server.tool_list = tools
     with pytest.raises(ToolServerError, match="It failed"):
-        await limited(shelf).tools()
+        await limited_session(server).tools()
 
 
-async def test_what_is_raised_to_be_told_is_told(shelf: Shelf) -> None:
-    shelf.error = ToolServerError("The shelf is empty.")
-    result = await limited(shelf).call("take", {})
+async def test_clients_get_the_message_of_a_tool_server_error(server: FakeServer) -> None:
+    server.error = ToolServerError("The server is empty.")
+    result = await limited_session(server).call("take", {})
     assert result.error is not None
-    assert result.error["content"] == "The shelf is empty."
+    assert result.error["content"] == "The server is empty."
 
 
-async def test_an_output_that_is_too_long_is_none(shelf: Shelf) -> None:
-    shelf.result = ToolResult(output="ü" * 51)
-    result = await limited(shelf).call("take", {})
+async def test_an_output_that_is_too_long_is_an_error(server: FakeServer) -> None:
+    server.result = ToolResult(output="ü" * 51)
+    result = await limited_session(server).call("take", {})
     assert result.output is None
     assert result.error is not None
     assert "100 bytes" in result.error["content"]
 
 
-async def test_all_are_closed_with_the_server(shelf: Shelf, caplog: Any) -> None:
+async def test_closing_closes_every_server(server: FakeServer, caplog: Any) -> None:
     caplog.set_level(logging.DEBUG)
-    await configured_servers(LimitedServer(shelf, "mine", timeout_s=1, max_bytes=1)).aclose()
-    assert shelf.closed == 1
+    await make_servers(LimitedServer(server, "mine", timeout_s=1, max_bytes=1)).aclose()
+    assert server.closes == 1

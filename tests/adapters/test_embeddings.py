@@ -1,4 +1,4 @@
-"""Vectors from an embedding engine: what it gives, and what it may get wrong."""
+"""Vectors from an embedding engine, and its invalid answers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def engine() -> Iterator[FakeEmbeddings]:
 
 @pytest.fixture
 async def embeddings(engine: FakeEmbeddings) -> AsyncIterator[HttpEmbeddings]:
-    made = HttpEmbeddings(engine.url, "small", api_key="secret", timeout_s=2)
-    await made.start()
-    yield made
-    await made.aclose()
+    embeddings = HttpEmbeddings(engine.url, "small", api_key="secret", timeout_s=2)
+    await embeddings.start()
+    yield embeddings
+    await embeddings.aclose()
 
 
 async def test_each_text_has_a_vector_of_length_one(
@@ -43,45 +43,45 @@ async def test_each_text_has_a_vector_of_length_one(
     assert engine.keys[-1] == "Bearer secret"
 
 
-def answered(*vectors: object) -> bytes:
+def body_with(*vectors: object) -> bytes:
     data = [{"index": index, "embedding": vector} for index, vector in enumerate(vectors)]
     return json.dumps({"data": data}).encode()
 
 
-WRONG = {
+INVALID = {
     "an error": (500, b"oops"),
     "a redirect": (307, b""),
-    "no JSON": (200, b"<html>"),
+    "not JSON": (200, b"<html>"),
     "another shape": (200, b'{"vectors": []}'),
-    "too few": (200, answered([1.0])),
-    "too many": (200, answered([1.0], [1.0], [1.0])),
-    "of two lengths": (200, answered([1.0], [1.0, 2.0])),
-    "of no length": (200, answered([0.0], [0.0])),
-    "empty": (200, answered([], [])),
-    "text": (200, answered("a", "b")),
+    "too few": (200, body_with([1.0])),
+    "too many": (200, body_with([1.0], [1.0], [1.0])),
+    "two dimensions": (200, body_with([1.0], [1.0, 2.0])),
+    "length zero": (200, body_with([0.0], [0.0])),
+    "empty": (200, body_with([], [])),
+    "text": (200, body_with("a", "b")),
 }
 
 
-@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
-async def test_what_it_gets_wrong_is_one_error(
+@pytest.mark.parametrize("answer", INVALID.values(), ids=INVALID)
+async def test_every_invalid_answer_is_the_same_error(
     embeddings: HttpEmbeddings, engine: FakeEmbeddings, answer: tuple[int, bytes]
 ) -> None:
     engine.answer = answer
-    with pytest.raises(EmbeddingsError) as told:
+    with pytest.raises(EmbeddingsError) as raised:
         await embeddings.embed(["a", "b"])
-    assert "127.0.0.1" not in str(told.value)
+    assert "127.0.0.1" not in str(raised.value)
 
 
-async def test_an_answer_without_bounds_is_not_taken_in(engine: FakeEmbeddings) -> None:
-    engine.answer = (200, b" " * 10_000 + answered([1.0], [1.0]))
+async def test_an_answer_that_is_too_large_is_an_error(engine: FakeEmbeddings) -> None:
+    engine.answer = (200, b" " * 10_000 + body_with([1.0], [1.0]))
     bounded = HttpEmbeddings(engine.url, "small", max_bytes=1000)
     with pytest.raises(EmbeddingsError):
         await bounded.embed(["a", "b"])
     await bounded.aclose()
 
 
-async def test_an_engine_that_is_not_there_stops_the_start() -> None:
-    nobody = HttpEmbeddings("http://127.0.0.1:1/v1", "small", timeout_s=2)
+async def test_the_server_does_not_start_without_its_embedding_engine() -> None:
+    unreachable = HttpEmbeddings("http://127.0.0.1:1/v1", "small", timeout_s=2)
     with pytest.raises(SettingsError, match="127.0.0.1:1/v1/embeddings"):
-        await nobody.start()
-    await nobody.aclose()
+        await unreachable.start()
+    await unreachable.aclose()

@@ -1,4 +1,4 @@
-"""No way out of this server connects to anything inside, whatever a URL says (inward_urls.py)."""
+"""No outgoing connection reaches an internal address, whatever the URL says (inward_urls.py)."""
 
 from __future__ import annotations
 
@@ -23,35 +23,40 @@ from antiphon.domain.tools import McpTool
 from antiphon.entrypoints.container import webhook_fetcher
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
-TRUST = httpx.create_ssl_context(trust_env=False)  # once: it takes a while
+SSL_CONTEXT = httpx.create_ssl_context(trust_env=False)  # once: it takes a while
 ALLOWED = "127.0.0.2"
-"""An address that a test's guard allows, as if it were public; the sink is not there."""
+"""An address that a test's policy allows as if it were public; the sink does not listen on it."""
 LIMIT_S = 2.0
 FAILURES = (FetchError, ToolServerError, WebError)
 
-Reach = Callable[[UrlPolicy, Resolve | None, str], Awaitable[object]]
-"""Ask for a URL under a guard; what stands between is the adapter's."""
+Request = Callable[[UrlPolicy, Resolve | None, str], Awaitable[object]]
+"""Requests a URL through one of the adapters, under a policy."""
 
 
-def fetcher(guard: UrlPolicy, resolve: Resolve | None) -> HttpFetcher:
-    named = {} if resolve is None else {"resolve": resolve}
+def make_fetcher(policy: UrlPolicy, resolve: Resolve | None) -> HttpFetcher:
+    options = {} if resolve is None else {"resolve": resolve}
     return HttpFetcher(
-        guard, max_bytes=1000, timeout_s=LIMIT_S, max_redirects=3, ssl_context=TRUST, **named
+        policy,
+        max_bytes=1000,
+        timeout_s=LIMIT_S,
+        max_redirects=3,
+        ssl_context=SSL_CONTEXT,
+        **options,
     )
 
 
-async def fetch(guard: UrlPolicy, resolve: Resolve | None, url: str) -> object:
-    return await fetcher(guard, resolve).fetch(url)
+async def fetch(policy: UrlPolicy, resolve: Resolve | None, url: str) -> object:
+    return await make_fetcher(policy, resolve).fetch(url)
 
 
-async def post(guard: UrlPolicy, resolve: Resolve | None, url: str) -> object:
-    return await fetcher(guard, resolve).fetch(url, method="POST", content=b"{}")
+async def post(policy: UrlPolicy, resolve: Resolve | None, url: str) -> object:
+    return await make_fetcher(policy, resolve).fetch(url, method="POST", content=b"{}")
 
 
-async def list_tools(guard: UrlPolicy, resolve: Resolve | None, url: str) -> object:
-    named = {} if resolve is None else {"resolve": resolve}
-    checked = GuardedPools(guard, ssl_context=TRUST, **named)
-    servers = McpServers(checked, timeout_s=LIMIT_S, max_bytes=1000)
+async def list_tools(policy: UrlPolicy, resolve: Resolve | None, url: str) -> object:
+    options = {} if resolve is None else {"resolve": resolve}
+    pools = GuardedPools(policy, ssl_context=SSL_CONTEXT, **options)
+    servers = McpServers(pools, timeout_s=LIMIT_S, max_bytes=1000)
     session = servers.session(McpTool(server_label="s", server_url=url, authorization="secret"))
     try:
         return await session.tools()
@@ -59,28 +64,28 @@ async def list_tools(guard: UrlPolicy, resolve: Resolve | None, url: str) -> obj
         await session.aclose()
 
 
-async def read_page(guard: UrlPolicy, resolve: Resolve | None, url: str) -> object:
+async def read_page(policy: UrlPolicy, resolve: Resolve | None, url: str) -> object:
     async def no_pdf(content: bytes) -> str:
-        raise AssertionError("nothing was to be read")
+        raise AssertionError("there is nothing to read")
 
     web = SearchServiceWeb(
         SearxngService("http://127.0.0.1:1/"),
         PageReader(no_pdf),
         service_fetcher=NoFetcher(),
-        page_fetcher=fetcher(guard, resolve),
+        page_fetcher=make_fetcher(policy, resolve),
         most=1,
         timeout_s=LIMIT_S,
     )
     return await web.read(url)
 
 
-WAYS_OUT: Mapping[str, Reach] = {
-    "pictures and files": fetch,
+CLIENTS: Mapping[str, Request] = {
+    "images and files": fetch,
     "webhooks": post,
     "MCP servers": list_tools,
-    "pages of the web": read_page,
+    "web pages": read_page,
 }
-"""A way out that is new gets a row here."""
+"""Every client of the guarded fetcher; a new one needs a row here."""
 
 
 @pytest.fixture
@@ -89,54 +94,52 @@ def sink() -> Iterator[LoopbackServer]:
         yield listening
 
 
-@pytest.fixture(params=WAYS_OUT)
-def reach(request: pytest.FixtureRequest) -> Reach:
-    return WAYS_OUT[request.param]
+@pytest.fixture(params=CLIENTS)
+def send(request: pytest.FixtureRequest) -> Request:
+    return CLIENTS[request.param]
 
 
-async def fails(
-    reach: Reach, guard: UrlPolicy, url: str, *, resolve: Resolve | None = None
+async def assert_fails(
+    send: Request, policy: UrlPolicy, url: str, *, resolve: Resolve | None = None
 ) -> None:
     with pytest.raises(FAILURES) as raised:
-        await reach(guard, resolve, url)
-    # Nothing of the network behind this server.
+        await send(policy, resolve, url)
+    # The message reveals nothing about the network behind this server.
     for secret in ("127.", "10.", "169.", "refused", "Errno", "resolve"):
         assert secret not in str(raised.value), url
 
 
-def names(**known: Sequence[str]) -> Resolve:
+def resolver(**addresses: Sequence[str]) -> Resolve:
     async def resolve(host: str, port: int) -> Sequence[str]:
-        if host not in known:
+        if host not in addresses:
             raise OSError("no such name")
-        return known[host]
+        return addresses[host]
 
     return resolve
 
 
-async def test_what_means_something_inside_is_not_connected_to(
-    sink: LoopbackServer, reach: Reach
-) -> None:
+async def test_an_internal_url_is_not_connected_to(sink: LoopbackServer, send: Request) -> None:
     urls = inward_urls.urls(sink.port)
     assert len(set(urls)) >= 200
-    for_the_web = [url.replace(f":{sink.port}", "") for url in urls]
-    for guard, asked in (
-        (UrlPolicy(hosts=inward_urls.allowed_hosts(urls)), urls),  # the address alone decides
-        (UrlPolicy(), for_the_web),
-        (UrlPolicy(), [url.replace("http:", "https:", 1) for url in for_the_web]),
+    default_port_urls = [url.replace(f":{sink.port}", "") for url in urls]
+    for policy, internal_urls in (
+        (UrlPolicy(hosts=inward_urls.allowed_hosts(urls)), urls),  # only the address is refused
+        (UrlPolicy(), default_port_urls),
+        (UrlPolicy(), [url.replace("http:", "https:", 1) for url in default_port_urls]),
     ):
-        for url in asked:
-            await fails(reach, guard, url)
+        for url in internal_urls:
+            await assert_fails(send, policy, url)
     assert sink.connections == 0
 
 
-async def test_a_url_that_is_not_plain_http_is_not_even_looked_up(sink: LoopbackServer) -> None:
-    async def looked_up(host: str, port: int) -> Sequence[str]:
-        raise AssertionError(f"{host!r} was looked up")
+async def test_a_refused_url_is_not_resolved(sink: LoopbackServer) -> None:
+    async def fail(host: str, port: int) -> Sequence[str]:
+        raise AssertionError(f"{host!r} was resolved")
 
-    guard = UrlPolicy(hosts=inward_urls.allowed_hosts(inward_urls.urls(sink.port)))
+    policy = UrlPolicy(hosts=inward_urls.allowed_hosts(inward_urls.urls(sink.port)))
     for url in inward_urls.NO_PLAIN_URLS:
         with pytest.raises(FetchRefused):
-            await fetch(guard, looked_up, url.replace("{port}", str(sink.port)))
+            await fetch(policy, fail, url.replace("{port}", str(sink.port)))
 
 
 @pytest.mark.parametrize(
@@ -159,30 +162,32 @@ async def test_a_url_that_is_not_plain_http_is_not_even_looked_up(sink: Loopback
         [],
     ],
 )
-async def test_a_name_that_means_something_inside_is_not_connected_to(
-    sink: LoopbackServer, reach: Reach, addresses: list[str]
+async def test_a_name_with_an_internal_address_is_not_connected_to(
+    sink: LoopbackServer, send: Request, addresses: list[str]
 ) -> None:
-    guard = UrlPolicy(hosts=[f"inward.example:{sink.port}"])
-    resolve = names(**{"inward.example": addresses})
-    await fails(reach, guard, f"http://inward.example:{sink.port}/", resolve=resolve)
+    policy = UrlPolicy(hosts=[f"inward.example:{sink.port}"])
+    resolve = resolver(**{"inward.example": addresses})
+    await assert_fails(send, policy, f"http://inward.example:{sink.port}/", resolve=resolve)
     assert sink.connections == 0
 
 
-async def test_a_name_that_moves_is_looked_up_once_a_connection(
-    sink: LoopbackServer, reach: Reach
+async def test_a_name_is_resolved_once_for_each_connection(
+    sink: LoopbackServer, send: Request
 ) -> None:
-    looks: list[str] = []
+    resolutions: list[str] = []
 
-    async def rebinding(host: str, port: int) -> Sequence[str]:
-        # What is checked first is allowed, and nobody answers there; all later ones are inside.
-        looks.append(host)
-        return [ALLOWED] if len(looks) == 1 else ["127.0.0.1"]
+    async def rebind(host: str, port: int) -> Sequence[str]:
+        # The first address is allowed, and nothing listens there; all later ones are internal.
+        resolutions.append(host)
+        return [ALLOWED] if len(resolutions) == 1 else ["127.0.0.1"]
 
-    guard = UrlPolicy(hosts=[f"moves.example:{sink.port}"], private=[ipaddress.ip_network(ALLOWED)])
+    policy = UrlPolicy(
+        hosts=[f"moves.example:{sink.port}"], private=[ipaddress.ip_network(ALLOWED)]
+    )
     url = f"http://moves.example:{sink.port}/"
     for _ in range(2):
-        await fails(reach, guard, url, resolve=rebinding)
-    assert len(looks) == 2
+        await assert_fails(send, policy, url, resolve=rebind)
+    assert len(resolutions) == 2
     assert sink.connections == 0
 
 
@@ -190,12 +195,12 @@ async def test_a_name_that_moves_is_looked_up_once_a_connection(
 
 
 class Redirector:
-    """Answers each request with a redirect to the URL that is set."""
+    """Answers every request with a redirect to `location`."""
 
     def __init__(self) -> None:
         self.location = b""
         self.port = 0
-        self.asked = 0
+        self.requests = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -206,7 +211,7 @@ class Redirector:
                     length = int(value) if name == b"content-length" else length
                     line = await reader.readline()
                 await reader.readexactly(length)
-                self.asked += 1
+                self.requests += 1
                 head = b"HTTP/1.1 307 Moved\r\ncontent-length: 0\r\nlocation: "
                 writer.write(head + self.location + b"\r\n\r\n")
                 await writer.drain()
@@ -226,52 +231,52 @@ async def redirector() -> AsyncIterator[Redirector]:
 
 
 def locations(port: int) -> list[str]:
-    """Return the URLs that fit into a header as they are."""
+    """Return the URLs that are valid in a header without encoding."""
     return [url for url in inward_urls.urls(port) if not {"\r", "\n", "\0"} & set(url)]
 
 
-async def test_a_redirect_to_something_inside_is_not_followed(
-    sink: LoopbackServer, redirector: Redirector, reach: Reach
+async def test_a_redirect_to_an_internal_address_is_not_followed(
+    sink: LoopbackServer, redirector: Redirector, send: Request
 ) -> None:
-    # Every host may be asked, but only the redirecting one's address is allowed.
+    # Every host is allowed, but only the address of the redirector.
     urls = locations(sink.port)
-    begin = f"http://{ALLOWED}:{redirector.port}/"
-    guard = UrlPolicy(
-        hosts=inward_urls.allowed_hosts([begin, *urls]), private=[ipaddress.ip_network(ALLOWED)]
+    start = f"http://{ALLOWED}:{redirector.port}/"
+    policy = UrlPolicy(
+        hosts=inward_urls.allowed_hosts([start, *urls]), private=[ipaddress.ip_network(ALLOWED)]
     )
     for number, url in enumerate(urls, 1):
         redirector.location = url.encode()
         try:
-            answer = await reach(guard, None, begin)
+            answer = await send(policy, None, start)
         except FAILURES:
             pass
         else:
-            assert getattr(answer, "status", None) == 307, url  # shown, not followed
-        assert redirector.asked >= number
+            assert getattr(answer, "status", None) == 307, url  # returned, not followed
+        assert redirector.requests >= number
     assert sink.connections == 0
 
 
-async def test_webhooks_go_where_the_settings_say_and_no_further(
+async def test_webhooks_do_not_follow_redirects(
     sink: LoopbackServer, redirector: Redirector
 ) -> None:
     hook = f"http://{ALLOWED}:{redirector.port}/hook"
     secret = base64.b64encode(b"s" * 32)
-    sending = webhook_fetcher([WebhookEndpoint(name="a", url=hook, secrets=[secret])])
+    fetcher = webhook_fetcher([WebhookEndpoint(name="a", url=hook, secrets=[secret])])
     for url in locations(sink.port):
         redirector.location = url.encode()
-        answer = await sending.fetch(hook, method="POST", content=b"{}")
+        answer = await fetcher.fetch(hook, method="POST", content=b"{}")
         assert answer.status == 307
     assert sink.connections == 0
 
 
-async def test_not_even_an_operator_sends_webhooks_to_a_clouds_metadata(
+async def test_an_operator_cannot_send_webhooks_to_cloud_metadata(
     sink: LoopbackServer,
 ) -> None:
     metadata = [url for url in inward_urls.urls(sink.port) if "169.254" in url or "a9fe" in url]
     assert len(metadata) >= 15
     for url in metadata:
         try:
-            guard = operator_policy([url])
+            policy = operator_policy([url])
         except FetchRefused:
             continue
-        await fails(post, guard, url)
+        await assert_fails(post, policy, url)

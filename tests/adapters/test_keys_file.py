@@ -1,4 +1,4 @@
-"""A TOML file of API keys, written by us or by hand."""
+"""A TOML file of API keys, written by the server or by hand."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from antiphon.domain.errors import SettingsError
 HASH = "ab" * 32
 
 
-def key(number: int = 1, **given: object) -> ApiKey:
-    fields = {"name": "laptop", "tenant": "t", "created_at": 7, **given}
-    return ApiKey(id=f"key_{number}", hash=bytes([number]) * 32, **fields)  # type: ignore[arg-type]
+def make_key(number: int = 1, *, name: str = "laptop") -> ApiKey:
+    return ApiKey(
+        id=f"key_{number}", hash=bytes([number]) * 32, name=name, tenant="t", created_at=7
+    )
 
 
 @pytest.fixture
@@ -35,49 +36,49 @@ def content_of(path: Path) -> str:
     return path.read_text()
 
 
-async def started(path: Path) -> KeysFile:
+async def open_file(path: Path) -> KeysFile:
     file = KeysFile(path)
     await file.start()
     return file
 
 
-async def test_what_is_added_is_read(path: Path) -> None:
-    keys = [key(1), key(2, name='a "quoted" \\ name ✓')]
-    for each in keys:
-        append(path, each)
-    file = await started(path)
+async def test_appended_keys_are_read(path: Path) -> None:
+    keys = [make_key(1), make_key(2, name='a "quoted" \\ name ✓')]
+    for key in keys:
+        append(path, key)
+    file = await open_file(path)
     assert await file.keys() == keys
     assert await file.key(keys[1].hash) == keys[1]
     assert await file.key(b"\0" * 32) is None
 
 
-async def test_a_file_by_hand_needs_an_id_and_a_hash(path: Path) -> None:
+async def test_a_handwritten_entry_needs_an_id_and_a_hash(path: Path) -> None:
     write(path, f'# ours\n[[keys]]\nid = "ci"\nsha256 = "{HASH}"\n')
-    [found] = await (await started(path)).keys()
-    assert (found.id, found.tenant, found.hash.hex()) == ("ci", "default", HASH)
+    [key] = await (await open_file(path)).keys()
+    assert (key.id, key.tenant, key.hash.hex()) == ("ci", "default", HASH)
 
 
-async def test_what_changes_is_read_again(path: Path) -> None:
-    append(path, key(1))
-    file = await started(path)
-    append(path, key(2))
-    assert await file.key(key(2).hash) == key(2)
+async def test_a_changed_file_is_read_again(path: Path) -> None:
+    append(path, make_key(1))
+    file = await open_file(path)
+    append(path, make_key(2))
+    assert await file.key(make_key(2).hash) == make_key(2)
     remove(path)
-    append(path, key(2))
-    assert await file.key(key(1).hash) is None
+    append(path, make_key(2))
+    assert await file.key(make_key(1).hash) is None
 
 
-async def test_a_slip_in_a_changed_file_locks_nobody_out_and_is_logged(
+async def test_a_mistake_in_a_changed_file_locks_nobody_out_and_is_logged(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    append(path, key(1))
-    file = await started(path)
+    append(path, make_key(1))
+    file = await open_file(path)
     write(path, "[[keys]]\nid = ")
-    assert await file.key(key(1).hash) == key(1)
+    assert await file.key(make_key(1).hash) == make_key(1)
     assert "keys that were in it before still work" in caplog.text
     remove(path)
-    append(path, key(2))
-    assert await file.keys() == [key(2)]
+    append(path, make_key(2))
+    assert await file.keys() == [make_key(2)]
 
 
 @pytest.mark.parametrize(
@@ -92,21 +93,21 @@ async def test_a_slip_in_a_changed_file_locks_nobody_out_and_is_logged(
         ("".join(f'[[keys]]\nid = "{i}"\nsha256 = "{HASH}"\n' for i in "ab"), "2 times"),
     ],
 )
-async def test_a_file_that_cannot_be_used_is_told(path: Path, content: str, reason: str) -> None:
+async def test_an_invalid_file_is_an_error(path: Path, content: str, reason: str) -> None:
     write(path, content)
-    with pytest.raises(SettingsError, match=reason) as told:
-        await started(path)
-    assert "ak-secret" not in str(told.value)
+    with pytest.raises(SettingsError, match=reason) as raised:
+        await open_file(path)
+    assert "ak-secret" not in str(raised.value)
     with pytest.raises(SettingsError, match=reason):
-        append(path, key())
+        append(path, make_key())
     assert content_of(path) == content
 
 
-async def test_a_file_that_is_not_there_is_told(path: Path) -> None:
+async def test_a_missing_file_is_an_error(path: Path) -> None:
     with pytest.raises(SettingsError, match=r"keys\.toml' cannot be used"):
-        await started(path)
+        await open_file(path)
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be written"):
-        append(tmp_path / "no" / "keys.toml", key())
+        append(tmp_path / "no" / "keys.toml", make_key())

@@ -1,33 +1,35 @@
-"""What a process writes, in lines: however it comes in pieces, and however long a line is."""
+"""Splitting output into lines, in chunks of any size and with lines of any length."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.adapters.tool_servers.line_splitter import KEPT_BYTES, LineSplitter, TruncatedLine
+from antiphon.adapters.tool_servers.line_splitter import END_BYTES, LineSplitter, TruncatedLine
 
-MOST = 2 * KEPT_BYTES
+MAX_BYTES = 2 * END_BYTES
 
-texts = st.lists(st.binary(max_size=3 * MOST).map(lambda line: line.replace(b"\n", b"")))
+lines_of_bytes = st.lists(
+    st.binary(max_size=3 * MAX_BYTES).map(lambda line: line.replace(b"\n", b""))
+)
 
 
-@given(texts, st.integers(1, 3 * MOST))
-def test_lines_are_the_same_in_any_pieces(lines: list[bytes], size: int) -> None:
-    written = b"".join(line + b"\n" for line in lines)
-    reader = LineSplitter(max_bytes=MOST)
-    pieces = (written[at : at + size] for at in range(0, len(written), size))
-    found = [line for piece in pieces for line in reader.feed(piece)]
-    assert len(found) == len(lines)
-    for line, read in zip(lines, found, strict=True):
-        if len(line) > MOST:
-            assert read == TruncatedLine(line[:KEPT_BYTES], line[-KEPT_BYTES:])
+@given(lines_of_bytes, st.integers(1, 3 * MAX_BYTES))
+def test_lines_do_not_depend_on_the_chunks(lines: list[bytes], size: int) -> None:
+    content = b"".join(line + b"\n" for line in lines)
+    splitter = LineSplitter(max_bytes=MAX_BYTES)
+    chunks = (content[start : start + size] for start in range(0, len(content), size))
+    results = [result for chunk in chunks for result in splitter.feed(chunk)]
+    assert len(results) == len(lines)
+    for line, result in zip(lines, results, strict=True):
+        if len(line) > MAX_BYTES:
+            assert result == TruncatedLine(line[:END_BYTES], line[-END_BYTES:])
         else:
-            assert read == line
+            assert result == line
 
 
-def test_a_line_without_end_takes_no_memory() -> None:
-    reader = LineSplitter(max_bytes=MOST)
+def test_an_endless_line_takes_little_memory() -> None:
+    splitter = LineSplitter(max_bytes=MAX_BYTES)
     for _ in range(1000):
-        assert list(reader.feed(b"x" * 1000)) == []
-        assert len(reader._begun) <= MOST + 1000
+        assert list(splitter.feed(b"x" * 1000)) == []
+        assert len(splitter._buffer) <= MAX_BYTES + 1000

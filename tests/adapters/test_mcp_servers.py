@@ -1,4 +1,4 @@
-"""Sessions with real MCP servers of the SDK, on real sockets: what holds whatever a server does."""
+"""Sessions with real MCP servers of the SDK, and with faulty ones, on real sockets."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from antiphon.application.ports import ToolSession
 from antiphon.domain.errors import ToolServerError
 from antiphon.domain.tools import McpTool
 
-HERE = UrlPolicy(hosts=["127.0.0.1:*"], private=[ipaddress.ip_network("127.0.0.1")])
-LARGEST = 20_000
+LOOPBACK_ONLY = UrlPolicy(hosts=["127.0.0.1:*"], private=[ipaddress.ip_network("127.0.0.1")])
+MAX_BYTES = 20_000
 
 
-def tools_of(server: MCPServer, waits: asyncio.Event) -> None:
+def add_tools(server: MCPServer, waits: asyncio.Event) -> None:
     @server.tool()
     def add(a: int, b: int) -> int:
         """Adds."""
@@ -38,7 +38,7 @@ def tools_of(server: MCPServer, waits: asyncio.Event) -> None:
 
     @server.tool()
     def large() -> str:
-        return "x" * 10 * LARGEST
+        return "x" * 10 * MAX_BYTES
 
     @server.tool()
     async def wait() -> str:
@@ -50,15 +50,15 @@ def tools_of(server: MCPServer, waits: asyncio.Event) -> None:
 class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.listens = asyncio.Event()
+        self.is_listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.listens.set()
+        self.is_listening.set()
 
 
-class Running:
-    """`waits` is set when its tool `wait` was called."""
+class RunningServer:
+    """A running server; `waits` is set when its tool `wait` is called."""
 
     def __init__(self, server: uvicorn.Server, port: int, waits: asyncio.Event) -> None:
         self._server = server
@@ -68,19 +68,19 @@ class Running:
     def kill(self) -> None:
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
-        for each in self._server.servers:
-            each.close()
+        for server in self._server.servers:
+            server.close()
 
 
 @asynccontextmanager
-async def served(app: Any, waits: asyncio.Event | None = None) -> AsyncIterator[Running]:
-    listening = socket.create_server(("127.0.0.1", 0))
+async def serving(app: Any, waits: asyncio.Event | None = None) -> AsyncIterator[RunningServer]:
+    listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=0)
     server = Server(config)
-    task = asyncio.create_task(server.serve(sockets=[listening]))
-    await server.listens.wait()
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    await server.is_listening.wait()
     try:
-        yield Running(server, listening.getsockname()[1], waits or asyncio.Event())
+        yield RunningServer(server, listener.getsockname()[1], waits or asyncio.Event())
     finally:
         server.should_exit = True
         await task
@@ -88,10 +88,14 @@ async def served(app: Any, waits: asyncio.Event | None = None) -> AsyncIterator[
 
 @asynccontextmanager
 async def session_with(
-    port: int, path: str = "/mcp", *, timeout_s: float = 5.0, guard: UrlPolicy | None = HERE
+    port: int,
+    path: str = "/mcp",
+    *,
+    timeout_s: float = 5.0,
+    policy: UrlPolicy | None = LOOPBACK_ONLY,
 ) -> AsyncIterator[ToolSession]:
-    checked = GuardedPools(guard) if guard else None
-    servers = McpServers(checked, timeout_s=timeout_s, max_bytes=LARGEST)
+    pools = GuardedPools(policy) if policy else None
+    servers = McpServers(pools, timeout_s=timeout_s, max_bytes=MAX_BYTES)
     url = f"http://127.0.0.1:{port}{path}"
     session = servers.session(McpTool(server_label="s", server_url=url, authorization="token"))
     try:
@@ -101,18 +105,18 @@ async def session_with(
 
 
 @pytest.fixture(params=["streamable", "sse"])
-async def link(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Running, str]]:
+async def endpoint(request: pytest.FixtureRequest) -> AsyncIterator[tuple[RunningServer, str]]:
     """A real server and the path of its transport."""
     server, waits = MCPServer("test"), asyncio.Event()
-    tools_of(server, waits)
+    add_tools(server, waits)
     is_sse = request.param == "sse"
     app = server.sse_app() if is_sse else server.streamable_http_app()
-    async with served(app, waits) as running:
+    async with serving(app, waits) as running:
         yield running, "/sse" if is_sse else "/mcp"
 
 
-async def test_tools_are_listed_and_called(link: tuple[Running, str]) -> None:
-    running, path = link
+async def test_tools_are_listed_and_called(endpoint: tuple[RunningServer, str]) -> None:
+    running, path = endpoint
     async with session_with(running.port, path) as session:
         tools = await session.tools()
         assert [tool["name"] for tool in tools] == ["add", "fail", "large", "wait"]
@@ -122,20 +126,20 @@ async def test_tools_are_listed_and_called(link: tuple[Running, str]) -> None:
         assert (result.output, result.error) == ("42", None)
 
 
-async def test_what_a_tool_cannot_do_is_its_error(link: tuple[Running, str]) -> None:
-    running, path = link
+async def test_an_exception_of_a_tool_is_an_error(endpoint: tuple[RunningServer, str]) -> None:
+    running, path = endpoint
     async with session_with(running.port, path) as session:
-        failed = await session.call("fail", {})
-        unknown = await session.call("nobody", {})
-    assert failed.output is None
-    assert failed.error is not None
-    assert failed.error["type"] == "mcp_tool_execution_error"
-    assert unknown.error is not None
+        failure = await session.call("fail", {})
+        unknown_tool = await session.call("nobody", {})
+    assert failure.output is None
+    assert failure.error is not None
+    assert failure.error["type"] == "mcp_tool_execution_error"
+    assert unknown_tool.error is not None
 
 
-async def test_calls_run_at_the_same_time_and_end_in_time(link: tuple[Running, str]) -> None:
-    running, path = link
-    begun = time.monotonic()
+async def test_calls_run_concurrently_and_time_out(endpoint: tuple[RunningServer, str]) -> None:
+    running, path = endpoint
+    started_at = time.monotonic()
     async with session_with(running.port, path, timeout_s=3) as session:
         slow, quick = await asyncio.gather(
             session.call("wait", {}), session.call("add", {"a": 1, "b": 1})
@@ -144,20 +148,20 @@ async def test_calls_run_at_the_same_time_and_end_in_time(link: tuple[Running, s
     assert slow.error is not None
     assert "3 seconds" in slow.error["message"]
     assert (quick.output, again.output) == ("2", "4")
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - started_at < 30
 
 
-async def test_no_more_is_read_than_allowed(link: tuple[Running, str]) -> None:
-    running, path = link
+async def test_an_answer_that_is_too_large_is_an_error(endpoint: tuple[RunningServer, str]) -> None:
+    running, path = endpoint
     async with session_with(running.port, path) as session:
         result = await session.call("large", {})
     assert result.output is None
     assert result.error is not None
-    assert str(LARGEST) in result.error["message"]
+    assert str(MAX_BYTES) in result.error["message"]
 
 
-async def test_a_server_that_is_lost_ends_the_call(link: tuple[Running, str]) -> None:
-    running, path = link
+async def test_a_call_fails_when_its_server_is_lost(endpoint: tuple[RunningServer, str]) -> None:
+    running, path = endpoint
     async with session_with(running.port, path) as session:
         await session.tools()
         waiting = asyncio.create_task(session.call("wait", {}))
@@ -169,9 +173,9 @@ async def test_a_server_that_is_lost_ends_the_call(link: tuple[Running, str]) ->
         assert after.error is not None
 
 
-async def test_leaving_ends_what_still_runs(link: tuple[Running, str]) -> None:
-    running, path = link
-    begun = time.monotonic()
+async def test_a_call_can_be_canceled(endpoint: tuple[RunningServer, str]) -> None:
+    running, path = endpoint
+    started_at = time.monotonic()
     async with session_with(running.port, path) as session:
         await session.tools()
         waiting = asyncio.create_task(session.call("wait", {}))
@@ -179,13 +183,13 @@ async def test_leaving_ends_what_still_runs(link: tuple[Running, str]) -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - started_at < 30
 
 
 @pytest.mark.parametrize("path", ["/json", "/stream", "/sse"])
-async def test_a_call_that_is_refused_fails_at_once_and_says_how(path: str) -> None:
+async def test_a_refused_call_fails_immediately_with_the_status(path: str) -> None:
     with faulty_mcp.serving("http://127.0.0.1:1") as faulty:
-        # No test waits as long as this call might.
+        # The timeout of the call is longer than that of the test.
         async with session_with(faulty.server_address[1], path, timeout_s=60) as session:
             refused = await session.call("unauthorized", {})
             after = await session.call("add", {})
@@ -194,10 +198,10 @@ async def test_a_call_that_is_refused_fails_at_once_and_says_how(path: str) -> N
     assert after.output == "42"
 
 
-# --- servers that are none ------------------------------------------------------------------------
+# --- not an MCP server ----------------------------------------------------------------------------
 
 
-def answering(status: int, body: bytes = b"", **headers: str) -> Any:
+def answer_with(status: int, body: bytes = b"", **headers: str) -> Any:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
@@ -208,73 +212,78 @@ def answering(status: int, body: bytes = b"", **headers: str) -> Any:
     return app
 
 
-async def silent(scope: Any, receive: Any, send: Any) -> None:
+async def never_answer(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "http":
         await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize(
-    ("app", "said"),
+    ("app", "message"),
     [
-        (answering(401, www_authenticate='Bearer resource_metadata="http://127.0.0.1:1/"'), "401"),
-        (answering(500), "500"),
-        (answering(404), "404"),
-        (answering(200, b"{not json", content_type="application/json"), "'s'"),
-        (answering(200, b"\xff\xfe", content_type="application/json"), "'s'"),
-        (answering(200, 300 * b"[", content_type="application/json"), "'s'"),
-        (answering(200, b"x" * 3 * LARGEST, content_type="application/json"), str(LARGEST)),
-        (answering(200, b"<html>", content_type="text/html"), "'s'"),
-        (answering(200, b"", content_type="text/event-stream"), "'s'"),
-        (answering(200, b"x", content_type="application/json", content_encoding="gzip"), "'s'"),
-        (answering(307, location="http://127.0.0.1:1/mcp"), "'s'"),
-        (silent, "0.7 seconds"),
+        (
+            answer_with(401, www_authenticate='Bearer resource_metadata="http://127.0.0.1:1/"'),
+            "401",
+        ),
+        (answer_with(500), "500"),
+        (answer_with(404), "404"),
+        (answer_with(200, b"{not json", content_type="application/json"), "'s'"),
+        (answer_with(200, b"\xff\xfe", content_type="application/json"), "'s'"),
+        (answer_with(200, 300 * b"[", content_type="application/json"), "'s'"),
+        (answer_with(200, b"x" * 3 * MAX_BYTES, content_type="application/json"), str(MAX_BYTES)),
+        (answer_with(200, b"<html>", content_type="text/html"), "'s'"),
+        (answer_with(200, b"", content_type="text/event-stream"), "'s'"),
+        (answer_with(200, b"x", content_type="application/json", content_encoding="gzip"), "'s'"),
+        (answer_with(307, location="http://127.0.0.1:1/mcp"), "'s'"),
+        (never_answer, "0.7 seconds"),
     ],
 )
-async def test_what_is_no_server_is_a_failed_list(app: Any, said: str) -> None:
-    async with served(app) as running, session_with(running.port, timeout_s=0.7) as session:
-        with pytest.raises(ToolServerError, match=said) as failure:
+async def test_a_server_that_does_not_speak_mcp_is_a_failed_list(app: Any, message: str) -> None:
+    async with serving(app) as running, session_with(running.port, timeout_s=0.7) as session:
+        with pytest.raises(ToolServerError, match=message) as failure:
             await session.tools()
         assert "token" not in str(failure.value)
 
 
-async def test_nobody_listening_is_a_failed_list() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+async def test_a_closed_port_is_a_failed_list() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
     async with session_with(port) as session:
-        with pytest.raises(ToolServerError, match="lost, or was never made"):
+        with pytest.raises(ToolServerError, match="lost or could not be made"):
             await session.tools()
         result = await session.call("add", {})
     assert result.error is not None
 
 
 @pytest.mark.parametrize(
-    ("guard", "said"),
+    ("policy", "message"),
     [
         (None, "--fetch-urls"),
         (UrlPolicy(), "may not fetch"),
-        (UrlPolicy(hosts=["127.0.0.1:*"]), "lost, or was never made"),
+        (UrlPolicy(hosts=["127.0.0.1:*"]), "lost or could not be made"),
     ],
 )
-async def test_only_what_the_guard_allows_is_reached(guard: UrlPolicy | None, said: str) -> None:
-    asked: list[str] = []
+async def test_a_server_that_the_policy_does_not_allow_gets_no_request(
+    policy: UrlPolicy | None, message: str
+) -> None:
+    paths: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            asked.append(scope["path"])
-            await answering(404)(scope, receive, send)
+            paths.append(scope["path"])
+            await answer_with(404)(scope, receive, send)
 
-    async with served(app) as running, session_with(running.port, guard=guard) as session:
-        with pytest.raises(ToolServerError, match=said):
+    async with serving(app) as running, session_with(running.port, policy=policy) as session:
+        with pytest.raises(ToolServerError, match=message):
             await session.tools()
-    assert asked == []
+    assert paths == []
 
 
-async def test_nothing_is_sent_before_the_first_use() -> None:
-    asked: list[str] = []
+async def test_a_session_sends_nothing_before_its_first_request() -> None:
+    scope_types: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        asked.append(scope["type"])
+        scope_types.append(scope["type"])
 
-    async with served(app) as running, session_with(running.port):
+    async with serving(app) as running, session_with(running.port):
         pass
-    assert "http" not in asked
+    assert "http" not in scope_types

@@ -270,7 +270,7 @@ async def test_text_is_clean_and_bounded(sink: LoopbackServer) -> None:
         (answer(b"x" * 100_001), "100000 bytes"),
         (answer(GZIP_BOMB, "content-encoding: gzip"), "100000 bytes"),
         (chunked(GZIP_BOMB).replace(b"\r\n", b"\r\ncontent-encoding: gzip\r\n", 1), "100000"),
-        (redirect("/page"), "redirects too often"),
+        (redirect("/page"), "redirects too many times"),
         (redirect("http://10.0.0.1/"), "could not be fetched"),
         (redirect("file:///etc/passwd"), "could not be fetched"),
         (b"nonsense\r\n\r\n", "could not be fetched"),

@@ -1,6 +1,6 @@
-"""A real MCP server of the SDK, run as a program: on stdio, or with a transport of HTTP and a port.
+"""A real MCP server of the SDK as a program: on stdio, or with an HTTP transport and a port.
 
-With the argument `NAME` it does something that a server should not: see `ODD`.
+With the name of a function in `FAULTS` as its argument, it misbehaves in that way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def serve(transport: Any = "stdio", port: str = "0") -> None:
-    from mcp.server.mcpserver import MCPServer  # what is no server need not wait for it
+    from mcp.server.mcpserver import MCPServer  # slow to import, and the faults do not need it
 
     server = MCPServer("test")
 
@@ -44,7 +44,7 @@ def serve(transport: Any = "stdio", port: str = "0") -> None:
     @server.tool()
     async def hang() -> str:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(600)  # noqa: ASYNC251 - no call of it answers any more
+        time.sleep(600)  # noqa: ASYNC251 - blocks every call of the process
         return "late"
 
     @server.tool()
@@ -82,27 +82,27 @@ def ends() -> None:
     sys.exit(2)
 
 
-def is_silent() -> None:
+def stay_silent() -> None:
     time.sleep(600)
 
 
-def is_none() -> None:
+def echo() -> None:
     for line in sys.stdin:
         print(line.upper(), flush=True)
 
 
-def floods() -> None:
+def flood() -> None:
     os.write(1, b"x" * 3_000_000)
     sys.stdin.read()
 
 
-def is_slow() -> None:
+def start_slowly() -> None:
     time.sleep(1)
     serve()
 
 
-ODD = {each.__name__: each for each in (is_slow, ends, is_silent, is_none, floods)}
+FAULTS = {fault.__name__: fault for fault in (start_slowly, ends, stay_silent, echo, flood)}
 
 
 if __name__ == "__main__":
-    ODD[sys.argv[1]]() if sys.argv[1:2] and sys.argv[1] in ODD else serve(*sys.argv[1:])
+    FAULTS[sys.argv[1]]() if sys.argv[1:2] and sys.argv[1] in FAULTS else serve(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""A web of a few pages for tests of what is above the port."""
+"""A web of a few pages, for tests of the services that use the port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon.domain.errors import WebError
 
 
 class FakeWeb(Web):
-    """A web of a few pages; `held` are URLs and queries that wait for `go`."""
+    """A web of a few pages; URLs and queries in `blocked` wait until `unblock` is set."""
 
     def __init__(self) -> None:
         self.pages = {
@@ -24,10 +24,10 @@ class FakeWeb(Web):
             "https://b.example/": WebPage(url="https://b.example/", title="B", text="bee\n" * 5000),
             "https://moved.example/": WebPage(url="https://b.example/", title="B", text="bee"),
         }
-        self.asked: list[Any] = []
-        self.held: set[str] = set()
-        self.go = asyncio.Event()
-        self.busy = self.busiest = 0
+        self.requests: list[Any] = []
+        self.blocked: set[str] = set()
+        self.unblock = asyncio.Event()
+        self.running = self.max_running = 0
 
     async def start(self) -> None: ...
 
@@ -36,29 +36,29 @@ class FakeWeb(Web):
     async def search(
         self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
     ) -> Sequence[WebResult]:
-        self.asked.append((query, most, domains, location))
+        self.requests.append((query, most, domains, location))
         await self._wait(query)
         if query == "broken":
             raise WebError("The search does not answer.")
-        found = [
+        results = [
             WebResult(url=page.url, title=page.title, text=query) for page in self.pages.values()
         ]
-        return found[: min(2, most)]
+        return results[: min(2, most)]
 
     async def read(self, url: str) -> WebPage:
-        self.asked.append(url)
+        self.requests.append(url)
         await self._wait(url)
         if url not in self.pages:
             raise WebError(f"There is no page at {url}.")
         return self.pages[url]
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        while not holds():  # noqa: ASYNC110 - nothing tells of it
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110 - no event reports it
             await asyncio.sleep(0)
 
-    async def _wait(self, what: str) -> None:
-        self.busy += 1
-        self.busiest = max(self.busy, self.busiest)
-        if what in self.held:
-            await self.go.wait()
-        self.busy -= 1
+    async def _wait(self, request: str) -> None:
+        self.running += 1
+        self.max_running = max(self.running, self.max_running)
+        if request in self.blocked:
+            await self.unblock.wait()
+        self.running -= 1

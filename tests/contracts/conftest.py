@@ -1,4 +1,4 @@
-"""Where the stores under test keep what they keep: to test another store, add a line to STORES."""
+"""The stores under test. To test another store, add a line to STORES."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ POSTGRES = os.environ.get("ANTIPHON_TEST_POSTGRES", "postgresql://postgres@127.0
 REDIS = os.environ.get("ANTIPHON_TEST_REDIS", "redis://127.0.0.1:6379/0")
 
 NewStore = Callable[[], Store]
-"""Another store, not started yet, on the same kept state: as another server has it."""
+"""Creates another store on the same data, not started yet, as another server would."""
 
 Place = Callable[[Path], AbstractAsyncContextManager[NewStore]]
-"""Makes room for one test, in a folder of its own or elsewhere, and clears it afterwards."""
+"""Provides a place for the data of one test, in the folder or elsewhere, and clears it."""
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def in_sqlite(folder: Path) -> AsyncIterator[NewStore]:
 
 @asynccontextmanager
 async def redis_prefix() -> AsyncIterator[str]:
-    """A prefix of one test's own, of which nothing stays. Skips where there is no Redis."""
+    """Yield a prefix for one test and delete its keys afterwards. Skip the test without a Redis."""
     prefix = f"antiphon-test-{secrets.token_hex(8)}:"
     async with Redis.from_url(REDIS) as client:
         try:
@@ -62,8 +62,10 @@ async def in_redis(_: Path) -> AsyncIterator[NewStore]:
 
 @asynccontextmanager
 async def schema_of_postgres() -> AsyncIterator[tuple[str, str]]:
-    """The address of a PostgreSQL, and the name of a schema of one test's own, of which nothing
-    stays. Skips where there is none."""
+    """Yield the address of a PostgreSQL and a schema for one test, which is dropped afterwards.
+
+    Skip the test without a PostgreSQL.
+    """
     try:
         admin = await asyncpg.connect(POSTGRES, timeout=2)
     except (OSError, asyncpg.PostgresError) as error:
@@ -103,5 +105,5 @@ async def new_store(place: Place, tmp_path: Path) -> AsyncIterator[NewStore]:
 
 @pytest.fixture
 async def postgres() -> AsyncIterator[tuple[str, str]]:
-    async with schema_of_postgres() as found:
-        yield found
+    async with schema_of_postgres() as dsn_and_schema:
+        yield dsn_and_schema

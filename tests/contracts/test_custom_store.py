@@ -1,4 +1,4 @@
-"""The store that examples/custom_store.py shows keeps every promise, and survives a restart."""
+"""The example store of examples/custom_store.py passes the contract and survives a restart."""
 
 from __future__ import annotations
 
@@ -15,26 +15,32 @@ import pytest
 
 from antiphon.application.ports import Store
 from antiphon.domain.errors import SettingsError, StoreError
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     EVERY_FIELD,
     EVERY_KIND_OF_OUTPUT,
     OWNER,
     US,
     as_json,
+    chunk,
+    finished_response,
+    lease,
+    new_response,
+    response_with_log,
+    turn_item_names,
+)
+from antiphon.testing.store import StoreContract
+from antiphon.testing.store_calls import (
     claim,
     context_of,
-    converse,
-    end,
-    finished,
+    create_and_finish,
+    create_conversation,
+    finish,
+    is_unknown,
     items_of,
-    keep,
-    running,
-    say,
-    turns,
-    unknown,
+    lease_runs,
+    log_of,
+    run_in_conversation,
 )
-from antiphon.testing.run_store import chunk, lease, log_of, logged, take
-from antiphon.testing.store import StoreContract
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,40 +83,40 @@ class TestJournalStore(StoreContract):
 
 
 async def test_a_restart_keeps_everything(opened: Open, path: Path) -> None:
-    done = finished("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
+    done = finished_response("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
     async with opened(path) as store:
-        await keep(store, "a")
-        await store.create(US, running("b", after="a"))
-        assert await end(store, done)
-        await converse(store, "talk", "x")
-        await say(store, "talk", "one")
+        await create_and_finish(store, "a")
+        await store.create(US, new_response("b", after="a"))
+        assert await finish(store, done)
+        await create_conversation(store, "talk", "x")
+        await run_in_conversation(store, "talk", "one")
         await claim(store, "talk", "two")
-        await store.create(US, logged("runs"))
+        await store.create(US, response_with_log("runs"))
         await store.leave(OWNER)
-        [taken] = await take(store)
-        assert await store.append(taken.lease, chunk(2))
+        [run] = await lease_runs(store)
+        assert await store.append(run.lease, chunk(2))
         await store.delete(US, "resp_a")
     async with opened(path) as store:
         assert as_json(await store.get(US, "resp_b")) == as_json(done)
-        assert (await context_of(store, "b"))[:3] == [*turns("a"), "b_in"]
-        assert await items_of(store, "talk") == ["x", *turns("one")]
+        assert (await context_of(store, "b"))[:3] == [*turn_item_names("a"), "b_in"]
+        assert await items_of(store, "talk") == ["x", *turn_item_names("one")]
         assert await log_of(store, "runs") == [chunk(0, 2), chunk(2)]
-        [again] = await take(store, "srv_c")
-        assert again.lease == lease("runs", taken.lease.epoch + 1)
+        [next_run] = await lease_runs(store, "srv_c")
+        assert next_run.lease == lease("runs", run.lease.epoch + 1)
 
 
-async def test_what_was_not_written_whole_was_never_there(opened: Open, path: Path) -> None:
+async def test_a_partial_write_is_ignored(opened: Open, path: Path) -> None:
     async with opened(path) as store:
-        await keep(store, "a")
-    whole = size_of(path)
+        await create_and_finish(store, "a")
+    complete_size = size_of(path)
     async with opened(path) as store:
-        await keep(store, "b")
-    os.truncate(path, whole + 7)
+        await create_and_finish(store, "b")
+    os.truncate(path, complete_size + 7)
     async with opened(path) as store:
-        assert await context_of(store, "a") == turns("a")
-        await keep(store, "c", after="a")
+        assert await context_of(store, "a") == turn_item_names("a")
+        await create_and_finish(store, "c", after="a")
     async with opened(path) as store:
-        assert await context_of(store, "c") == turns("a", "c")
+        assert await context_of(store, "c") == turn_item_names("a", "c")
 
 
 async def test_two_servers_on_one_journal_are_refused(opened: Open, path: Path) -> None:
@@ -121,41 +127,41 @@ async def test_two_servers_on_one_journal_are_refused(opened: Open, path: Path) 
 
 
 @pytest.fixture
-def full_at() -> Iterator[Callable[[int], None]]:
-    """Let no file grow beyond so many bytes."""
+def limit_file_size() -> Iterator[Callable[[int], None]]:
+    """Yield a function that limits the size of files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_a_journal_that_cannot_be_written_takes_nothing_more(
-    opened: Open, path: Path, full_at: Callable[[int], None]
+async def test_a_journal_that_cannot_be_written_accepts_no_more_writes(
+    opened: Open, path: Path, limit_file_size: Callable[[int], None]
 ) -> None:
     async with opened(path) as store:
-        await keep(store, "a")
-        full_at(size_of(path) + 10)
+        await create_and_finish(store, "a")
+        limit_file_size(size_of(path) + 10)
         for name in "bc":
             with pytest.raises(StoreError, match="File too large"):
-                await store.create(US, running(name))
+                await store.create(US, new_response(name))
         with pytest.raises(StoreError):
             await store.check()
-        full_at(size_of(path) + 100_000)
+        limit_file_size(size_of(path) + 100_000)
     async with opened(path) as store:
-        assert await context_of(store, "a") == turns("a")
-        assert await unknown(store.get(US, "resp_b"))
+        assert await context_of(store, "a") == turn_item_names("a")
+        assert await is_unknown(store.get(US, "resp_b"))
 
 
-def test_it_can_be_served(
+def test_the_example_can_be_served(
     example: Any, serve: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ask = {"model": "scripted-chat", "input": "hi"}
+    request = {"model": "scripted-chat", "input": "hi"}
     ids = []
     for _ in range(2):
         with (
             serve(store="examples.custom_store:JournalStore") as server,
             httpx.Client(base_url=server.api) as http,
         ):
-            ids.append(http.post("/responses", json=ask).json()["id"])
-            answers = [http.get(f"/responses/{one}") for one in ids]
+            ids.append(http.post("/responses", json=request).json()["id"])
+            answers = [http.get(f"/responses/{response_id}") for response_id in ids]
             assert [answer.json()["status"] for answer in answers] == ["completed"] * len(ids)

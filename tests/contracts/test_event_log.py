@@ -1,4 +1,4 @@
-"""Every event log keeps its promises."""
+"""Every event log passes the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every file store keeps its promises; the folder keeps files over a restart, and nothing else."""
+"""Every file store passes the contract; the folder keeps files across restarts, nothing else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def folder(tmp_path: Path) -> FolderFileStore:
     return store
 
 
-def kept(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
@@ -50,27 +50,29 @@ async def test_files_outlive_the_server(folder: FolderFileStore, tmp_path: Path)
     assert await again.content(US, a_file().id) == CONTENT
 
 
-async def test_nothing_stays_of_a_deleted_file(folder: FolderFileStore, tmp_path: Path) -> None:
+async def test_a_deleted_file_leaves_nothing_behind(
+    folder: FolderFileStore, tmp_path: Path
+) -> None:
     await folder.add(US, a_file(), CONTENT)
-    assert kept(tmp_path)
+    assert files_in(tmp_path)
     await folder.delete(US, a_file().id)
-    assert kept(tmp_path) == []
+    assert files_in(tmp_path) == []
 
 
 async def test_only_the_servers_user_may_read_files(
     folder: FolderFileStore, tmp_path: Path
 ) -> None:
     await folder.add(US, a_file(), CONTENT)
-    modes = {stat.S_IMODE(path.stat().st_mode) for path in kept(tmp_path)}
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in files_in(tmp_path)}
     assert modes == {0o600}
 
 
-async def test_what_a_killed_server_left_is_no_file_and_is_swept(
+async def test_a_half_written_file_of_a_killed_server_does_not_exist_and_is_swept(
     folder: FolderFileStore, tmp_path: Path
 ) -> None:
     await folder.add(US, a_file(), CONTENT)
-    [whole] = [path for path in kept(tmp_path) if path.suffix != ".json"]
-    half, recent = whole.with_name("file-half"), whole.with_name("file-recent")
+    [complete] = [path for path in files_in(tmp_path) if path.suffix != ".json"]
+    half, recent = complete.with_name("file-half"), complete.with_name("file-recent")
     for path in (half, recent):
         path.write_bytes(b"half")
     os.utime(half, (0, 0))
@@ -82,7 +84,7 @@ async def test_what_a_killed_server_left_is_no_file_and_is_swept(
     assert await folder.content(US, a_file().id) == CONTENT
 
 
-async def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+async def test_an_unusable_folder_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "files").write_text("not a folder")
     with pytest.raises(SettingsError, match="files"):
         await FolderFileStore(tmp_path / "files").start()

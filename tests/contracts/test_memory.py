@@ -1,4 +1,4 @@
-"""What the stores in memory promise besides the contracts: that memory stays bounded."""
+"""The stores in memory beyond the contract: their memory stays bounded."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.application.ports import EventChunk, NewRun, StoredItem
 from antiphon.domain.errors import NotFound
-from antiphon.testing.event_log import numbers, rest, several_turns, text, whole
-from antiphon.testing.response_store import (
+from antiphon.testing.event_log import numbers, read_all, run_of, text, yield_often
+from antiphon.testing.samples import (
     FAR_FUTURE,
     US,
+    finished_response,
+    new_response,
+    turn_item_names,
+)
+from antiphon.testing.store_calls import (
     claim,
     context_of,
-    converse,
-    end,
-    finished,
+    create_and_finish,
+    create_conversation,
+    finish,
     is_gone,
-    keep,
-    running,
-    turns,
-    unknown,
+    is_unknown,
 )
 
 
@@ -36,12 +38,12 @@ class Clock:
         return self.now
 
 
-async def run_to_its_end(log: MemoryEventLog, name: str, count: int = 10) -> None:
+async def append_finished_run(log: MemoryEventLog, name: str, count: int = 10) -> None:
     await log.create(name)
-    await log.append(name, whole(count))
+    await log.append(name, run_of(count))
 
 
-async def is_kept(log: MemoryEventLog, name: str) -> bool:
+async def has_log(log: MemoryEventLog, name: str) -> bool:
     try:
         await log.open(name)
     except NotFound:
@@ -49,130 +51,130 @@ async def is_kept(log: MemoryEventLog, name: str) -> bool:
     return True
 
 
-async def test_logs_that_finished_first_go_when_there_are_too_many_events() -> None:
+async def test_the_logs_that_finished_first_are_evicted_when_there_are_too_many_events() -> None:
     log = MemoryEventLog(keep_events=30)
     for name in "abcd":
-        await run_to_its_end(log, name)
+        await append_finished_run(log, name)
     await log.create("next")
-    assert [await is_kept(log, name) for name in "abcd"] == [False, True, True, True]
+    assert [await has_log(log, name) for name in "abcd"] == [False, True, True, True]
 
 
-async def test_the_order_of_finishing_counts_not_that_of_starting() -> None:
+async def test_logs_are_evicted_in_the_order_in_which_they_finished() -> None:
     log = MemoryEventLog(keep_events=10)
     await log.create("first")
-    await run_to_its_end(log, "second")
-    await log.append("first", whole(10))
+    await append_finished_run(log, "second")
+    await log.append("first", run_of(10))
     await log.create("next")
-    assert [await is_kept(log, name) for name in ("first", "second")] == [True, False]
+    assert [await has_log(log, name) for name in ("first", "second")] == [True, False]
 
 
-async def test_logs_that_finished_long_ago_go() -> None:
+async def test_logs_that_finished_long_ago_are_evicted() -> None:
     clock = Clock()
     log = MemoryEventLog(keep_s=600, clock=clock)
-    await run_to_its_end(log, "old")
+    await append_finished_run(log, "old")
     clock.now += 300
-    await run_to_its_end(log, "young")
+    await append_finished_run(log, "young")
     clock.now += 301
     await log.create("next")
-    assert [await is_kept(log, name) for name in ("old", "young")] == [False, True]
+    assert [await has_log(log, name) for name in ("old", "young")] == [False, True]
 
 
-async def test_a_running_log_never_goes() -> None:
+async def test_a_running_log_is_never_evicted() -> None:
     clock = Clock()
     log = MemoryEventLog(keep_events=0, keep_s=0, clock=clock)
     await log.create("running")
     await log.append("running", [text(0)])
     clock.now += 1_000_000
-    await run_to_its_end(log, "other")
+    await append_finished_run(log, "other")
     await log.create("next")
-    assert await is_kept(log, "running")
-    assert not await is_kept(log, "other")
+    assert await has_log(log, "running")
+    assert not await has_log(log, "other")
 
 
-async def test_a_dropped_log_makes_room() -> None:
+async def test_dropping_a_log_makes_room_for_others() -> None:
     log = MemoryEventLog(keep_events=20)
-    await run_to_its_end(log, "a")
-    await run_to_its_end(log, "b")
+    await append_finished_run(log, "a")
+    await append_finished_run(log, "b")
     await log.drop("b")
-    await run_to_its_end(log, "c")
+    await append_finished_run(log, "c")
     await log.create("next")
-    assert [await is_kept(log, name) for name in "abc"] == [True, False, True]
+    assert [await has_log(log, name) for name in "abc"] == [True, False, True]
 
 
-async def test_who_reads_a_log_that_goes_reads_it_to_its_end() -> None:
+async def test_a_reader_of_an_evicted_log_can_read_it_to_the_end() -> None:
     log = MemoryEventLog(keep_events=0)
-    await run_to_its_end(log, "a")
+    await append_finished_run(log, "a")
     batches = await log.open("a")
     await log.create("next")
-    assert not await is_kept(log, "a")
-    assert numbers(await rest(batches)) == list(range(10))
+    assert not await has_log(log, "a")
+    assert numbers(await read_all(batches)) == list(range(10))
 
 
-async def test_a_reader_that_waited_with_a_time_limit_goes_on_where_it_was() -> None:
+async def test_a_reader_whose_wait_timed_out_continues_where_it_was() -> None:
     log = MemoryEventLog()
     await log.create("a")
-    await log.append("a", whole(300)[:299])
+    await log.append("a", run_of(300)[:299])
     batches = await log.open("a")
-    found = numbers(await anext(batches))
+    read_numbers = numbers(await anext(batches))
     for _ in range(3):
         waiting = asyncio.create_task(batches.__anext__())
         waiting.cancel()
         await asyncio.wait([waiting])
-    found += numbers(await anext(batches))
+    read_numbers += numbers(await anext(batches))
     waiting = asyncio.create_task(batches.__anext__())
-    await several_turns()
+    await yield_often()
     waiting.cancel()
     await asyncio.wait([waiting])
-    await log.append("a", whole(300)[299:])
-    assert found + numbers(await rest(batches)) == list(range(300))
+    await log.append("a", run_of(300)[299:])
+    assert read_numbers + numbers(await read_all(batches)) == list(range(300))
 
 
-async def test_readers_that_left_leave_nothing_behind() -> None:
+async def test_canceled_readers_leave_nothing_behind() -> None:
     log = MemoryEventLog()
     await log.create("a")
     for _ in range(10):
-        waiting = asyncio.create_task(rest(await log.open("a")))
-        await several_turns()
+        waiting = asyncio.create_task(read_all(await log.open("a")))
+        await yield_often()
         waiting.cancel()
         await asyncio.wait([waiting])
-    assert log._logs["a"].waiting == []
+    assert log._logs["a"].waiters == []
 
 
 async def test_the_oldest_responses_are_deleted_when_there_are_too_many() -> None:
     store = MemoryStore(keep=3)
-    await store.create(US, running("running"))
+    await store.create(US, new_response("running"))
     for name, before in (("a", None), ("b", "a"), ("c", None)):
-        await keep(store, name, after=before)
+        await create_and_finish(store, name, after=before)
     assert await is_gone(store, "a")
-    assert await context_of(store, "b") == turns("a", "b")
-    await keep(store, "d")
+    assert await context_of(store, "b") == turn_item_names("a", "b")
+    await create_and_finish(store, "d")
     assert await is_gone(store, "b")
-    assert await unknown(store.item(US, "msg_a_in"))
+    assert await is_unknown(store.item(US, "msg_a_in"))
     assert (await store.get(US, "resp_running")).status == "in_progress"
 
 
 async def test_the_oldest_conversations_are_deleted_when_there_are_too_many() -> None:
     store = MemoryStore(keep=2)
-    await converse(store, "running")
+    await create_conversation(store, "running")
     await claim(store, "running", "running")
     for name in "abc":
-        await converse(store, name, name)
-    assert [await unknown(store.conversation(US, f"conv_{name}")) for name in "abc"] == [
+        await create_conversation(store, name, name)
+    assert [await is_unknown(store.conversation(US, f"conv_{name}")) for name in "abc"] == [
         True,
         True,
         False,
     ]
-    assert await unknown(store.item(US, "msg_a"))
-    assert not await unknown(store.conversation(US, "conv_running"))
+    assert await is_unknown(store.item(US, "msg_a"))
+    assert not await is_unknown(store.conversation(US, "conv_running"))
 
 
-async def test_an_item_does_not_keep_the_whole_request_that_brought_it() -> None:
+async def test_an_item_does_not_keep_its_whole_request_in_memory() -> None:
     store = MemoryStore()
     body = b'[{"content":"hi"},"%b"]' % (b"x" * 1000)
     holders = sys.getrefcount(body)
     raw = msgspec.json.decode(body, type=list[msgspec.Raw])[0]
     assert sys.getrefcount(body) > holders
-    await store.create(US, running("a", StoredItem(id="msg_a", raw=raw)))
+    await store.create(US, new_response("a", StoredItem(id="msg_a", raw=raw)))
     del raw
     assert sys.getrefcount(body) == holders
     assert bytes((await store.item(US, "msg_a")).raw) == b'{"content":"hi"}'
@@ -181,16 +183,16 @@ async def test_an_item_does_not_keep_the_whole_request_that_brought_it() -> None
 async def test_a_dropped_run_leaves_nothing_behind() -> None:
     log = MemoryEventLog()
     await log.create("a")
-    waiting = asyncio.create_task(rest(await log.open("a")))
-    await several_turns()
+    waiting = asyncio.create_task(read_all(await log.open("a")))
+    await yield_often()
     await log.drop("a")
-    await log.append("a", whole(3))
+    await log.append("a", run_of(3))
     assert numbers(await waiting) == [0, 1, 2]
     del waiting
     assert list(log._dropped) == []
 
 
-async def test_what_is_deleted_for_room_leaves_nothing_behind() -> None:
+async def test_an_evicted_response_leaves_nothing_behind() -> None:
     store = MemoryStore(keep=1)
     for name in "abc":
         store.beat("srv_a", 60)
@@ -203,22 +205,22 @@ async def test_what_is_deleted_for_room_leaves_nothing_behind() -> None:
             owner="srv_a",
             expires_at=FAR_FUTURE,
         )
-        await store.create(US, running(name, run=run))
-        assert await end(store, finished(name))
+        await store.create(US, new_response(name, run=run))
+        assert await finish(store, finished_response(name))
     assert await is_gone(store, "b")
     assert (await store.usage(US)).responses == 1
     assert (await store.usage(US)).bytes < 3_000
-    assert list(store._reserved) == [(US, "c")]
+    assert list(store._reservations) == [(US, "c")]
 
 
-async def test_time_is_told_by_the_clocks_it_is_given() -> None:
+async def test_the_store_uses_the_clocks_that_it_is_given() -> None:
     day, steady = Clock(), Clock()
     store = MemoryStore(clock=day, steady=steady)
-    await store.create(US, running("a", expires_at=day.now + 100))
+    await store.create(US, new_response("a", expires_at=day.now + 100))
     store.beat("srv_a", 15)
     steady.now += 15
-    [taken] = await store.lease_runs("srv_b", limit=1)
-    assert await store.finish(taken.lease, finished("a"))
+    [run] = await store.lease_runs("srv_b", limit=1)
+    assert await store.finish(run.lease, finished_response("a"))
     day.now += 99
     assert await store.sweep(keep_events_s=0) == 0
     day.now += 1

@@ -1,5 +1,4 @@
-"""What the Redis store promises besides the contract: whole changes or none, no surprise at the
-start, no waiting without end."""
+"""The Redis store beyond the contract: atomic changes, checks at startup and time limits."""
 
 from __future__ import annotations
 
@@ -30,24 +29,29 @@ from antiphon.application.ports import (
 )
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     OWNER,
     US,
+    chunk,
+    finished_response,
+    item,
+    lease,
+    new_response,
+    response_with_log,
+    turn_item_names,
+)
+from antiphon.testing.store_calls import (
     context_of,
-    converse,
-    finished,
+    create_and_finish,
+    create_conversation,
     input_of,
     is_gone,
-    item,
+    is_unknown,
     items_of,
-    keep,
-    running,
-    say,
-    turns,
-    unknown,
-    until,
+    log_of,
+    run_in_conversation,
+    wait_until,
 )
-from antiphon.testing.run_store import chunk, lease, log_of, logged
 
 SECRET = "the-owl-flies-at-midnight"
 
@@ -66,10 +70,10 @@ async def store(prefix: str) -> AsyncIterator[RedisStore]:
     await store.aclose()
 
 
-# --- a Redis of the test's own --------------------------------------------------------------------
+# --- a Redis for one test -------------------------------------------------------------------------
 
 
-class OwnRedis:
+class RedisProcess:
     """A redis-server that a test may configure, stop and kill."""
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +101,7 @@ class OwnRedis:
             self._process.wait(timeout=30)
             self._process = None
 
-    def tell(self, *command: str) -> object:
+    def execute(self, *command: str) -> object:
         with Redis.from_url(self.url) as client:
             return client.execute_command(*command)
 
@@ -110,30 +114,30 @@ class OwnRedis:
 
 
 @pytest.fixture
-async def own(tmp_path: Path) -> AsyncIterator[OwnRedis]:
+async def redis_process(tmp_path: Path) -> AsyncIterator[RedisProcess]:
     if shutil.which("redis-server") is None:
         pytest.skip("no redis-server is installed")
-    own = OwnRedis(tmp_path)
-    own.start()
-    await until(own.is_up)
-    yield own
-    own.stop()
+    redis_process = RedisProcess(tmp_path)
+    redis_process.start()
+    await wait_until(redis_process.is_up)
+    yield redis_process
+    redis_process.stop()
 
 
 @pytest.fixture
-async def ours(own: OwnRedis) -> AsyncIterator[RedisStore]:
-    """A store on it that does not wait for long."""
-    ours = RedisStore(own.url, retry_s=0.3, timeout_s=0.5)
-    await ours.start()
-    yield ours
-    await ours.aclose()
+async def impatient_store(redis_process: RedisProcess) -> AsyncIterator[RedisStore]:
+    """A store on that Redis with short timeouts."""
+    impatient_store = RedisStore(redis_process.url, connect_timeout_s=0.3, timeout_s=0.5)
+    await impatient_store.start()
+    yield impatient_store
+    await impatient_store.aclose()
 
 
 # --- starting -------------------------------------------------------------------------------------
 
 
-async def refusal(url: str, **options: float) -> str:
-    """Return why the store does not start: one sentence."""
+async def refusal_of(url: str, **options: float) -> str:
+    """Return the reason why the store does not start."""
     store = RedisStore(url, **options)  # type: ignore[arg-type]
     with pytest.raises(SettingsError) as caught:
         await store.start()
@@ -145,80 +149,84 @@ async def refusal(url: str, **options: float) -> str:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
-        (("--appendonly", "no"), "Warning: whatever is kept may be lost"),
-        (("--appendonly", "yes", "--appendfsync", "always"), "survives a power cut"),
+        (("--appendonly", "no"), "Warning: all stored data may be lost"),
+        (("--appendonly", "yes", "--appendfsync", "always"), "survive a power cut"),
         (("--appendonly", "yes", "--appendfsync", "everysec"), "the last second"),
         (("--appendonly", "yes", "--appendfsync", "no"), "the last half minute"),
-        (("--rename-command", "CONFIG", ""), "Warning: whatever is kept may be lost"),
+        (("--rename-command", "CONFIG", ""), "Warning: all stored data may be lost"),
         (("--appendonly", "yes", "--rename-command", "CONFIG", ""), "is unknown"),
     ],
 )
 async def test_a_started_store_says_what_may_be_lost(
-    own: OwnRedis, options: tuple[str, ...], told: str
+    redis_process: RedisProcess, options: tuple[str, ...], expected: str
 ) -> None:
-    own.stop()
-    own.start(*options)
-    await until(own.is_up)
-    store = RedisStore(own.url)
+    redis_process.stop()
+    redis_process.start(*options)
+    await wait_until(redis_process.is_up)
+    store = RedisStore(redis_process.url)
     await store.start()
-    assert told in store.durability
+    assert expected in store.durability
     await store.aclose()
 
 
 @pytest.mark.parametrize("hidden", [(), ("--rename-command", "CONFIG", "")])
-async def test_a_redis_that_evicts_is_refused(own: OwnRedis, hidden: tuple[str, ...]) -> None:
-    own.stop()
-    own.start("--maxmemory-policy", "allkeys-lru", *hidden)
-    await until(own.is_up)
-    told = await refusal(own.url)
-    assert "maxmemory-policy allkeys-lru" in told
-    assert "set maxmemory-policy to noeviction" in told
+async def test_a_redis_that_evicts_is_refused(
+    redis_process: RedisProcess, hidden: tuple[str, ...]
+) -> None:
+    redis_process.stop()
+    redis_process.start("--maxmemory-policy", "allkeys-lru", *hidden)
+    await wait_until(redis_process.is_up)
+    message = await refusal_of(redis_process.url)
+    assert "maxmemory-policy allkeys-lru" in message
+    assert "set maxmemory-policy to noeviction" in message
 
 
-async def test_a_cluster_is_refused(own: OwnRedis) -> None:
-    own.stop()
-    own.start("--cluster-enabled", "yes")
-    await until(own.is_up)
-    assert "is a Cluster" in await refusal(own.url)
+async def test_a_cluster_is_refused(redis_process: RedisProcess) -> None:
+    redis_process.stop()
+    redis_process.start("--cluster-enabled", "yes")
+    await wait_until(redis_process.is_up)
+    assert "is a cluster" in await refusal_of(redis_process.url)
 
 
-async def test_a_replica_is_refused(own: OwnRedis) -> None:
-    own.tell("REPLICAOF", "127.0.0.1", "1")
-    assert "it is a replica, which cannot be written" in await refusal(own.url)
+async def test_a_replica_is_refused(redis_process: RedisProcess) -> None:
+    redis_process.execute("REPLICAOF", "127.0.0.1", "1")
+    assert "it is a replica, which is read-only" in await refusal_of(redis_process.url)
 
 
-async def test_a_redis_that_is_not_there_is_refused(own: OwnRedis) -> None:
-    own.stop()
-    assert "cannot be reached" in await refusal(own.url)
+async def test_an_unreachable_redis_is_refused(redis_process: RedisProcess) -> None:
+    redis_process.stop()
+    assert "cannot be reached" in await refusal_of(redis_process.url)
 
 
-async def test_a_redis_that_does_not_answer_is_refused(own: OwnRedis) -> None:
-    own.send(signal.SIGSTOP)
-    assert "did not answer in time" in await refusal(own.url, timeout_s=0.2)
+async def test_a_redis_that_does_not_answer_is_refused(redis_process: RedisProcess) -> None:
+    redis_process.send(signal.SIGSTOP)
+    assert "did not answer in time" in await refusal_of(redis_process.url, timeout_s=0.2)
 
 
 @pytest.mark.parametrize("account", ["", ":wrong-secret@", "nobody:wrong-secret@"])
-async def test_a_wrong_password_is_refused_and_not_told(own: OwnRedis, account: str) -> None:
-    own.tell("CONFIG", "SET", "requirepass", "right")
-    told = await refusal(own.url.replace("//", f"//{account}"))
-    assert "password" in told
-    assert "secret" not in told
-    store = RedisStore(own.url.replace("//", "//:right@"))
+async def test_a_wrong_password_is_refused_and_not_repeated(
+    redis_process: RedisProcess, account: str
+) -> None:
+    redis_process.execute("CONFIG", "SET", "requirepass", "right")
+    message = await refusal_of(redis_process.url.replace("//", f"//{account}"))
+    assert "password" in message
+    assert "secret" not in message
+    store = RedisStore(redis_process.url.replace("//", "//:right@"))
     await store.start()
     await store.aclose()
 
 
-async def test_few_rights_are_enough(own: OwnRedis) -> None:
+async def test_few_permissions_are_enough(redis_process: RedisProcess) -> None:
     rights = "+@read +@write +@scripting +publish +subscribe +unsubscribe +ping +time"
     account = "antiphon on >secret ~antiphon:* &antiphon:*"
-    own.tell("ACL", "SETUSER", *f"{account} {rights}".split())
-    store = RedisStore(own.url.replace("//", "//antiphon:secret@"))
+    redis_process.execute("ACL", "SETUSER", *f"{account} {rights}".split())
+    store = RedisStore(redis_process.url.replace("//", "//antiphon:secret@"))
     await store.start()
     assert "is unknown" in store.durability
-    await keep(store, "a")
-    await store.create(US, logged("b"))
+    await create_and_finish(store, "a")
+    await store.create(US, response_with_log("b"))
     waiting = asyncio.create_task(store.wait_for_events(US, "resp_b", after=1, limit_s=10))
     await store.check()
     store.beat(OWNER, 15)
@@ -228,15 +236,15 @@ async def test_few_rights_are_enough(own: OwnRedis) -> None:
     await store.aclose()
 
 
-async def test_a_url_of_something_else_is_refused() -> None:
+async def test_a_url_that_is_not_for_redis_is_refused() -> None:
     with pytest.raises(SettingsError, match="The Redis URL cannot be read"):
         RedisStore("http://127.0.0.1:6379/0")
 
 
-async def test_the_proof_at_the_start_leaves_no_response(store: RedisStore, prefix: str) -> None:
+async def test_the_self_test_leaves_no_response(store: RedisStore, prefix: str) -> None:
     async with aio.Redis.from_url(REDIS) as client:
-        kept = [key async for key in client.scan_iter(f"{prefix}*")]
-    assert not any(b"proof" in key for key in kept)
+        keys = [key async for key in client.scan_iter(f"{prefix}*")]
+    assert not any(b"proof" in key for key in keys)
 
 
 def test_a_missing_package_is_named() -> None:
@@ -250,7 +258,7 @@ except SettingsError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'antiphon[redis]'" in done.stdout
+    assert "-m pip install 'redis[hiredis]>=" in done.stdout
 
 
 # --- what goes ------------------------------------------------------------------------------------
@@ -270,16 +278,18 @@ async def keep_secrets(store: RedisStore, name: str, *, within: str | None = Non
     secret = StoredItem(id=f"msg_{SECRET}", raw=Raw(b'"%b"' % SECRET.encode()))
     run = NewRun(owner=OWNER, job=SECRET.encode(), events=chunk(0, 2, SECRET.encode()))
     await store.create(
-        US, running(name, secret, within=within, run=run, instructions=SECRET, expires_at=1.0)
+        US, new_response(name, secret, within=within, run=run, instructions=SECRET, expires_at=1.0)
     )
     assert await store.append(lease(name), EventChunk(first=2, count=1, body=SECRET.encode()))
-    said = Message(id=f"msg_{SECRET}", role="assistant", content=SECRET)
-    done = finished(name, within=within, instructions=SECRET, output=(said,))
+    message = Message(id=f"msg_{SECRET}", role="assistant", content=SECRET)
+    done = finished_response(name, within=within, instructions=SECRET, output=(message,))
     assert await store.finish(lease(name), done, events=chunk(3, 1, SECRET.encode()))
 
 
 @pytest.mark.parametrize("how", ["delete", "sweep"])
-async def test_what_goes_leaves_no_trace(store: RedisStore, prefix: str, how: str) -> None:
+async def test_deleted_and_swept_responses_leave_no_trace(
+    store: RedisStore, prefix: str, how: str
+) -> None:
     async with aio.Redis.from_url(REDIS) as client:
         await keep_secrets(store, "a")
         assert await traces(client, prefix) != []
@@ -292,7 +302,7 @@ async def test_what_goes_leaves_no_trace(store: RedisStore, prefix: str, how: st
 
 async def test_deleted_conversations_leave_no_trace(store: RedisStore, prefix: str) -> None:
     async with aio.Redis.from_url(REDIS) as client:
-        await converse(store, "a")
+        await create_conversation(store, "a")
         await store.add_items(US, "conv_a", [item(SECRET)])
         await store.claim(US, "conv_a", "resp_a", owner=OWNER)
         await keep_secrets(store, "a", within="a")
@@ -302,20 +312,25 @@ async def test_deleted_conversations_leave_no_trace(store: RedisStore, prefix: s
         assert await traces(client, prefix) == []
 
 
-async def test_when_all_is_gone_only_counters_are_left(store: RedisStore, prefix: str) -> None:
-    await converse(store, "a", "x")
-    await say(store, "a", "one")
+async def test_only_counters_remain_when_everything_is_deleted(
+    store: RedisStore, prefix: str
+) -> None:
+    await create_conversation(store, "a", "x")
+    await run_in_conversation(store, "a", "one")
     delivery = WebhookDelivery(id="evt_a", tenant=US, endpoint="main", body=b"{}")
     for name, after in (("a", None), ("b", "a"), ("c", "b")):
         await store.reserve(
             US, name, response_id=f"resp_{name}", fingerprint=b"", owner=OWNER, expires_at=1.0
         )
         run = NewRun(owner=OWNER, job=b"job", events=chunk(0, 2))
-        await store.create(US, running(name, after=after, run=run))
+        await store.create(US, new_response(name, after=after, run=run))
         assert await store.finish(
-            lease(name), finished(name, after=after), events=chunk(2), deliveries=[delivery]
+            lease(name),
+            finished_response(name, after=after),
+            events=chunk(2),
+            deliveries=[delivery],
         )
-    await store.create(US, running("waits", run=NewRun(job=b"job")))
+    await store.create(US, new_response("waits", run=NewRun(job=b"job")))
     for name in ("one", "a", "b", "c", "waits"):
         await store.delete(US, f"resp_{name}")
     await store.delete_conversation(US, "conv_a")
@@ -324,13 +339,13 @@ async def test_when_all_is_gone_only_counters_are_left(store: RedisStore, prefix
     await store.leave(OWNER)
     assert await store.usage(US) == StorageUsage()
     async with aio.Redis.from_url(REDIS) as client:
-        left = {key.decode()[len(prefix) :] async for key in client.scan_iter(f"{prefix}*")}
-    assert left == {"items", "responses", "use:", f"use:{US}"}
+        remaining = {key.decode()[len(prefix) :] async for key in client.scan_iter(f"{prefix}*")}
+    assert remaining == {"items", "responses", "use:", f"use:{US}"}
 
 
 async def test_many_expired_responses_are_swept_in_several_steps(store: RedisStore) -> None:
     for number in range(230):
-        await store.create(US, running(str(number), expires_at=1.0, status="completed"))
+        await store.create(US, new_response(str(number), expires_at=1.0, status="completed"))
     assert await store.sweep(keep_events_s=0, limit=150) == 150
     assert (await store.usage(US)).responses == 80
     assert await store.sweep(keep_events_s=0) == 80
@@ -340,178 +355,194 @@ async def test_many_expired_responses_are_swept_in_several_steps(store: RedisSto
 # --- connections ----------------------------------------------------------------------------------
 
 
-async def subscribers(own: OwnRedis) -> int:
-    return str(own.tell("CLIENT", "LIST", "TYPE", "pubsub")).count(" addr=")
+async def subscribers(redis_process: RedisProcess) -> int:
+    return str(redis_process.execute("CLIENT", "LIST", "TYPE", "pubsub")).count(" addr=")
 
 
-async def test_many_who_wait_take_one_connection(own: OwnRedis, ours: RedisStore) -> None:
+async def test_many_waiting_readers_share_one_connection(
+    redis_process: RedisProcess, impatient_store: RedisStore
+) -> None:
     for number in range(100):
-        await ours.create(US, logged(str(number)))
+        await impatient_store.create(US, response_with_log(str(number)))
     waiting = [
-        asyncio.create_task(ours.wait_for_events(US, f"resp_{number}", after=1, limit_s=30))
+        asyncio.create_task(
+            impatient_store.wait_for_events(US, f"resp_{number}", after=1, limit_s=30)
+        )
         for number in range(100)
     ]
-    await ours.create(US, logged("last"))
-    await ours.wait_for_events(US, "resp_last", after=1, limit_s=0.2)
-    assert await subscribers(own) == 1
+    await impatient_store.create(US, response_with_log("last"))
+    await impatient_store.wait_for_events(US, "resp_last", after=1, limit_s=0.2)
+    assert await subscribers(redis_process) == 1
     for number in range(100):
-        assert await ours.append(lease(str(number)), chunk(2))
+        assert await impatient_store.append(lease(str(number)), chunk(2))
     async with asyncio.timeout(10):
         await asyncio.gather(*waiting)
 
 
-async def test_channels_that_nobody_waits_for_are_left(own: OwnRedis, ours: RedisStore) -> None:
-    await ours.create(US, logged("a"))
-    await ours.wait_for_events(US, "resp_a", after=1, limit_s=0.1)
-    assert own.tell("PUBSUB", "CHANNELS") != []
-    await ours.delete(US, "resp_a")
+async def test_channels_without_waiting_readers_are_unsubscribed(
+    redis_process: RedisProcess, impatient_store: RedisStore
+) -> None:
+    await impatient_store.create(US, response_with_log("a"))
+    await impatient_store.wait_for_events(US, "resp_a", after=1, limit_s=0.1)
+    assert redis_process.execute("PUBSUB", "CHANNELS") != []
+    await impatient_store.delete(US, "resp_a")
 
     async def is_left() -> bool:
-        return own.tell("PUBSUB", "CHANNELS") == []
+        return redis_process.execute("PUBSUB", "CHANNELS") == []
 
-    await until(is_left)
+    await wait_until(is_left)
 
 
-async def test_a_killed_listener_misses_nothing(own: OwnRedis, ours: RedisStore) -> None:
-    await ours.create(US, logged("a"))
-    found = await log_of(ours, "a")
+async def test_readers_miss_nothing_when_their_connection_is_killed(
+    redis_process: RedisProcess, impatient_store: RedisStore
+) -> None:
+    await impatient_store.create(US, response_with_log("a"))
+    chunks = await log_of(impatient_store, "a")
 
     async def follow() -> None:
-        while found[-1].first < 40:
-            await ours.wait_for_events(US, "resp_a", after=found[-1].first, limit_s=5)
-            found.extend(await log_of(ours, "a", after=found[-1].first))
+        while chunks[-1].first < 40:
+            await impatient_store.wait_for_events(US, "resp_a", after=chunks[-1].first, limit_s=5)
+            chunks.extend(await log_of(impatient_store, "a", after=chunks[-1].first))
 
     async def is_following() -> bool:
-        return await subscribers(own) == 1
+        return await subscribers(redis_process) == 1
 
-    found[-1] = chunk(1)
+    chunks[-1] = chunk(1)
     reader = asyncio.create_task(follow())
     for number in range(2, 41):
         if number % 5 == 0:
-            await until(is_following)
-            own.tell("CLIENT", "KILL", "TYPE", "pubsub")
-        assert await ours.append(lease("a"), chunk(number))
+            await wait_until(is_following)
+            redis_process.execute("CLIENT", "KILL", "TYPE", "pubsub")
+        assert await impatient_store.append(lease("a"), chunk(number))
     async with asyncio.timeout(10):
         await reader
-    assert [one.first for one in found] == list(range(1, 41))
+    assert [one.first for one in chunks] == list(range(1, 41))
 
 
-async def test_reads_and_events_survive_killed_connections(own: OwnRedis, ours: RedisStore) -> None:
-    await keep(ours, "a")
-    await ours.create(US, logged("b"))
+async def test_reads_and_events_survive_killed_connections(
+    redis_process: RedisProcess, impatient_store: RedisStore
+) -> None:
+    await create_and_finish(impatient_store, "a")
+    await impatient_store.create(US, response_with_log("b"))
 
     async def work(number: int) -> None:
-        assert await context_of(ours, "a") == turns("a")
-        assert (await ours.get(US, "resp_a")).status == "completed"
+        assert await context_of(impatient_store, "a") == turn_item_names("a")
+        assert (await impatient_store.get(US, "resp_a")).status == "completed"
 
     kill = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     for number in range(2, 22):
-        await asyncio.gather(*map(work, range(8)), asyncio.to_thread(own.tell, *kill))
-        assert await ours.append(lease("b"), chunk(number))
-    assert [one.first for one in await log_of(ours, "b")] == [0, *range(2, 22)]
+        await asyncio.gather(*map(work, range(8)), asyncio.to_thread(redis_process.execute, *kill))
+        assert await impatient_store.append(lease("b"), chunk(number))
+    assert [one.first for one in await log_of(impatient_store, "b")] == [0, *range(2, 22)]
 
 
-async def test_a_redis_without_the_scripts_is_given_them(own: OwnRedis, ours: RedisStore) -> None:
-    await keep(ours, "a")
-    own.tell("SCRIPT", "FLUSH")
-    await keep(ours, "b", after="a")
-    assert await context_of(ours, "b") == turns("a", "b")
-
-
-async def test_what_was_confirmed_survives_the_death_of_redis(
-    own: OwnRedis, ours: RedisStore
+async def test_a_redis_that_lost_the_scripts_gets_them_again(
+    redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
-    own.stop()
-    own.start("--appendonly", "yes", "--appendfsync", "always")
-    await until(own.is_up)
-    await keep(ours, "a")
-    await ours.create(US, logged("b"))
-    assert await ours.append(lease("b"), chunk(2))
-    own.stop(signal.SIGKILL)
+    await create_and_finish(impatient_store, "a")
+    redis_process.execute("SCRIPT", "FLUSH")
+    await create_and_finish(impatient_store, "b", after="a")
+    assert await context_of(impatient_store, "b") == turn_item_names("a", "b")
+
+
+async def test_confirmed_writes_survive_the_death_of_redis(
+    redis_process: RedisProcess, impatient_store: RedisStore
+) -> None:
+    redis_process.stop()
+    redis_process.start("--appendonly", "yes", "--appendfsync", "always")
+    await wait_until(redis_process.is_up)
+    await create_and_finish(impatient_store, "a")
+    await impatient_store.create(US, response_with_log("b"))
+    assert await impatient_store.append(lease("b"), chunk(2))
+    redis_process.stop(signal.SIGKILL)
     with pytest.raises(StoreError, match="cannot be reached"):
-        await ours.get(US, "resp_a")
+        await impatient_store.get(US, "resp_a")
     with pytest.raises(StoreError):
-        await ours.check()
-    own.start()
-    await until(own.is_up)
-    await ours.check()
-    assert await context_of(ours, "a") == turns("a")
-    assert await log_of(ours, "b") == [chunk(0, 2), chunk(2)]
-    assert [one.lease for one in await ours.lease_runs("srv_b", limit=5)] == [lease("b", 2)]
+        await impatient_store.check()
+    redis_process.start()
+    await wait_until(redis_process.is_up)
+    await impatient_store.check()
+    assert await context_of(impatient_store, "a") == turn_item_names("a")
+    assert await log_of(impatient_store, "b") == [chunk(0, 2), chunk(2)]
+    assert [one.lease for one in await impatient_store.lease_runs("srv_b", limit=5)] == [
+        lease("b", 2)
+    ]
 
 
-async def test_a_redis_that_stops_answering_fails_in_time(own: OwnRedis, ours: RedisStore) -> None:
-    own.send(signal.SIGSTOP)
+async def test_a_redis_that_stops_answering_fails_in_time(
+    redis_process: RedisProcess, impatient_store: RedisStore
+) -> None:
+    redis_process.send(signal.SIGSTOP)
     async with asyncio.timeout(10):
         with pytest.raises(StoreError, match="did not answer in time"):
-            await ours.create(US, running("a"))
+            await impatient_store.create(US, new_response("a"))
         with pytest.raises(StoreError):
-            await asyncio.to_thread(ours.beat, OWNER, 15)
+            await asyncio.to_thread(impatient_store.beat, OWNER, 15)
         failed = await asyncio.gather(
-            *[ours.get(US, "resp_a") for _ in range(100)], return_exceptions=True
+            *[impatient_store.get(US, "resp_a") for _ in range(100)], return_exceptions=True
         )
     assert {type(one) for one in failed} == {StoreError}
     assert "all connections to it are in use" in " ".join(map(str, failed))
-    own.send(signal.SIGCONT)
-    await keep(ours, "b")
-    assert await context_of(ours, "b") == turns("b")
+    redis_process.send(signal.SIGCONT)
+    await create_and_finish(impatient_store, "b")
+    assert await context_of(impatient_store, "b") == turn_item_names("b")
 
 
 # --- a Redis that is full -------------------------------------------------------------------------
 
 
-async def test_a_full_memory_refuses_changes_as_a_whole_and_lets_go(
-    own: OwnRedis, ours: RedisStore
+async def test_a_full_memory_rejects_whole_changes_and_allows_deletions(
+    redis_process: RedisProcess, impatient_store: RedisStore
 ) -> None:
-    await ours.create(US, logged("a"))
-    await keep(ours, "old")
+    await impatient_store.create(US, response_with_log("a"))
+    await create_and_finish(impatient_store, "old")
     large = item("large", raw=b'"%b"' % (b"x" * 100_000))
-    await ours.create(US, running("b", large, after="old"))
-    before = await ours.usage(US)
-    own.tell("CONFIG", "SET", "maxmemory", "1mb")
+    await impatient_store.create(US, new_response("b", large, after="old"))
+    before = await impatient_store.usage(US)
+    redis_process.execute("CONFIG", "SET", "maxmemory", "1mb")
     for change in (
-        ours.create(US, running("new", large)),
-        ours.append(lease("a"), chunk(2)),
-        ours.finish(lease("a"), finished("a"), events=chunk(2)),
-        converse(ours, "new"),
-        ours.check(),
+        impatient_store.create(US, new_response("new", large)),
+        impatient_store.append(lease("a"), chunk(2)),
+        impatient_store.finish(lease("a"), finished_response("a"), events=chunk(2)),
+        create_conversation(impatient_store, "new"),
+        impatient_store.check(),
     ):
         with pytest.raises(StoreError, match="its memory is full"):
             await change
-    assert await ours.usage(US) == before
-    assert await log_of(ours, "a") == [chunk(0, 2)]
-    assert await input_of(ours, "b") == [*turns("old"), "large"]
-    ours.beat(OWNER, 15)
-    await ours.delete(US, "resp_b")
-    assert await unknown(ours.get(US, "resp_b"))
-    own.tell("CONFIG", "SET", "maxmemory", "0")
-    assert await ours.finish(lease("a"), finished("a"), events=chunk(2))
+    assert await impatient_store.usage(US) == before
+    assert await log_of(impatient_store, "a") == [chunk(0, 2)]
+    assert await input_of(impatient_store, "b") == [*turn_item_names("old"), "large"]
+    impatient_store.beat(OWNER, 15)
+    await impatient_store.delete(US, "resp_b")
+    assert await is_unknown(impatient_store.get(US, "resp_b"))
+    redis_process.execute("CONFIG", "SET", "maxmemory", "0")
+    assert await impatient_store.finish(lease("a"), finished_response("a"), events=chunk(2))
 
 
 # --- several stores -------------------------------------------------------------------------------
 
 
-async def test_stores_of_other_prefixes_share_nothing(store: RedisStore, prefix: str) -> None:
+async def test_stores_with_different_prefixes_share_nothing(store: RedisStore, prefix: str) -> None:
     other = RedisStore(REDIS, prefix=f"{prefix}other:")
     await other.start()
-    await keep(store, "a")
-    await converse(store, "a", "x")
+    await create_and_finish(store, "a")
+    await create_conversation(store, "a", "x")
     assert await is_gone(other, "a")
-    await keep(other, "a")
+    await create_and_finish(other, "a")
     await other.delete(US, "resp_a")
-    assert await context_of(store, "a") == turns("a")
+    assert await context_of(store, "a") == turn_item_names("a")
     assert await items_of(store, "a") == ["x"]
     assert await other.lease_runs("srv_b", limit=5) == []
     await other.aclose()
 
 
 @pytest.mark.parametrize(("us", "them"), [("a:b", "a"), ("a%3Ab", "a:b"), ("é", "%C3%A9")])
-async def test_tenants_of_similar_names_share_nothing(
+async def test_tenants_with_similar_names_share_nothing(
     store: RedisStore, us: str, them: str
 ) -> None:
-    await store.create(us, logged("a"))
-    await store.create(them, logged("a"))
-    await store.create(them, StoredResponse(response=running("b").response))
+    await store.create(us, response_with_log("a"))
+    await store.create(them, response_with_log("a"))
+    await store.create(them, StoredResponse(response=new_response("b").response))
     leases = [one.lease for one in await store.lease_runs("srv_b", limit=5)]
     assert [one.tenant for one in leases] == [us, them, them]
     await store.delete(them, "resp_a")
@@ -523,14 +554,14 @@ async def test_tenants_of_similar_names_share_nothing(
 
 
 async def test_a_closed_store_says_so(store: RedisStore) -> None:
-    await store.create(US, logged("a"))
+    await store.create(US, response_with_log("a"))
     store.beat(OWNER, 15)
     await store.aclose()
     await store.aclose()
     for call in (
         store.check(),
-        store.create(US, running("b")),
-        store.finish(lease("a"), finished("a")),
+        store.create(US, new_response("b")),
+        store.finish(lease("a"), finished_response("a")),
         store.get(US, "resp_a"),
         store.events(US, "resp_a"),
         store.lease_runs(OWNER, limit=1),
@@ -545,10 +576,10 @@ async def test_a_closed_store_says_so(store: RedisStore) -> None:
         store.beat(OWNER, 15)
 
 
-async def test_closing_wakes_those_who_wait(store: RedisStore) -> None:
-    await store.create(US, logged("a"))
+async def test_closing_wakes_waiting_readers(store: RedisStore) -> None:
+    await store.create(US, response_with_log("a"))
     waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
-    await store.create(US, logged("b"))
+    await store.create(US, response_with_log("b"))
     await store.wait_for_events(US, "resp_b", after=1, limit_s=0.1)
     await store.aclose()
     async with asyncio.timeout(10):

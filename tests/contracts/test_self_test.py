@@ -1,4 +1,4 @@
-"""What a store proves at its start holds while other servers use it."""
+"""The self-test of a store passes while other servers use it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class SweptStore:
         self._store.beat(owner, alive_s)
 
     def __getattr__(self, name: str) -> Any:
-        async def swept(*given: Any) -> Any:
+        async def swept(*args: Any) -> Any:
             await self._other.sweep(keep_events_s=0)
-            return await getattr(self._store, name)(*given)
+            return await getattr(self._store, name)(*args)
 
         return swept
 
 
-async def test_a_store_proves_itself_while_another_server_sweeps(new_store: NewStore) -> None:
+async def test_the_self_test_passes_while_another_server_sweeps(new_store: NewStore) -> None:
     store, other = new_store(), new_store()
     await store.start()
     await other.start()

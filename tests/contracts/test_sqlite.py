@@ -1,4 +1,4 @@
-"""What the SQLite store promises besides the contract: durability, isolation, no traces."""
+"""The SQLite store beyond the contract: durability, isolation and errors."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from pathlib import Path
 
 import apsw
 import pytest
-from msgspec import Raw
 
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.adapters.stores.sqlite_file import SqliteFile
-from antiphon.application.ports import NewRun, StoredItem, StoredResponse
-from antiphon.domain.conversation import Conversation
+from antiphon.application.ports import StoredResponse
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.domain.items import Message
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     EVERY_FIELD,
     EVERY_KIND_OF_OUTPUT,
     OWNER,
     US,
     as_json,
+    chunk,
+    finished_response,
+    item,
+    lease,
+    new_response,
+    turn_item_names,
+)
+from antiphon.testing.store_calls import (
     claim,
     context_of,
-    converse,
-    end,
-    finished,
-    input_of,
+    create_and_finish,
+    create_conversation,
+    finish,
     is_gone,
     is_locked,
-    item,
     items_of,
-    keep,
-    running,
-    say,
-    turns,
+    run_in_conversation,
 )
-from antiphon.testing.run_store import chunk, lease, logged
 
 SECRET = "the-owl-flies-at-midnight"
 
@@ -61,23 +61,23 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 
 def connect(path: Path) -> apsw.Connection:
-    """Another program's connection."""
+    """Return the connection of another program."""
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(5_000)
     return connection
 
 
-# --- what stays -----------------------------------------------------------------------------------
+# --- durability -----------------------------------------------------------------------------------
 
 
 async def test_a_restart_keeps_everything(path: Path) -> None:
-    done = finished("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
+    done = finished_response("b", after="a", **EVERY_FIELD, output=EVERY_KIND_OF_OUTPUT)
     store = SqliteStore(path)
     await store.start()
-    await keep(store, "a")
-    await store.create(US, running("b", after="a"))
-    await end(store, done)
-    await store.create(US, running("c", after="b"))
+    await create_and_finish(store, "a")
+    await store.create(US, new_response("b", after="a"))
+    await finish(store, done)
+    await store.create(US, new_response("c", after="b"))
     await store.delete(US, "resp_a")
     before = await store.context(US, "resp_c")
     await store.aclose()
@@ -95,11 +95,11 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.testing.response_store import keep
+from antiphon.testing.store_calls import create_and_finish
 
 async def write(store, name, count):
     for n in range(count):
-        await keep(store, f"{name}_{n}")
+        await create_and_finish(store, f"{name}_{n}")
         print(f"{name}_{n}", flush=True)
 
 async def main():
@@ -119,7 +119,7 @@ async def writer(path: Path, name: str, count: int) -> asyncio.subprocess.Proces
     )
 
 
-async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
+async def test_confirmed_writes_survive_a_kill(path: Path) -> None:
     process = await writer(path, "w", 1_000_000)
     assert process.stdout is not None
     acknowledged = [(await process.stdout.readline()).decode().strip() for _ in range(300)]
@@ -130,7 +130,7 @@ async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
     store = SqliteStore(path)
     await store.start()
     for name in acknowledged:
-        assert await context_of(store, name) == turns(name)
+        assert await context_of(store, name) == turn_item_names(name)
     await store.aclose()
     assert len(acknowledged) >= 300
 
@@ -143,35 +143,35 @@ async def test_two_processes_share_a_file_from_the_start(path: Path) -> None:
     store = SqliteStore(path)
     await store.start()
     for name in itertools.chain(*written):
-        assert await context_of(store, name) == turns(name)
+        assert await context_of(store, name) == turn_item_names(name)
     await store.aclose()
     assert [len(names) for names in written] == [120, 120]
 
 
-async def test_what_one_connection_wrote_another_reads_at_once(
+async def test_a_write_is_visible_to_other_connections_immediately(
     store: SqliteStore, path: Path
 ) -> None:
     other = SqliteStore(path)
     await other.start()
     for name in "abc":
-        await store.create(US, running(name))
-        assert await end(other, finished(name))
-        assert not await end(store, finished(name))
-        assert await context_of(store, name) == turns(name)
+        await store.create(US, new_response(name))
+        assert await finish(other, finished_response(name))
+        assert not await finish(store, finished_response(name))
+        assert await context_of(store, name) == turn_item_names(name)
     await other.aclose()
 
 
-async def test_output_is_kept_once(store: SqliteStore, path: Path) -> None:
-    await store.create(US, running("a"))
-    said = Message(id="msg_a", role="assistant", content=SECRET)
-    await end(store, finished("a", output=(said,)))
+async def test_output_is_stored_once(store: SqliteStore, path: Path) -> None:
+    await store.create(US, new_response("a"))
+    message = Message(id="msg_a", role="assistant", content=SECRET)
+    await finish(store, finished_response("a", output=(message,)))
     elsewhere = connect(path)
     rows = elsewhere.execute("SELECT body FROM responses UNION ALL SELECT body FROM items")
     assert [SECRET.encode() in body for (body,) in rows].count(True) == 1
     elsewhere.close()
 
 
-async def test_many_may_open_a_new_file_at_once(path: Path) -> None:
+async def test_many_connections_can_open_a_new_file_at_the_same_time(path: Path) -> None:
     several = [SqliteFile(path) for _ in range(8)]
     await asyncio.gather(*[file.start() for file in several])
     counts = await asyncio.gather(
@@ -184,12 +184,12 @@ async def test_many_may_open_a_new_file_at_once(path: Path) -> None:
     await asyncio.gather(*[file.aclose() for file in several])
 
 
-async def test_an_item_in_a_conversation_is_kept_once(store: SqliteStore, path: Path) -> None:
-    await converse(store, "a")
+async def test_an_item_in_a_conversation_is_stored_once(store: SqliteStore, path: Path) -> None:
+    await create_conversation(store, "a")
     await claim(store, "a", "one")
-    await store.create(US, running("one", within="a"))
-    said = Message(id="msg_one", role="assistant", content=SECRET)
-    await end(store, finished("one", within="a", output=(said,)))
+    await store.create(US, new_response("one", within="a"))
+    message = Message(id="msg_one", role="assistant", content=SECRET)
+    await finish(store, finished_response("one", within="a", output=(message,)))
     assert await items_of(store, "a") == ["one_in", "one"]
     elsewhere = connect(path)
     rows = elsewhere.execute("SELECT body FROM responses UNION ALL SELECT body FROM items")
@@ -197,12 +197,12 @@ async def test_an_item_in_a_conversation_is_kept_once(store: SqliteStore, path: 
     elsewhere.close()
 
 
-async def test_of_two_processes_that_claim_a_conversation_one_succeeds(
+async def test_only_one_of_two_processes_can_claim_a_conversation(
     store: SqliteStore, path: Path
 ) -> None:
     other = SqliteStore(path)
     await other.start()
-    await converse(store, "a")
+    await create_conversation(store, "a")
     for turn in range(10):
         refused = await asyncio.gather(
             is_locked(claim(store, "a", f"{turn}")),
@@ -214,7 +214,7 @@ async def test_of_two_processes_that_claim_a_conversation_one_succeeds(
     await other.aclose()
 
 
-async def test_a_file_of_the_first_version_is_opened_with_what_it_holds(path: Path) -> None:
+async def test_a_file_of_the_first_version_opens_with_its_content(path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     first = connect(path)
     script = files("antiphon.adapters.stores") / "migrations" / "sqlite" / "0001_responses.sql"
@@ -224,7 +224,7 @@ async def test_a_file_of_the_first_version_is_opened_with_what_it_holds(path: Pa
         first.execute(
             "INSERT INTO responses (tenant, id, parent, status, created_at, body)"
             " VALUES (?, ?, ?, 'completed', 0, ?)",
-            (US, f"resp_{name}", parent, as_json(finished(name, output=()))),
+            (US, f"resp_{name}", parent, as_json(finished_response(name, output=()))),
         )
         for kind, way in enumerate(("in", "out")):
             first.execute(
@@ -236,193 +236,26 @@ async def test_a_file_of_the_first_version_is_opened_with_what_it_holds(path: Pa
 
     store = SqliteStore(path)
     await store.start()
-    assert await context_of(store, "b") == turns("a", "b")
-    await converse(store, "new")
-    await say(store, "new", "c")
-    assert await items_of(store, "new") == turns("c")
+    assert await context_of(store, "b") == turn_item_names("a", "b")
+    await create_conversation(store, "new")
+    await run_in_conversation(store, "new", "c")
+    assert await items_of(store, "new") == turn_item_names("c")
     await store.aclose()
-
-
-# --- what goes ------------------------------------------------------------------------------------
-
-
-def traces(path: Path, secret: str = SECRET) -> list[str]:
-    """Return the files of the store in which `secret` can be found."""
-    files = path.parent.glob(f"{path.name}*")
-    return [file.name for file in files if secret.encode() in file.read_bytes()]
-
-
-async def keep_secrets(store: SqliteStore, name: str, *, after: str | None = None) -> None:
-    """Of all sizes: in a page, and far longer than one."""
-    raw = b'{"content":"%b"}' % (SECRET.encode() * 1000)
-    secret = StoredItem(id=f"msg_{SECRET}", raw=Raw(raw))
-    await store.create(US, running(name, item("x"), secret, after=after, instructions=SECRET))
-    said = [Message(id=f"msg_{n}", role="assistant", content=SECRET * n) for n in (1, 20, 900)]
-    done = finished(name, after=after, instructions=SECRET, output=tuple(said))
-    assert await end(store, done)
-
-
-async def test_deleted_content_leaves_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
-    await keep_secrets(store, "a")
-    for n in range(30):
-        await keep(store, str(n))
-    assert traces(path) != []
-    await store.delete(US, "resp_a")
-    await store.aclose()
-    assert traces(path) == []
-
-
-async def keep_a_secret_log(store: SqliteStore, name: str, *, expires_at: float = 0) -> None:
-    """A finished response whose events tell a secret."""
-    run = NewRun(owner=OWNER, job=SECRET.encode(), events=chunk(0, 1, SECRET.encode()))
-    await store.create(US, running(name, run=run, expires_at=expires_at))
-    for n, size in enumerate((1, 20, 900), 1):
-        assert await store.append(lease(name), chunk(n, 1, SECRET.encode() * size))
-    assert await end(store, finished(name))
-
-
-async def test_deleted_logs_leave_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
-    await keep_a_secret_log(store, "a")
-    for n in range(30):
-        await store.create(US, logged(str(n)))
-    assert traces(path) != []
-    await store.delete(US, "resp_a")
-    await keep(store, "next")  # written after the wiping
-    assert traces(path) == []
-
-
-async def test_swept_content_leaves_no_trace_in_the_files(store: SqliteStore, path: Path) -> None:
-    await keep_a_secret_log(store, "a")
-    assert traces(path) != []
-    assert await store.sweep(keep_events_s=3600) == 1
-    await keep(store, "next")  # written after the wiping
-    assert traces(path) == []
-    await keep_a_secret_log(store, "b", expires_at=1e12)
-    assert traces(path) != []
-    assert await store.sweep(keep_events_s=0) == 1
-    await keep(store, "one more")
-    assert traces(path) == []
-    assert await context_of(store, "b") == turns("b")
-
-
-async def test_a_job_goes_with_the_end_of_its_run(store: SqliteStore, path: Path) -> None:
-    await keep_a_secret_log(store, "a")
-    elsewhere = connect(path)
-    assert elsewhere.execute("SELECT * FROM jobs").fetchall() == []
-    elsewhere.close()
-
-
-async def test_a_sweep_of_many_leaves_gaps_for_other_writes(store: SqliteStore, path: Path) -> None:
-    for n in range(250):
-        await store.create(US, running(str(n), expires_at=0))
-        assert await end(store, finished(str(n)))
-    swept = asyncio.create_task(store.sweep(keep_events_s=0, limit=220))
-    await keep(store, "kept")
-    assert not swept.done()
-    assert await swept == 220
-    assert await store.sweep(keep_events_s=0) == 30
-    assert await context_of(store, "kept") == turns("kept")
-
-
-async def test_deleted_content_is_wiped_while_the_store_is_open(
-    store: SqliteStore, path: Path
-) -> None:
-    await keep_secrets(store, "a")
-    await store.delete(US, "resp_a")
-    await keep(store, "next")  # written after the wiping
-    assert traces(path) == []
-
-
-async def test_what_others_continue_is_wiped_when_they_are_gone(
-    store: SqliteStore, path: Path
-) -> None:
-    await keep_secrets(store, "a")
-    await keep(store, "b", after="a")
-    await store.delete(US, "resp_a")
-    assert len(await input_of(store, "b")) == 6
-    await store.delete(US, "resp_b")
-    await store.aclose()
-    assert traces(path) == []
-
-
-async def test_deleted_conversations_and_items_leave_no_trace_in_the_files(
-    store: SqliteStore, path: Path
-) -> None:
-    secret = item(SECRET, raw=b'{"content":"%b"}' % (SECRET.encode() * 1000))
-    about = Conversation(id="conv_a", created_at=0, metadata={"k": SECRET})
-    await store.create_conversation(US, about, [secret])
-    await converse(store, "b", "x")
-    await store.add_items(US, "conv_b", [secret])
-    assert traces(path) != []
-    await store.delete_conversation(US, "conv_a")
-    assert traces(path) != []
-    await store.remove_item(US, "conv_b", f"msg_{SECRET}")
-    await keep(store, "next")  # written after the wiping
-    assert traces(path) == []
-    assert await items_of(store, "b") == ["x"]
-
-
-async def test_what_a_response_left_in_a_conversation_goes_with_the_last_of_both(
-    store: SqliteStore, path: Path
-) -> None:
-    await converse(store, "a")
-    for name in ("one", "two"):
-        await claim(store, "a", name)
-        secret = item("secret", raw=b'{"content":"%b"}' % SECRET.encode())
-        await store.create(US, running(name, secret, within="a"))
-        await end(store, finished(name, within="a"))
-    await store.delete(US, "resp_one")
-    await store.delete_conversation(US, "conv_a")
-    assert await context_of(store, "two") == ["secret", "two_out"]
-    await store.delete(US, "resp_two")
-    await store.aclose()
-    assert traces(path) == []
-
-
-async def test_a_reader_elsewhere_delays_the_wiping_and_no_write(
-    store: SqliteStore, path: Path
-) -> None:
-    await keep_secrets(store, "a")
-    elsewhere = connect(path)
-    elsewhere.execute("BEGIN; SELECT count(*) FROM items").fetchall()
-    await store.delete(US, "resp_a")
-    await asyncio.wait_for(keep(store, "next"), 30)
-    assert traces(path) != []
-    elsewhere.execute("COMMIT")
-    elsewhere.close()
-    await store.aclose()
-    assert traces(path) == []
-
-
-async def test_the_wiping_is_tried_again_until_nobody_is_in_the_way(
-    store: SqliteStore, path: Path
-) -> None:
-    await keep_secrets(store, "a")
-    elsewhere = connect(path)
-    elsewhere.execute("BEGIN; SELECT count(*) FROM items").fetchall()
-    await store.delete(US, "resp_a")
-    await keep(store, "next")
-    assert traces(path) != []
-    elsewhere.execute("COMMIT")
-    async with asyncio.timeout(30):
-        while traces(path):
-            await store.usage(US)
-    elsewhere.close()
 
 
 # --- starting -------------------------------------------------------------------------------------
 
 
 async def test_only_the_owner_may_read_the_files(store: SqliteStore, path: Path) -> None:
-    await keep(store, "a")
+    await create_and_finish(store, "a")
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     assert modes == {path.name + suffix: 0o600 for suffix in ("", "-wal", "-shm", ".lock")}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-async def refuses(path: Path, because: str) -> None:
+async def assert_refuses(path: Path, reason: str) -> None:
     store = SqliteStore(path)
-    with pytest.raises(SettingsError, match=because) as caught:
+    with pytest.raises(SettingsError, match=reason) as caught:
         await store.start()
     assert str(caught.value).count(".\n") == 0
     with pytest.raises(StoreError, match="not open"):
@@ -430,23 +263,23 @@ async def refuses(path: Path, because: str) -> None:
     await store.aclose()
 
 
-async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    await refuses(tmp_path / "file" / "antiphon.db", "Not a directory|File exists")
+    await assert_refuses(tmp_path / "file" / "antiphon.db", "Not a directory|File exists")
 
 
-async def test_a_place_that_cannot_be_written_is_refused() -> None:
-    await refuses(Path("/proc/antiphon.db"), "cannot be used")
+async def test_an_unwritable_path_is_refused() -> None:
+    await assert_refuses(Path("/proc/antiphon.db"), "cannot be used")
 
 
 async def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
-    await refuses(tmp_path, "Is a directory")
+    await assert_refuses(tmp_path, "Is a directory")
 
 
-async def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "antiphon.db"
     path.write_bytes(b"Dear diary, " * 1000)
-    await refuses(path, "is not a SQLite database")
+    await assert_refuses(path, "is not a SQLite database")
 
 
 async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -454,33 +287,33 @@ async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     newer = connect(path)
     newer.pragma("user_version", 9999)
     newer.close()
-    await refuses(path, "newer version")
+    await assert_refuses(path, "newer version")
 
 
 async def test_a_file_that_refuses_writes_is_refused(path: Path) -> None:
     store = SqliteStore(path)
     await store.start()
     await store.aclose()
-    spoilt = connect(path)
-    spoilt.execute("DROP TABLE items")
-    spoilt.close()
-    await refuses(path, "no such table: items")
+    damaged = connect(path)
+    damaged.execute("DROP TABLE items")
+    damaged.close()
+    await assert_refuses(path, "no such table: items")
 
 
-async def test_a_file_that_forgets_what_was_written_is_refused(path: Path) -> None:
+async def test_a_file_that_loses_writes_is_refused(path: Path) -> None:
     store = SqliteStore(path)
     await store.start()
     await store.aclose()
-    spoilt = connect(path)
-    spoilt.execute(
+    damaged = connect(path)
+    damaged.execute(
         "CREATE TRIGGER forget AFTER INSERT ON responses"
         " BEGIN DELETE FROM responses WHERE number = new.number; END"
     )
-    spoilt.close()
-    await refuses(path, "does not return what was written")
+    damaged.close()
+    await assert_refuses(path, "does not return what was written")
 
 
-async def test_the_proof_at_the_start_leaves_nothing(store: SqliteStore, path: Path) -> None:
+async def test_the_self_test_leaves_nothing(store: SqliteStore, path: Path) -> None:
     elsewhere = connect(path)
     assert elsewhere.execute("SELECT * FROM responses").fetchall() == []
     elsewhere.close()
@@ -507,7 +340,7 @@ async def texts(file: SqliteFile) -> list[object]:
     return [text for (text,) in rows]
 
 
-async def test_a_full_disk_fails_the_write_that_needs_room_and_no_other(
+async def test_a_full_disk_fails_only_the_write_that_needs_space(
     file: SqliteFile,
 ) -> None:
     pages = await file.read(lambda db: db.pragma("page_count"))
@@ -540,7 +373,7 @@ async def test_a_write_that_ends_the_transaction_fails_alone(file: SqliteFile) -
     assert await texts(file) == ["a", "b"]
 
 
-async def test_a_defect_in_one_write_is_raised_there_and_undone(file: SqliteFile) -> None:
+async def test_an_exception_in_one_write_is_raised_there_and_rolled_back(file: SqliteFile) -> None:
     def fail(db: apsw.Connection) -> None:
         add("half", db)
         raise ZeroDivisionError
@@ -556,7 +389,7 @@ async def test_a_file_that_stays_locked_fails_writes_and_not_reads(
 ) -> None:
     elsewhere = connect(path)
     elsewhere.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="another process keeps it locked"):
+    with pytest.raises(StoreError, match="another process has it locked"):
         await file.write(lambda db: add("a", db))
     assert await texts(file) == []
     elsewhere.execute("ROLLBACK")
@@ -567,12 +400,12 @@ async def test_a_file_that_stays_locked_fails_writes_and_not_reads(
 async def test_a_write_waits_for_another_process(store: SqliteStore, path: Path) -> None:
     elsewhere = connect(path)
     elsewhere.execute("BEGIN IMMEDIATE")
-    waiting = asyncio.create_task(keep(store, "a"))
+    waiting = asyncio.create_task(create_and_finish(store, "a"))
     assert await store.held_leases(OWNER) == []
     assert not waiting.done()
     elsewhere.execute("COMMIT")
     await waiting
-    assert await context_of(store, "a") == turns("a")
+    assert await context_of(store, "a") == turn_item_names("a")
 
 
 async def test_neither_reads_nor_writes_block_the_event_loop(file: SqliteFile) -> None:
@@ -597,11 +430,11 @@ async def test_reading_connections_cannot_write(file: SqliteFile) -> None:
 # --- closing --------------------------------------------------------------------------------------
 
 
-async def test_what_was_asked_for_before_closing_is_done(path: Path) -> None:
+async def test_closing_finishes_pending_work(path: Path) -> None:
     store = SqliteStore(path)
     await store.start()
-    await keep(store, "root")
-    writes = [asyncio.create_task(keep_one(store, str(n))) for n in range(20)]
+    await create_and_finish(store, "root")
+    writes = [asyncio.create_task(create_running(store, str(n))) for n in range(20)]
     reads = [asyncio.create_task(store.get(US, "resp_root")) for _ in range(20)]
     await asyncio.sleep(0)
     await store.aclose()
@@ -613,16 +446,16 @@ async def test_what_was_asked_for_before_closing_is_done(path: Path) -> None:
     await store.aclose()
 
 
-async def keep_one(store: SqliteStore, name: str) -> None:
-    await store.create(US, running(name))
+async def create_running(store: SqliteStore, name: str) -> None:
+    await store.create(US, new_response(name))
 
 
 async def test_a_closed_store_says_so(store: SqliteStore) -> None:
     await store.aclose()
     await store.aclose()
     for call in (
-        store.create(US, StoredResponse(response=running("a").response)),
-        end(store, finished("a")),
+        store.create(US, StoredResponse(response=new_response("a").response)),
+        finish(store, finished_response("a")),
         store.get(US, "resp_a"),
         store.input_items(US, "resp_a"),
         store.context(US, "resp_a"),
@@ -648,7 +481,7 @@ async def test_a_closed_store_says_so(store: SqliteStore) -> None:
         store.keys(),
         store.key(b""),
         store.revoke_key("key_a"),
-        converse(store, "a"),
+        create_conversation(store, "a"),
         store.conversation(US, "conv_a"),
         store.update_conversation(US, "conv_a", {}),
         store.delete_conversation(US, "conv_a"),
@@ -663,8 +496,8 @@ async def test_a_closed_store_says_so(store: SqliteStore) -> None:
 
 
 async def test_closing_leaves_the_file_and_its_lock(store: SqliteStore, path: Path) -> None:
-    await keep(store, "a")
+    await create_and_finish(store, "a")
     await store.aclose()
-    left = {file.name: file.stat().st_size for file in path.parent.iterdir()}
-    assert left.keys() == {path.name, f"{path.name}.lock"}
-    assert left[f"{path.name}.lock"] == 0
+    sizes = {file.name: file.stat().st_size for file in path.parent.iterdir()}
+    assert sizes.keys() == {path.name, f"{path.name}.lock"}
+    assert sizes[f"{path.name}.lock"] == 0

@@ -1,4 +1,4 @@
-"""What the SQLite store promises of runs besides the contract: processes that die, old files."""
+"""Runs in the SQLite store beyond the contract: killed processes, and files of old versions."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ import pytest
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.application.ports import Clock, NewRun, StorageUsage, WebhookDelivery
 from antiphon.domain.errors import SettingsError, StoreError
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
+    NEXT_OWNER,
     OWNER,
     THEM,
     US,
-    alive,
     as_json,
+    chunk,
+    finished_response,
+    item,
+    lease,
+    new_response,
+    response_with_log,
+    turn_item_names,
+    waiting_response,
+)
+from antiphon.testing.store_calls import (
+    beat,
     claim,
     context_of,
-    converse,
-    end,
-    finished,
+    create_and_finish,
+    create_conversation,
+    finish,
     is_locked,
-    item,
-    keep,
-    running,
-    turns,
-    until,
-)
-from antiphon.testing.run_store import (
-    NEXT,
-    chunk,
-    last_of,
-    lease,
+    last_number,
+    lease_runs,
     log_of,
-    logged,
-    names,
-    take,
-    waiting,
+    run_names,
+    wait_until,
 )
 
-OLDER = ("0001_responses.sql", "0002_conversations.sql")
-KEPT_OF_OLD = ((US, "a", "completed"), (US, "b", "queued"), (THEM, "a", "failed"))
+OLD_MIGRATIONS = ("0001_responses.sql", "0002_conversations.sql")
+OLD_RESPONSES = ((US, "a", "completed"), (US, "b", "queued"), (THEM, "a", "failed"))
 
 
 @pytest.fixture
@@ -77,14 +77,13 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-# --- processes that die ---------------------------------------------------------------------------
+# --- killed processes -----------------------------------------------------------------------------
 
 SERVER = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.adapters.stores.sqlite import SqliteStore
-from antiphon.testing.run_store import chunk, lease, logged
-from antiphon.testing.response_store import US
+from antiphon.testing.samples import US, chunk, lease, response_with_log
 
 async def main():
     _, path, owner, ttl_s, name = sys.argv
@@ -92,7 +91,7 @@ async def main():
     await store.start()
     store.beat(owner, float(ttl_s))
     if name:
-        await store.create(US, logged(name, owner=owner))
+        await store.create(US, response_with_log(name, owner=owner))
     print("ready", flush=True)
     number = 2
     while name and await store.append(lease(name), chunk(number)):
@@ -108,7 +107,7 @@ asyncio.run(main())
 async def another_process(
     path: Path, owner: str, *, ttl_s: float, runs: str = ""
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A server on the same file, which may run a response and writes its log as fast as it can."""
+    """Start a server on the same file, which may run a response and append to its log quickly."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", SERVER, str(path), owner, str(ttl_s), runs),
         stdin=asyncio.subprocess.PIPE,
@@ -128,21 +127,25 @@ async def line_of(process: asyncio.subprocess.Process) -> str:
     return (await process.stdout.readline()).decode().strip()
 
 
-async def test_a_lone_server_takes_what_a_killed_one_ran_at_once(path: Path) -> None:
+async def test_a_server_alone_on_the_file_leases_the_runs_of_a_killed_one_immediately(
+    path: Path,
+) -> None:
     async with another_process(path, "srv_killed", ttl_s=3600, runs="a") as killed:
-        seen = [await line_of(killed) for _ in range(50)]
+        numbers = [await line_of(killed) for _ in range(50)]
         killed.kill()
         await killed.wait()
         async with opened(path) as store:
-            [taken] = await take(store)
-            assert taken.lease == lease("a", epoch=2)
-            assert taken.job == b"job"
+            [run] = await lease_runs(store)
+            assert run.lease == lease("a", epoch=2)
+            assert run.job == b"job"
             log = await log_of(store, "a")
-            assert last_of(log) >= int(seen[-1])
-            assert [one.first for one in log] == [0, *range(2, last_of(log) + 1)]
+            assert last_number(log) >= int(numbers[-1])
+            assert [one.first for one in log] == [0, *range(2, last_number(log) + 1)]
 
 
-async def test_a_server_that_is_not_alone_waits_until_the_killed_one_is_dead(path: Path) -> None:
+async def test_a_server_that_shares_the_file_waits_for_the_death_of_a_killed_one(
+    path: Path,
+) -> None:
     passed_s = 0.0
     async with (
         another_process(path, "srv_alive", ttl_s=3600),
@@ -151,27 +154,27 @@ async def test_a_server_that_is_not_alone_waits_until_the_killed_one_is_dead(pat
         killed.kill()
         await killed.wait()
         async with opened(path, uptime=lambda: time.monotonic() + passed_s) as store:
-            assert await take(store) == []
+            assert await lease_runs(store) == []
             passed_s = 100.0
-            assert len(await take(store)) == 1
-            assert await store.held_leases(NEXT) == [lease("a", epoch=2)]
+            assert len(await lease_runs(store)) == 1
+            assert await store.held_leases(NEXT_OWNER) == [lease("a", epoch=2)]
 
 
-async def test_a_server_that_starts_takes_nothing_from_one_that_runs(path: Path) -> None:
+async def test_a_starting_server_takes_no_run_from_a_live_one(path: Path) -> None:
     async with (
         another_process(path, "srv_alive", ttl_s=3600, runs="a") as other,
         opened(path) as store,
     ):
-        assert await take(store) == []
+        assert await lease_runs(store) == []
         before = int(await line_of(other))
-        await until(lambda: has_more(store, "a", before))
+        await wait_until(lambda: has_more(store, "a", before))
 
 
 async def has_more(store: SqliteStore, name: str, than: int) -> bool:
-    return last_of(await log_of(store, name)) > than
+    return last_number(await log_of(store, name)) > than
 
 
-async def test_what_another_process_writes_is_news(path: Path) -> None:
+async def test_waiting_readers_notice_what_another_process_writes(path: Path) -> None:
     async with opened(path) as store, another_process(path, "srv_alive", ttl_s=3600, runs="a"):
         after = 1
         for _ in range(20):
@@ -179,39 +182,41 @@ async def test_what_another_process_writes_is_news(path: Path) -> None:
                 await store.wait_for_events(US, "resp_a", after=after, limit_s=60)
             log = await log_of(store, "a", after=after)
             assert log[0].first == after + 1
-            after = last_of(log)
+            after = last_number(log)
 
 
-async def test_beats_reach_the_file_while_the_event_loop_is_blocked(store: SqliteStore) -> None:
-    await store.create(US, logged("a"))
+async def test_heartbeats_reach_the_file_while_the_event_loop_is_blocked(
+    store: SqliteStore,
+) -> None:
+    await store.create(US, response_with_log("a"))
     beating = threading.Thread(target=store.beat, args=(OWNER, 60))
     beating.start()
     beating.join()  # the loop does nothing meanwhile
-    assert await take(store) == []
+    assert await lease_runs(store) == []
 
 
-async def test_a_clock_that_starts_anew_revives_nobody(path: Path) -> None:
-    """A machine that was up for a day has been restarted."""
+async def test_a_clock_that_restarts_revives_no_owner(path: Path) -> None:
+    """The machine was up for a day and has been restarted."""
     async with opened(path) as store:
-        await store.create(US, logged("a"))
-        await alive(store, OWNER, ttl_s=15)
+        await store.create(US, response_with_log("a"))
+        await beat(store, OWNER, ttl_s=15)
         async with opened(path, uptime=lambda: 30.0) as restarted:
-            assert names(await restarted.lease_runs(NEXT, limit=1)) == ["a"]
+            assert run_names(await restarted.lease_runs(NEXT_OWNER, limit=1)) == ["a"]
 
 
-async def test_the_oldest_are_taken_first_whoever_had_them(store: SqliteStore) -> None:
+async def test_the_oldest_runs_are_leased_first_whoever_owned_them(store: SqliteStore) -> None:
     for n, owner in enumerate(("srv_z", None, "srv_a", None, "srv_z")):
-        await store.create(US, logged(str(n), owner=owner))
-    assert names(await take(store, limit=2)) == ["0", "1"]
-    assert names(await take(store, limit=2)) == ["2", "3"]
-    assert names(await take(store, limit=2)) == ["4"]
+        await store.create(US, response_with_log(str(n), owner=owner))
+    assert run_names(await lease_runs(store, limit=2)) == ["0", "1"]
+    assert run_names(await lease_runs(store, limit=2)) == ["2", "3"]
+    assert run_names(await lease_runs(store, limit=2)) == ["4"]
 
 
 # --- logs -----------------------------------------------------------------------------------------
 
 
-async def test_a_long_log_comes_in_pieces(store: SqliteStore) -> None:
-    await store.create(US, logged("a"))
+async def test_a_long_log_is_read_in_several_slices(store: SqliteStore) -> None:
+    await store.create(US, response_with_log("a"))
     for n in range(12):
         assert await store.append(lease("a"), chunk(2 + n, 1, bytes([n]) * 1_000_000))
     piece = await store.events(US, "resp_a")
@@ -222,25 +227,25 @@ async def test_a_long_log_comes_in_pieces(store: SqliteStore) -> None:
     assert whole[-1].body == bytes([11]) * 1_000_000
 
 
-async def test_a_read_of_a_part_keeps_no_transaction_open(store: SqliteStore, path: Path) -> None:
-    await store.create(US, logged("a"))
+async def test_a_partial_read_keeps_no_transaction_open(store: SqliteStore, path: Path) -> None:
+    await store.create(US, response_with_log("a"))
     for n in range(12):
         assert await store.append(lease("a"), chunk(2 + n, 1, b"x" * 1_000_000))
     assert not (await store.events(US, "resp_a")).ends
     await store.delete(US, "resp_a")
     wal = path.with_name(f"{path.name}-wal")
-    await until(lambda: asyncio.to_thread(is_empty, wal))
+    await wait_until(lambda: asyncio.to_thread(is_empty, wal))
 
 
 def is_empty(file: Path) -> bool:
     return file.stat().st_size == 0
 
 
-async def test_a_hundred_who_wait_are_woken_by_their_own_log_only(
+async def test_each_of_a_hundred_readers_is_woken_by_its_own_log_only(
     store: SqliteStore, path: Path
 ) -> None:
     for n in range(100):
-        await store.create(US, logged(str(n)))
+        await store.create(US, response_with_log(str(n)))
     waiting = {
         n: asyncio.create_task(store.wait_for_events(US, f"resp_{n}", after=1, limit_s=30))
         for n in range(100)
@@ -258,28 +263,28 @@ async def test_a_hundred_who_wait_are_woken_by_their_own_log_only(
         task.cancel()
 
 
-async def test_closing_wakes_those_who_wait_for_news(path: Path) -> None:
+async def test_closing_wakes_waiting_readers(path: Path) -> None:
     async with opened(path) as store:
-        await store.create(US, logged("a"))
+        await store.create(US, response_with_log("a"))
         waiting = asyncio.create_task(store.wait_for_events(US, "resp_a", after=1, limit_s=30))
         await store.held_leases(OWNER)
     async with asyncio.timeout(10):
         await waiting
 
 
-# --- files of before ------------------------------------------------------------------------------
+# --- files of old versions ------------------------------------------------------------------------
 
 
-def old_file(path: Path) -> None:
-    """A file of the second version, with what a killed server left in it."""
+def create_old_file(path: Path) -> None:
+    """Create a file of the second version, as a killed server left it."""
     db = apsw.Connection(str(path))
     db.pragma("journal_mode", "WAL")
-    for number, name in enumerate(OLDER, 1):
+    for number, name in enumerate(OLD_MIGRATIONS, 1):
         script = files("antiphon.adapters.stores") / "migrations" / "sqlite" / name
         db.execute(script.read_text("utf-8")).fetchall()
         db.pragma("user_version", number)
-    for tenant, name, status in KEPT_OF_OLD:
-        response = finished(name, status=status, output=())
+    for tenant, name, status in OLD_RESPONSES:
+        response = finished_response(name, status=status, output=())
         db.execute(
             "INSERT INTO responses (tenant, id, status, created_at, body) VALUES (?, ?, ?, 0, ?)",
             (tenant, response.id, status, as_json(response)),
@@ -298,15 +303,15 @@ def old_file(path: Path) -> None:
     db.close()
 
 
-async def reads_well(path: Path) -> bool:
+async def has_old_content(path: Path) -> bool:
     async with opened(path) as store:
-        assert await context_of(store, "a") == turns("a")
-        [left] = await take(store)
-        assert left.lease == lease("b", epoch=1)
-        assert left.job is None
+        assert await context_of(store, "a") == turn_item_names("a")
+        [run] = await lease_runs(store)
+        assert run.lease == lease("b", epoch=1)
+        assert run.job is None
         assert not await is_locked(claim(store, "c", "new"))
         ours = await store.usage(US)
-        await keep(store, "new")
+        await create_and_finish(store, "new")
         more = await store.usage(US)
         assert (more.responses, more.bytes > ours.bytes) == (3, True)
         for name in ("new", "a", "b"):
@@ -316,9 +321,9 @@ async def reads_well(path: Path) -> bool:
     return True
 
 
-async def test_a_file_of_the_last_version_is_opened_with_what_it_holds(path: Path) -> None:
-    old_file(path)
-    assert await reads_well(path)
+async def test_a_file_of_the_previous_version_opens_with_its_content(path: Path) -> None:
+    create_old_file(path)
+    assert await has_old_content(path)
 
 
 KILLED = """
@@ -331,10 +336,10 @@ from antiphon.adapters.stores.file_lock import FileLock
 old, folder = map(Path, sys.argv[1:])
 
 def die_at(statement):
-    left = [statement]
+    remaining = [statement]
     def trace(cursor, sql, bindings):
-        left[0] -= 1
-        if not left[0]:
+        remaining[0] -= 1
+        if not remaining[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         return True
     apsw.connection_hooks.append(lambda connection: setattr(connection, "exec_trace", trace))
@@ -354,44 +359,47 @@ print(statement)
 """
 
 
-async def test_a_kill_at_any_statement_of_an_upgrade_leaves_a_file_that_starts(
+async def test_a_kill_at_any_statement_of_an_upgrade_leaves_a_file_that_opens(
     tmp_path: Path,
 ) -> None:
     old = tmp_path / "old.db"
-    old_file(old)
+    create_old_file(old)
     (tmp_path / "new").mkdir()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", KILLED, str(old), str(tmp_path / "new")),
         stdout=asyncio.subprocess.PIPE,
     )
-    said, _ = await process.communicate()
-    statements = int(said)
+    output, _ = await process.communicate()
+    statements = int(output)
     assert statements > 30  # of 0003 alone
     for statement in range(1, statements + 1):
-        assert await reads_well(tmp_path / "new" / f"{statement}.db")
+        assert await has_old_content(tmp_path / "new" / f"{statement}.db")
 
 
-# --- whoever is alone -----------------------------------------------------------------------------
+# --- locks and checks -----------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def kept_to_oneself(path: Path) -> Iterator[None]:
-    """As servers did before several could share a file."""
+def locked_exclusively(path: Path) -> Iterator[None]:
+    """Lock the file as servers did before several could share one."""
     descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield
     os.close(descriptor)
 
 
-async def test_a_file_that_a_server_keeps_to_itself_is_refused_as_it_is(path: Path) -> None:
-    old_file(path)
-    with kept_to_oneself(path), pytest.raises(SettingsError, match="keeps it to itself"):
+async def test_a_file_that_another_server_has_locked_is_refused_unchanged(path: Path) -> None:
+    create_old_file(path)
+    with (
+        locked_exclusively(path),
+        pytest.raises(SettingsError, match="another process has it locked"),
+    ):
         async with opened(path, busy_s=0.05):
             pass
     db = apsw.Connection(str(path))
-    assert db.pragma("user_version") == len(OLDER)
+    assert db.pragma("user_version") == len(OLD_MIGRATIONS)
     db.close()
-    assert await reads_well(path)
+    assert await has_old_content(path)
 
 
 async def test_a_check_writes(path: Path) -> None:
@@ -399,33 +407,33 @@ async def test_a_check_writes(path: Path) -> None:
         await store.check()
         elsewhere = apsw.Connection(str(path))
         elsewhere.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match="another process keeps it locked"):
+        with pytest.raises(StoreError, match="another process has it locked"):
             await store.check()
-        with pytest.raises(StoreError, match="another process keeps it locked"):
+        with pytest.raises(StoreError, match="another process has it locked"):
             await asyncio.to_thread(store.beat, OWNER, 15)
         elsewhere.execute("ROLLBACK")
         elsewhere.close()
         await store.check()
 
 
-async def test_an_end_that_cannot_be_logged_is_not_written(store: SqliteStore) -> None:
-    await store.create(US, waiting("a"))
-    [taken] = await take(store)
+async def test_a_finish_with_events_out_of_order_is_not_written(store: SqliteStore) -> None:
+    await store.create(US, waiting_response("a"))
+    [run] = await lease_runs(store)
     with pytest.raises(StoreError, match="missing before number 9"):
-        await store.finish(taken.lease, finished("a"), events=chunk(9))
+        await store.finish(run.lease, finished_response("a"), events=chunk(9))
     assert (await store.get(US, "resp_a")).status == "in_progress"
-    assert await store.finish(taken.lease, finished("a"), events=chunk(2))
-    assert not await end(store, finished("a"))
+    assert await store.finish(run.lease, finished_response("a"), events=chunk(2))
+    assert not await finish(store, finished_response("a"))
 
 
-async def test_use_is_what_there_is(store: SqliteStore, path: Path) -> None:
-    """The sums that triggers keep are those of the rows, whatever came and went."""
-    await converse(store, "c", "x", "y")
+async def test_usage_matches_the_stored_rows(store: SqliteStore, path: Path) -> None:
+    """The sums that triggers maintain are those of the rows, whatever was written and deleted."""
+    await create_conversation(store, "c", "x", "y")
     for name, before in (("a", None), ("b", "a"), ("c", "b")):
-        await keep(store, name, after=before)
-    await store.create(US, running("in", within="c"))
-    await end(store, finished("in", within="c"))
-    await store.create(US, logged("log"))
+        await create_and_finish(store, name, after=before)
+    await store.create(US, new_response("in", within="c"))
+    await finish(store, finished_response("in", within="c"))
+    await store.create(US, response_with_log("log"))
     await store.append(lease("log"), chunk(2))
     await store.delete(US, "resp_b")
     await store.remove_item(US, "conv_c", "msg_x")
@@ -438,11 +446,11 @@ async def test_use_is_what_there_is(store: SqliteStore, path: Path) -> None:
     assert await store.usage(US) == StorageUsage(responses=4, bytes=size)
 
 
-# --- all at once ----------------------------------------------------------------------------------
+# --- atomicity ------------------------------------------------------------------------------------
 
 
 class FullDisk:
-    """Fails one statement, the `at`-th from when it is set."""
+    """Fails one statement: the `at`-th after `at` is set."""
 
     at = 0
 
@@ -475,22 +483,25 @@ async def state_of(store: SqliteStore) -> object:
     )
 
 
-async def test_an_end_that_fails_at_any_statement_is_not_written_at_all(
+async def test_a_finish_that_fails_at_any_statement_writes_nothing(
     disk: FullDisk, path: Path
 ) -> None:
     delivery = WebhookDelivery(id="evt_a", tenant=US, endpoint="main", body=b"{}")
     run = NewRun(owner=OWNER, job=b"job", events=chunk(0))
     async with opened(path) as store:
-        await converse(store, "c", "x")
+        await create_conversation(store, "c", "x")
         await claim(store, "c", "a")
-        await store.create(US, running("a", within="c", run=run))
+        await store.create(US, new_response("a", within="c", run=run))
         before = await state_of(store)
         failures = 0
         while True:
             disk.at = failures + 1
             try:
                 assert await store.finish(
-                    lease("a"), finished("a", within="c"), events=chunk(1), deliveries=[delivery]
+                    lease("a"),
+                    finished_response("a", within="c"),
+                    events=chunk(1),
+                    deliveries=[delivery],
                 )
                 break
             except StoreError as error:

@@ -1,4 +1,4 @@
-"""Every store keeps its promises."""
+"""Every store passes the contract."""
 
 from __future__ import annotations
 

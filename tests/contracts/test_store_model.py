@@ -1,4 +1,4 @@
-"""Any sequence of calls gives what a simple model of the promises says."""
+"""Every store answers any sequence of calls as a simple model of the contract does."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from antiphon.application.ports import Lease, NewRun, Store
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, NotFound
-from antiphon.testing.response_store import (
+from antiphon.testing.samples import (
     US,
-    claim,
-    finished,
+    chunk,
+    finished_response,
     ids,
     item,
-    items_of,
-    running,
-    turns,
-    unknown,
+    lease,
+    new_response,
+    turn_item_names,
 )
-from antiphon.testing.run_store import chunk, lease, log_of
+from antiphon.testing.store_calls import claim, is_unknown, items_of, log_of
 
 T = TypeVar("T")
 NAMES = st.sampled_from("abcdefgh")
@@ -39,26 +38,26 @@ NewStore = Callable[[], Store]
 Place = Callable[[Path], AbstractAsyncContextManager[NewStore]]
 
 
-class Known:
-    """What the model remembers of a response."""
+class ModelResponse:
+    """A response in the model."""
 
     def __init__(self, name: str, lineage: list[str]) -> None:
         self.name = name
         self.lineage = lineage
         self.status = "in_progress"
-        self.deleted = False
+        self.is_deleted = False
         self.within: str | None = None
-        self.given: list[str] = []
+        self.conversation_items: list[str] = []
         self.owner: str | None = "srv_a"
         self.epoch = 1
-        self.last: int | None = None  # the number of its log's last event
+        self.last_event: int | None = None
 
     def lease(self, behind: int = 0) -> Lease:
         return lease(self.name, self.epoch - behind)
 
 
-class Talk:
-    """What the model remembers of a conversation."""
+class ModelConversation:
+    """A conversation in the model."""
 
     def __init__(self, items: list[str]) -> None:
         self.items = items
@@ -73,9 +72,9 @@ class Machine(RuleBasedStateMachine):
         self.place = AsyncExitStack()
         new_store = self.do(self.place.enter_async_context(place(Path(self.directory.name))))
         self.store = new_store()
-        self.known: dict[str, Known] = {}
-        self.talks: dict[str, Talk] = {}
-        self.unused = set("xyz")  # an id is given once, also after what had it is gone
+        self.responses: dict[str, ModelResponse] = {}
+        self.conversations: dict[str, ModelConversation] = {}
+        self.unused = set("xyz")  # ids are not used again after a deletion
         self.added = 0
         self.alive: set[str] = set()
         self.do(self.store.start())
@@ -89,69 +88,71 @@ class Machine(RuleBasedStateMachine):
         self.runner.close()
         self.directory.cleanup()
 
-    def there(self, name: str | None) -> Known | None:
-        known = self.known.get(name or "")
-        return None if known is None or known.deleted else known
+    def find(self, name: str | None) -> ModelResponse | None:
+        response = self.responses.get(name or "")
+        return None if response is None or response.is_deleted else response
 
     @rule(name=NAMES, after=st.none() | NAMES, waits=st.booleans(), logged=st.booleans())
     def create(self, name: str, after: str | None, waits: bool, logged: bool) -> None:
-        if name in self.known or name == after:
+        if name in self.responses or name == after:
             return
-        parent = self.there(after)
+        parent = self.find(after)
         run = NewRun(owner=None if waits else "srv_a", events=chunk(0, 2) if logged else None)
-        self.do(self.store.create(US, running(name, after=after, run=run)))
+        self.do(self.store.create(US, new_response(name, after=after, run=run)))
         lineage = [] if parent is None else [*parent.lineage, parent.name]
-        known = self.known[name] = Known(name, lineage)
-        known.last = 1 if logged else None
+        response = self.responses[name] = ModelResponse(name, lineage)
+        response.last_event = 1 if logged else None
         if waits:
-            known.owner, known.epoch = None, 0
+            response.owner, response.epoch = None, 0
 
     @rule(name=NAMES, within=TALKS)
     def create_within(self, name: str, within: str) -> None:
-        if name in self.known:
+        if name in self.responses:
             return
         expected = self.refusal(within)
         assert self.raised(claim(self.store, within, name)) == expected
         self.alive.add("srv_a")
         if expected is not None:
             return
-        self.do(self.store.create(US, running(name, within=within)))
-        self.talks[within].held_by = name
-        self.known[name] = Known(name, [])
-        self.known[name].within = within
-        self.known[name].given = list(self.talks[within].items)
+        self.do(self.store.create(US, new_response(name, within=within)))
+        self.conversations[within].held_by = name
+        self.responses[name] = ModelResponse(name, [])
+        self.responses[name].within = within
+        self.responses[name].conversation_items = list(self.conversations[within].items)
 
     @rule(name=NAMES, status=st.sampled_from(["completed", "failed"]), behind=st.integers(0, 1))
     def finish(self, name: str, status: str, behind: int) -> None:
-        known = self.known.get(name) or Known(name, [])
-        expected = self.holds(known, behind)
-        last = chunk(known.last + 1) if known.last is not None else None
-        done = finished(name, status=status, within=known.within)
-        written = self.store.finish(known.lease(behind), done, events=last)
+        response = self.responses.get(name) or ModelResponse(name, [])
+        expected = self.holds(response, behind)
+        last = chunk(response.last_event + 1) if response.last_event is not None else None
+        done = finished_response(name, status=status, within=response.within)
+        written = self.store.finish(response.lease(behind), done, events=last)
         assert self.do(written) == expected
         if expected:
-            known.status, known.owner = status, None
-            known.last = known.last + 1 if known.last is not None else None
-            self.let_go(name, turns(name) if status != "failed" else [])
+            response.status, response.owner = status, None
+            response.last_event = (
+                response.last_event + 1 if response.last_event is not None else None
+            )
+            self.release(name, turn_item_names(name) if status != "failed" else [])
 
-    def holds(self, known: Known, behind: int) -> bool:
-        """Whether the newest lease is valid, and this is it."""
-        return self.runs(known) and known.owner is not None and not behind
+    def holds(self, response: ModelResponse, behind: int) -> bool:
+        """Return whether the newest lease is valid, and this is it."""
+        return self.runs(response) and response.owner is not None and not behind
 
-    def runs(self, known: Known) -> bool:
-        return self.there(known.name) is known and known.status == "in_progress"
+    def runs(self, response: ModelResponse) -> bool:
+        return self.find(response.name) is response and response.status == "in_progress"
 
     @rule(name=NAMES, behind=st.integers(0, 1), count=st.integers(1, 3))
     def append(self, name: str, behind: int, count: int) -> None:
-        known = self.there(name)
-        if known is None or known.last is None:
+        response = self.find(name)
+        if response is None or response.last_event is None:
             return
-        added = chunk(known.last + 1, count)
-        expected = self.holds(known, behind)
+        added = chunk(response.last_event + 1, count)
+        expected = self.holds(response, behind)
         for _ in range(2):
-            assert self.do(self.store.append(known.lease(behind), added)) == expected
+            assert self.do(self.store.append(response.lease(behind), added)) == expected
         if expected:
-            known.last += count
+            response.last_event += count
 
     @rule(owner=OWNERS)
     def live(self, owner: str) -> None:
@@ -165,7 +166,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, limit=st.integers(0, 3), waiting=st.booleans())
     def take(self, owner: str, limit: int, waiting: bool) -> None:
-        free = [one for one in self.known.values() if self.runs(one)]
+        free = [one for one in self.responses.values() if self.runs(one)]
         free = [one for one in free if waiting or one.owner is not None]
         free = [one for one in free if one.owner not in {*self.alive, owner}][:limit]
         for one in free:
@@ -175,27 +176,27 @@ class Machine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, name=NAMES)
     def take_over(self, owner: str, name: str) -> None:
-        known = self.there(name)
+        response = self.find(name)
         taking = self.store.take_over(owner, US, f"resp_{name}")
-        if known is None:
-            assert self.do(unknown(taking))
+        if response is None:
+            assert self.do(is_unknown(taking))
             return
         taken = self.do(taking)
-        assert (taken is not None) == self.runs(known)
+        assert (taken is not None) == self.runs(response)
         if taken is not None:
-            known.owner, known.epoch = owner, known.epoch + 1
-            assert taken.lease == known.lease()
+            response.owner, response.epoch = owner, response.epoch + 1
+            assert taken.lease == response.lease()
 
     @rule(name=NAMES, behind=st.integers(0, 1))
     def give_back(self, name: str, behind: int) -> None:
-        known = self.known.get(name) or Known(name, [])
-        expected = self.holds(known, behind)
-        assert self.do(self.store.give_back(known.lease(behind))) == expected
+        response = self.responses.get(name) or ModelResponse(name, [])
+        expected = self.holds(response, behind)
+        assert self.do(self.store.give_back(response.lease(behind))) == expected
         if expected:
-            known.owner = None
+            response.owner = None
 
-    def let_go(self, name: str, items: list[str]) -> None:
-        for talk in self.talks.values():
+    def release(self, name: str, items: list[str]) -> None:
+        for talk in self.conversations.values():
             if talk.held_by == name:
                 talk.held_by = None
                 talk.items += items
@@ -206,7 +207,7 @@ class Machine(RuleBasedStateMachine):
             self.unused.remove(talk)
             new = Conversation(id=f"conv_{talk}", created_at=0)
             self.do(self.store.create_conversation(US, new))
-            self.talks[talk] = Talk([])
+            self.conversations[talk] = ModelConversation([])
 
     @rule(talk=TALKS)
     def add(self, talk: str) -> None:
@@ -215,11 +216,11 @@ class Machine(RuleBasedStateMachine):
         added = self.store.add_items(US, f"conv_{talk}", [item(name)])
         assert self.raised(added) == expected
         if expected is None:
-            self.talks[talk].items.append(name)
+            self.conversations[talk].items.append(name)
 
     @rule(talk=TALKS, position=st.integers(0, 5))
     def remove(self, talk: str, position: int) -> None:
-        items = self.talks[talk].items if talk in self.talks else []
+        items = self.conversations[talk].items if talk in self.conversations else []
         name = items[position] if position < len(items) else "none"
         removed = self.raised(self.store.remove_item(US, f"conv_{talk}", f"msg_{name}"))
         assert removed == (None if name in items else NotFound)
@@ -229,14 +230,14 @@ class Machine(RuleBasedStateMachine):
     @rule(talk=TALKS)
     def delete_conversation(self, talk: str) -> None:
         gone = self.raised(self.store.delete_conversation(US, f"conv_{talk}"))
-        assert gone == (None if talk in self.talks else NotFound)
+        assert gone == (None if talk in self.conversations else NotFound)
         if gone is None:
-            self.talks.pop(talk).items.clear()
+            self.conversations.pop(talk).items.clear()
 
     def refusal(self, talk: str) -> type[Exception] | None:
-        if talk not in self.talks:
+        if talk not in self.conversations:
             return NotFound
-        return ConversationLocked if self.talks[talk].held_by else None
+        return ConversationLocked if self.conversations[talk].held_by else None
 
     def raised(self, call: Coroutine[Any, Any, object]) -> type[Exception] | None:
         try:
@@ -247,70 +248,78 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
-        known = self.there(name)
-        assert self.do(unknown(self.store.delete(US, f"resp_{name}"))) == (known is None)
-        if known is not None:
-            known.deleted = True
-            self.let_go(name, [])
+        response = self.find(name)
+        assert self.do(is_unknown(self.store.delete(US, f"resp_{name}"))) == (response is None)
+        if response is not None:
+            response.is_deleted = True
+            self.release(name, [])
 
     def turns_of(self, names: list[str]) -> list[str]:
-        outputs = {name for name in names if self.known[name].status != "in_progress"}
-        return [t for t in turns(*names) if t.endswith("_in") or t[: -len("_out")] in outputs]
+        outputs = {name for name in names if self.responses[name].status != "in_progress"}
+        return [
+            t for t in turn_item_names(*names) if t.endswith("_in") or t[: -len("_out")] in outputs
+        ]
 
-    def given_to(self, known: Known) -> list[str]:
-        """What the root of its chain was given, and is still in its conversation."""
-        root = self.known[known.lineage[0]] if known.lineage else known
-        still = self.talks[root.within].items if root.within in self.talks else []
-        return [name for name in root.given if name in still]
+    def conversation_items_of(self, response: ModelResponse) -> list[str]:
+        """Return the items that the root of the chain got and its conversation still has."""
+        root = self.responses[response.lineage[0]] if response.lineage else response
+        current = self.conversations[root.within].items if root.within in self.conversations else []
+        return [name for name in root.conversation_items if name in current]
 
     @invariant()
-    def the_store_agrees(self) -> None:
-        self.do(self.compare_and_set())
+    def the_store_matches_the_model(self) -> None:
+        self.do(self.compare())
 
-    async def compare_and_set(self) -> None:
-        for name in self.known:
-            known = self.there(name)
-            if known is None:
-                assert await unknown(self.store.get(US, f"resp_{name}"))
+    async def compare(self) -> None:
+        for name in self.responses:
+            response = self.find(name)
+            if response is None:
+                assert await is_unknown(self.store.get(US, f"resp_{name}"))
                 continue
-            assert (await self.store.get(US, f"resp_{name}")).status == known.status
-            found = await self.store.context(US, f"resp_{name}")
-            assert ids(found) == self.given_to(known) + self.turns_of([*known.lineage, name])
-        for name, talk in self.talks.items():
+            assert (await self.store.get(US, f"resp_{name}")).status == response.status
+            items = await self.store.context(US, f"resp_{name}")
+            assert ids(items) == self.conversation_items_of(response) + self.turns_of(
+                [*response.lineage, name]
+            )
+        for name, talk in self.conversations.items():
             assert await items_of(self.store, name) == talk.items
-        kept = [known for known in self.known.values() if not known.deleted]
-        needed = {name for known in kept for name in (*known.lineage, known.name)}
-        needed_turns = {turn for name in needed for turn in turns(name)}
-        talked_of = {name for talk in self.talks.values() for name in talk.items}
-        for name in self.known:
+        existing = [response for response in self.responses.values() if not response.is_deleted]
+        needed = {name for response in existing for name in (*response.lineage, response.name)}
+        needed_turns = {turn for name in needed for turn in turn_item_names(name)}
+        talked_of = {name for talk in self.conversations.values() for name in talk.items}
+        for name in self.responses:
             lost = f"{name}_in" not in needed_turns | talked_of
-            assert await unknown(self.store.item(US, f"msg_{name}_in")) == lost
-        await self.agree_on_runs(kept)
+            assert await is_unknown(self.store.item(US, f"msg_{name}_in")) == lost
+        await self.compare_runs(existing)
 
-    async def agree_on_runs(self, kept: list[Known]) -> None:
-        for known in kept:
-            if known.last is None:
-                assert await unknown(self.store.events(US, f"resp_{known.name}"))
+    async def compare_runs(self, existing: list[ModelResponse]) -> None:
+        for response in existing:
+            if response.last_event is None:
+                assert await is_unknown(self.store.events(US, f"resp_{response.name}"))
                 continue
-            log = await log_of(self.store, known.name)
-            assert sum(one.count for one in log) == known.last + 1
-            piece = await self.store.events(US, f"resp_{known.name}", after=known.last)
-            assert piece.ends == (known.status != "in_progress")
-        going_on = [known for known in kept if known.status == "in_progress"]
+            log = await log_of(self.store, response.name)
+            assert sum(one.count for one in log) == response.last_event + 1
+            log_slice = await self.store.events(
+                US, f"resp_{response.name}", after=response.last_event
+            )
+            assert log_slice.ends == (response.status != "in_progress")
+        unfinished = [response for response in existing if response.status == "in_progress"]
         for owner in ("srv_a", "srv_b", "srv_c"):
             held = {one.response_id: one for one in await self.store.held_leases(owner)}
-            owned = [known.lease() for known in going_on if known.owner == owner]
+            owned = [response.lease() for response in unfinished if response.owner == owner]
             assert held == {one.response_id: one for one in owned}
-        use = await self.store.usage(US)
-        waiting = [known for known in going_on if known.owner is None]
-        assert (use.responses, use.waiting) == (len(kept), len(waiting))
+        usage = await self.store.usage(US)
+        waiting = [response for response in unfinished if response.owner is None]
+        assert (usage.responses, usage.waiting) == (len(existing), len(waiting))
 
 
 EXAMPLES = {"memory": 80}
-"""How many sequences are tried; 20 of a store that waits for a disk."""
+"""The number of sequences to try; 20 for stores that wait for a disk."""
 
 
-def test_any_sequence_of_calls(place: Place, request: pytest.FixtureRequest) -> None:
+def test_any_sequence_of_calls_matches_the_model(
+    place: Place, request: pytest.FixtureRequest
+) -> None:
     examples = EXAMPLES.get(request.node.callspec.id, 20)
     run_state_machine_as_test(
         lambda: Machine(place),

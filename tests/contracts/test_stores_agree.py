@@ -1,4 +1,4 @@
-"""Whatever is asked of a store, in whatever order: it answers as the memory store does."""
+"""Every store gives the same answers as the memory store to any sequence of calls."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import ApiKey, NewRun, StorageUsage, Store, WebhookDelivery
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import AntiphonError
-from antiphon.testing.response_store import FAR_FUTURE, finished, item, running
-from antiphon.testing.run_store import chunk, lease
+from antiphon.testing.samples import FAR_FUTURE, chunk, finished_response, item, lease, new_response
 
 SEEDS = int(os.environ.get("ANTIPHON_TEST_SEEDS", "3"))
 STEPS = 150
@@ -26,153 +25,161 @@ NAMES = "abcdef"
 TALKS = "xyz"
 OWNERS = ("srv_a", "srv_b")
 KEYS = ("k", "k:1")
-LOGGED = 1e9
-"""Seconds for which a log is kept: nothing is so old."""
+KEEP_ALL_S = 1e9
+"""Longer than any log has existed."""
 
 
 def key_of(name: str) -> str:
-    """A response has one key; a key may be wanted for several."""
+    """Return the key of a response. Several responses have the same key."""
     return KEYS[NAMES.index(name) % 2] if name in NAMES else KEYS[0]
 
 
-Ask = Callable[[Store], Awaitable[Any]]
+Call = Callable[[Store], Awaitable[Any]]
 
 
-class Asks:
-    """Draws what is asked next; the memory store says what there is to be asked about."""
+class RandomCalls:
+    """Draws random calls. The memory store says what exists to call them with."""
 
-    def __init__(self, seed: int, known: MemoryStore) -> None:
+    def __init__(self, seed: int, memory: MemoryStore) -> None:
         self._random = Random(seed)
-        self._known = known
+        self._memory = memory
         self._count = 0
-        self._given: set[tuple[str, str]] = set()
+        self._used_names: set[tuple[str, str]] = set()
         self._claims: dict[tuple[str, str], str] = {}
 
-    async def next(self) -> tuple[str, Ask]:
-        kinds = [name for name in dir(self) if name.startswith("a_")]
+    async def next(self) -> tuple[str, Call]:
+        kinds = [name for name in dir(self) if name.startswith("draw_")]
         kind = self._random.choice(kinds)
         return kind, await getattr(self, kind)()
 
-    def one(self, *of: Any) -> Any:
-        return self._random.choice(of)
+    def pick(self, *options: Any) -> Any:
+        return self._random.choice(options)
 
     def tenant(self) -> str:
-        return self.one("us", "us", "us", *TENANTS)
+        return self.pick("us", "us", "us", *TENANTS)
 
     def name(self) -> str:
-        return self.one(*NAMES)
+        return self.pick(*NAMES)
 
-    def new(self, prefix: str) -> str:
+    def new_name(self, prefix: str) -> str:
         self._count += 1
         return f"{prefix}_{self._count}"
 
     async def lease(self) -> Any:
-        """The newest lease of some response, or the one before."""
+        """Return the newest lease of some response, or the one before."""
         tenant, name = self.tenant(), self.name()
-        held = [one for owner in OWNERS for one in await self._known.held_leases(owner)]
-        found = {(one.tenant, one.response_id): one.epoch for one in held}
-        epoch = found.get((tenant, f"resp_{name}"), 1)
-        return name, lease(name, epoch - self.one(0, 0, 0, 0, 1), tenant)
+        leases = [it for owner in OWNERS for it in await self._memory.held_leases(owner)]
+        epochs = {(it.tenant, it.response_id): it.epoch for it in leases}
+        epoch = epochs.get((tenant, f"resp_{name}"), 1)
+        return name, lease(name, epoch - self.pick(0, 0, 0, 0, 1), tenant)
 
     async def chunk(self, tenant: str, name: str) -> Any:
-        """The next events of the log, or the last ones again, or some that leave a gap."""
+        """Return the next events of the log, events that it has, or events after a gap."""
         try:
-            log = (await self._known.events(tenant, f"resp_{name}")).chunks
+            log = (await self._memory.events(tenant, f"resp_{name}")).chunks
         except AntiphonError:
-            return self.one(None, chunk(1))
-        following = log[-1].first + log[-1].count
-        return self.one(
-            *[chunk(following, self.one(1, 3))] * 5, log[-1], log[0], chunk(following + 1), None
+            return self.pick(None, chunk(1))
+        next_number = log[-1].first + log[-1].count
+        return self.pick(
+            *[chunk(next_number, self.pick(1, 3))] * 5,
+            log[-1],
+            log[0],
+            chunk(next_number + 1),
+            None,
         )
 
-    async def fresh(self, tenant: str, prefix: str, *names: str) -> str:
-        """Return a name that is new or in use: what is gone does not come again."""
-        lookup = self._known.get if prefix == "resp" else self._known.conversation
+    async def unused_name(self, tenant: str, prefix: str, *names: str) -> str:
+        """Return a name that is new or in use. Names of deleted objects are not used again."""
+        lookup = self._memory.get if prefix == "resp" else self._memory.conversation
         for name in self._random.sample(names, len(names)):
-            is_new = (tenant, name) not in self._given
+            is_new = (tenant, name) not in self._used_names
             if is_new or isinstance(await outcome(lookup(tenant, f"{prefix}_{name}")), dict):
-                self._given.add((tenant, name))
+                self._used_names.add((tenant, name))
                 return name
-        return self.new("more")
+        return self.new_name("more")
 
-    async def a_creation(self) -> Ask:
+    async def draw_create(self) -> Call:
         tenant = self.tenant()
-        name = await self.fresh(tenant, "resp", *NAMES)
-        owner, within = self.one(None, *OWNERS), self._claims.get((tenant, name))
-        stored = running(
+        name = await self.unused_name(tenant, "resp", *NAMES)
+        owner, within = self.pick(None, *OWNERS), self._claims.get((tenant, name))
+        stored = new_response(
             name,
-            *[self.one(item(self.name()), item(self.new("own")))] * self.one(0, 1, 2),
-            after=None if within else self.one(None, *NAMES),
+            *[self.pick(item(self.name()), item(self.new_name("own")))] * self.pick(0, 1, 2),
+            after=None if within else self.pick(None, *NAMES),
             within=within,
-            status=self.one("queued", "in_progress"),
-            expires_at=self.one(None, 1.0, FAR_FUTURE),
+            status=self.pick("queued", "in_progress"),
+            expires_at=self.pick(None, 1.0, FAR_FUTURE),
             run=NewRun(
                 owner=owner,
-                job=self.one(None, b"job"),
-                events=self.one(None, chunk(0, 2)),
-                key=self.one(None, None, None, key_of(name)),
+                job=self.pick(None, b"job"),
+                events=self.pick(None, chunk(0, 2)),
+                key=self.pick(None, None, None, key_of(name)),
             ),
         )
         return lambda store: store.create(tenant, stored)
 
-    async def an_end(self) -> Ask:
-        name, held = await self.lease()
+    async def draw_finish(self) -> Call:
+        name, response_lease = await self.lease()
         within = None
         try:
-            current = await self._known.get(held.tenant, f"resp_{name}")
+            current = await self._memory.get(response_lease.tenant, f"resp_{name}")
             within = current.conversation.id.removeprefix("conv_") if current.conversation else None
         except AntiphonError:
             pass
-        done = finished(
+        done = finished_response(
             name,
             within=within,
-            status=self.one("completed", "failed", "cancelled", "incomplete"),
-            metadata={"n": self.new("end")},
+            status=self.pick("completed", "failed", "cancelled", "incomplete"),
+            metadata={"n": self.new_name("end")},
         )
-        events = await self.chunk(held.tenant, name)
+        events = await self.chunk(response_lease.tenant, name)
         deliveries = [
-            WebhookDelivery(id=self.new("evt"), tenant=held.tenant, endpoint="e", body=b"\0{}")
-            for _ in range(self.one(0, 0, 1, 2))
+            WebhookDelivery(
+                id=self.new_name("evt"), tenant=response_lease.tenant, endpoint="e", body=b"\0{}"
+            )
+            for _ in range(self.pick(0, 0, 1, 2))
         ]
-        return lambda store: store.finish(held, done, events=events, deliveries=deliveries)
+        return lambda store: store.finish(
+            response_lease, done, events=events, deliveries=deliveries
+        )
 
-    an_earlier_end = an_end_again = an_end
+    draw_finish_2 = draw_finish_3 = draw_finish
 
-    async def a_chunk(self) -> Ask:
-        name, held = await self.lease()
-        events = await self.chunk(held.tenant, name) or chunk(2)
-        return lambda store: store.append(held, events)
+    async def draw_append(self) -> Call:
+        name, response_lease = await self.lease()
+        events = await self.chunk(response_lease.tenant, name) or chunk(2)
+        return lambda store: store.append(response_lease, events)
 
-    async def a_gift(self) -> Ask:
-        _, held = await self.lease()
-        return lambda store: store.give_back(held)
+    async def draw_give_back(self) -> Call:
+        _, response_lease = await self.lease()
+        return lambda store: store.give_back(response_lease)
 
-    async def a_beat(self) -> Ask:
-        owner = self.one(*OWNERS)
+    async def draw_beat(self) -> Call:
+        owner = self.pick(*OWNERS)
 
         async def beat(store: Store) -> None:
             store.beat(owner, 600)
 
         return beat
 
-    async def a_death(self) -> Ask:
-        owner = self.one(*OWNERS)
+    async def draw_leave(self) -> Call:
+        owner = self.pick(*OWNERS)
         return lambda store: store.leave(owner)
 
-    async def a_take(self) -> Ask:
-        owner, limit, waiting = self.one(*OWNERS), self.one(0, 1, 2), self.one(True, True, False)
+    async def draw_lease_runs(self) -> Call:
+        owner, limit, waiting = self.pick(*OWNERS), self.pick(0, 1, 2), self.pick(True, True, False)
         return lambda store: store.lease_runs(owner, limit=limit, waiting=waiting)
 
-    async def a_take_over(self) -> Ask:
-        owner, tenant, name = self.one(*OWNERS), self.tenant(), self.name()
+    async def draw_take_over(self) -> Call:
+        owner, tenant, name = self.pick(*OWNERS), self.tenant(), self.name()
         return lambda store: store.take_over(owner, tenant, f"resp_{name}")
 
-    async def a_deletion(self) -> Ask:
+    async def draw_delete(self) -> Call:
         tenant, name = self.tenant(), self.name()
         return lambda store: store.delete(tenant, f"resp_{name}")
 
-    async def a_sweep(self) -> Ask:
-        keep_events_s = self.one(LOGGED, LOGGED, -1.0)
+    async def draw_sweep(self) -> Call:
+        keep_events_s = self.pick(KEEP_ALL_S, KEEP_ALL_S, -1.0)
 
         async def sweep(store: Store) -> None:
             while await store.sweep(keep_events_s=keep_events_s, limit=3):
@@ -180,10 +187,10 @@ class Asks:
 
         return sweep
 
-    async def a_reservation(self) -> Ask:
+    async def draw_reserve(self) -> Call:
         tenant, name = self.tenant(), self.name()
         key, response_id = key_of(name), f"resp_{name}"
-        owner, fingerprint = self.one(*OWNERS), self.one(b"1", b"\0\xff")
+        owner, fingerprint = self.pick(*OWNERS), self.pick(b"1", b"\0\xff")
         return lambda store: store.reserve(
             tenant,
             key,
@@ -193,71 +200,74 @@ class Asks:
             expires_at=FAR_FUTURE,
         )
 
-    async def a_key_less(self) -> Ask:
-        tenant, key, response_id = self.tenant(), self.one(*KEYS), f"resp_{self.name()}"
+    async def draw_unreserve(self) -> Call:
+        tenant, key, response_id = self.tenant(), self.pick(*KEYS), f"resp_{self.name()}"
         return lambda store: store.unreserve(tenant, key, response_id)
 
-    async def a_conversation(self) -> Ask:
+    async def draw_create_conversation(self) -> Call:
         tenant = self.tenant()
-        talk = await self.fresh(tenant, "conv", *TALKS)
-        about = Conversation(id=f"conv_{talk}", created_at=1, metadata={"é": "\0"})
-        items = [item(self.name())] * self.one(0, 1, 2)
-        return lambda store: store.create_conversation(tenant, about, items)
+        talk = await self.unused_name(tenant, "conv", *TALKS)
+        conversation = Conversation(id=f"conv_{talk}", created_at=1, metadata={"é": "\0"})
+        items = [item(self.name())] * self.pick(0, 1, 2)
+        return lambda store: store.create_conversation(tenant, conversation, items)
 
-    async def a_change(self) -> Ask:
-        tenant, talk, value = self.tenant(), self.one(*TALKS), self.new("v")
+    async def draw_update_conversation(self) -> Call:
+        tenant, talk, value = self.tenant(), self.pick(*TALKS), self.new_name("v")
         return lambda store: store.update_conversation(tenant, f"conv_{talk}", {"v": value})
 
-    async def a_conversations_end(self) -> Ask:
-        tenant, talk = self.tenant(), self.one(*TALKS)
+    async def draw_delete_conversation(self) -> Call:
+        tenant, talk = self.tenant(), self.pick(*TALKS)
         return lambda store: store.delete_conversation(tenant, f"conv_{talk}")
 
-    async def an_addition(self) -> Ask:
-        tenant, talk, items = self.tenant(), self.one(*TALKS), [item(self.name())]
+    async def draw_add_items(self) -> Call:
+        tenant, talk, items = self.tenant(), self.pick(*TALKS), [item(self.name())]
         return lambda store: store.add_items(tenant, f"conv_{talk}", items)
 
-    async def a_removal(self) -> Ask:
-        tenant, talk = self.tenant(), self.one(*TALKS)
-        item_id = f"msg_{self.name()}{self.one('', '_in', '_out')}"
+    async def draw_remove_item(self) -> Call:
+        tenant, talk = self.tenant(), self.pick(*TALKS)
+        item_id = f"msg_{self.name()}{self.pick('', '_in', '_out')}"
         return lambda store: store.remove_item(tenant, f"conv_{talk}", item_id)
 
-    async def a_claim(self) -> Ask:
-        tenant, talk, name = self.tenant(), self.one(*TALKS), self.name()
-        owner, response_id = self.one(*OWNERS), f"resp_{name}"
-        if (tenant, name) in self._given:  # who claims is not there yet
+    async def draw_claim(self) -> Call:
+        tenant, talk, name = self.tenant(), self.pick(*TALKS), self.name()
+        owner, response_id = self.pick(*OWNERS), f"resp_{name}"
+        if (tenant, name) in self._used_names:  # a response claims before it is created
             return lambda store: store.conversation(tenant, f"conv_{talk}")
         talk = self._claims.setdefault((tenant, name), talk)
         return lambda store: store.claim(tenant, f"conv_{talk}", response_id, owner=owner)
 
-    async def a_release(self) -> Ask:
-        tenant, talk, response_id = self.tenant(), self.one(*TALKS), f"resp_{self.name()}"
-        items = [item(self.name())] * self.one(0, 1)
+    async def draw_release(self) -> Call:
+        tenant, talk, response_id = self.tenant(), self.pick(*TALKS), f"resp_{self.name()}"
+        items = [item(self.name())] * self.pick(0, 1)
         return lambda store: store.release(tenant, f"conv_{talk}", response_id, items)
 
-    async def a_delivery(self) -> Ask:
-        limit, claim_s = self.one(1, 2), self.one(-1.0, 600.0)
+    async def draw_claim_due(self) -> Call:
+        limit, claim_s = self.pick(1, 2), self.pick(-1.0, 600.0)
         return lambda store: store.claim_due(limit=limit, claim_s=claim_s)
 
-    async def a_delay(self) -> Ask:
-        delivery, seconds = f"evt_{self._random.randint(1, self._count + 1)}", self.one(-1.0, 600.0)
+    async def draw_delay(self) -> Call:
+        delivery, seconds = (
+            f"evt_{self._random.randint(1, self._count + 1)}",
+            self.pick(-1.0, 600.0),
+        )
         return lambda store: store.delay(delivery, seconds)
 
-    async def a_receipt(self) -> Ask:
+    async def draw_remove(self) -> Call:
         delivery = f"evt_{self._random.randint(1, self._count + 1)}"
         return lambda store: store.remove(delivery)
 
-    async def a_key(self) -> Ask:
+    async def draw_add_key(self) -> Call:
         name = self.name()
         key = ApiKey(id=name, name=name, tenant="us", hash=self.name().encode(), created_at=1)
         return lambda store: store.add_key(key)
 
-    async def a_revocation(self) -> Ask:
+    async def draw_revoke_key(self) -> Call:
         name = self.name()
         return lambda store: store.revoke_key(name)
 
-    async def an_agreement(self) -> Ask:
-        name, value = self.one(*KEYS), self.one(b"1", b"\0\xff")
-        expected = self.one(None, b"1", b"\0\xff")
+    async def draw_compare_and_set(self) -> Call:
+        name, value = self.pick(*KEYS), self.pick(b"1", b"\0\xff")
+        expected = self.pick(None, b"1", b"\0\xff")
         return lambda store: store.compare_and_set(name, value, expected=expected)
 
 
@@ -268,15 +278,15 @@ async def outcome(call: Awaitable[Any]) -> Any:
         return type(error).__name__
 
 
-async def seen(store: Store) -> dict[str, Any]:
-    """All that can be asked of a store without changing it."""
-    found: dict[str, Any] = {"keys": await outcome(store.keys())}
+async def read_state(store: Store) -> dict[str, Any]:
+    """Return everything that can be read from a store."""
+    state: dict[str, Any] = {"keys": await outcome(store.keys())}
     for tenant in TENANTS:
-        use = await store.usage(tenant)
-        found[tenant, "use"] = (use.responses, use.waiting)
+        usage = await store.usage(tenant)
+        state[tenant, "usage"] = (usage.responses, usage.waiting)
         for name in NAMES:
             response_id = f"resp_{name}"
-            found[tenant, name] = [
+            state[tenant, name] = [
                 await outcome(store.get(tenant, response_id)),
                 await outcome(store.input_items(tenant, response_id)),
                 await outcome(store.context(tenant, response_id)),
@@ -288,23 +298,23 @@ async def seen(store: Store) -> dict[str, Any]:
                 ],
             ]
         for talk in TALKS:
-            found[tenant, talk] = [
+            state[tenant, talk] = [
                 await outcome(store.conversation(tenant, f"conv_{talk}")),
                 await outcome(store.conversation_items(tenant, f"conv_{talk}")),
             ]
     for owner in OWNERS:
-        held = await store.held_leases(owner)
-        found[owner] = sorted((one.tenant, one.response_id, one.epoch) for one in held)
-    return found
+        leases = await store.held_leases(owner)
+        state[owner] = sorted((it.tenant, it.response_id, it.epoch) for it in leases)
+    return state
 
 
-async def compare_and_set(store: Store, memory: MemoryStore, told: Sequence[str]) -> None:
-    ours, theirs = await seen(memory), await seen(store)
-    differ = {what: (ours[what], theirs[what]) for what in ours if ours[what] != theirs[what]}
-    assert not differ, "\n".join(told)
+async def assert_same_state(store: Store, memory: MemoryStore, history: Sequence[str]) -> None:
+    expected, actual = await read_state(memory), await read_state(store)
+    differences = {it: (expected[it], actual[it]) for it in expected if expected[it] != actual[it]}
+    assert not differences, "\n".join(history)
 
 
-async def forget_all(store: Store, more: Sequence[str]) -> None:
+async def delete_all(store: Store, more: Sequence[str]) -> None:
     for tenant in TENANTS:
         for name in (*NAMES, *more):
             await outcome(store.delete(tenant, f"resp_{name}"))
@@ -324,15 +334,15 @@ async def store(new_store: NewStore) -> AsyncIterator[Store]:
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_any_store_answers_as_the_memory_store_does(store: Store, seed: int) -> None:
     memory = MemoryStore()
-    asks, told = Asks(seed, memory), []
+    calls, history = RandomCalls(seed, memory), []
     for step in range(STEPS):
-        kind, ask = await asks.next()
-        ours, theirs = await outcome(ask(memory)), await outcome(ask(store))
-        told.append(f"{kind}: {ours}")
-        assert theirs == ours, "\n".join(told)
+        kind, call = await calls.next()
+        expected, actual = await outcome(call(memory)), await outcome(call(store))
+        history.append(f"{kind}: {expected}")
+        assert actual == expected, "\n".join(history)
         if step % 10 == 9:
-            await compare_and_set(store, memory, told)
-    await compare_and_set(store, memory, told)
-    await forget_all(store, [f"more_{n}" for n in range(STEPS)])
+            await assert_same_state(store, memory, history)
+    await assert_same_state(store, memory, history)
+    await delete_all(store, [f"more_{n}" for n in range(STEPS)])
     for tenant in TENANTS:
-        assert await store.usage(tenant) == StorageUsage(), "\n".join(told)
+        assert await store.usage(tenant) == StorageUsage(), "\n".join(history)

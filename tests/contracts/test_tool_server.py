@@ -1,4 +1,4 @@
-"""Every server of tools keeps its promises: in this process, in one of its own, at an address."""
+"""Every tool server passes the contract: in this process, in a separate one, and remote."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TestARemoteServer(ToolServerContract):
 
 @pytest.fixture
 async def remote() -> AsyncIterator[int]:
-    """A real server's port."""
+    """Yield the port of a real server."""
     server = MCPServer("test")
 
     @server.tool()

@@ -1,4 +1,4 @@
-"""Vector stores keep their promises in memory and in a file, which outlives the server."""
+"""Vector stores pass the contract in memory and in a file, which outlives the server."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.ports import VectorStores
 from antiphon.domain.errors import SettingsError
 from antiphon.testing.vector_stores import (
-    HOLD_S,
+    CLAIM_S,
     US,
     VectorStoresContract,
     a_file,
     a_store,
-    found,
-    indexed,
-    texts,
-    vectors,
+    index_file,
+    search,
+    texts_of,
+    vectors_of,
 )
 
 STORES: Mapping[str, Callable[[Path], VectorStores]] = {
@@ -40,57 +40,57 @@ class TestVectorStores(VectorStoresContract):
         await stores.aclose()
 
 
-async def test_they_outlive_the_server_and_so_does_what_it_had_in_hand(tmp_path: Path) -> None:
+async def test_vector_stores_and_their_pending_jobs_outlive_the_server(tmp_path: Path) -> None:
     stores = SqliteVectorStores(tmp_path / "vectors.db")
     await stores.start()
     await stores.create(US, a_store())
-    await indexed(stores, "a", "hello", meaning=vectors([1, 0]))
+    await index_file(stores, "a", "hello", meaning=vectors_of([1, 0]))
     await stores.add_files(US, "vs_1", [a_file("b")])
-    [job] = await stores.claim_due(limit=5, claim_s=HOLD_S)
+    [job] = await stores.claim_due(limit=5, claim_s=CLAIM_S)
     await stores.aclose()
     again = SqliteVectorStores(tmp_path / "vectors.db")
     await again.start()
-    assert texts(await found(again, "hello")) == ["hello"]
-    [same] = await again.claim_due(limit=5, claim_s=HOLD_S)
+    assert texts_of(await search(again, "hello")) == ["hello"]
+    [same] = await again.claim_due(limit=5, claim_s=CLAIM_S)
     assert (same.file_id, same.attempt) == (job.file_id, 2)
     await again.aclose()
 
 
-async def test_servers_that_share_the_folder_share_them(tmp_path: Path) -> None:
+async def test_servers_that_share_the_folder_share_vector_stores(tmp_path: Path) -> None:
     ours, theirs = (SqliteVectorStores(tmp_path / "vectors.db") for _ in range(2))
     await ours.start()
     await theirs.start()
     await ours.create(US, a_store())
-    await indexed(ours, "a", "hello")
-    assert texts(await found(theirs, "hello")) == ["hello"]
+    await index_file(ours, "a", "hello")
+    assert texts_of(await search(theirs, "hello")) == ["hello"]
     await ours.add_files(US, "vs_1", [a_file(f"{number}") for number in range(8)])
     asked = await asyncio.gather(
-        *(stores.claim_due(limit=3, claim_s=HOLD_S) for stores in (ours, theirs) for _ in range(3))
+        *(stores.claim_due(limit=3, claim_s=CLAIM_S) for stores in (ours, theirs) for _ in range(3))
     )
     assert len({job.file_id for jobs in asked for job in jobs}) == sum(map(len, asked)) == 8
     await theirs.aclose()
     await ours.aclose()
 
 
-def kept(folder: Path) -> bytes:
+def all_bytes(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.iterdir())
 
 
-async def test_no_byte_stays_of_what_was_erased(tmp_path: Path) -> None:
+async def test_erased_content_leaves_no_byte_behind(tmp_path: Path) -> None:
     stores = SqliteVectorStores(tmp_path / "vectors.db")
     await stores.start()
     await stores.create(US, a_store())
-    await indexed(stores, "a", "the secretword of the secretkeeper")
-    assert b"secret" in kept(tmp_path)
+    await index_file(stores, "a", "the secretword of the secretkeeper")
+    assert b"secret" in all_bytes(tmp_path)
     await stores.remove_file(US, "vs_1", "file-a")
     while await stores.sweep(0, limit=100):
         pass
     await stores.aclose()
-    assert b"secret" not in kept(tmp_path)
-    assert b"vs_1" in kept(tmp_path)
+    assert b"secret" not in all_bytes(tmp_path)
+    assert b"vs_1" in all_bytes(tmp_path)
 
 
-async def test_a_file_that_is_no_database_stops_the_start(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "vectors.db").write_bytes(b"something else" * 100)
     with pytest.raises(SettingsError, match="vectors.db"):
         await SqliteVectorStores(tmp_path / "vectors.db").start()

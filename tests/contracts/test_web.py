@@ -1,4 +1,4 @@
-"""Every web keeps its promises: a folder, and each search service as a server plays it."""
+"""Every web passes the contract: a folder, and each search service, played by a server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TestACorpus(WebContract):
     missing_url = "https://corpus.invalid/nowhere.html"
 
     @pytest.fixture
-    async def opened(self, tmp_path: Path) -> Web:
+    async def new_web(self, tmp_path: Path) -> Web:
         for name, text in PAGES.items():
             file = tmp_path / name
             file.parent.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ async def sink() -> AsyncIterator[LoopbackServer]:
 
 
 def results(sink: LoopbackServer, text: str) -> list[dict[str, Any]]:
-    """What a service says of the pages; some of it is none of its business."""
+    """Return what a service says about the pages, including pages that do not match."""
     base = f"http://127.0.0.1:{sink.port}"
     shown: Any = {"title": "Antiphons\n【0†fake】", text: "An <strong>antiphon</strong>\n†"}
     urls = [f"{base}/{name}" for name in PAGES]
@@ -79,7 +79,7 @@ class TestSearxng(WebContract):
     missing_url = "https://nowhere.example/"
 
     @pytest.fixture
-    async def opened(self, sink: LoopbackServer) -> Web:
+    async def new_web(self, sink: LoopbackServer) -> Web:
         service = SearxngService(f"http://127.0.0.1:{sink.port}/")
         return serves(sink, service, {"query": "q", "results": results(sink, "content")})
 
@@ -89,7 +89,7 @@ class TestBrave(WebContract):
     missing_url = "https://nowhere.example/"
 
     @pytest.fixture
-    async def opened(self, sink: LoopbackServer) -> Web:
+    async def new_web(self, sink: LoopbackServer) -> Web:
         service = BraveService("k3y", f"http://127.0.0.1:{sink.port}/search")
         return serves(sink, service, {"web": {"results": results(sink, "description")}})
 
@@ -99,6 +99,6 @@ class TestTavily(WebContract):
     missing_url = "https://nowhere.example/"
 
     @pytest.fixture
-    async def opened(self, sink: LoopbackServer) -> Web:
+    async def new_web(self, sink: LoopbackServer) -> Web:
         service = TavilyService("k3y", f"http://127.0.0.1:{sink.port}/search")
         return serves(sink, service, {"answer": None, "results": results(sink, "content")})

@@ -38,6 +38,7 @@ def test_a_decision_that_is_no_longer_in_force_names_its_successor() -> None:
 
 def test_a_record_without_a_theme_stops_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = load("draw_decisions")
-    monkeypatch.setattr(drawn, "THEMES", {**drawn.THEMES, "Architecture": (1, 5, 6, 13)})
+    architecture = tuple(number for number in drawn.THEMES["Architecture"] if number != 27)
+    monkeypatch.setattr(drawn, "THEMES", {**drawn.THEMES, "Architecture": architecture})
     with pytest.raises(ValueError, match=r"see \[27\]"):
         drawn.page()

@@ -1,4 +1,4 @@
-"""Sequencers, lists of any deltas, and what a client makes of a stream."""
+"""Sequencers, strategies for any deltas, and a client that merges a stream."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def end(seq: Sequencer, how: str) -> list[e.Event]:
 
 
 def merge_deltas(events: Sequence[e.Event]) -> list[Any]:
-    """Fold a stream as a client does: by index, from the deltas, never from the final Response."""
+    """Merge a stream as a client does: by index, from the deltas, not from the final Response."""
     texts: dict[tuple[int, str, int], str] = {}
     items: list[Any] = []
     for event in events:
@@ -136,8 +136,8 @@ def merge_deltas(events: Sequence[e.Event]) -> list[Any]:
     for (index, where, part), text in texts.items():
         final = msgspec.to_builtins(items[index])
         if where == "content":
-            kept = final["content"][part]
-            assert kept.get("text", kept.get("refusal")) == text
+            final_part = final["content"][part]
+            assert final_part.get("text", final_part.get("refusal")) == text
         else:
             assert text in (final.get("arguments"), final.get("input"), final.get("code"))
     return items

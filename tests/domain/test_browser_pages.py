@@ -1,4 +1,4 @@
-"""Pages as a model sees them: lines, parts, links, places."""
+"""Pages as a model sees them: lines, parts, links and matches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = BrowserPage(
 )
 
 
-def test_a_page_is_shown_with_its_number_its_place_and_numbered_lines() -> None:
+def test_a_page_is_shown_with_its_number_its_position_and_numbered_lines() -> None:
     assert render_page(PAGE, 3, most=1000) == (
         "[3] A page (https://a.example/x)\n"
         "**viewing lines [0 - 3] of 3**\n\n"
@@ -37,7 +37,7 @@ def test_a_page_is_shown_with_its_number_its_place_and_numbered_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "lines"),
+    ("options", "lines"),
     [
         ({"first": 2}, "[2 - 3]"),
         ({"first": 1, "count": 2}, "[1 - 2]"),
@@ -47,15 +47,15 @@ def test_a_page_is_shown_with_its_number_its_place_and_numbered_lines() -> None:
         ({"first": 3, "count": 1, "most": 1}, "[3 - 3]"),
     ],
 )
-def test_a_part_says_which_lines_it_has(asked: dict[str, int], lines: str) -> None:
-    text = render_page(PAGE, 0, **{"most": 1000, **asked})
+def test_a_part_says_which_lines_it_has(options: dict[str, int], lines: str) -> None:
+    text = render_page(PAGE, 0, **{"most": 1000, **options})
     first, last = lines[1:-1].split(" - ")
     assert f"**viewing lines {lines} of 3**\n\nL{first}: " in text
     assert f"\nL{last}: " in text
     assert f"\nL{int(last) + 1}: " not in text
 
 
-def test_a_line_that_is_not_there_is_told() -> None:
+def test_a_line_beyond_the_last_is_an_error() -> None:
     with pytest.raises(WebError, match="last line of the page is 3"):
         render_page(PAGE, 0, first=4, most=1000)
 
@@ -68,20 +68,20 @@ def test_a_page_without_text_has_one_empty_line() -> None:
 @pytest.mark.parametrize(
     "text", ["", "a\n\nb\n", "word " * 200, "x" * 500, "\n", " " * 300, "é " * 99]
 )
-def test_lines_are_the_text_in_a_width(text: str) -> None:
+def test_wrapped_lines_hold_the_whole_text(text: str) -> None:
     lines = wrap_lines(text)
     assert all(len(line) <= browser_pages.LINE_WIDTH for line in lines)
     assert "".join(lines) == text.replace("\n", "")
 
 
 @pytest.mark.parametrize("text", ["x" * 10**6, "a b" * 300_000, "\n" * 10**6, " " * 10**6])
-def test_a_long_text_is_cut_at_once(text: str) -> None:
-    began = time.process_time()
+def test_a_long_text_is_wrapped_fast(text: str) -> None:
+    started = time.process_time()
     wrap_lines(text)
-    assert time.process_time() - began < 2
+    assert time.process_time() - started < 2
 
 
-def test_a_search_is_a_page_of_links() -> None:
+def test_search_results_are_a_page_of_links() -> None:
     page = search_results_page(
         "rain", [("https://a.example/x", "A", "wet"), ("https://b.example", "B", "")]
     )
@@ -97,35 +97,35 @@ def test_a_search_is_a_page_of_links() -> None:
     assert search_results_page("q", []).lines == ("No results.", "")
 
 
-def test_places_are_found_whatever_the_case_and_without_links() -> None:
+def test_matching_ignores_case_and_link_markup() -> None:
     page = find_results_page(PAGE, "ONE two")
     assert page.title == "Find results for text: `ONE two` in `A page`"
     assert page.url == "https://a.example/x/find?pattern=ONE%20two"
     assert page.lines == ("# 【0†match at L1】", "one two words three", "", "Four", "")
     assert page.links == (Link(url=PAGE.url, title="A page", line=0, leads_to=1),)
     assert page.source_of(3) == (PAGE.url, "A page")
-    none = find_results_page(PAGE, "five")
-    assert none.lines == ("No results for the text: `five`",)
-    assert none.source_of(0) is None
+    no_results = find_results_page(PAGE, "five")
+    assert no_results.lines == ("No results for the text: `five`",)
+    assert no_results.source_of(0) is None
 
 
-def test_a_text_is_found_over_the_end_of_a_line() -> None:
+def test_a_match_may_continue_on_the_next_line() -> None:
     page = BrowserPage(
         url="u", title="t", lines=wrap_lines("word " * 40 + "needle in " + "word " * 15)
     )
-    words = find_results_page(page, "needle in word")
-    assert len(words.links) == 1
-    line = words.links[0].leads_to
+    results = find_results_page(page, "needle in word")
+    assert len(results.links) == 1
+    line = results.links[0].leads_to
     assert page.lines
     assert "needle" in page.lines[line]
 
 
-def test_places_do_not_overlap_and_have_an_end() -> None:
+def test_matches_do_not_overlap_and_their_number_is_limited() -> None:
     page = BrowserPage(url="u", title="t", lines=("x x",) * 1000)
     assert [link.leads_to for link in find_results_page(page, "x").links] == list(range(0, 200, 4))
 
 
-def test_links_over_the_end_of_a_line_leave_lines_their_numbers() -> None:
+def test_a_link_over_several_lines_does_not_change_line_numbers() -> None:
     page = BrowserPage(url="u", title="t", lines=("a 【0†b ", "c†h", "ost】 d", "needle"))
     assert find_results_page(page, "needle").links[0].leads_to == 3
 
@@ -138,13 +138,13 @@ def test_links_over_the_end_of_a_line_leave_lines_their_numbers() -> None:
         ("ab" * 500_000, "ab" * 999 + "c"),
     ],
 )
-def test_a_hostile_page_is_searched_at_once(text: str, pattern: str) -> None:
+def test_a_hostile_page_is_searched_fast(text: str, pattern: str) -> None:
     page = BrowserPage(url="u", title="t", lines=wrap_lines(text))
-    began = time.process_time()
+    started = time.process_time()
     assert find_results_page(page, pattern).links == ()
-    assert time.process_time() - began < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize("pattern", [".*", "(", "[a", "\\", "x" * 2000, "\ud800", "\x00"])
-def test_a_pattern_is_a_text_and_no_more(pattern: str) -> None:
+def test_a_pattern_is_plain_text(pattern: str) -> None:
     assert find_results_page(PAGE, pattern).links == ()

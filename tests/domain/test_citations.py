@@ -1,4 +1,4 @@
-"""Markers of citations in a text, in whatever pieces it comes."""
+"""Markers of citations in a text that arrives in fragments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from antiphon.domain.citations import LONGEST, Links, Marker, Markers
+from antiphon.domain.citations import MAX_MARKER_CHARS, Links, Marker, Markers
 
 TEXTS = {
     "one": ("Sunny 【6†L9-L11】.", ["6†L9-L11"]),
@@ -18,48 +18,48 @@ TEXTS = {
     "nested": ("【a【b】c】", ["b"]),
     "empty": ("【】", []),
     "astral": ("😀😀【1†L1】", ["1†L1"]),
-    "as long as can be": (f"【{'x' * LONGEST}】", ["x" * LONGEST]),
-    "too long": (f"【{'x' * (LONGEST + 1)}】 【1†L2】", ["1†L2"]),
-    "over lines": ("【1†\nL2】", ["1†\nL2"]),
+    "as long as allowed": (f"【{'x' * MAX_MARKER_CHARS}】", ["x" * MAX_MARKER_CHARS]),
+    "too long": (f"【{'x' * (MAX_MARKER_CHARS + 1)}】 【1†L2】", ["1†L2"]),
+    "over several lines": ("【1†\nL2】", ["1†\nL2"]),
 }
 
 
 @pytest.mark.parametrize(("text", "words"), TEXTS.values(), ids=TEXTS)
-def test_markers_have_their_place_in_the_text(text: str, words: list[str]) -> None:
-    found = Markers().feed(text)
-    assert [marker.words for marker in found] == words
-    assert [text[marker.start : marker.end] for marker in found] == [
+def test_markers_have_their_offsets_in_the_text(text: str, words: list[str]) -> None:
+    markers = Markers().feed(text)
+    assert [marker.words for marker in markers] == words
+    assert [text[marker.start : marker.end] for marker in markers] == [
         f"【{word}】" for word in words
     ]
 
 
 @pytest.mark.parametrize(("text", "_"), TEXTS.values(), ids=TEXTS)
-def test_pieces_do_not_matter(text: str, _: object) -> None:
-    assert in_pieces(text, list(text)) == Markers().feed(text)
+def test_single_characters_give_the_same_markers(text: str, _: object) -> None:
+    assert markers_in_fragments(text, list(text)) == Markers().feed(text)
 
 
-def test_any_text_gives_the_same_in_any_pieces() -> None:
-    chance = random.Random(7)
+def test_any_text_gives_the_same_markers_in_any_fragments() -> None:
+    rng = random.Random(7)
     for _round in range(2000):
-        text = "".join(chance.choices("【】【】†Lx \n😀", k=chance.randrange(40)))
-        whole = Markers().feed(text)
-        pieces = []
-        while (at := sum(map(len, pieces))) < len(text):
-            pieces.append(text[at : at + chance.randrange(1, 6)])
-        assert in_pieces(text, pieces) == whole
+        text = "".join(rng.choices("【】【】†Lx \n😀", k=rng.randrange(40)))
+        expected = Markers().feed(text)
+        fragments = []
+        while (at := sum(map(len, fragments))) < len(text):
+            fragments.append(text[at : at + rng.randrange(1, 6)])
+        assert markers_in_fragments(text, fragments) == expected
 
 
-def in_pieces(text: str, pieces: list[str]) -> list[Marker]:
-    assert "".join(pieces) == text
+def markers_in_fragments(text: str, fragments: list[str]) -> list[Marker]:
+    assert "".join(fragments) == text
     markers = Markers()
-    return [marker for piece in pieces for marker in markers.feed(piece)]
+    return [marker for fragment in fragments for marker in markers.feed(fragment)]
 
 
 LINK = "sandbox:/mnt/data/"
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "paths"),
     [
         (f"[it]({LINK}a.png) and more", ["a.png"]),
         (f"See {LINK}out/a%20b.csv.", ["out/a%20b.csv"]),
@@ -69,11 +69,11 @@ LINK = "sandbox:/mnt/data/"
         ("sandbox:/etc/passwd sandbox:/mnt/dat", []),
     ],
 )
-def test_links_to_files_are_found_in_whatever_pieces(text: str, found: list[str]) -> None:
-    for pieces in ([text], list(text), [text[:9], text[9:30], text[30:]]):
+def test_links_to_files_are_found_in_any_fragments(text: str, paths: list[str]) -> None:
+    for fragments in ([text], list(text), [text[:9], text[9:30], text[30:]]):
         links = Links()
-        markers = [marker for piece in pieces for marker in links.feed(piece)] + links.end()
-        assert [marker.words for marker in markers] == [LINK + path for path in found]
+        markers = [found for fragment in fragments for found in links.feed(fragment)] + links.end()
+        assert [marker.words for marker in markers] == [LINK + path for path in paths]
         assert [text[marker.start : marker.end] for marker in markers] == [
             marker.words for marker in markers
         ]

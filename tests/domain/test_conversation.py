@@ -1,4 +1,4 @@
-"""Conversation rules: pairs of calls and outputs, what a model is shown, what may be dropped."""
+"""Conversation rules: calls and their outputs, what a model is shown, what may be dropped."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def user(text: str) -> i.Message:
     return i.Message(role="user", content=text)
 
 
-def says(text: str, phase: str | None = None) -> i.Message:
+def assistant(text: str, phase: str | None = None) -> i.Message:
     return i.Message(role="assistant", content=text, phase=phase)  # type: ignore[arg-type]
 
 
-def thinks(text: str) -> i.Reasoning:
+def thought(text: str) -> i.Reasoning:
     return i.Reasoning(content=(ReasoningText(text=text),))
 
 
@@ -45,16 +45,16 @@ def test_the_order_of_outputs_does_not_matter() -> None:
     check_call_output_pairs([output("call_b"), call("call_a"), call("call_b"), output("call_a")])
 
 
-def test_a_call_that_was_cut_needs_no_output_and_is_not_shown() -> None:
+def test_a_partial_call_needs_no_output_and_is_not_shown() -> None:
     conversation = [user("hi"), call("call_a", "incomplete"), user("go on")]
     check_call_output_pairs(conversation)
     assert items_for_model(conversation) == [conversation[0], conversation[2]]
 
 
-@pytest.mark.parametrize("name", ["call_s", "lsh_1"])
-def test_a_local_shell_call_is_answered_by_either_of_its_names(name: str) -> None:
+@pytest.mark.parametrize("output_id", ["call_s", "lsh_1"])
+def test_a_local_shell_call_is_answered_by_either_of_its_ids(output_id: str) -> None:
     shell = i.LocalShellCall(id="lsh_1", call_id="call_s", action={})
-    check_call_output_pairs([user("hi"), shell, i.LocalShellCallOutput(id=name, output="x")])
+    check_call_output_pairs([user("hi"), shell, i.LocalShellCallOutput(id=output_id, output="x")])
     with pytest.raises(RequestError, match="No tool output found .* call_s"):
         check_call_output_pairs([user("hi"), shell])
 
@@ -64,28 +64,31 @@ def test_an_output_that_names_a_tool_answers_no_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conversation", "kept"),
+    ("conversation", "is_shown"),
     [
         # the current turn keeps its reasoning, across tool calls
-        ([user("q"), thinks("a"), call("c"), output("c")], [True]),
+        ([user("q"), thought("a"), call("c"), output("c")], [True]),
         # a new user message finishes a turn
-        ([user("q"), thinks("a"), says("x"), user("q2"), thinks("b")], [False, True]),
+        ([user("q"), thought("a"), assistant("x"), user("q2"), thought("b")], [False, True]),
         # so does a final answer
-        ([user("q"), thinks("a"), says("x", "final_answer"), thinks("b")], [False, True]),
+        (
+            [user("q"), thought("a"), assistant("x", "final_answer"), thought("b")],
+            [False, True],
+        ),
         # a preamble does not
-        ([user("q"), thinks("a"), says("x", "commentary"), thinks("b")], [True, True]),
+        ([user("q"), thought("a"), assistant("x", "commentary"), thought("b")], [True, True]),
     ],
 )
 def test_reasoning_of_finished_turns_is_dropped(
-    conversation: list[i.AnyItem], kept: list[bool]
+    conversation: list[i.AnyItem], is_shown: list[bool]
 ) -> None:
-    left = items_for_model(conversation)
-    reasoning = [item for item in conversation if isinstance(item, i.Reasoning)]
-    assert [item in left for item in reasoning] == kept
+    shown_items = items_for_model(conversation)
+    reasoning_items = [item for item in conversation if isinstance(item, i.Reasoning)]
+    assert [item in shown_items for item in reasoning_items] == is_shown
 
 
 def test_all_reasoning_is_shown_on_request() -> None:
-    conversation = [user("q"), thinks("a"), says("x"), user("q2")]
+    conversation = [user("q"), thought("a"), assistant("x"), user("q2")]
     assert items_for_model(conversation, all_reasoning=True) == conversation
 
 

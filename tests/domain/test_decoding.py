@@ -1,4 +1,4 @@
-"""Reading requests: what is accepted, and that every refusal names its field."""
+"""Decoding requests: what is accepted, and that every error names its field."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def request(**fields: Any) -> CreateResponse:
     return decode_request(json.dumps({"model": "m", "input": "hi", **fields}).encode()).request
 
 
-def refused(**fields: Any) -> RequestError:
+def error_of(**fields: Any) -> RequestError:
     with pytest.raises(RequestError) as caught:
-        asked = request(**fields)
-        check_input(entries(asked.input))
-        for position, raw in enumerate(asked.tools or ()):
+        decoded = request(**fields)
+        check_input(entries(decoded.input))
+        for position, raw in enumerate(decoded.tools or ()):
             decode_tool(raw, f"tools[{position}]")
     return caught.value
 
@@ -83,10 +83,10 @@ def refused(**fields: Any) -> RequestError:
         ),
     ],
 )
-def test_a_wrong_field_is_named_with_its_path_and_a_code(
+def test_the_error_of_an_invalid_field_has_its_path_and_a_code(
     field: str, value: Any, param: str, code: str
 ) -> None:
-    error = refused(**{field: value})
+    error = error_of(**{field: value})
     assert (error.param, error.code) == (param, code)
     assert len(error.message) < 600
 
@@ -108,7 +108,7 @@ def test_a_wrong_field_is_named_with_its_path_and_a_code(
         b'{"max_output_tokens":' + b"9" * 100_000 + b"}",
     ],
 )
-def test_a_body_that_is_no_sound_json_object_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_a_valid_json_object_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError):
         decode_request(body)
 
@@ -117,7 +117,7 @@ def test_a_surrogate_pair_is_a_character() -> None:
     assert decode_request(b'{"input":"\\ud83d\\ude00"}').request.input == "😀"
 
 
-def test_unknown_fields_are_reported_and_null_counts_as_omitted() -> None:
+def test_unknown_fields_are_reported_and_null_means_omitted() -> None:
     decoded = decode_request(b'{"model":"m","made_up":1,"temperature":null,"tools":null}')
     assert decoded.unknown == ("made_up",)
     assert decoded.request.temperature is None
@@ -140,9 +140,9 @@ def test_nulls_and_unknown_keys_of_a_replayed_item_are_accepted() -> None:
     assert isinstance(decode_item(raw, "input[0]"), i.Reasoning)
 
 
-def test_a_list_shows_every_field_that_came_and_what_it_promises() -> None:
-    added = entries([msgspec.Raw(b'{"role":"user","content":"hi","made_up":[1]}')])[0]
-    item_id, raw = to_resource(added, lambda prefix: f"{prefix}_new")
+def test_a_list_shows_the_original_fields_and_those_of_every_item() -> None:
+    new_entry = entries([msgspec.Raw(b'{"role":"user","content":"hi","made_up":[1]}')])[0]
+    item_id, raw = to_resource(new_entry, lambda prefix: f"{prefix}_new")
     assert item_id == "msg_new"
     assert msgspec.json.decode(raw) == {
         "type": "message",
@@ -154,7 +154,7 @@ def test_a_list_shows_every_field_that_came_and_what_it_promises() -> None:
     }
 
 
-def test_an_unknown_tool_is_kept_as_it_came() -> None:
+def test_an_unknown_tool_stays_unchanged() -> None:
     tool = decode_tool(b'{"type":"acme:search","depth":3}', "tools[0]")
     assert tool == UnknownTool(raw={"type": "acme:search", "depth": 3})
 
@@ -167,7 +167,7 @@ def test_every_tool_type_of_the_api_is_known() -> None:
     assert {"function", "custom", "namespace", "mcp", "web_search", "shell"} <= set(TOOL_TYPES)
 
 
-def test_every_kind_of_item_that_we_make_can_be_sent_back() -> None:
+def test_an_item_that_the_server_made_can_be_sent_back() -> None:
     call = i.FunctionCall(id="fc_1", status="completed", call_id="c", name="f", arguments="{}")
     assert decode_item(entry(call).raw, "input[0]") == call
 
@@ -195,9 +195,9 @@ def test_no_field_value_raises_anything_but_a_request_error_with_its_param(
     fields: dict[str, Any],
 ) -> None:
     try:
-        asked = decode_request(json.dumps(fields).encode()).request
-        entries(asked.input)
-        for position, raw in enumerate(asked.tools or ()):
+        decoded = decode_request(json.dumps(fields).encode()).request
+        entries(decoded.input)
+        for position, raw in enumerate(decoded.tools or ()):
             decode_tool(raw, f"tools[{position}]")
     except RequestError as error:
         assert error.param is None or error.param.split(".")[0].split("[")[0] in fields

@@ -1,4 +1,4 @@
-"""Filters of file search: what fits, and what is no filter."""
+"""Filters of file search: what they match, and which are invalid."""
 
 from __future__ import annotations
 
@@ -8,68 +8,68 @@ from typing import Any
 import pytest
 
 from antiphon.domain.errors import RequestError
-from antiphon.domain.file_filters import DEEPEST, MOST, MOST_VALUES, parse_filter
+from antiphon.domain.file_filters import MAX_COMPARISONS, MAX_DEPTH, MAX_VALUES, parse_filter
 
 FILE = {"year": 2026, "kind": "report", "is_new": True, "size": 1.5}
 
 
-def compared(kind: str, key: str, value: Any) -> dict[str, Any]:
+def comparison(kind: str, key: str, value: Any) -> dict[str, Any]:
     return {"type": kind, "key": key, "value": value}
 
 
-def joined(kind: str, *filters: dict[str, Any]) -> dict[str, Any]:
+def compound(kind: str, *filters: dict[str, Any]) -> dict[str, Any]:
     return {"type": kind, "filters": list(filters)}
 
 
-TRUE, FALSE = compared("eq", "year", 2026), compared("eq", "year", 1)
+TRUE, FALSE = comparison("eq", "year", 2026), comparison("eq", "year", 1)
 
-FITS = [
+MATCHES = [
     (TRUE, True),
     (FALSE, False),
-    (compared("eq", "year", 2026.0), True),
-    (compared("eq", "year", "2026"), False),
-    (compared("eq", "is_new", True), True),
-    (compared("eq", "is_new", 1), False),
-    (compared("ne", "kind", "report"), False),
-    (compared("ne", "kind", "note"), True),
-    (compared("ne", "nowhere", "x"), True),
-    (compared("eq", "nowhere", "x"), False),
-    (compared("gt", "year", 2025), True),
-    (compared("gt", "year", 2026), False),
-    (compared("gte", "year", 2026), True),
-    (compared("lt", "size", 2), True),
-    (compared("lte", "kind", "s"), True),
-    (compared("lt", "kind", 5), False),
-    (compared("in", "kind", ["note", "report"]), True),
-    (compared("in", "kind", []), False),
-    (compared("in", "year", ["2026", 2026.0]), True),
-    (compared("in", "is_new", [1]), False),
-    (compared("nin", "kind", ["note"]), True),
-    (compared("nin", "nowhere", ["note"]), True),
-    (joined("and", TRUE, TRUE), True),
-    (joined("and", TRUE, FALSE), False),
-    (joined("or", FALSE, TRUE), True),
-    (joined("or", FALSE, FALSE), False),
-    (joined("or", joined("and", TRUE, FALSE), TRUE), True),
+    (comparison("eq", "year", 2026.0), True),
+    (comparison("eq", "year", "2026"), False),
+    (comparison("eq", "is_new", True), True),
+    (comparison("eq", "is_new", 1), False),
+    (comparison("ne", "kind", "report"), False),
+    (comparison("ne", "kind", "note"), True),
+    (comparison("ne", "nowhere", "x"), True),
+    (comparison("eq", "nowhere", "x"), False),
+    (comparison("gt", "year", 2025), True),
+    (comparison("gt", "year", 2026), False),
+    (comparison("gte", "year", 2026), True),
+    (comparison("lt", "size", 2), True),
+    (comparison("lte", "kind", "s"), True),
+    (comparison("lt", "kind", 5), False),
+    (comparison("in", "kind", ["note", "report"]), True),
+    (comparison("in", "kind", []), False),
+    (comparison("in", "year", ["2026", 2026.0]), True),
+    (comparison("in", "is_new", [1]), False),
+    (comparison("nin", "kind", ["note"]), True),
+    (comparison("nin", "nowhere", ["note"]), True),
+    (compound("and", TRUE, TRUE), True),
+    (compound("and", TRUE, FALSE), False),
+    (compound("or", FALSE, TRUE), True),
+    (compound("or", FALSE, FALSE), False),
+    (compound("or", compound("and", TRUE, FALSE), TRUE), True),
 ]
 
 
-@pytest.mark.parametrize(("value", "fits"), FITS)
-def test_a_filter_fits_by_the_attributes(value: Any, fits: bool) -> None:
-    read = parse_filter(value, "filters")
-    assert read is not None
-    assert read.matches(FILE) is fits
+@pytest.mark.parametrize(("value", "matches"), MATCHES)
+def test_a_filter_matches_by_the_attributes(value: Any, matches: bool) -> None:
+    parsed = parse_filter(value, "filters")
+    assert parsed is not None
+    assert parsed.matches(FILE) is matches
 
 
-def test_null_is_no_filter() -> None:
+def test_null_means_no_filter() -> None:
     assert parse_filter(None, "filters") is None
 
 
 def nested(levels: int) -> dict[str, Any]:
-    return TRUE if levels == 1 else joined("and", nested(levels - 1))
+    return TRUE if levels == 1 else compound("and", nested(levels - 1))
 
 
-REFUSED = [
+INVALID_FILTERS = [
     ([], "f"),
     ("x", "f"),
     ({}, "f.type"),
@@ -78,35 +78,35 @@ REFUSED = [
     ({"type": "eq", "value": 1}, "f.key"),
     ({"type": "eq", "key": 5, "value": 1}, "f.key"),
     ({"type": "eq", "key": "a"}, "f.value"),
-    (compared("eq", "a", {"b": 1}), "f.value"),
-    (compared("eq", "a", ["b"]), "f.value"),
-    (compared("eq", "a", "x" * 1000), "f.value"),
-    (compared("in", "a", "b"), "f.value"),
-    (compared("in", "a", ["b", {}]), "f.value[1]"),
+    (comparison("eq", "a", {"b": 1}), "f.value"),
+    (comparison("eq", "a", ["b"]), "f.value"),
+    (comparison("eq", "a", "x" * 1000), "f.value"),
+    (comparison("in", "a", "b"), "f.value"),
+    (comparison("in", "a", ["b", {}]), "f.value[1]"),
     ({"type": "and"}, "f.filters"),
     ({"type": "and", "filters": []}, "f.filters"),
-    (joined("or", TRUE, joined("and", TRUE, {"type": "no"})), "f.filters[1].filters[1].type"),
-    (joined("and", *[TRUE] * (MOST + 1)), f"f.filters[{MOST}]"),
-    (nested(DEEPEST + 1), "f" + ".filters[0]" * (DEEPEST - 1) + ".filters"),
+    (compound("or", TRUE, compound("and", TRUE, {"type": "no"})), "f.filters[1].filters[1].type"),
+    (compound("and", *[TRUE] * (MAX_COMPARISONS + 1)), f"f.filters[{MAX_COMPARISONS}]"),
+    (nested(MAX_DEPTH + 1), "f" + ".filters[0]" * (MAX_DEPTH - 1) + ".filters"),
 ]
 
 
-@pytest.mark.parametrize(("value", "param"), REFUSED)
-def test_what_is_no_filter_is_named(value: Any, param: str) -> None:
-    with pytest.raises(RequestError) as refused:
+@pytest.mark.parametrize(("value", "param"), INVALID_FILTERS)
+def test_the_error_of_an_invalid_filter_names_the_invalid_part(value: Any, param: str) -> None:
+    with pytest.raises(RequestError) as caught:
         parse_filter(value, "f")
-    assert refused.value.param == param
+    assert caught.value.param == param
 
 
-def test_a_filter_may_be_as_deep_and_long_as_it_is_said() -> None:
-    assert parse_filter(nested(DEEPEST), "f") is not None
-    assert parse_filter(joined("and", *[TRUE] * MOST), "f") is not None
+def test_a_filter_may_be_as_deep_and_long_as_the_limits() -> None:
+    assert parse_filter(nested(MAX_DEPTH), "f") is not None
+    assert parse_filter(compound("and", *[TRUE] * MAX_COMPARISONS), "f") is not None
 
 
-def test_long_lists_are_not_gone_through_for_each_file() -> None:
-    listed = compared("nin", "kind", [f"note {n}" for n in range(MOST_VALUES)])
-    read = parse_filter(joined("and", *[listed] * MOST), "f")
-    assert read is not None
-    before = time.process_time()
-    assert all(read.matches(FILE) for _ in range(500))
-    assert time.process_time() - before < 3
+def test_a_long_list_is_not_scanned_for_each_file() -> None:
+    long_list = comparison("nin", "kind", [f"note {n}" for n in range(MAX_VALUES)])
+    parsed = parse_filter(compound("and", *[long_list] * MAX_COMPARISONS), "f")
+    assert parsed is not None
+    started = time.process_time()
+    assert all(parsed.matches(FILE) for _ in range(500))
+    assert time.process_time() - started < 3

@@ -1,4 +1,4 @@
-"""Which definitions are grammars, which of those bind, and what a reader may cost."""
+"""Which definitions are valid grammars, which of those are enforced, and what parsing may cost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ A, B = n.Text("a"), n.Text("b")
         ('(\n"a"\n)', A),
     ],
 )
-def test_a_rule_is_read(body: str, node: n.Node) -> None:
+def test_a_rule_is_parsed(body: str, node: n.Node) -> None:
     assert rule(f"start: {body}") == node
 
 
@@ -57,11 +57,11 @@ def test_an_option_may_be_empty() -> None:
     assert rule('start:\n  | "a"') == n.AnyOf((n.EMPTY, A))
 
 
-def test_priorities_and_marks_of_rules_mean_nothing() -> None:
+def test_priorities_and_modifiers_of_rules_mean_nothing() -> None:
     assert rule('?start: A\n!A.2: "a"', "A") == A
 
 
-def test_what_is_ignored_may_stand_before_terminals_and_at_the_end() -> None:
+def test_ignored_text_may_stand_before_terminals_and_at_the_end() -> None:
     grammar = read("lark", 'start: "a" B\nB: "b" "c"\n%ignore " "')
     assert grammar is not None
     blanks = n.Rule("-ignored")
@@ -71,14 +71,14 @@ def test_what_is_ignored_may_stand_before_terminals_and_at_the_end() -> None:
     assert grammar.rules["-ignored"] == n.Repeat(n.Text(" "))
 
 
-def test_terminals_are_imported_by_their_name_or_another() -> None:
+def test_terminals_are_imported_under_their_own_name_or_an_alias() -> None:
     text = "start: LF D LETTER\n%import common.DIGIT -> D\n%import common (LETTER, LF)"
     assert rule(text, "LF") == n.Text("\n")
     assert rule(text, "D") == ranges("09")
     assert rule(text, "LETTER") == ranges("AZ", "az")
 
 
-def test_options_that_no_text_matches_are_left_out() -> None:
+def test_options_that_match_no_text_are_left_out() -> None:
     assert rule('start: "a" | x "b"\nx: x "c"') == A
     assert rule('start: "a" x*\nx: x') == A
 
@@ -101,11 +101,11 @@ def test_options_that_no_text_matches_are_left_out() -> None:
         (r"\.\-\ \"", n.Text('.- "')),
     ],
 )
-def test_an_expression_is_read(pattern: str, node: n.Node) -> None:
+def test_an_expression_is_parsed(pattern: str, node: n.Node) -> None:
     assert rule(pattern, syntax="regex") == node
 
 
-def test_a_dot_is_anything_but_the_end_of_a_line() -> None:
+def test_a_dot_is_any_character_except_a_line_feed() -> None:
     assert rule(".", syntax="regex") == characters.complement(characters.one("\n"))
     assert rule("(?s).", syntax="regex") == characters.ALL
 
@@ -150,12 +150,12 @@ def test_a_dot_is_anything_but_the_end_of_a_line() -> None:
         ("regex", "a" * 40_000, "line 1, column 32769"),
     ],
 )
-def test_what_is_no_grammar_is_refused_with_its_place(
+def test_the_error_of_an_invalid_grammar_has_its_place(
     syntax: str, definition: str, place: str
 ) -> None:
-    with pytest.raises(InvalidGrammar) as raised:
+    with pytest.raises(InvalidGrammar) as caught:
         read(syntax, definition)
-    assert raised.value.place(definition) == place
+    assert caught.value.place(definition) == place
 
 
 @pytest.mark.parametrize(
@@ -182,17 +182,17 @@ def test_what_is_no_grammar_is_refused_with_its_place(
         ("lark", 'start: "' + "a" * 25_000 + '"'),
     ],
 )
-def test_what_only_some_parsers_understand_is_a_grammar_that_does_not_bind(
+def test_a_grammar_that_only_some_parsers_understand_is_valid_but_not_enforced(
     syntax: str, definition: str
 ) -> None:
     assert read(syntax, definition) is None
 
 
-def test_rules_may_stand_in_any_order() -> None:
-    upwards = "".join(f"r{i + 1}: r{i}\n" for i in range(500))
-    assert rule(f'{upwards}start: r500\nr0: "a"', "r0") == A
-    downwards = "".join(f"r{i}: r{i + 1}\n" for i in range(500))
-    assert rule(f'start: r0\n{downwards}r500: "a"', "r500") == A
+def test_rules_may_come_in_any_order() -> None:
+    upward = "".join(f"r{i + 1}: r{i}\n" for i in range(500))
+    assert rule(f'{upward}start: r500\nr0: "a"', "r0") == A
+    downward = "".join(f"r{i}: r{i + 1}\n" for i in range(500))
+    assert rule(f'start: r0\n{downward}r500: "a"', "r500") == A
 
 
 HOSTILE = {
@@ -213,34 +213,34 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("syntax", "definition"), HOSTILE.values(), ids=HOSTILE)
-def test_no_definition_takes_long_to_read(syntax: str, definition: str) -> None:
-    began = time.process_time()
+def test_no_definition_takes_long_to_parse(syntax: str, definition: str) -> None:
+    started = time.process_time()
     try:
         read(syntax, definition)
-    except InvalidGrammar as fault:
-        assert fault.at <= len(definition)
-    assert time.process_time() - began < 2
+    except InvalidGrammar as error:
+        assert error.at <= len(definition)
+    assert time.process_time() - started < 2
 
 
-PIECES = st.sampled_from(
+FRAGMENTS = st.sampled_from(
     ["start: ", "\n", '"a"', "/[^b]+/", "(", ")", "[", "]", "|", "*", "~2", "{1,2}", "x", "X: ",
      "%ignore ", "%import common.", "WS", "-> a", "..", "\\", "^", "?", ":", " ", "é", "(?i)"]
 )  # fmt: skip
 
 
 @settings(max_examples=500)
-@given(st.sampled_from(["lark", "regex"]), st.lists(PIECES, max_size=20).map("".join))
-def test_any_definition_is_read_or_refused(syntax: str, definition: str) -> None:
+@given(st.sampled_from(["lark", "regex"]), st.lists(FRAGMENTS, max_size=20).map("".join))
+def test_any_definition_is_parsed_or_refused(syntax: str, definition: str) -> None:
     try:
         grammar = read(syntax, definition)
-    except InvalidGrammar as fault:
-        assert 0 <= fault.at <= len(definition)
+    except InvalidGrammar as error:
+        assert 0 <= error.at <= len(definition)
     else:
         assert grammar is None or grammar.start in grammar.rules
 
 
-def test_letters_of_both_cases_cost_as_much_as_they_are() -> None:
-    began = time.process_time()
+def test_letters_of_both_cases_count_against_the_limit() -> None:
+    started = time.process_time()
     assert read("regex", "(?i)" + r"[\u0000-\u03e0]" * 1800) is None
     assert read("regex", "(?i)" + "[a-z]" * 1000) is not None
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - started < 0.5

@@ -1,4 +1,4 @@
-"""What a picture is, by its first bytes."""
+"""An image's type and size, read from its first bytes."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_type_and_size_are_read(content: bytes, media_type: str) -> None:
         b"\xff\xd8" + b"\xff" * 1_000_000,
     ],
 )
-def test_what_is_no_picture_is_none(content: bytes) -> None:
+def test_content_that_is_not_an_image_has_no_info(content: bytes) -> None:
     assert image_info_of(content) is None
 
 
 @given(st.sampled_from([PNG, JPEG, GIF, LOSSY, LOSSLESS, EXTENDED]), st.binary(max_size=60))
 def test_any_bytes_are_read_without_an_error(head: bytes, rest: bytes) -> None:
     for cut in range(len(head)):
-        found = image_info_of(head[:cut] + rest)
-        assert found is None or found.width * found.height > 0
+        info = image_info_of(head[:cut] + rest)
+        assert info is None or info.width * info.height > 0

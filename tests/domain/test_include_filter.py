@@ -1,4 +1,4 @@
-"""The view of events and responses: the same for both, and nothing of what is not kept."""
+"""What a client sees is the same in events and in responses."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ RESPONSE = Response(id="resp_1", created_at=1, model="m", status="completed", ou
 
 
 def test_a_streamed_item_is_shown_as_in_the_final_response() -> None:
-    told = IncludeFilter().events(
+    events = IncludeFilter().events(
         [e.ItemDone(output_index=0, item=CALL), e.Completed(response=RESPONSE)]
     )
-    hidden = replace(CALL, outputs=None)
-    assert told[0] == e.ItemDone(output_index=0, item=hidden)
-    assert told[1] == e.Completed(response=replace(RESPONSE, output=(hidden,)))
+    call_without_outputs = replace(CALL, outputs=None)
+    assert events[0] == e.ItemDone(output_index=0, item=call_without_outputs)
+    assert events[1] == e.Completed(response=replace(RESPONSE, output=(call_without_outputs,)))
 
 
-def test_what_is_included_is_shown() -> None:
-    visible = IncludeFilter(["code_interpreter_call.outputs"])
-    assert visible.response(RESPONSE) == RESPONSE
+def test_an_included_field_is_shown() -> None:
+    include_filter = IncludeFilter(["code_interpreter_call.outputs"])
+    assert include_filter.response(RESPONSE) == RESPONSE
 
 
-def test_a_response_that_is_not_kept_hides_nothing() -> None:
-    passing = replace(RESPONSE, store=False)
-    assert IncludeFilter().response(passing) == passing
+def test_a_response_that_is_not_stored_hides_nothing() -> None:
+    unstored = replace(RESPONSE, store=False)
+    assert IncludeFilter().response(unstored) == unstored
 
 
 def test_deltas_pass_untouched() -> None:

@@ -1,4 +1,4 @@
-"""The drawn lifecycle says what the tables say."""
+"""The lifecycle page agrees with the tables that it is drawn from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools and tool_choice: what a model is offered, and what is refused."""
+"""Tools and tool_choice: what a model is offer, and what is refused_param."""
 
 from __future__ import annotations
 
@@ -34,28 +34,34 @@ CLOSED = {
 }
 
 
-def offered(
-    *tools: dict[str, Any], choice: Any = None, later: Sequence[dict[str, Any]] = ()
+def offer(
+    *tools: dict[str, Any], choice: Any = None, item_tools: Sequence[dict[str, Any]] = ()
 ) -> Offer:
-    """Return the offer of a request with these tools, and of items that bring the later ones."""
-    own = [definition(tool, f"tools[{n}]", later=False) for n, tool in enumerate(tools)]
-    brought = [definition(tool, f"input[0].tools[{n}]", later=True) for n, tool in enumerate(later)]
-    return make_offer([*own, *brought], choice)
+    """Return the offer for a request with these tools and an item with `item_tools`."""
+    request_definitions = [
+        definition(tool, f"tools[{n}]", from_item=False) for n, tool in enumerate(tools)
+    ]
+    item_definitions = [
+        definition(tool, f"input[0].tools[{n}]", from_item=True)
+        for n, tool in enumerate(item_tools)
+    ]
+    return make_offer([*request_definitions, *item_definitions], choice)
 
 
-def definition(tool: dict[str, Any], path: str, *, later: bool) -> ToolDefinition:
+def definition(tool: dict[str, Any], path: str, *, from_item: bool) -> ToolDefinition:
     return ToolDefinition(
-        tool=decode_tool(json.dumps(tool).encode(), path), path=path, from_item=later
+        tool=decode_tool(json.dumps(tool).encode(), path), path=path, from_item=from_item
     )
 
 
-def names(of: Offer) -> list[str]:
-    return [spec.name for spec in of.specs]
+def names(an_offer: Offer) -> list[str]:
+    return [spec.name for spec in an_offer.specs]
 
 
-def refused(*tools: dict[str, Any], choice: Any = None) -> str | None:
+def refused_param(*tools: dict[str, Any], choice: Any = None) -> str | None:
+    """Return the param of the error that these tools cause."""
     with pytest.raises(RequestError) as caught:
-        offered(*tools, choice=choice)
+        offer(*tools, choice=choice)
     return caught.value.param
 
 
@@ -81,7 +87,7 @@ def refused(*tools: dict[str, Any], choice: Any = None) -> str | None:
     ],
 )
 def test_every_form_of_tool_choice_has_one_normal_form(choice: Any, expected: ToolChoice) -> None:
-    assert offered(WEATHER, TIME, choice=choice).choice == expected
+    assert offer(WEATHER, TIME, choice=choice).choice == expected
 
 
 @pytest.mark.parametrize(
@@ -98,45 +104,45 @@ def test_every_form_of_tool_choice_has_one_normal_form(choice: Any, expected: To
         {"type": "allowed_tools", "mode": "auto", "tools": "get_time"},
     ],
 )
-def test_a_tool_choice_that_cannot_be_honoured_is_refused(choice: Any) -> None:
-    assert refused(WEATHER, TIME, choice=choice) == "tool_choice"
+def test_a_tool_choice_that_cannot_be_honored_is_refused(choice: Any) -> None:
+    assert refused_param(WEATHER, TIME, choice=choice) == "tool_choice"
 
 
-def test_thousands_of_allowed_tools_are_found_at_once() -> None:
+def test_thousands_of_allowed_tools_are_found_fast() -> None:
     tools = [{"type": "function", "name": f"f{n}"} for n in range(3000)]
     choice = {"type": "allowed_tools", "mode": "auto", "tools": tools}
-    began = time.process_time()
-    found = offered(*tools, choice=choice).choice
-    assert found.names is not None
-    assert len(found.names) == len(tools)
-    assert time.process_time() - began < 0.5
+    started = time.process_time()
+    normal_form = offer(*tools, choice=choice).choice
+    assert normal_form.names is not None
+    assert len(normal_form.names) == len(tools)
+    assert time.process_time() - started < 0.5
 
 
-def test_thousands_of_properties_are_looked_up_at_once() -> None:
+def test_thousands_of_properties_are_looked_up_fast() -> None:
     names = [f"p{n}" for n in range(20_000)]
     schema = {"type": "object", "properties": {name: {} for name in names}, "required": names[::-1]}
-    began = time.process_time()
+    started = time.process_time()
     assert is_strict({**schema, "additionalProperties": False})
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - started < 0.5
 
 
 @pytest.mark.parametrize("in_namespace", [False, True])
-def test_many_large_grammars_are_refused_before_they_are_read(in_namespace: bool) -> None:
+def test_many_large_grammars_are_refused_before_they_are_parsed(in_namespace: bool) -> None:
     form = {"type": "grammar", "syntax": "regex", "definition": "(?i)" + r"\w" * 16_000}
     tools: list[dict[str, Any]] = [
         {"type": "custom", "name": f"c{n}", "format": form} for n in range(200)
     ]
     if in_namespace:
         tools = [{"type": "namespace", "name": "n", "description": "", "tools": tools}]
-    assert refused(*tools) == ("tools[0]" if in_namespace else "tools[1]")
+    assert refused_param(*tools) == ("tools[0]" if in_namespace else "tools[1]")
 
 
 def test_required_without_tools_is_refused() -> None:
-    assert refused(choice="required") == "tool_choice"
+    assert refused_param(choice="required") == "tool_choice"
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
-    assert refused(WEATHER, WEATHER) == "tools[1]"
+def test_two_tools_with_the_same_name_are_refused() -> None:
+    assert refused_param(WEATHER, WEATHER) == "tools[1]"
 
 
 @pytest.mark.parametrize(
@@ -148,15 +154,15 @@ def test_two_tools_of_one_name_are_refused() -> None:
         {"type": "shell", "environment": {"type": "container_auto"}},
     ],
 )
-def test_a_tool_that_the_server_cannot_run_is_offered_to_no_model(tool: dict[str, Any]) -> None:
-    result = offered(WEATHER, tool)
+def test_a_tool_that_the_server_cannot_run_is_not_offered(tool: dict[str, Any]) -> None:
+    result = offer(WEATHER, tool)
     assert (names(result), result.ignored) == (["get_weather"], ("tools[1]",))
-    assert refused(WEATHER, tool, choice={"type": tool["type"]}) == "tool_choice"
-    assert refused(tool, choice="required") == "tool_choice"
+    assert refused_param(WEATHER, tool, choice={"type": tool["type"]}) == "tool_choice"
+    assert refused_param(tool, choice="required") == "tool_choice"
 
 
-def test_a_tool_that_no_model_is_told_of_is_reported_as_without_effect() -> None:
-    result = offered(WEATHER, {"type": "acme:search"})
+def test_an_unknown_tool_is_reported_as_without_effect() -> None:
+    result = offer(WEATHER, {"type": "acme:search"})
     assert result.ignored == ("tools[1]",)
     assert [spec.name for spec in result.specs] == ["get_weather"]
     assert msgspec.json.decode(result.echo[1]) == {"type": "acme:search"}
@@ -164,7 +170,7 @@ def test_a_tool_that_no_model_is_told_of_is_reported_as_without_effect() -> None
 
 def test_a_namespace_is_flattened_for_the_model() -> None:
     crm = {"type": "namespace", "name": "crm", "description": "d", "tools": [WEATHER]}
-    spec = offered(crm).specs[0]
+    spec = offer(crm).specs[0]
     assert (spec.name, spec.namespace) == ("crm__get_weather", "crm")
 
 
@@ -194,71 +200,66 @@ PREVIEW = {
 def test_a_tool_that_the_client_runs_is_a_strict_function_that_can_be_forced(
     tool: dict[str, Any], kind: str
 ) -> None:
-    result = offered(tool, WEATHER, choice={"type": tool["type"]})
+    result = offer(tool, WEATHER, choice={"type": tool["type"]})
     spec = result.specs[0]
     assert (spec.kind, spec.strict, result.ignored) == (kind, True, ())
     assert result.choice == ToolChoice(mode="required", names=frozenset({spec.name}))
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": tool["type"]}]}
-    assert offered(tool, WEATHER, choice=allowed).choice.names == {spec.name}
+    assert offer(tool, WEATHER, choice=allowed).choice.names == {spec.name}
 
 
 def test_the_model_is_told_the_size_of_the_screen() -> None:
-    assert "1024x768" in offered(PREVIEW).specs[0].description
+    assert "1024x768" in offer(PREVIEW).specs[0].description
 
 
-def test_a_tool_of_a_fixed_name_makes_way_for_one_of_the_clients() -> None:
+def test_a_built_in_tool_is_renamed_in_favor_of_a_clients_tool() -> None:
     function = {"type": "function", "name": "shell"}
-    assert names(offered(SHELL, function)) == ["shell_tool", "shell"]
-    taken = {"type": "custom", "name": "shell_tool"}
-    assert names(offered(function, SHELL, taken)) == ["shell", "shell_tool_tool", "shell_tool"]
-    forced = offered(function, SHELL, choice={"type": "shell"}).choice
+    assert names(offer(SHELL, function)) == ["shell_tool", "shell"]
+    custom = {"type": "custom", "name": "shell_tool"}
+    assert names(offer(function, SHELL, custom)) == ["shell", "shell_tool_tool", "shell_tool"]
+    forced = offer(function, SHELL, choice={"type": "shell"}).choice
     assert forced.names == frozenset({"shell_tool"})
 
 
-def test_a_fixed_tool_is_defined_once() -> None:
-    assert refused(SHELL, WEATHER, SHELL) == "tools[2]"
+def test_a_built_in_tool_must_not_be_defined_twice() -> None:
+    assert refused_param(SHELL, WEATHER, SHELL) == "tools[2]"
 
 
-def test_the_same_name_by_a_namespace_is_refused_where_it_comes_second() -> None:
+def test_a_namespaced_name_that_is_already_used_is_refused() -> None:
     crm = {"type": "namespace", "name": "crm", "description": "d", "tools": [WEATHER]}
-    assert refused({"type": "function", "name": "crm__get_weather"}, crm) == "tools[1]"
+    assert refused_param({"type": "function", "name": "crm__get_weather"}, crm) == "tools[1]"
 
 
-def test_a_name_that_is_too_long_with_its_namespace_is_shortened_and_kept_apart() -> None:
+def test_a_name_that_is_too_long_with_its_namespace_is_shortened_and_stays_unique() -> None:
     long = [{"type": "function", "name": "find_" + "x" * 60 + last} for last in "ab"]
     crm = {"type": "namespace", "name": "crm", "description": "d", "tools": long}
-    first, second = offered(crm).specs
+    first, second = offer(crm).specs
     assert len(first.name) == len(second.name) == 64
     assert first.name != second.name
     assert (first.namespace, first.client_name) == ("crm", long[0]["name"])
-    assert offered(crm).specs == (first, second)
+    assert offer(crm).specs == (first, second)
     for choice in (
         {"type": "function", "name": f"crm__{long[0]['name']}"},
         {"type": "function", "name": long[0]["name"], "namespace": "crm"},
         {"type": "function", "name": first.name},
     ):
-        assert offered(crm, choice=choice).choice.names == {first.name}
+        assert offer(crm, choice=choice).choice.names == {first.name}
 
 
-def test_tools_that_come_later_are_offered_after_the_others_and_replace_their_namesakes() -> None:
+def test_tools_from_items_come_after_the_others_and_replace_tools_of_the_same_name() -> None:
     changed = {**WEATHER, "description": "newer"}
-    result = offered(WEATHER, TIME, later=[SHELL, changed])
+    result = offer(WEATHER, TIME, item_tools=[SHELL, changed])
     assert names(result) == ["get_weather", "get_time", "shell"]
     assert result.specs[0].description == "newer"
     assert len(result.echo) == 2
-    assert offered(later=[{"type": "acme:search"}]).ignored == ("input[0].tools[0]",)
+    assert offer(item_tools=[{"type": "acme:search"}]).ignored == ("input[0].tools[0]",)
 
 
-def test_what_an_earlier_request_brought_is_named_as_ignored_there_alone() -> None:
-    ahead = {"type": "grammar", "syntax": "regex", "definition": "(?=a)a"}
-    tools = [{"type": "acme:search"}, {"type": "custom", "name": "sql", "format": ahead}]
-    earlier = [decode_tool(json.dumps(tool).encode(), PREVIOUS_RESPONSE_PATH) for tool in tools]
+def test_tools_of_an_earlier_request_are_reported_as_ignored_only_there() -> None:
+    lookahead = {"type": "grammar", "syntax": "regex", "definition": "(?=a)a"}
+    tools = [{"type": "acme:search"}, {"type": "custom", "name": "sql", "format": lookahead}]
     result = make_offer(
-        [
-            ToolDefinition(tool=tool, path=PREVIOUS_RESPONSE_PATH, from_item=True)
-            for tool in earlier
-        ],
-        None,
+        [definition(tool, PREVIOUS_RESPONSE_PATH, from_item=True) for tool in tools], None
     )
     assert (names(result), result.ignored) == (["sql"], ())
 
@@ -276,45 +277,46 @@ CRM = {
 
 
 @pytest.mark.parametrize("execution", ["server", "client", None])
-def test_a_deferred_tool_is_told_of_by_the_search_alone(execution: str | None) -> None:
+def test_only_the_tool_search_mentions_deferred_tools(execution: str | None) -> None:
     search = {"type": "tool_search", "execution": execution}
-    result = offered(HIDDEN, TIME, CRM, search)
+    result = offer(HIDDEN, TIME, CRM, search)
     assert names(result) == ["get_time", "tool_search"]
-    told = result.specs[1].description
-    assert "- get_weather: Tells the weather.\n- crm: Customers and orders." in told
-    assert "find_order" not in told
+    description = result.specs[1].description
+    assert "- get_weather: Tells the weather.\n- crm: Customers and orders." in description
+    assert "find_order" not in description
 
 
-def test_deferred_tools_are_offered_at_once_where_nothing_could_load_them() -> None:
-    assert names(offered(HIDDEN, TIME)) == ["get_weather", "get_time"]
+def test_deferred_tools_are_offered_immediately_if_nothing_can_load_them() -> None:
+    assert names(offer(HIDDEN, TIME)) == ["get_weather", "get_time"]
 
 
 def test_a_deferred_tool_that_is_forced_is_shown() -> None:
     forced = {"type": "function", "name": "get_weather"}
-    result = offered(HIDDEN, CRM, {"type": "tool_search"}, choice=forced)
+    result = offer(HIDDEN, CRM, {"type": "tool_search"}, choice=forced)
     assert names(result) == ["get_weather", "tool_search"]
 
 
-def test_a_tool_that_was_found_is_offered_though_its_definition_says_deferred() -> None:
-    part = {**CRM, "tools": [CRM["tools"][0]]}  # type: ignore[index]
-    result = offered(HIDDEN, CRM, {"type": "tool_search"}, later=[part])
+def test_a_loaded_tool_is_offered_although_its_definition_says_deferred() -> None:
+    loaded = {**CRM, "tools": [CRM["tools"][0]]}  # type: ignore[index]
+    result = offer(HIDDEN, CRM, {"type": "tool_search"}, item_tools=[loaded])
     assert names(result) == ["crm__find_order", "tool_search"]
-    assert "crm" in result.specs[1].description  # the other one is still to be found
+    assert "crm" in result.specs[1].description  # its other tool is not loaded yet
 
 
 def test_a_search_with_nothing_left_to_find_is_not_offered() -> None:
-    assert names(offered(HIDDEN, {"type": "tool_search"}, later=[HIDDEN])) == ["get_weather"]
+    assert names(offer(HIDDEN, {"type": "tool_search"}, item_tools=[HIDDEN])) == ["get_weather"]
 
 
-def test_after_a_search_what_was_forced_is_forced_no_more() -> None:
-    before = offered(HIDDEN, TIME, {"type": "tool_search"}, choice={"type": "tool_search"})
-    found = with_loaded_tools(before, [before.definitions[0].tool])
-    assert (names(found), found.choice) == (["get_weather", "get_time"], ToolChoice())
+def test_a_tool_choice_no_longer_forces_a_call_after_a_search() -> None:
+    before = offer(HIDDEN, TIME, {"type": "tool_search"}, choice={"type": "tool_search"})
+    after = with_loaded_tools(before, [before.definitions[0].tool])
+    assert (names(after), after.choice) == (["get_weather", "get_time"], ToolChoice())
 
 
-def test_a_restriction_to_some_tools_outlasts_a_search() -> None:
-    some = {"type": "allowed_tools", "mode": "required", "tools": [HIDDEN, {"type": "tool_search"}]}
-    before = offered(HIDDEN, TIME, {"type": "tool_search"}, choice=some)
+def test_a_restriction_to_allowed_tools_still_applies_after_a_search() -> None:
+    allowed_tools = [HIDDEN, {"type": "tool_search"}]
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": allowed_tools}
+    before = offer(HIDDEN, TIME, {"type": "tool_search"}, choice=allowed)
     after = with_loaded_tools(before, [before.definitions[0].tool])
     assert names(before) == ["get_time", "tool_search"]
     assert after.choice.mode == "auto"
@@ -322,12 +324,12 @@ def test_a_restriction_to_some_tools_outlasts_a_search() -> None:
     assert not after.choice.allows("get_time")
 
 
-def test_strict_is_tried_where_it_was_left_open_and_echoed() -> None:
-    closed = offered({**WEATHER, "parameters": CLOSED})
-    opened = offered({**WEATHER, "parameters": {**CLOSED, "required": []}})
-    assert closed.specs[0].strict
-    assert msgspec.json.decode(closed.echo[0])["strict"] is True
-    assert msgspec.json.decode(opened.echo[0])["strict"] is False
+def test_strict_is_derived_from_the_schema_if_omitted_and_echoed() -> None:
+    strict = offer({**WEATHER, "parameters": CLOSED})
+    loose = offer({**WEATHER, "parameters": {**CLOSED, "required": []}})
+    assert strict.specs[0].strict
+    assert msgspec.json.decode(strict.echo[0])["strict"] is True
+    assert msgspec.json.decode(loose.echo[0])["strict"] is False
 
 
 @pytest.mark.parametrize(
@@ -347,42 +349,43 @@ def test_a_strict_schema_closes_every_object(schema: Any, expected: bool) -> Non
 def test_a_grammar_needs_a_known_syntax_and_a_definition() -> None:
     tool = {"type": "custom", "name": "sql"}
     good = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
-    assert offered({**tool, "format": good}).specs[0].grammar == ("lark", 'start: "x"')
-    assert refused({**tool, "format": {**good, "syntax": "bnf"}}) == "tools[0].format"
-    assert refused({**tool, "format": {"type": "grammar", "syntax": "regex"}}) == (
+    assert offer({**tool, "format": good}).specs[0].grammar == ("lark", 'start: "x"')
+    assert refused_param({**tool, "format": {**good, "syntax": "bnf"}}) == "tools[0].format"
+    assert refused_param({**tool, "format": {"type": "grammar", "syntax": "regex"}}) == (
         "tools[0].format.definition"
     )
 
 
-def test_a_grammar_that_nobody_can_read_is_refused_with_its_place() -> None:
-    wrong = {"type": "grammar", "syntax": "lark", "definition": 'start: "a" x'}
-    sql = {"type": "custom", "name": "sql", "format": wrong}
-    with pytest.raises(RequestError) as raised:
-        offered({"type": "namespace", "name": "db", "description": "", "tools": [sql]})
-    assert raised.value.param == "tools[0].tools[0].format.definition"
-    assert raised.value.code == "invalid_value"
-    assert "'x' is used but not defined, at line 1, column 12" in raised.value.message
+def test_the_error_of_an_invalid_grammar_has_its_place() -> None:
+    invalid = {"type": "grammar", "syntax": "lark", "definition": 'start: "a" x'}
+    sql = {"type": "custom", "name": "sql", "format": invalid}
+    with pytest.raises(RequestError) as caught:
+        offer({"type": "namespace", "name": "db", "description": "", "tools": [sql]})
+    assert caught.value.param == "tools[0].tools[0].format.definition"
+    assert caught.value.code == "invalid_value"
+    assert "'x' is used but not defined, at line 1, column 12" in caught.value.message
 
 
-def test_a_grammar_that_no_engine_enforces_is_told_and_without_effect() -> None:
-    ahead = {"type": "grammar", "syntax": "regex", "definition": "(?=a)a"}
-    tool = {"type": "custom", "name": "a", "format": ahead}
-    plain = {"type": "custom", "name": "b", "format": {**ahead, "definition": "a"}}
-    make_offer = offered(
-        plain, tool, {"type": "namespace", "name": "n", "description": "", "tools": [tool]}
-    )
-    assert [spec.grammar for spec in make_offer.specs] == [
+def test_a_grammar_that_no_engine_enforces_is_shown_but_has_no_effect() -> None:
+    lookahead = {"type": "grammar", "syntax": "regex", "definition": "(?=a)a"}
+    tool = {"type": "custom", "name": "a", "format": lookahead}
+    plain = {"type": "custom", "name": "b", "format": {**lookahead, "definition": "a"}}
+    namespace = {"type": "namespace", "name": "n", "description": "", "tools": [tool]}
+    result = offer(plain, tool, namespace)
+    assert [spec.grammar for spec in result.specs] == [
         ("regex", "a"),
         ("regex", "(?=a)a"),
         ("regex", "(?=a)a"),
     ]
-    assert make_offer.ignored == ("tools[1].format", "tools[2].tools[0].format")
+    assert result.ignored == ("tools[1].format", "tools[2].tools[0].format")
 
 
-def mark_hosted(*tools: dict[str, Any], choice: Any = None) -> Offer:
-    """Return the offer of a server that runs whichever of these tools a server can run."""
-    own = [definition(tool, f"tools[{n}]", later=False) for n, tool in enumerate(tools)]
-    return make_offer([msgspec.structs.replace(each, is_server_run=True) for each in own], choice)
+def hosted_offer(*tools: dict[str, Any], choice: Any = None) -> Offer:
+    """Return the offer of a server that runs all of these tools that a server can run."""
+    definitions = [definition(tool, f"tools[{n}]", from_item=False) for n, tool in enumerate(tools)]
+    return make_offer(
+        [msgspec.structs.replace(each, is_server_run=True) for each in definitions], choice
+    )
 
 
 WEB = ["web_search", "open_page", "find_in_page"]
@@ -391,18 +394,18 @@ WEB = ["web_search", "open_page", "find_in_page"]
 @pytest.mark.parametrize("name", sorted(WEB_SEARCHES))
 def test_a_web_search_is_three_tools_under_each_of_its_names(name: str) -> None:
     tool = {"type": name}
-    assert names(mark_hosted(tool)) == WEB
-    assert mark_hosted(tool, choice=tool).choice == ToolChoice(
+    assert names(hosted_offer(tool)) == WEB
+    assert hosted_offer(tool, choice=tool).choice == ToolChoice(
         mode="required", names=frozenset(WEB)
     )
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [tool]}
-    assert mark_hosted(WEATHER, tool, choice=allowed).choice == ToolChoice(names=frozenset(WEB))
+    assert hosted_offer(WEATHER, tool, choice=allowed).choice == ToolChoice(names=frozenset(WEB))
 
 
-def test_of_two_web_searches_the_last_one_holds_and_another_is_named() -> None:
+def test_the_last_of_several_web_searches_applies_and_different_ones_are_reported() -> None:
     low, blocking = {"search_context_size": "low"}, {"filters": {"blocked_domains": ["a.org"]}}
     first, last = {"type": "web_search", **blocking}, {"type": "web_search_preview", **low}
-    both = mark_hosted(first, {"type": "web_search", **low}, last)
+    both = hosted_offer(first, {"type": "web_search", **low}, last)
     assert (names(both), both.ignored) == (WEB, ("tools[0]",))
     assert [msgspec.json.decode(each)["type"] for each in both.echo] == [
         "web_search",
@@ -411,16 +414,16 @@ def test_of_two_web_searches_the_last_one_holds_and_another_is_named() -> None:
     ]
 
 
-def test_a_web_search_makes_way_for_functions_of_its_names() -> None:
+def test_a_web_search_is_renamed_in_favor_of_a_function() -> None:
     function = {"type": "function", "name": "open_page"}
-    both = mark_hosted({"type": "web_search"}, function)
+    both = hosted_offer({"type": "web_search"}, function)
     assert names(both) == ["web_search", "open_page_tool", "find_in_page", "open_page"]
 
 
-def test_pictures_that_no_search_finds_are_named() -> None:
-    pictures = {"type": "web_search", "search_content_types": ["image", "text"]}
-    assert mark_hosted(pictures).ignored == ("tools[0].search_content_types",)
-    assert mark_hosted({**pictures, "search_content_types": ["text"]}).ignored == ()
+def test_a_search_for_images_is_reported_as_without_effect() -> None:
+    search = {"type": "web_search", "search_content_types": ["image", "text"]}
+    assert hosted_offer(search).ignored == ("tools[0].search_content_types",)
+    assert hosted_offer({**search, "search_content_types": ["text"]}).ignored == ()
 
 
 KEYS = st.sampled_from(
@@ -436,11 +439,11 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=400)
 @given(st.dictionaries(KEYS, ANYTHING, max_size=4), st.dictionaries(KEYS, ANYTHING, max_size=4))
-def test_whatever_a_client_calls_a_schema_or_a_choice_has_an_answer(
+def test_any_schema_or_tool_choice_is_accepted_or_refused(
     parameters: dict[str, Any], choice: dict[str, Any]
 ) -> None:
     for tool in ({**WEATHER, "parameters": parameters}, {**TIME, "type": "custom", **choice}):
         try:
-            offered(tool, choice=choice)
+            offer(tool, choice=choice)
         except RequestError as error:
             assert error.message

@@ -1,4 +1,4 @@
-"""A sequencer out of a log: it ends a run as the one that wrote the log would have."""
+"""A sequencer resumed from a log: it ends a run as the original sequencer would have."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ENDINGS = st.sampled_from(["fail", "cancel"])
 CITATION = d.AnnotationDelta(UrlCitation(start_index=0, end_index=0, url="https://e.org", title=""))
 
 
-def sealed(text: str) -> str:
+def seal(text: str) -> str:
     return f"sealed {text}"
 
 
@@ -54,13 +54,13 @@ def resumed(events: Sequence[e.Event]) -> Sequencer:
         events,
         new_id=lambda prefix: f"{prefix}_later_{next(numbers)}",
         now=lambda: 200.0,
-        seal=sealed,
+        seal=seal,
     )
 
 
-def fed(deltas: Sequence[d.Delta]) -> tuple[Sequencer, list[e.Event]]:
+def sequencer_after(deltas: Sequence[d.Delta]) -> tuple[Sequencer, list[e.Event]]:
     seq = sequencer()
-    seq._seal = sealed
+    seq._seal = seal
     events = [*seq.open(), *seq.start()]
     for delta in deltas:
         events += seq.feed(delta)
@@ -68,7 +68,7 @@ def fed(deltas: Sequence[d.Delta]) -> tuple[Sequencer, list[e.Event]]:
 
 
 def check(stream: Sequence[e.Event], response: Response) -> None:
-    """The stream is legal and whole, and a client makes of it what the response says."""
+    """Check that the stream is legal and complete, and merges to the response."""
     state = State.START
     for event in stream:
         state = advance(state, event)
@@ -78,7 +78,7 @@ def check(stream: Sequence[e.Event], response: Response) -> None:
     assert stream[-1].response == response  # type: ignore[attr-defined]
 
 
-def recorded(name: str) -> list[e.Event]:
+def golden_events(name: str) -> list[e.Event]:
     frames = (STREAMS / name / "stream.sse").read_text().split("\n")
     lines = [line.removeprefix("data: ") for line in frames if line.startswith("data: {")]
     kinds = [EVENT_TYPES[msgspec.json.decode(line)["type"]] for line in lines]
@@ -87,8 +87,8 @@ def recorded(name: str) -> list[e.Event]:
 
 @pytest.mark.parametrize("how", ["fail", "cancel"])
 @pytest.mark.parametrize("name", sorted(folder.name for folder in STREAMS.iterdir()))
-def test_a_recorded_stream_that_was_cut_anywhere_gets_a_legal_end(name: str, how: str) -> None:
-    events = recorded(name)
+def test_a_golden_stream_cut_off_anywhere_gets_a_legal_end(name: str, how: str) -> None:
+    events = golden_events(name)
     for length in range(1, len(events)):
         logged = events[:length]
         ending = "fail" if isinstance(logged[-1], e.Error) else how
@@ -98,24 +98,24 @@ def test_a_recorded_stream_that_was_cut_anywhere_gets_a_legal_end(name: str, how
 
 @settings(max_examples=150)
 @given(st.lists(DELTAS, max_size=20), ENDS, ENDINGS)
-def test_any_stream_that_was_cut_anywhere_gets_a_legal_end(
+def test_any_stream_cut_off_anywhere_gets_a_legal_end(
     deltas: list[d.Delta], how: str, ending: str
 ) -> None:
-    seq, events = fed(deltas)
+    seq, events = sequencer_after(deltas)
     events += end(seq, how)
     for length in range(1, len(events)):
         logged = events[:length]
-        cut = resumed(logged)
+        resumed_sequencer = resumed(logged)
         last = "fail" if isinstance(logged[-1], e.Error) else ending
-        check([*logged, *end(cut, last)], cut.response)
+        check([*logged, *end(resumed_sequencer, last)], resumed_sequencer.response)
 
 
-def flat(pieces: Sequence[Sequence[d.Delta]]) -> list[d.Delta]:
-    return [delta for piece in pieces for delta in piece]
+def flatten(groups: Sequence[Sequence[d.Delta]]) -> list[d.Delta]:
+    return [delta for group in groups for delta in group]
 
 
-# Deltas that tell a client all that they change: what they leave open can be closed as it was.
-OPEN: st.SearchStrategy[d.Delta] = st.one_of(
+# Deltas whose events show everything that they change, so that their item can be restored exactly.
+VISIBLE_DELTAS: st.SearchStrategy[d.Delta] = st.one_of(
     st.builds(d.TextDelta, TEXTS, phase=st.sampled_from([None, "commentary", "final_answer"])),
     st.builds(d.RefusalDelta, TEXTS),
     st.builds(d.ReasoningDelta, TEXTS),
@@ -133,7 +133,7 @@ OPEN: st.SearchStrategy[d.Delta] = st.one_of(
 # Steps that only one kind of item has.
 STARTS = {start.kind: start for start in TOOL_STARTS}
 STEPS = {delta.step: delta for delta in STEP_DELTAS}
-OF_ONE_KIND = st.sampled_from(
+SINGLE_KIND_STEPS = st.sampled_from(
     [
         [STARTS["image_generation_call"], STEPS["partial_image"], STEPS["partial_image"]],
         [STARTS["shell_call_output"], STEPS["output"], STEPS["output_done"], STEPS["output"]],
@@ -141,15 +141,17 @@ OF_ONE_KIND = st.sampled_from(
 )
 
 
+DELTA_GROUPS = VISIBLE_DELTAS.map(lambda delta: [delta]) | SINGLE_KIND_STEPS
+
+
 @settings(max_examples=300)
-@given(st.lists(OPEN.map(lambda delta: [delta]) | OF_ONE_KIND, max_size=15).map(flat), ENDINGS)
-def test_between_deltas_the_end_is_the_one_that_the_first_sequencer_would_have_given(
+@given(st.lists(DELTA_GROUPS, max_size=15).map(flatten), ENDINGS)
+def test_a_run_resumed_between_deltas_ends_like_the_original(
     deltas: list[d.Delta], how: str
 ) -> None:
-    first, events = fed(deltas)
-    again = resumed(events)
-    expected, given = end(first, how), end(again, how)
-    assert [without_usage(event) for event in given] == [without_usage(event) for event in expected]
+    original, events = sequencer_after(deltas)
+    resumed_end, original_end = end(resumed(events), how), end(original, how)
+    assert list(map(without_usage, resumed_end)) == list(map(without_usage, original_end))
 
 
 def without_usage(event: Any) -> Any:
@@ -159,7 +161,8 @@ def without_usage(event: Any) -> Any:
 
 
 def test_the_tokens_of_earlier_turns_are_unknown() -> None:
-    _, events = fed([d.TextDelta("Once"), d.TurnEnd("stop", USAGE), d.ReasoningDelta("Hm")])
+    deltas = [d.TextDelta("Once"), d.TurnEnd("stop", USAGE), d.ReasoningDelta("Hm")]
+    _, events = sequencer_after(deltas)
     seq = resumed(events)
     seq.fail(Failure(code="server_restarted", message="gone"))
     assert seq.response.usage is None
@@ -167,41 +170,40 @@ def test_the_tokens_of_earlier_turns_are_unknown() -> None:
 
 
 @pytest.mark.parametrize("logged", [0, 1, 2, 3])
-def test_a_run_that_has_shown_nothing_goes_on_as_if_it_had_not_stopped(logged: int) -> None:
-    seq = sequencer(status="queued")
-    whole = [*seq.open(), *seq.start(), *seq.feed(d.TextDelta("Hi")), *seq.complete()]
-    again = Sequencer.resumed(
+def test_a_run_without_output_goes_on_as_if_it_had_not_stopped(logged: int) -> None:
+    original = sequencer(status="queued")
+    opening = [*original.open(), *original.start()]
+    stream = [*opening, *original.feed(d.TextDelta("Hi")), *original.complete()]
+    seq = Sequencer.resumed(
         Response(id="resp_1", created_at=100, model="m", status="queued"),
-        whole[:logged],
+        stream[:logged],
         new_id=lambda prefix: f"{prefix}_1",
         now=lambda: 101.5,
     )
-    went_on = [] if logged else again.open()
-    went_on += [] if logged == 3 else again.start()
-    went_on += [*again.feed(d.TextDelta("Hi")), *again.complete()]
-    skipped = 1 if logged == 1 else 0  # `queued`, which need not be told later
-    assert types(went_on) == types(whole[logged + skipped :])
-    assert [event.sequence_number for event in went_on] == list(
-        range(logged, logged + len(went_on))
-    )
+    events = [] if logged else seq.open()
+    events += [] if logged == 3 else seq.start()
+    events += [*seq.feed(d.TextDelta("Hi")), *seq.complete()]
+    skipped = 1 if logged == 1 else 0  # `queued`, which is not needed any more
+    assert types(events) == types(stream[logged + skipped :])
+    assert [event.sequence_number for event in events] == list(range(logged, logged + len(events)))
 
 
-def test_what_is_over_stays_over() -> None:
-    seq, events = fed([d.TextDelta("Hi")])
-    events += seq.complete()
-    again = resumed(events)
-    assert again.response == seq.response
+def test_a_completed_run_cannot_be_ended_again() -> None:
+    original, events = sequencer_after([d.TextDelta("Hi")])
+    events += original.complete()
+    seq = resumed(events)
+    assert seq.response == original.response
     with pytest.raises(EventOutOfOrder):
-        again.cancel()
+        seq.cancel()
 
 
-def test_what_is_no_beginning_of_a_log_is_refused() -> None:
-    _, events = fed([d.TextDelta("Hi")])
+def test_events_that_do_not_begin_a_log_are_refused() -> None:
+    _, events = sequencer_after([d.TextDelta("Hi")])
     with pytest.raises(EventOutOfOrder):
         resumed(events[1:])
 
 
-def test_a_run_has_begun_with_the_first_event_that_tells_of_the_model() -> None:
-    _, events = fed([d.TextDelta("Hi")])
-    begun = [resumed(events[:length]).has_output for length in range(4)]
-    assert begun == [False, False, False, True]
+def test_a_run_has_output_from_its_first_item_on() -> None:
+    _, events = sequencer_after([d.TextDelta("Hi")])
+    has_output = [resumed(events[:length]).has_output for length in range(4)]
+    assert has_output == [False, False, False, True]

@@ -1,4 +1,4 @@
-"""The sequencer: what the client sees of deltas, and that it always obeys the lifecycle."""
+"""The sequencer: the events that deltas cause always obey the lifecycle."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_a_response_is_created_and_in_progress_before_its_first_item() -> None:
 
 def test_a_queued_response_says_so_before_it_is_in_progress() -> None:
     seq = sequencer(status="queued")
-    first = [*seq.open(), *seq.start()]
-    assert types(first) == [e.Created, e.Queued, e.InProgress]
-    assert [event.response.status for event in first] == ["queued", "queued", "in_progress"]  # type: ignore[attr-defined]
+    events = [*seq.open(), *seq.start()]
+    assert types(events) == [e.Created, e.Queued, e.InProgress]
+    assert [event.response.status for event in events] == ["queued", "queued", "in_progress"]  # type: ignore[attr-defined]
 
 
 def test_a_tool_call_closes_the_open_message_first() -> None:
@@ -75,7 +75,7 @@ def test_a_call_without_arguments_is_done_with_empty_text() -> None:
     assert events[0].arguments == ""  # type: ignore[attr-defined]
 
 
-def test_another_phase_begins_another_message() -> None:
+def test_a_different_phase_starts_a_new_message() -> None:
     seq = running()
     seq.feed(d.TextDelta("Looking.", phase="commentary"))
     seq.feed(d.TextDelta("Found.", phase="final_answer"))
@@ -84,7 +84,7 @@ def test_another_phase_begins_another_message() -> None:
     assert phases == ["commentary", "final_answer"]
 
 
-def test_a_refusal_is_a_part_of_its_own() -> None:
+def test_a_refusal_is_a_separate_part() -> None:
     seq = running()
     seq.feed(d.TextDelta("Well. "))
     events = seq.feed(d.RefusalDelta("No."))
@@ -93,17 +93,17 @@ def test_a_refusal_is_a_part_of_its_own() -> None:
 
 
 def test_an_annotation_is_in_the_event_and_in_the_final_part() -> None:
-    cited = UrlCitation(start_index=0, end_index=3, url="https://example.org", title="E")
+    citation = UrlCitation(start_index=0, end_index=3, url="https://example.org", title="E")
     seq = running()
     seq.feed(d.TextDelta("See"))
-    assert types(seq.feed(d.AnnotationDelta(cited))) == [e.AnnotationAdded]
+    assert types(seq.feed(d.AnnotationDelta(citation))) == [e.AnnotationAdded]
     seq.complete()
     message = seq.response.output[0]
     assert isinstance(message, i.Message)
-    assert message.content[0].annotations == (cited,)  # type: ignore[union-attr]
+    assert message.content[0].annotations == (citation,)  # type: ignore[union-attr]
 
 
-def test_a_limit_leaves_the_cut_item_incomplete_and_says_why() -> None:
+def test_a_limit_leaves_the_last_item_incomplete_and_gives_the_reason() -> None:
     seq = running()
     seq.feed(d.ReasoningDelta("Hm"))
     seq.feed(d.TextDelta("Once upon"))
@@ -116,7 +116,7 @@ def test_a_limit_leaves_the_cut_item_incomplete_and_says_why() -> None:
     assert seq.response.completed_at is None
 
 
-def test_a_failure_closes_what_is_open_and_ends_in_error_and_failed() -> None:
+def test_a_failure_closes_the_open_item_and_ends_with_error_and_failed() -> None:
     seq = running()
     seq.feed(d.TextDelta("Once"))
     events = seq.fail(Failure(code="server_error", message="gone"))
@@ -125,7 +125,7 @@ def test_a_failure_closes_what_is_open_and_ends_in_error_and_failed() -> None:
     assert seq.response.usage is None
 
 
-def test_a_cancelled_response_keeps_what_it_had() -> None:
+def test_a_cancelled_response_keeps_its_output() -> None:
     seq = running()
     seq.feed(d.TextDelta("Once"))
     assert types(seq.cancel())[-1] is e.Incomplete
@@ -133,22 +133,22 @@ def test_a_cancelled_response_keeps_what_it_had() -> None:
     assert len(seq.response.output) == 1
 
 
-def test_a_revoked_end_takes_its_number_back() -> None:
+def test_a_revoked_end_gives_its_number_back() -> None:
     seq = running()
     seq.feed(d.TextDelta("x"))
     end = seq.complete()
-    instead = seq.revoke(end, Failure(code="server_error", message="not stored"))
-    assert types(instead)[-2:] == [e.Error, e.Failed]
-    numbers = [event.sequence_number for event in instead]
+    new_end = seq.revoke(end, Failure(code="server_error", message="not stored"))
+    assert types(new_end)[-2:] == [e.Error, e.Failed]
+    numbers = [event.sequence_number for event in new_end]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert seq.response.completed_at is None
 
 
-def test_a_defect_in_an_item_still_ends_in_failed_with_dense_numbers() -> None:
+def test_a_bug_in_a_builder_still_ends_in_failed_with_consecutive_numbers() -> None:
     seq = running()
     seq.feed(d.TextDelta("x"))
     assert seq._open is not None
-    seq._open.close("completed")  # as if a builder lost its way: its closing is no longer legal
+    seq._open.close("completed")  # as if a builder had a bug: closing it again is not legal
     end = seq.fail(Failure(code="server_error", message="a bug"))
     assert types(end) == [e.Error, e.Failed]
     assert [event.sequence_number for event in end] == [5, 6]
@@ -168,13 +168,13 @@ def test_usage_is_the_sum_of_all_turns() -> None:
     assert usage.output_tokens_details.output_tokens_per_turn == (5, 7)
 
 
-def test_what_each_turn_took_is_told_where_there_was_more_than_one() -> None:
+def test_the_usage_of_each_turn_is_shown_if_there_were_several() -> None:
     seq = running()
     seq.feed(d.TurnEnd("stop", TurnUsage(input=10, output=5, reasoning=1)))
-    seq.feed(d.TurnEnd("stop", TurnUsage()))  # of a search, which asked no model
-    only = seq.fail(Failure(code="server_error", message="x"))[-1]
-    assert isinstance(only, e.Failed)
-    assert only.response.usage_per_turn is UNSET
+    seq.feed(d.TurnEnd("stop", TurnUsage()))  # a tool search, which called no model
+    failed = seq.fail(Failure(code="server_error", message="x"))[-1]
+    assert isinstance(failed, e.Failed)
+    assert failed.response.usage_per_turn is UNSET
     seq = running()
     seq.feed(d.TurnEnd("stop", TurnUsage(input=10, output=5, reasoning=1)))
     seq.feed(d.TurnEnd("stop", TurnUsage(input=20, cached=15, output=7, tool_output=5)))
@@ -201,7 +201,7 @@ def test_what_each_turn_took_is_told_where_there_was_more_than_one() -> None:
     ("status", "expected"),
     [("completed", e.McpCallCompleted), ("failed", e.McpCallFailed)],
 )
-def test_a_tool_call_of_the_server_ends_with_its_own_event(
+def test_a_tool_call_that_the_server_runs_ends_with_its_own_event(
     status: str, expected: type[e.Event]
 ) -> None:
     seq = running()
@@ -222,7 +222,7 @@ def test_a_failed_search_has_no_completed_event() -> None:
     assert types(seq.feed(d.ItemEnd())) == [e.ItemDone]
 
 
-def test_a_tool_that_nobody_ended_is_incomplete() -> None:
+def test_a_tool_without_a_tool_end_is_incomplete() -> None:
     seq = running()
     seq.feed(d.ToolStart("code_interpreter_call", {"container_id": "cntr_1"}))
     seq.feed(d.ArgumentsDelta("print("))
@@ -242,8 +242,8 @@ def test_nothing_follows_a_terminal_event() -> None:
 
 
 def test_every_event_type_has_a_place_in_the_lifecycle() -> None:
-    placed = {kind for row in TRANSITIONS.values() for kind in row} | {e.ItemAdded}
-    assert set(e.EVENT_TYPES.values()) == placed
+    event_types = {kind for row in TRANSITIONS.values() for kind in row} | {e.ItemAdded}
+    assert set(e.EVENT_TYPES.values()) == event_types
 
 
 # --- for any list of deltas -----------------------------------------------------------------------
@@ -276,23 +276,23 @@ def test_any_deltas_give_a_legal_stream_that_folds_to_the_response(
 
 @settings(max_examples=100)
 @given(st.lists(DELTAS, max_size=12), ENDS)
-def test_every_event_survives_the_wire(deltas: list[d.Delta], how: str) -> None:
+def test_every_event_can_be_encoded_and_decoded(deltas: list[d.Delta], how: str) -> None:
     seq = sequencer()
     events = [*seq.open(), *seq.start()]
     for delta in deltas:
         events += seq.feed(delta)
     events += end(seq, how)
     for event in events:
-        wire = msgspec.json.encode(event)
-        assert msgspec.json.encode(msgspec.json.decode(wire, type=type(event))) == wire
+        encoded = msgspec.json.encode(event)
+        assert msgspec.json.encode(msgspec.json.decode(encoded, type=type(event))) == encoded
 
 
 def test_every_item_that_the_server_can_emit_has_a_first_state() -> None:
-    emitted = {type(sequencer_item(start)) for start in TOOL_STARTS}
-    assert emitted <= set(OPENS)
+    item_types = {type(item_from(start)) for start in TOOL_STARTS}
+    assert item_types <= set(OPENS)
 
 
-def sequencer_item(start: d.ToolStart) -> Any:
+def item_from(start: d.ToolStart) -> Any:
     seq = running()
     seq.feed(start)
     seq.feed(d.ItemEnd())

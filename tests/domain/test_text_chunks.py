@@ -1,4 +1,4 @@
-"""A text in chunks: nothing of it is lost, none is longer than asked for."""
+"""Chunks of a text: nothing is lost, and none is longer than requested."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def words(text: str) -> list[str]:
 
 @given(TEXTS, SIZES, st.integers(0, 10))
 def test_the_new_parts_of_all_chunks_are_the_text(text: str, size: int, overlap: int) -> None:
-    cut = list(text_chunks(text, size=size, overlap=min(overlap, size // 2)))
-    again = "".join(chunk.text[chunk.overlap_chars :] for chunk in cut)
-    assert re.sub(r"\s", "", again) == re.sub(r"\s", "", text)
-    assert all(chunk.text in text for chunk in cut)
+    chunks = list(text_chunks(text, size=size, overlap=min(overlap, size // 2)))
+    joined = "".join(chunk.text[chunk.overlap_chars :] for chunk in chunks)
+    assert re.sub(r"\s", "", joined) == re.sub(r"\s", "", text)
+    assert all(chunk.text in text for chunk in chunks)
 
 
 @given(TEXTS, SIZES)
@@ -33,31 +33,35 @@ def test_no_chunk_has_more_words_than_tokens(text: str, size: int) -> None:
 
 def test_each_chunk_begins_with_the_end_of_the_one_before() -> None:
     text = " ".join(f"w{n}" for n in range(10))
-    cut = list(text_chunks(text, size=4, overlap=2))
-    assert [chunk.text for chunk in cut] == [
+    chunks = list(text_chunks(text, size=4, overlap=2))
+    assert [chunk.text for chunk in chunks] == [
         "w0 w1 w2 w3",
         "w2 w3 w4 w5",
         "w4 w5 w6 w7",
         "w6 w7 w8 w9",
     ]
-    assert [chunk.text[: chunk.overlap_chars] for chunk in cut] == ["", "w2 w3", "w4 w5", "w6 w7"]
+    assert [chunk.text[: chunk.overlap_chars] for chunk in chunks] == [
+        "",
+        "w2 w3",
+        "w4 w5",
+        "w6 w7",
+    ]
 
 
-def test_a_long_text_is_cut_like_a_short_one() -> None:
+def test_a_long_text_is_split_like_a_short_one() -> None:
     text = "one two " * 300_000
-    cut = list(text_chunks(text, size=100, overlap=0))
-    assert "".join(chunk.text for chunk in cut).replace(" ", "") == text.replace(" ", "")
+    chunks = list(text_chunks(text, size=100, overlap=0))
+    assert "".join(chunk.text for chunk in chunks).replace(" ", "") == text.replace(" ", "")
 
 
-def test_text_without_spaces_is_cut_too() -> None:
+def test_text_without_spaces_is_split_too() -> None:
     assert len(list(text_chunks("x" * 10_000, size=100, overlap=50))) > 10
     assert len(list(text_chunks("字" * 1000, size=100, overlap=50))) == 19
 
 
-def test_a_chunk_spans_no_megabytes_of_spaces() -> None:
-    cut = list(text_chunks(f"a b{' ' * 1_000_000}c d", size=100, overlap=50))
-    assert [chunk.text for chunk in cut] == ["a b", "c d"]
-    spread = (" " * 100).join("x" for _ in range(1000))
-    assert sum(len(chunk.text) for chunk in text_chunks(spread, size=100, overlap=50)) <= len(
-        spread
-    )
+def test_a_chunk_does_not_span_megabytes_of_spaces() -> None:
+    chunks = list(text_chunks(f"a b{' ' * 1_000_000}c d", size=100, overlap=50))
+    assert [chunk.text for chunk in chunks] == ["a b", "c d"]
+    sparse_text = (" " * 100).join("x" for _ in range(1000))
+    sparse_chunks = text_chunks(sparse_text, size=100, overlap=50)
+    assert sum(len(chunk.text) for chunk in sparse_chunks) <= len(sparse_text)

@@ -42,6 +42,10 @@ class WordMarkup(Markup):
     ) -> list[list[Token]]:
         return [*(self._tokens(self._text_of(part, thinking)) for part in parts), [(0, "")]]
 
+    def offers(self, part: Mapping[str, Any], *, tools: Sequence[ToolSpec]) -> bool:
+        called = {part[kind] for kind in ("call", "custom", "mcp") if kind in part}
+        return called <= {tool.name for tool in tools}
+
     def text(self, token_ids: Sequence[int]) -> str:
         return "".join(self._words[token_id] for token_id in token_ids)
 

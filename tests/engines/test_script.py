@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.engines.scripted.script import next_turn, parse
+from antiphon.adapters.engines.scripted.script import InvalidScript, next_turn, parse
 
 CALL = {"call": "f", "args": {}}
 SAY, AGAIN = {"say": "a"}, {"say": "b"}
@@ -30,7 +30,7 @@ def script(*turns: Any) -> tuple[str, str]:
         ('of @@script I know: @@script [{"say": "a"}]', [[SAY]]),
         (r"@@script [{\"say\": \"a\"}]", [[SAY]]),
         ('@@script [{"say": "@@script [1]"}]', [[{"say": "@@script [1]"}]]),
-        ('@@script [{"say": "a", "colour": "red"}]', [[{"say": "a", "colour": "red"}]]),
+        ('@@script [{"say": "a", "logprobs": true}]', [[{"say": "a", "logprobs": True}]]),
         ("@@script []", []),
         ("@@script [[]]", [[]]),
     ],
@@ -39,34 +39,70 @@ def test_a_script_is_the_array_behind_its_mark(text: str, turns: Any) -> None:
     assert parse(text) == turns
 
 
+PARTS = "parts are say, think, call, custom, mcp, python, refuse, raw, fail, die, hang"
+
+
 @pytest.mark.parametrize(
-    "array",
+    ("array", "why"),
     [
-        '[{"say": "a"}',
-        '{"say": "a"}',
-        "[1]",
-        '["say"]',
-        '[{"sing": "a"}]',
-        '[{"say": "a", "think": "b"}]',
-        '[{"say": 1}]',
-        '[{"say": "a", "repeat": -1}]',
-        '[{"say": "a", "repeat": true}]',
-        '[{"say": "a", "phase": "encore"}]',
-        '[{"say": "a", "tick": -1}]',
-        '[{"say": "a", "tick": NaN}]',
-        '[{"say": "a", "chunk": 0}]',
-        '[{"say": "a", "chunk": "some"}]',
-        '[{"say": "a", "finish": "never"}]',
-        '[{"call": "f", "args": 1}]',
-        '[{"die": false}]',
-        '[{"hang": "long"}]',
-        r'[{"say": "\ud800"}]',
-        "[" * 100_000,
-        "",
+        ('[{"say": "a"}', "it is not JSON: Expecting ',' delimiter at character 14 of the array"),
+        ('[{"say": "a",}]', "it is not JSON: "),
+        ('{"say": "a"}', "it must be an array of turns, [{…}], not an object"),
+        ("[1]", "turn 1, part 1: a part must be an object, not 1"),
+        ('["say"]', "turn 1, part 1: a part must be an object, not 'say'"),
+        (
+            '[{"say": "a"}, [{"say": "b"}, {"cal": "f"}]]',
+            f"turn 2, part 2: unknown key 'cal'; did you mean 'call'? {PARTS}",
+        ),
+        ('[{"sing": "a"}]', "turn 1, part 1: unknown key 'sing'; "),
+        (
+            '[{"call": "f", "arg": {}}]',
+            f"turn 1, part 1: unknown key 'arg'; did you mean 'args'? {PARTS}",
+        ),
+        (
+            '[{"args": {}}]',
+            f"turn 1, part 1: a part needs one of the keys that say what the model does; {PARTS}",
+        ),
+        (
+            '[{"say": "a", "think": "b"}]',
+            "turn 1, part 1: 'say' and 'think' are parts of their own: write one after the other",
+        ),
+        ('[{"say": 1}]', "turn 1, part 1: 'say' must be a string, not 1"),
+        (
+            '[{"say": "a", "repeat": -1}]',
+            "turn 1, part 1: 'repeat' must be a whole number, 0 or more, not -1",
+        ),
+        ('[{"say": "a", "repeat": true}]', "not True"),
+        (
+            '[{"say": "a", "phase": "encore"}]',
+            """turn 1, part 1: 'phase' must be "commentary" or "final_answer", not 'encore'""",
+        ),
+        ('[{"say": "a", "tick": -1}]', "'tick' must be a number of seconds, 0 or more, not -1"),
+        ('[{"say": "a", "tick": NaN}]', "'tick' must be a number of seconds"),
+        (
+            '[{"say": "a", "chunk": 0}]',
+            """'chunk' must be a whole number above 0, or "all", not 0""",
+        ),
+        ('[{"say": "a", "chunk": "some"}]', "not 'some'"),
+        ('[{"say": "a", "finish": "never"}]', "'finish' must be "),
+        ('[{"call": "f", "args": 1}]', "'args' must be an object or a string, not 1"),
+        ('[{"call": "f", "unknown_tool": false}]', "'unknown_tool' must be true, not False"),
+        ('[{"die": false}]', "'die' must be true, not False"),
+        ('[{"hang": "long"}]', "'hang' must be a number of seconds"),
+        (r'[{"say": "\ud800"}]', "it has half a surrogate pair"),
+        ("[" * 100_000, "it is not JSON: "),
     ],
 )
-def test_what_is_not_valid_is_no_script(array: str) -> None:
-    assert parse(f"@@script {array}") is None
+def test_a_script_that_is_not_valid_is_refused_by_its_place(array: str, why: str) -> None:
+    with pytest.raises(InvalidScript) as refused:
+        parse(f"@@script {array}")
+    assert why in str(refused.value)
+    assert len(str(refused.value)) < 250
+
+
+@pytest.mark.parametrize("text", ["@@script", "@@script ", "what is @@script?", "no script"])
+def test_a_text_without_an_array_behind_the_mark_has_no_script(text: str) -> None:
+    assert parse(text) is None
 
 
 @pytest.mark.parametrize("role", ["user", "developer", "system"])
@@ -84,7 +120,12 @@ def test_the_newest_script_counts() -> None:
 
 
 def test_a_newest_script_that_is_not_valid_does_not_uncover_an_older_one() -> None:
-    assert next_turn([script(SAY), ("user", "@@script [")], tools_offered=False) is None
+    with pytest.raises(InvalidScript):
+        next_turn([script(SAY), ("user", "@@script [")], tools_offered=False)
+
+
+def test_an_older_script_that_is_not_valid_hurts_nobody() -> None:
+    assert next_turn([("user", "@@script ["), script(SAY)], tools_offered=False) == [SAY]
 
 
 RAW = {"raw": "<call>f {}</call>"}
@@ -128,3 +169,20 @@ def test_a_turn_that_calls_is_passed_over_where_no_tool_is_offered(call: Any) ->
     messages = [script(call, SAY)]
     assert next_turn(messages, tools_offered=True) == [call]
     assert next_turn(messages, tools_offered=False) is None
+
+
+def test_a_call_of_a_tool_that_is_not_offered_is_refused_in_its_turn() -> None:
+    messages = [script(SAY, [SAY, {"call": "g"}])]
+    offered = {"tools_offered": True, "offers": lambda part: part.get("call") != "g"}
+    assert next_turn(messages, **offered) == [SAY]
+    with pytest.raises(InvalidScript) as refused:
+        next_turn([*messages, ASSISTANT, USER], **offered)
+    assert str(refused.value) == (
+        "turn 2, part 2: the request offers no tool 'g' for 'call'; to call it all the same, add "
+        '"unknown_tool": true'
+    )
+
+
+def test_a_call_that_says_that_its_tool_is_unknown_is_played() -> None:
+    call = {"call": "g", "unknown_tool": True}
+    assert next_turn([script(call)], tools_offered=True, offers=lambda _: False) == [call]

@@ -38,6 +38,10 @@ async def until(condition: Callable[[], Any]) -> None:
 
 class TestContract(EngineContract):
     @pytest.fixture
+    def engine(self, markup: Any) -> ScriptedEngine:
+        return ScriptedEngine(markup, context_length=2000)
+
+    @pytest.fixture
     def ask(self, request_for: RequestFor) -> RequestFactory:
         return lambda **sampling: request_for(play({"say": TALE}), **sampling)
 

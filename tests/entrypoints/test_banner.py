@@ -7,11 +7,13 @@ import json
 import shlex
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from antiphon.entrypoints import banner
+from antiphon.entrypoints.first_request import python_lines
 from antiphon.entrypoints.settings import Settings
 
 URL = "http://127.0.0.1:8000"
@@ -60,7 +62,7 @@ def test_the_curl_line_can_be_copied_whole(console: Console) -> None:
 
 
 def test_the_python_lines_are_python_for_the_first_model() -> None:
-    code = "\n".join(banner.python_lines(URL, 'a"b'))
+    code = "\n".join(python_lines(URL, 'a"b'))
     compile(code, "banner", "exec")
     assert f'base_url="{URL}/v1"' in code
     assert r'model="a\"b"' in code
@@ -125,3 +127,26 @@ def test_a_terminal_gets_a_spinner_that_is_gone_at_the_end() -> None:
     text = written(console)
     assert "loading …" in text
     assert text.endswith("loading: done after 0 s\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, None),
+        ({"is_repeated": True}, None),
+        (
+            {"running": 2, "answering": 1},
+            "Stopping: waiting up to 25 s for 2 running responses. "
+            "Press Ctrl-C again to end them now.",
+        ),
+        (
+            {"answering": 1},
+            "Stopping: waiting up to 25 s for 1 open request. Press Ctrl-C again to end it now.",
+        ),
+        ({"drain_delay_s": 5}, "Stopping in 5 s. Press Ctrl-C again to stop now."),
+        ({"running": 2, "is_repeated": True}, "Stopping now: ending 2 running responses."),
+    ],
+)
+def test_who_stops_a_server_reads_what_it_waits_for(given: Any, said: str | None) -> None:
+    asked = {"running": 0, "answering": 0, "limit_s": 25, "drain_delay_s": 0, "is_repeated": False}
+    assert banner.stopping(**{**asked, **given}) == said

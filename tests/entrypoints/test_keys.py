@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -13,8 +15,13 @@ from typing import Any
 
 import httpx
 import pytest
+from dependency_injector import providers
 
+from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.resources.keys import hash_of
+from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.keys import first_key_command
+from antiphon.entrypoints.settings import Settings
 
 MODULE = (sys.executable, "-m", "antiphon.entrypoints.cli")
 KEY = re.compile(r"ak-[A-Za-z0-9_-]{43}\n")
@@ -36,6 +43,16 @@ class Shell:
             capture_output=True,
             timeout=30,
             check=False,
+        )
+
+    def started(self, *arguments: str) -> subprocess.Popen[str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")}
+        return subprocess.Popen(
+            [*MODULE, *arguments],
+            env={**inherited, "ANTIPHON_DATA_DIR": str(self.folder)},
+            cwd=self.folder,
+            encoding="utf-8",
+            stderr=subprocess.PIPE,
         )
 
     def made(self, *arguments: str) -> tuple[str, str]:
@@ -96,6 +113,36 @@ def test_a_running_server_takes_keys_that_are_made_beside_it(
         headers = {"authorization": f"Bearer {key}"}
         assert httpx.get(f"{server.api}/models", headers=headers).status_code == 200
         assert shell("keys", "revoke", first).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "options", [("--store", "sqlite"), ("--store", "memory", "--keys-file", "its keys.toml")]
+)
+def test_the_command_that_a_server_without_keys_prints_lets_its_reader_in(
+    shell: Shell, options: tuple[str, ...]
+) -> None:
+    (shell.folder / "its keys.toml").write_text("")
+    process = shell.started("serve", "--auth", "on", "--port", "0", *options)
+    try:
+        assert process.stderr is not None
+        ready = next(line for line in process.stderr if line.startswith("antiphon "))
+        found = re.search(r"api keys: NONE YET.*`antiphon (.+)`; url: (\S+);", ready)
+        assert found is not None, ready
+        made = shell(*shlex.split(found[1]))
+        assert made.returncode == 0, made.stderr
+        headers = {"authorization": f"Bearer {made.stdout.strip()}"}
+        assert httpx.get(f"{found[2]}/models", headers=headers).status_code == 200
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def test_a_command_that_is_printed_holds_no_password(tmp_path: Path) -> None:
+    settings = Settings(store="postgresql://anna:s3cret@db/kept", auth="on", data_dir=tmp_path)
+    container = Container(settings=settings)
+    container.store.override(providers.Object(MemoryStore()))
+    command = asyncio.run(first_key_command(container))
+    assert command == f"antiphon keys create --name me --store URL --data-dir {tmp_path}"
 
 
 def test_a_key_can_be_kept_in_a_file(shell: Shell) -> None:

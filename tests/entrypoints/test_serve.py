@@ -9,12 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
 import httpx
 import pytest
+
+from antiphon.adapters.extras import install_command
 
 SERVE = (sys.executable, "-m", "antiphon.entrypoints.cli", "serve")
 
@@ -78,6 +82,29 @@ def test_a_signal_ends_the_server_without_a_traceback(
     assert "Traceback" not in rest
 
 
+def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_it(
+    server: subprocess.Popen[str],
+) -> None:
+    url = shlex.split(lines_until(server, "try: curl "))[2]
+    body = {"model": "scripted", "stream": True, "input": '@@script [{"hang": 3600}]'}
+    with httpx.stream("POST", url, json=body, timeout=30) as stream:
+        frames = stream.iter_lines()
+        assert next(frames) == "event: response.created"
+        server.send_signal(signal.SIGINT)
+        assert lines_until(server, "Stopping: ") == (
+            "Stopping: waiting up to 25 s for 1 running response. "
+            "Press Ctrl-C again to end it now.\n"
+        )
+        told = time.monotonic()
+        server.send_signal(signal.SIGINT)
+        assert lines_until(server, "Stopping now") == "Stopping now: ending 1 running response.\n"
+        _, rest = server.communicate(timeout=30)
+        assert time.monotonic() - told < 20  # not the 25 s of the first
+        assert "event: response.failed" in list(frames)
+    assert server.returncode == 0
+    assert "Traceback" not in rest
+
+
 def test_what_a_client_sends_looks_like_no_line_of_the_log(tmp_path: Path) -> None:
     process = started(tmp_path, "--port", "0", "--error-stacks", "--log-requests")
     forged = "\r\nINFO all is well\n2026-01-01 INFO all is well\x1b[2K\x9b2K\u2028INFO"
@@ -105,7 +132,35 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=30)
     assert process.returncode == 2
     assert said.startswith(f"antiphon: Cannot listen on 127.0.0.1 port {port}")
+    assert said.endswith("Choose another with --port.\n")
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("192.0.2.1", "this machine does not have that address. Choose another with --host: "),
+        ("no-such-host.invalid", "Choose another with --host."),
+    ],
+)
+def test_an_address_that_is_not_ours_is_told_as_such(tmp_path: Path, host: str, why: str) -> None:
+    process = started(tmp_path, "--host", host, "--auth", "off", "--port", "0")
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert said.startswith(f"antiphon: Cannot listen on {host} port 0: ")
+    assert why in said
+    assert "--port" not in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_without_vllm_a_model_is_answered_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    process = started(tmp_path, "some/model", "--port", "0")
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert said.splitlines()[-1] == (
+        f"antiphon: vLLM is not installed. Install it with: {install_command('vllm')}"
+    )
 
 
 def test_a_settings_file_in_the_working_folder_is_read_and_named(tmp_path: Path) -> None:

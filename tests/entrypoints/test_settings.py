@@ -94,6 +94,7 @@ EXAMPLES = {
     "max_body_bytes": "4096",
     "max_depth": "32",
     "max_json_nodes": "1000",
+    "strict": "true",
     "strict_unknown_fields": "true",
     "keepalive_s": "0",
     "dialect": "open-responses",
@@ -306,6 +307,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("max_depth", "1000", "a whole number from 8 to 200"),
         ("max_json_nodes", "3.5", "a whole number of at least 100"),
         ("arrival_s", "0", "a number above 0"),
+        ("strict", "maybe", "true or false"),
         ("strict_unknown_fields", "maybe", "true or false"),
         ("keepalive_s", "nan", "a number of at least 0"),
         ("response_s", "0", "a number above 0"),
@@ -505,6 +507,6 @@ def test_settings_do_not_show_the_secrets_of_servers(toml: Any) -> None:
 
 
 def test_the_tables_that_the_page_on_tools_shows_can_be_read(toml: Any) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text(encoding="utf-8")
     shown = page.split("```toml\n")[1].split("```")[0]
     assert [each.label for each in load(toml(shown)).mcp_servers] == ["files", "tickets"]

@@ -32,8 +32,8 @@ def refusal(*servers: dict[str, Any], tool: tuple[str, ...] = ()) -> str:
         ([{"label": "w", "url": "http://user:s3cret@host/"}], (), "'w' cannot be called"),
         ([], ("no_such_package:Tools",), "'no_such_package:Tools' cannot be loaded"),
         ([], ("examples.tools:Nothing",), "'examples.tools:Nothing' cannot be loaded"),
-        ([], ("examples.tools:converted",), "'examples.tools:converted' cannot be loaded"),
-        ([], ("builtins:object",), "no attribute 'label'"),
+        ([], ("examples.tools:converted",), "'examples.tools:converted' cannot be constructed"),
+        ([], ("builtins:object",), "'builtins:object' has no label"),
     ],
 )
 def test_what_cannot_be_served_is_one_sentence(

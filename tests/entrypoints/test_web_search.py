@@ -37,7 +37,7 @@ def test_there_is_no_web_unless_it_is_asked_for(tmp_path: Path) -> None:
         ({"web_search": "tavily"}, "needs web.key.*ANTIPHON_WEB__KEY"),
         (
             {"web_search": "tavily", "web.key": KEY, "web.url": "http://[::1"},
-            r"web.url cannot be asked: The URL cannot be read\.$",
+            r"web.url cannot be asked: The URL is not valid\.$",
         ),
     ],
 )

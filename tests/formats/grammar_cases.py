@@ -1,4 +1,4 @@
-"""Grammars as clients send them, for those tests that ask xgrammar and Lark itself."""
+"""Grammars as clients send them, for the tests that run xgrammar and Lark."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ ESCAPE: "\\" ("n" | "\\" | "\"")
 """
 
 LARK: dict[str, tuple[str, list[str]]] = {
-    # Lark itself takes no terminal that may be empty.
+    # Lark itself rejects a terminal that may be empty.
     "codex": (CODEX_PATCH.replace("/(.*)/", "/(.+)/?"), [PATCH]),
     "sum": (SUM, ["1 + 2*x", "-(a1 -2.5e3)"]),
     "select": (SELECT, ['SELECT a, b_2\nFrom t where x != "q\\"\\\\";', "select * from t;"]),

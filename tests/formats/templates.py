@@ -1,12 +1,12 @@
-"""Chat templates in the manner of models that many run, with what each of them is peculiar about.
+"""Chat templates like those of popular models, with the peculiarities of each.
 
-`QWEN` drops reasoning before the last question, writes results as the user's and adds an empty
-thought to a last answer; `LLAMA` takes one call a message; `MISTRAL` has no prompt for generation,
-wants ids of nine letters and its roles in turns; `DEEPSEEK` opens a turn only after the user, and
-takes arguments as text; `CARELESS` ends no turn.
+`QWEN` drops reasoning before the last question, writes results as the user's and adds empty
+reasoning to a last answer. `LLAMA` accepts one call per message. `MISTRAL` has no generation
+prompt and requires ids of nine letters and alternating roles. `DEEPSEEK` only opens a turn after
+the user's, and accepts arguments as text. `CARELESS` never ends a turn.
 """
 
-# ruff: noqa: E501, RUF001 - lines of templates; DeepSeek spells its markers with a full-width bar
+# ruff: noqa: E501, RUF001 - lines of templates; DeepSeek's markers contain a full-width bar
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""How a grammar is written for xgrammar; test_ebnf_in_xgrammar.py asks what it then accepts."""
+"""How a grammar is written for xgrammar; test_ebnf_in_xgrammar.py tests what it accepts."""
 
 from __future__ import annotations
 
 import pytest
 
-from antiphon.adapters.formats.ebnf import SPELLINGS, constrains_arguments, input_grammar
+from antiphon.adapters.formats.ebnf import ARGUMENT_STYLES, constrains_arguments, input_grammar
 from antiphon.domain.tools import ToolSpec
 
 JSON = (
@@ -17,8 +17,8 @@ def a_tool(syntax: str, definition: str) -> ToolSpec:
     return ToolSpec(name="t", kind="custom", grammar=(syntax, definition))
 
 
-def lines(syntax: str, definition: str, spelled: str = "json") -> list[str]:
-    written = input_grammar(a_tool(syntax, definition), spelled)
+def lines(syntax: str, definition: str, style: str = "json") -> list[str]:
+    written = input_grammar(a_tool(syntax, definition), style)
     assert written is not None
     return written.splitlines()
 
@@ -46,7 +46,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("syntax", "definition", "expected"), WRITTEN)
-def test_a_grammar_is_written_inside_a_string_of_json(
+def test_a_grammar_is_written_inside_a_json_string(
     syntax: str, definition: str, expected: list[str]
 ) -> None:
     written = lines(syntax, definition)
@@ -55,17 +55,18 @@ def test_a_grammar_is_written_inside_a_string_of_json(
 
 
 @pytest.mark.parametrize(
-    ("spelled", "expected"),
+    ("style", "expected"),
     [
         ("json", r'"\u005c\u0022\u005c\u005c\u005cn\u005cb\u005cu0001é"'),
         ("pythonic", r'"\u005c\u0022\u005c\u005c\u005cn\u005cx08\u005cx01é"'),
         ("qwen_xml", r'"\u0022\u005c\u000a\u0008\u0001é"'),
     ],
 )
-def test_a_text_is_written_in_the_spelling_of_the_call(spelled: str, expected: str) -> None:
-    written = lines("lark", r'start: "\"\\\n\x08\x01é"', spelled)
+def test_a_text_is_escaped_as_the_call_escapes_it(style: str, expected: str) -> None:
+    written = lines("lark", r'start: "\"\\\n\x08\x01é"', style)
     assert written[1] == f"r_start ::= {expected}".replace("é", r"\u00e9")
-    assert written[0] == f"root ::= {SPELLINGS[spelled].before} r_start {SPELLINGS[spelled].after}"
+    argument_style = ARGUMENT_STYLES[style]
+    assert written[0] == f"root ::= {argument_style.prefix} r_start {argument_style.suffix}"
 
 
 def test_a_long_class_is_written_once() -> None:
@@ -74,7 +75,7 @@ def test_a_long_class_is_written_once() -> None:
     assert written[2].startswith("class-0 ::= [0-9A-Z_a-z")
 
 
-def test_a_grammar_binds_as_a_strict_schema_does() -> None:
+def test_a_grammar_constrains_arguments_as_a_strict_schema_does() -> None:
     assert constrains_arguments(a_tool("lark", 'start: "a"'))
     assert constrains_arguments(ToolSpec(name="f", strict=True))
     assert not constrains_arguments(ToolSpec(name="f"))

@@ -1,6 +1,6 @@
-"""What a written grammar accepts in xgrammar is what Lark's own parser, or Python's `re`, accepts.
+"""A written grammar accepts in xgrammar what Lark's own parser, or Python's `re`, accepts.
 
-Texts are sentences of the grammar, whole or with a slip in them, spelled as a call would.
+The texts are sentences of the grammar, whole or with an error in them, escaped as in a call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.adapters.formats.ebnf import SPELLINGS, input_grammar
+from antiphon.adapters.formats.ebnf import ARGUMENT_STYLES, input_grammar
 from antiphon.domain import grammars
 from antiphon.domain.grammars import nodes as n
 from antiphon.domain.tools import ToolSpec
@@ -26,7 +26,7 @@ from .grammar_cases import LARK, REGEXES
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.timeout(120),
-    pytest.mark.filterwarnings("default"),  # torch warns a lot, and it is not ours to mend
+    pytest.mark.filterwarnings("default"),  # torch warns a lot, which we cannot fix
     pytest.mark.filterwarnings("error:::antiphon"),
 ]
 
@@ -41,7 +41,7 @@ Accepts = Callable[[str], bool]
 
 @pytest.fixture(scope="module")
 def compiler() -> Any:
-    import xgrammar  # comes with vLLM, which a machine that runs the other tests may be without
+    import xgrammar  # comes with vLLM, which is not installed everywhere
 
     letters = [bytes([byte]) for byte in range(END)]
     info = xgrammar.TokenizerInfo(
@@ -50,25 +50,25 @@ def compiler() -> Any:
     return xgrammar.GrammarCompiler(info)
 
 
-def matcher(compiler: Any, syntax: str, definition: str, spelled: str) -> Accepts:
+def matcher(compiler: Any, syntax: str, definition: str, style: str) -> Accepts:
     import xgrammar
 
     tool = ToolSpec(name="t", kind="custom", grammar=(syntax, definition))
-    tag = {"type": "grammar", "grammar": input_grammar(tool, spelled)}
+    tag = {"type": "grammar", "grammar": input_grammar(tool, style)}
     compiled = compiler.compile_structural_tag(
         json.dumps({"type": "structural_tag", "format": tag})
     )
 
     def accepts(text: str) -> bool:
         matcher = xgrammar.GrammarMatcher(compiled)
-        return bool(matcher.accept_string(written(text, spelled)) and matcher.accept_token(END))
+        return bool(matcher.accept_string(written(text, style)) and matcher.accept_token(END))
 
     return accepts
 
 
-def written(text: str, spelled: str) -> str:
+def written(text: str, style: str) -> str:
     """Return a call's arguments with `text` as input, as a library would write them."""
-    match spelled:
+    match style:
         case "json":
             return json.dumps({"input": text}, ensure_ascii=False)
         case "pythonic":
@@ -117,7 +117,7 @@ def sentence(draw: st.DrawFn, grammar: n.Grammar, node: n.Node, depth: int = 0) 
         case n.Chain(parts):
             return "".join(sentence(draw, grammar, part, depth) for part in parts)
         case n.AnyOf(options):
-            # Deep down the first option, which the grammars of these tests end with.
+            # Deep down always take the first option, which ends the recursion in these grammars.
             chosen = options[0] if depth > 12 else draw(st.sampled_from(options))
             return sentence(draw, grammar, chosen, depth)
         case n.Repeat(part, least, most):
@@ -131,7 +131,7 @@ def sentence(draw: st.DrawFn, grammar: n.Grammar, node: n.Node, depth: int = 0) 
 
 @st.composite
 def attempts(draw: st.DrawFn, grammar: n.Grammar) -> str:
-    """Sentences, most of them with one slip."""
+    """Draw sentences, most of them with one error."""
     text = sentence(draw, grammar, n.Rule(grammar.start))
     if draw(st.integers(0, 3)) == 0:
         return text
@@ -140,12 +140,12 @@ def attempts(draw: st.DrawFn, grammar: n.Grammar) -> str:
     return text[:at] + draw(st.sampled_from(["", *ODD])) + text[at + width :]
 
 
-@pytest.mark.parametrize("spelled", SPELLINGS)
+@pytest.mark.parametrize("style", ARGUMENT_STYLES)
 @pytest.mark.parametrize(("syntax", "definition", "examples"), CASES.values(), ids=CASES)
-def test_a_grammar_binds_to_what_its_own_parser_accepts(
-    compiler: Any, syntax: str, definition: str, examples: list[str], spelled: str
+def test_a_grammar_accepts_what_its_own_parser_accepts(
+    compiler: Any, syntax: str, definition: str, examples: list[str], style: str
 ) -> None:
-    accepts, agrees = matcher(compiler, syntax, definition, spelled), oracle(syntax, definition)
+    accepts, agrees = matcher(compiler, syntax, definition, style), oracle(syntax, definition)
     for text in examples:
         assert agrees(text), text
         assert accepts(text), text

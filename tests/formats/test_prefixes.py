@@ -1,6 +1,6 @@
-"""Whatever a model writes and calls, its next prompt is this prompt, its output, and what came."""
+"""A model's next prompt continues its last prompt and output, whatever it wrote and called."""
 
-# ruff: noqa: RUF001 - DeepSeek's markers are spelled with a full-width bar
+# ruff: noqa: RUF001 - DeepSeek's markers contain a full-width bar
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HELLO = i.Message(role="user", content="Hello")
 
 
 class Part(Struct, frozen=True):
-    """What a model writes: a call's `text` is its arguments, spelled as it likes."""
+    """A part of what a model writes; a call's `text` is its arguments."""
 
     kind: Literal["think", "say", "call"]
     text: str
@@ -56,17 +56,17 @@ Encode = Callable[[str], list[int]]
 
 
 class Speaker(Struct, frozen=True):
-    """A format, and how its models write: `free` ones think, say and call in any order."""
+    """A format and how its models write; `is_free` ones think, say and call in any order."""
 
     format: Format
     write: Write
     encode: Encode
-    reads: Callable[[Sequence[int]], str]
-    free: bool = False
+    decode: Callable[[Sequence[int]], str]
+    is_free: bool = False
     options: Mapping[str, Any] = {}
 
 
-# --- how they write -------------------------------------------------------------------------------
+# --- markup ---------------------------------------------------------------------------------------
 
 
 def harmony_text(parts: Sequence[Part]) -> str:
@@ -93,7 +93,7 @@ def llama_text(parts: Sequence[Part]) -> str:
 def mistral_text(parts: Sequence[Part]) -> str:
     calls = [part for part in parts if part.kind == "call"]
     listed = ",".join(f'{{"name":"{each.name}","arguments":{each.text}}}' for each in calls)
-    return f"{_said(parts)}[TOOL_CALLS][{listed}]"
+    return f"{_text_of(parts)}[TOOL_CALLS][{listed}]"
 
 
 def deepseek_text(parts: Sequence[Part]) -> str:
@@ -102,33 +102,35 @@ def deepseek_text(parts: Sequence[Part]) -> str:
         f"<｜tool▁call▁begin｜>{each.name}<｜tool▁sep｜>{each.text}<｜tool▁call▁end｜>"
         for each in calls
     )
-    return f"{_said(parts)}<｜tool▁calls▁begin｜>{listed}<｜tool▁calls▁end｜>"
+    return f"{_text_of(parts)}<｜tool▁calls▁begin｜>{listed}<｜tool▁calls▁end｜>"
 
 
-def _said(parts: Sequence[Part]) -> str:
+def _text_of(parts: Sequence[Part]) -> str:
     return "".join(part.text for part in parts if part.kind == "say")
 
 
-# --- who writes -----------------------------------------------------------------------------------
+# --- speakers -------------------------------------------------------------------------------------
 
 
-def of_template(source: str, family: str, write: Write, end: str, *, free: bool = False) -> Speaker:
+def of_template(
+    source: str, family: str, write: Write, end: str, *, is_free: bool = False
+) -> Speaker:
     row = FAMILIES[family]
-    markers = [*(row.think or ()), *row.calls, *row.dropped, *row.ends]
+    markers = [*(row.think or ()), *row.calls, *row.hidden_markers, *row.end_markers]
     tokenizer = WordTokenizer(list(dict.fromkeys(markers)))
     template = ChatTemplate({"default": source}, {"bos_token": "<s>", "eos_token": "</s>"})
-    spoken = ChatTemplateFormat(
+    chat_format = ChatTemplateFormat(
         family,
         tokenizer,
         renderer=TemplateRenderer(template, tokenizer, row),
-        stop_token_ids=[tokenizer.encode(each, special=True)[0] for each in row.ends],
+        stop_token_ids=[tokenizer.encode(each, special=True)[0] for each in row.end_markers],
     )
     return Speaker(
-        spoken,
+        chat_format,
         lambda parts: write(parts) + end,
         lambda text: tokenizer.encode(text, special=True),
         tokenizer.decode,
-        free,
+        is_free,
     )
 
 
@@ -138,7 +140,7 @@ def harmony() -> Speaker:
         harmony_text,
         load_encoding().encode_markup,
         load_encoding().text,
-        free=True,
+        is_free=True,
     )
 
 
@@ -152,12 +154,12 @@ def scripted() -> Speaker:
         lambda parts: hermes_text(parts) + "<|im_end|>",
         lambda text: SCRIPTED.encode(text, special=True),
         SCRIPTED.decode,
-        free=True,
+        is_free=True,
     )
 
 
 def qwen() -> Speaker:
-    return of_template(templates.QWEN, "hermes", hermes_text, "<|im_end|>", free=True)
+    return of_template(templates.QWEN, "hermes", hermes_text, "<|im_end|>", is_free=True)
 
 
 def llama() -> Speaker:
@@ -173,7 +175,7 @@ def deepseek() -> Speaker:
 
 
 def thinking_deepseek() -> Speaker:
-    """The prompt opens its first thought, and nothing its later ones."""
+    """Only the prompt of its first turn opens the reasoning."""
     speaker = deepseek()
 
     def write(parts: Sequence[Part]) -> str:
@@ -183,7 +185,7 @@ def thinking_deepseek() -> Speaker:
 
 
 def careless() -> Speaker:
-    return of_template(templates.CARELESS, "hermes", hermes_text, "<|im_end|>", free=True)
+    return of_template(templates.CARELESS, "hermes", hermes_text, "<|im_end|>", is_free=True)
 
 
 SPEAKERS = [harmony, scripted, qwen, llama, mistral, deepseek, thinking_deepseek]
@@ -193,7 +195,7 @@ SPEAKERS = [harmony, scripted, qwen, llama, mistral, deepseek, thinking_deepseek
 
 
 class Talk:
-    """A conversation with a model: what it is given, what it writes, what comes of it."""
+    """A conversation with a model; `results` are those of its latest calls."""
 
     def __init__(self, speaker: Speaker, *, salt: str = "a") -> None:
         self.speaker = speaker
@@ -205,7 +207,7 @@ class Talk:
             template_kwargs=speaker.options,
         )
         self._ids = 0
-        self.came: list[str] = []  # of the latest calls
+        self.results: list[str] = []
 
     @property
     def prompt(self) -> list[int]:
@@ -213,15 +215,15 @@ class Talk:
 
     @property
     def text(self) -> str:
-        return self.speaker.reads(self.prompt)
+        return self.speaker.decode(self.prompt)
 
     def write(self, parts: Sequence[Part], cuts: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-        """Let the model write, and its calls be answered. Returns its prompt and its output."""
+        """Let the model write, answer its calls, and return its prompt and its output."""
         text = self.speaker.write(parts)
         return self.write_text(text, cuts)
 
     def write_text(self, text: str, cuts: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-        prompt, output = self._render(), retokenised(self.speaker.encode(text), self.speaker, cuts)
+        prompt, output = self._render(), retokenized(self.speaker.encode(text), self.speaker, cuts)
         parser = self.speaker.format.make_parser(self.turn, prompt)
         deltas = [*parser.feed(Step(text=text, token_ids=output)), *parser.end()]
         items, answers = self._items(deltas)
@@ -238,18 +240,18 @@ class Talk:
         self.turn = replace(self.turn, items=[*self.turn.items, *items])
 
     def _items(self, deltas: Sequence[d.Delta]) -> tuple[list[i.Item], list[i.Item]]:
-        """Fold deltas into items; what the server runs has its result, the rest is answered."""
+        """Fold deltas into items and results; a call that the server runs holds its result."""
         items: list[i.Item] = []
         answers: list[i.Item] = []
         text, call = "", None
-        self.came = []
+        self.results = []
         for delta in [*deltas, d.ItemEnd()]:
             if isinstance(delta, d.CallStart):
                 call = delta
             elif isinstance(delta, d.ItemEnd | d.TextDelta) and call is not None:
                 self._ids += 1
-                self.came.append(f"came of {self._ids}.")
-                item, answer = _called(call, text, f"call{self._ids:05}", self.came[-1])
+                self.results.append(f"result of {self._ids}.")
+                item, answer = _to_call(call, text, f"call{self._ids:05}", self.results[-1])
                 items.append(item)
                 answers += answer
                 text, call = "", None
@@ -268,35 +270,39 @@ def _with_text(items: list[i.Item], delta: d.TextDelta) -> list[i.Item]:
     return [*items, i.Message(role="assistant", content=content, phase=phase)]
 
 
-def _called(call: d.CallStart, text: str, call_id: str, came: str) -> tuple[i.Item, list[i.Item]]:
+def _to_call(
+    call: d.CallStart, text: str, call_id: str, result: str
+) -> tuple[i.Item, list[i.Item]]:
     match call.kind:
         case "mcp":
             label, name = call.namespace or "", call.name
-            item = i.McpCall(id=call_id, server_label=label, name=name, arguments=text, output=came)
+            item = i.McpCall(
+                id=call_id, server_label=label, name=name, arguments=text, output=result
+            )
             return item, []
         case "mcp_approval":
             label, name = call.namespace or "", call.name
             asked = i.McpApprovalRequest(id=call_id, server_label=label, name=name, arguments=text)
-            # Approved of, and run when the next response begins.
+            # Approved, and run when the next response starts.
             approved = i.McpApprovalResponse(approval_request_id=call_id, approve=True)
-            ran = i.McpCall(server_label=label, name=name, arguments=text, output=came)
+            ran = i.McpCall(server_label=label, name=name, arguments=text, output=result)
             return asked, [approved, ran]
         case "python":
-            logs = ({"type": "logs", "logs": came},)
+            logs = ({"type": "logs", "logs": result},)
             return i.CodeInterpreterCall(id=call_id, code=text, container_id="c", outputs=logs), []
         case "custom":
-            output: i.Item = i.CustomToolCallOutput(call_id=call_id, output=came)
+            output: i.Item = i.CustomToolCallOutput(call_id=call_id, output=result)
             return i.CustomToolCall(call_id=call_id, name=call.name, input=text), [output]
-    answer = i.FunctionCallOutput(call_id=call_id, output=came)
+    answer = i.FunctionCallOutput(call_id=call_id, output=result)
     return i.FunctionCall(call_id=call_id, name=call.name, arguments=text), [answer]
 
 
-def retokenised(ids: list[int], speaker: Speaker, cuts: Sequence[int]) -> list[int]:
-    """Return tokens of the same text, some words of them in pieces."""
+def retokenized(ids: list[int], speaker: Speaker, cuts: Sequence[int]) -> list[int]:
+    """Return tokens of the same text, with some words in more pieces."""
     out = list(ids)
     for cut in cuts:
         place = cut % len(out)
-        word = speaker.reads([out[place]])
+        word = speaker.decode([out[place]])
         halves = [speaker.encode(word[:1]), speaker.encode(word[1:])]
         if word.isalpha() and word.isascii() and len(word) > 1:
             out[place : place + 1] = halves[0] + halves[1]
@@ -330,12 +336,12 @@ def test_a_prompt_begins_with_the_last_prompt_and_its_output(
 ) -> None:
     talk = Talk(speaker_of())
     for parts, cuts in written:
-        asked = parts if talk.speaker.free else [part for part in parts if part.kind != "think"]
+        asked = parts if talk.speaker.is_free else [part for part in parts if part.kind != "think"]
         prompt, output = talk.write(asked, cuts)
         after = talk.prompt
         assert after[: len(prompt) + len(output)] == prompt + output
-        rest = talk.speaker.reads(after[len(prompt) + len(output) :])
-        assert [rest.count(each) for each in talk.came] == [1] * len(talk.came)
+        rest = talk.speaker.decode(after[len(prompt) + len(output) :])
+        assert [rest.count(each) for each in talk.results] == [1] * len(talk.results)
 
 
 CALLS = [
@@ -346,21 +352,21 @@ CALLS = [
 
 
 @pytest.mark.parametrize("speaker_of", [*SPEAKERS, careless])
-def test_where_nothing_is_remembered_the_prompt_is_written_anew(
+def test_a_turn_that_is_not_cached_is_rendered_anew(
     speaker_of: Callable[[], Speaker],
 ) -> None:
     talk, elsewhere = Talk(speaker_of()), Talk(speaker_of())
     for _ in range(2):
         talk.write(CALLS)
         elsewhere.turn = talk.turn
-        assert all(each in elsewhere.text for each in talk.came)
-    prompt, output = elsewhere.write(CALLS)  # it is remembered from here on
+        assert all(each in elsewhere.text for each in talk.results)
+    prompt, output = elsewhere.write(CALLS)  # it is cached from here on
     if speaker_of is not careless:
         assert elsewhere.prompt[: len(prompt) + len(output)] == prompt + output
 
 
 @pytest.mark.parametrize("speaker_of", SPEAKERS)
-def test_how_one_tenant_wrote_is_unknown_to_another(speaker_of: Callable[[], Speaker]) -> None:
+def test_tenants_do_not_share_cached_turns(speaker_of: Callable[[], Speaker]) -> None:
     speaker = speaker_of()
     mine, theirs = Talk(speaker, salt="a"), Talk(speaker, salt="b")
     mine.write([Part("call", '{"a":   "letters"}', "look")], cuts=range(50))
@@ -380,12 +386,12 @@ def test_calls_of_a_turn_stay_together_when_its_reasoning_is_dropped(
     talk.add(i.Message(role="user", content="And now?"))
     places = [talk.text.index(name) for name in ("calc__add", "run", "look")]
     assert "Let me think" not in talk.text
-    assert max(places[0], talk.text.index('"a"')) < talk.text.index(talk.came[0])
-    assert talk.text.index('"1"') < talk.text.index(talk.came[0])
+    assert max(places[0], talk.text.index('"a"')) < talk.text.index(talk.results[0])
+    assert talk.text.index('"1"') < talk.text.index(talk.results[0])
 
 
 @pytest.mark.parametrize("speaker_of", SPEAKERS)
-def test_what_the_client_changed_is_not_repeated_as_it_was(
+def test_a_turn_that_the_client_changed_is_not_repeated(
     speaker_of: Callable[[], Speaker],
 ) -> None:
     talk = Talk(speaker_of())
@@ -400,7 +406,7 @@ def test_what_the_client_changed_is_not_repeated_as_it_was(
 
 
 @pytest.mark.parametrize("speaker_of", SPEAKERS)
-def test_of_two_answers_to_the_same_each_goes_on_as_it_was_written(
+def test_two_answers_to_the_same_prompt_are_both_continued_exactly(
     speaker_of: Callable[[], Speaker],
 ) -> None:
     speaker = speaker_of()
@@ -419,7 +425,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("speaker_of", MALFORMED)
-def test_what_had_to_be_mended_is_not_shown_to_the_model_again(
+def test_malformed_markup_is_not_repeated_to_the_model(
     speaker_of: Callable[[], Speaker],
 ) -> None:
     talk = Talk(speaker_of())
@@ -429,32 +435,32 @@ def test_what_had_to_be_mended_is_not_shown_to_the_model_again(
     assert talk.prompt[: len(prompt) + len(output)] != prompt + output
 
 
-def test_a_model_that_takes_one_call_a_message_gets_each_with_its_result() -> None:
+def test_a_template_with_one_call_per_message_gets_each_call_with_its_result() -> None:
     talk = Talk(llama())
     talk.write(CALLS)
     elsewhere = Talk(llama())
     elsewhere.turn = talk.turn
     text = elsewhere.text
     first, second, third = (text.index(f'"name": "{each.name}"') for each in CALLS)
-    assert first < text.index(talk.came[0]) < second < text.index(talk.came[1]) < third
+    assert first < text.index(talk.results[0]) < second < text.index(talk.results[1]) < third
 
 
-def test_the_oldest_turns_are_forgotten_first() -> None:
+def test_the_least_recently_used_turns_are_evicted_first() -> None:
     turn_cache: TurnCache[str] = TurnCache(
         lambda entry: "other" if entry.isupper() else "model", limit=10
     )
     for asked in ("A", "B", "C"):
-        turn_cache.remember(turn_cache.places(None, [asked])[-1], ["said"], [1, 2, 3, 4])
+        turn_cache.remember(turn_cache.prefix_digests(None, [asked])[-1], ["said"], [1, 2, 3, 4])
 
-    def told(*entries: str) -> list[Any]:
-        return list(turn_cache.turns(entries, turn_cache.places(None, entries)))
+    def group(*entries: str) -> list[Any]:
+        return list(turn_cache.group_turns(entries, turn_cache.prefix_digests(None, entries)))
 
-    assert told("A", "said") == ["A", "said"]
-    assert list(told("C", "said")[1].token_ids) == [1, 2, 3, 4]
+    assert group("A", "said") == ["A", "said"]
+    assert list(group("C", "said")[1].token_ids) == [1, 2, 3, 4]
 
 
 class Counting(WordTokenizer):
-    """Counts the characters that it is given."""
+    """Counts the characters that it encodes."""
 
     encoded = 0
 
@@ -463,14 +469,14 @@ class Counting(WordTokenizer):
         return super().encode(text, special=special)
 
 
-def test_only_what_is_new_in_a_prompt_is_encoded() -> None:
+def test_only_new_text_in_a_prompt_is_encoded() -> None:
     row = FAMILIES["hermes"]
-    tokenizer = Counting([*(row.think or ()), *row.calls, *row.dropped, *row.ends])
+    tokenizer = Counting([*(row.think or ()), *row.calls, *row.hidden_markers, *row.end_markers])
     renderer = TemplateRenderer(ChatTemplate({"default": templates.QWEN}, {}), tokenizer, row)
-    spoken = ChatTemplateFormat("hermes", tokenizer, renderer=renderer, stop_token_ids=[5, 6])
+    chat_format = ChatTemplateFormat("hermes", tokenizer, renderer=renderer, stop_token_ids=[5, 6])
     ends = tokenizer.token_id("<|im_end|>")
-    assert ends in spoken.stop_token_ids
-    talk = Talk(Speaker(spoken, hermes_text, lambda text: [*text.encode(), ends], str))
+    assert ends in chat_format.stop_token_ids
+    talk = Talk(Speaker(chat_format, hermes_text, lambda text: [*text.encode(), ends], str))
     talk.add(i.Message(role="user", content=10_000 * "word "))
     talk.write([Part("call", "{}", "look")])
     before = tokenizer.encoded
@@ -478,26 +484,26 @@ def test_only_what_is_new_in_a_prompt_is_encoded() -> None:
     assert tokenizer.encoded - before < 1000
 
 
-def test_what_was_encoded_for_one_tenant_is_encoded_again_for_another() -> None:
+def test_tenants_do_not_share_encoded_texts() -> None:
     known: LruCache[Any] = LruCache(100)
-    TokenCache("a", known).remember(300 * "x", [1, 2])
-    assert list(TokenCache("a", known).find(300 * "x") or ()) == [1, 2]
-    assert TokenCache("b", known).find(300 * "x") is None
+    TokenCache("a", known).put(300 * "x", [1, 2])
+    assert list(TokenCache("a", known).get(300 * "x") or ()) == [1, 2]
+    assert TokenCache("b", known).get(300 * "x") is None
 
 
-def test_the_texts_that_were_not_used_for_longest_are_forgotten_first() -> None:
-    known: LruCache[str] = LruCache(10)
-    known.remember(b"a", "first", 4)
-    known.remember(b"b", "second", 4)
-    assert known.find(b"a") == "first"
-    known.remember(b"c", "third", 4)
-    assert [known.find(key) for key in (b"a", b"b", b"c")] == ["first", None, "third"]
-    known.remember(b"d", "too long", 11)
-    assert not known
+def test_the_least_recently_used_values_are_evicted_first() -> None:
+    cache: LruCache[str] = LruCache(10)
+    cache.put(b"a", "first", 4)
+    cache.put(b"b", "second", 4)
+    assert cache.get(b"a") == "first"
+    cache.put(b"c", "third", 4)
+    assert [cache.get(key) for key in (b"a", b"b", b"c")] == ["first", None, "third"]
+    cache.put(b"d", "too long", 11)
+    assert not cache
 
 
 @pytest.mark.parametrize("speaker_of", [scripted, seeing_harmony])
-def test_after_another_picture_it_is_another_conversation(
+def test_a_different_image_makes_a_different_conversation(
     speaker_of: Callable[[], Speaker],
 ) -> None:
     def shown(letter: str) -> i.Message:

@@ -235,7 +235,7 @@ def test_a_command_that_ends_its_container_is_data_for_the_model(
 ) -> None:
     response = run(containers, model, shell("kill -9 -1", "echo on"), {"say": "Oh."})
     lost, after = outputs(response)
-    assert "started anew" in lost["stderr"]
+    assert "was restarted" in lost["stderr"]
     assert after["stdout"] == "on\n"
     assert (response["status"], text_of(response)) == ("completed", "Oh.")
 

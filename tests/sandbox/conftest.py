@@ -1,4 +1,4 @@
-"""Sandboxes of this machine, one Python in each."""
+"""Fixtures for sandboxes on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from antiphon.adapters.ids import new_id
-from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits
+from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits, Timeouts
 from antiphon.adapters.sandboxes.bwrap_command import Limits
 from antiphon.application.ports import Sandbox
 
@@ -21,14 +21,15 @@ DISK = 16 * 1024**2
 @pytest.fixture(autouse=True, scope="module")
 def _bubblewrap() -> None:
     if shutil.which("bwrap") is None or shutil.which(PYTHON) is None:
-        pytest.skip("there is no bwrap here: apt-get install bubblewrap")
+        pytest.skip("bwrap is not installed: apt-get install bubblewrap")
 
 
-def sandboxes_of(
+def make_sandboxes(
     timeout_s: float = 5.0,
     pool_limits: PoolLimits | None = None,
     interrupt_s: float = 0.3,
     *,
+    idle_s: float = 60.0,
     commands: bool = False,
 ) -> BubblewrapSandboxes:
     return BubblewrapSandboxes(
@@ -38,27 +39,26 @@ def sandboxes_of(
             commands=commands, memory_bytes=MEMORY, disk_bytes=DISK, cpu_s=60, files=2000
         ),
         pool_limits=pool_limits or PoolLimits(),
-        timeout_s=timeout_s,
-        interrupt_s=interrupt_s,
+        timeouts=Timeouts(call_s=timeout_s, interrupt_s=interrupt_s, idle_s=idle_s),
     )
 
 
 @pytest.fixture(scope="module")
 def with_commands() -> bool:
-    """Whether sandboxes have a shell; a module may try both."""
+    """Whether the sandboxes have a shell; a module can override it or test both."""
     return False
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandboxes(_bubblewrap: None, with_commands: bool) -> AsyncIterator[BubblewrapSandboxes]:
-    made = sandboxes_of(commands=with_commands)
-    await made.start()
-    yield made
-    await made.aclose()
+    sandboxes = make_sandboxes(commands=with_commands)
+    await sandboxes.start()
+    yield sandboxes
+    await sandboxes.aclose()
 
 
 async def content_of(sandbox: Sandbox, path: str) -> bytes:
-    return b"".join([piece async for piece in sandbox.pieces(path)])
+    return b"".join([chunk async for chunk in sandbox.pieces(path)])
 
 
 @pytest.fixture

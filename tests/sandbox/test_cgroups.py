@@ -1,7 +1,7 @@
-"""Groups of processes around sandboxes: made where that is possible, asked for, or done without.
+"""Cgroups around sandboxes: where they are available, where they are required, and without them.
 
-The folders here are like the kernel's, which only whoever runs the machine can give; where it has
-given some, the last test is on these.
+Most tests use folders that imitate the kernel's, because only an administrator can delegate real
+cgroups. Where real ones are available, the last test uses them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from antiphon.adapters.ids import new_id
 from antiphon.adapters.sandboxes import cgroups
 from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes
 from antiphon.adapters.sandboxes.bwrap_command import Limits
-from antiphon.adapters.sandboxes.cgroups import Cgroups, NoCgroup
+from antiphon.adapters.sandboxes.cgroups import Cgroups, CgroupUnavailable
 from antiphon.domain.errors import SettingsError
 
 from .conftest import PYTHON
@@ -40,99 +40,99 @@ def tree(tmp_path: Path) -> Make:
     return make
 
 
-def found(tmp_path: Path, *, delegated: bool = False) -> Cgroups:
-    return cgroups.find(tmp_path / "root", tmp_path / "own", lambda _: delegated)
+def find_cgroups(tmp_path: Path, *, is_delegated: bool = False) -> Cgroups:
+    return cgroups.find(tmp_path / "root", tmp_path / "own", lambda _: is_delegated)
 
 
-def sandboxes_with(find: Callable[[], Cgroups], **given: Any) -> BubblewrapSandboxes:
+def make_sandboxes(find_cgroups: Callable[[], Cgroups], **options: Any) -> BubblewrapSandboxes:
     limits = Limits(memory_bytes=2**29, disk_bytes=2**24)
     return BubblewrapSandboxes(
-        python=PYTHON, new_id=new_id, limits=limits, find_groups=find, **given
+        python=PYTHON, new_id=new_id, limits=limits, find_cgroups=find_cgroups, **options
     )
 
 
-def none_here() -> Cgroups:
-    raise NoCgroup("nobody gave one")
+def find_no_cgroups() -> Cgroups:
+    raise CgroupUnavailable("none is delegated")
 
 
-def test_a_group_has_the_limits_that_it_is_given(tree: Make) -> None:
-    group = found(tree()).make(memory_bytes=1024, processes=7)
+def test_a_group_has_the_requested_limits(tree: Make) -> None:
+    group = find_cgroups(tree()).make(memory_bytes=1024, processes=7)
     assert group.folder.parent.name == "server"
-    written = {each.name: each.read_text() for each in group.folder.iterdir()}
-    assert written == {"memory.max": "1024", "pids.max": "7"}
+    files = {each.name: each.read_text() for each in group.folder.iterdir()}
+    assert files == {"memory.max": "1024", "pids.max": "7"}
 
 
-def test_groups_are_made_beside_the_server_where_it_was_told_that_it_may(tree: Make) -> None:
+def test_groups_are_made_beside_the_server_if_the_parent_is_delegated(tree: Make) -> None:
     root = tree()
-    (root / "root/a.service/server/cgroup.subtree_control").unlink()  # processes are in the way
-    with pytest.raises(NoCgroup, match="No such file"):
-        found(root)
-    group = found(root, delegated=True).make(memory_bytes=1024, processes=7)
+    (root / "root/a.service/server/cgroup.subtree_control").unlink()  # the group has processes
+    with pytest.raises(CgroupUnavailable, match="No such file"):
+        find_cgroups(root)
+    group = find_cgroups(root, is_delegated=True).make(memory_bytes=1024, processes=7)
     assert group.folder.parent.name == "a.service"
 
 
-def test_controllers_are_switched_on(tree: Make) -> None:
+def test_controllers_are_enabled(tree: Make) -> None:
     root = tree(enabled="")
-    found(root)
+    find_cgroups(root)
     control = root / "root/a.service/server/cgroup.subtree_control"
     assert control.read_text() == "+memory +pids"
 
 
 def test_groups_that_a_server_left_behind_are_removed(tree: Make) -> None:
     root = tree()
-    left = root / "root/a.service/server/antiphon-1-1"
-    left.mkdir()
-    found(root)
-    assert not left.exists()
+    leftover = root / "root/a.service/server/antiphon-1-1"
+    leftover.mkdir()
+    find_cgroups(root)
+    assert not leftover.exists()
 
 
-def test_without_version_2_there_are_none(tree: Make, tmp_path: Path) -> None:
+def test_without_cgroup_v2_no_groups_are_available(tree: Make, tmp_path: Path) -> None:
     root = tree(version="8:memory:")
-    with pytest.raises(NoCgroup, match="no cgroup of version 2"):
-        found(root)
-    with pytest.raises(NoCgroup, match="there is no cgroup v2"):
+    with pytest.raises(CgroupUnavailable, match="no cgroup of version 2"):
+        find_cgroups(root)
+    with pytest.raises(CgroupUnavailable, match="there is no cgroup v2"):
         cgroups.find(tmp_path / "elsewhere")
 
 
-async def test_a_sandbox_is_in_its_group_before_anything_runs(tree: Make) -> None:
+async def test_a_sandbox_enters_its_group_before_anything_runs(tree: Make) -> None:
     root = tree()
-    sandboxes = sandboxes_with(lambda: found(root))
+    sandboxes = make_sandboxes(lambda: find_cgroups(root))
     with pytest.raises(SettingsError, match="not in its cgroup"):
-        # A folder that is only like a group takes the process that entered; its children, which a
-        # kernel would put there too, are missing, and that is seen.
+        # This folder only imitates a group: the process that enters it is in `cgroup.procs`, but
+        # its children, which a kernel would add, are not, and the server notices.
         await sandboxes.start()
     [group] = (root / "root/a.service/server").glob("antiphon-*")
     assert (group / "cgroup.procs").read_text().strip().isdigit()
     assert int((group / "memory.max").read_text()) > 2**29
 
 
-async def test_where_none_can_be_made_that_is_said() -> None:
-    sandboxes = sandboxes_with(none_here)
+async def test_the_server_says_why_it_runs_without_cgroups() -> None:
+    sandboxes = make_sandboxes(find_no_cgroups)
     await sandboxes.start()
     try:
-        assert sandboxes.limited_by == "rlimits, without a cgroup (nobody gave one)"
+        assert sandboxes.limited_by == "rlimits, without a cgroup (none is delegated)"
         assert (await sandboxes.open("a").run("1")).logs == "1\n"
     finally:
         await sandboxes.aclose()
 
 
-async def test_where_one_is_required_there_is_no_server_without() -> None:
-    with pytest.raises(SettingsError, match="nobody gave one.*Delegate"):
-        await sandboxes_with(none_here, cgroup="required").start()
+async def test_the_server_does_not_start_without_a_required_cgroup() -> None:
+    with pytest.raises(SettingsError, match=r"none is delegated.*Delegate"):
+        await make_sandboxes(find_no_cgroups, cgroup="required").start()
 
 
-async def test_nobody_looks_for_one_that_is_not_wanted() -> None:
-    sandboxes = sandboxes_with(none_here, cgroup="off")
+async def test_the_server_does_not_look_for_cgroups_if_they_are_off() -> None:
+    sandboxes = make_sandboxes(find_no_cgroups, cgroup="off")
     await sandboxes.start()
     await sandboxes.aclose()
     assert sandboxes.limited_by == "rlimits"
 
 
-async def test_the_kernel_holds_a_group_to_its_limits() -> None:
+async def test_the_kernel_enforces_the_limits_of_a_group() -> None:
     try:
         cgroups.find()
-    except NoCgroup as error:
-        pytest.skip(f"no cgroup can be made here: {error}")
+    except CgroupUnavailable as error:
+        pytest.skip(f"no cgroups are available here: {error}")
     sandboxes = BubblewrapSandboxes(
         python=PYTHON,
         new_id=new_id,
@@ -142,8 +142,8 @@ async def test_the_kernel_holds_a_group_to_its_limits() -> None:
     await sandboxes.start()
     try:
         sandbox = sandboxes.open("a")
-        take = "python3 -c 'held = b\"x\" * (200 * 2**20); input()' & "
-        ended = [each async for each in sandbox.command(f"sleep 60 | ({take * 8} wait)")]
-        assert "started anew" in str(ended) or "Killed" in str(ended)
+        allocate = "python3 -c 'data = b\"x\" * (200 * 2**20); input()' & "
+        output = [each async for each in sandbox.command(f"sleep 60 | ({allocate * 8} wait)")]
+        assert "was restarted" in str(output) or "Killed" in str(output)
     finally:
         await sandboxes.aclose()

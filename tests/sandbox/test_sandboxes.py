@@ -1,4 +1,4 @@
-"""What code can rely on in a sandbox, what it costs, and when the server refuses to have any."""
+"""What code can rely on in a sandbox, how fast it is, and when the server refuses to start one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,80 +20,82 @@ from antiphon.adapters.sandboxes.bwrap_command import (
     Interpreter,
     Limits,
     find_interpreter,
-    programs,
-    shown,
+    find_launcher,
+    visible_paths,
 )
 from antiphon.adapters.sandboxes.process import Process
 from antiphon.application.ports import CodeResult, Sandbox, SandboxSpec
 from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
 
-from .conftest import MEMORY, PYTHON, content_of, sandboxes_of
+from .conftest import MEMORY, PYTHON, content_of, make_sandboxes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PNG = b"\x89PNG\r\n\x1a\n..."
 
-MOST_START_S, MOST_CALL_S = 0.150, 0.005
+MAX_START_S, MAX_CALL_S = 0.150, 0.005
 
 LIMITS = self_test.LIMITS
 
 
-async def test_variables_last_from_call_to_call(sandbox: Sandbox) -> None:
+async def test_variables_persist_between_calls(sandbox: Sandbox) -> None:
     await sandbox.run("x = 41")
     assert (await sandbox.run("x + 1")).logs == "42\n"
 
 
-async def test_what_was_printed_and_the_last_value_are_shown(sandbox: Sandbox) -> None:
-    ran = await sandbox.run("import sys\nprint('a')\nprint('b', file=sys.stderr)\n'c'")
-    assert sorted(ran.logs.split()) == ["'c'", "a", "b"]
-    assert not ran.is_error
+async def test_printed_text_and_the_last_value_are_output(sandbox: Sandbox) -> None:
+    result = await sandbox.run("import sys\nprint('a')\nprint('b', file=sys.stderr)\n'c'")
+    assert sorted(result.logs.split()) == ["'c'", "a", "b"]
+    assert not result.is_error
     assert (await sandbox.run("None")).logs == ""
 
 
-async def test_what_is_written_below_python_is_shown(sandbox: Sandbox) -> None:
+async def test_writes_to_a_descriptor_are_output(sandbox: Sandbox) -> None:
     assert (await sandbox.run("import os; n = os.write(1, b'below')")).logs == "below"
 
 
-async def test_an_error_is_a_traceback_of_the_code_alone(sandbox: Sandbox) -> None:
-    ran = await sandbox.run("def f():\n    return 1 / 0\n\nf()")
-    assert ran.is_error
-    assert "    return 1 / 0" in ran.logs
-    assert ran.logs.endswith("ZeroDivisionError: division by zero\n")
-    assert "kernel" not in ran.logs
-    assert "exec(" not in ran.logs
+async def test_a_traceback_shows_only_the_frames_of_the_code(sandbox: Sandbox) -> None:
+    result = await sandbox.run("def f():\n    return 1 / 0\n\nf()")
+    assert result.is_error
+    assert "    return 1 / 0" in result.logs
+    assert result.logs.endswith("ZeroDivisionError: division by zero\n")
+    assert "kernel" not in result.logs
+    assert "exec(" not in result.logs
 
 
 @pytest.mark.parametrize("code", ["1 +", "exit()", "raise KeyboardInterrupt"])
-async def test_code_that_ends_badly_is_an_error(sandbox: Sandbox, code: str) -> None:
+async def test_code_that_fails_is_an_error_and_the_next_call_runs(
+    sandbox: Sandbox, code: str
+) -> None:
     assert (await sandbox.run(code)).is_error
     assert (await sandbox.run("'on'")).logs == "'on'\n"
 
 
-async def test_pictures_are_shown(sandbox: Sandbox) -> None:
-    ran = await sandbox.run(f"display({PNG!r}, 'text')")
-    assert ran.images == (PNG,)
-    assert ran.logs == "text\n"
+async def test_images_are_output(sandbox: Sandbox) -> None:
+    result = await sandbox.run(f"display({PNG!r}, 'text')")
+    assert result.images == (PNG,)
+    assert result.logs == "text\n"
 
 
 @pytest.fixture
 def ignored_interrupts() -> Iterator[None]:
-    """As in what a script begins in the background."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """As in a process that a shell script starts in the background."""
+    previous_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, previous_handler)
 
 
 @pytest.mark.usefixtures("ignored_interrupts")
-async def test_code_that_takes_too_long_loses_nothing_but_its_time() -> None:
-    sandboxes = sandboxes_of(timeout_s=1.5, interrupt_s=5.0)
+async def test_code_that_is_interrupted_keeps_its_variables() -> None:
+    sandboxes = make_sandboxes(timeout_s=1.5, interrupt_s=5.0)
     await sandboxes.start()
     try:
         sandbox = sandboxes.open("a")
         await sandbox.run("x = 1")
-        ran = await sandbox.run("print('first', flush=True)\nwhile True: pass")
-        assert ran.is_error
-        assert ran.logs.startswith("first\n")
-        assert ran.logs.endswith("The code was stopped after 1.5 seconds.")
+        result = await sandbox.run("print('first', flush=True)\nwhile True: pass")
+        assert result.is_error
+        assert result.logs.startswith("first\n")
+        assert result.logs.endswith("The code was stopped after 1.5 seconds.")
         assert (await sandbox.run("x")).logs == "1\n"
     finally:
         await sandboxes.aclose()
@@ -110,13 +112,13 @@ async def test_files_go_in_and_out(sandbox: Sandbox) -> None:
     assert await content_of(sandbox, "copy.bin") == content[::-1]
 
 
-async def test_a_file_that_is_not_there_is_an_error_and_costs_nothing(sandbox: Sandbox) -> None:
+async def test_reading_a_missing_file_is_an_error(sandbox: Sandbox) -> None:
     with pytest.raises(SandboxError, match="No such file"):
         await content_of(sandbox, "none.txt")
 
 
-@pytest.mark.faults  # it measures
-async def test_a_kernel_starts_and_a_call_ends_in_little_time(
+@pytest.mark.faults  # it measures time
+async def test_a_sandbox_starts_quickly_and_a_call_is_short(
     sandboxes: BubblewrapSandboxes,
 ) -> None:
     starts, calls = [], []
@@ -132,16 +134,16 @@ async def test_a_kernel_starts_and_a_call_ends_in_little_time(
         await sandbox.aclose()
     start_s, call_s = statistics.median(starts), statistics.median(calls)
     print(f"start {start_s * 1000:.1f} ms, call {call_s * 1000:.2f} ms")
-    # The quicker quarter: other tests may run on the same processors.
-    assert statistics.quantiles(starts, n=4)[0] < MOST_START_S
-    assert statistics.quantiles(calls, n=4)[0] < MOST_CALL_S
+    # Only the fastest quarter counts: other tests may run on the same processors.
+    assert statistics.quantiles(starts, n=4)[0] < MAX_START_S
+    assert statistics.quantiles(calls, n=4)[0] < MAX_CALL_S
 
 
-# --- how many, and how long -----------------------------------------------------------------------
+# --- limits of the pool ---------------------------------------------------------------------------
 
 
-async def test_the_container_that_was_idle_longest_makes_room() -> None:
-    sandboxes = sandboxes_of(pool_limits=PoolLimits(per_tenant=2))
+async def test_the_sandbox_that_was_idle_longest_makes_room() -> None:
+    sandboxes = make_sandboxes(pool_limits=PoolLimits(per_tenant=2))
     await sandboxes.start()
     try:
         first, second, third = (sandboxes.open("a") for _ in range(3))
@@ -158,46 +160,47 @@ async def test_the_container_that_was_idle_longest_makes_room() -> None:
         await sandboxes.aclose()
 
 
-async def test_as_many_may_start_at_a_time_as_there_may_be() -> None:
-    sandboxes = sandboxes_of(pool_limits=PoolLimits(per_tenant=2))
+async def test_no_more_sandboxes_run_at_the_same_time_than_the_limit() -> None:
+    sandboxes = make_sandboxes(pool_limits=PoolLimits(per_tenant=2))
     await sandboxes.start()
     try:
-        made = [sandboxes.open("a") for _ in range(4)]
-        ran = await asyncio.gather(
-            *(each.run("import time; time.sleep(0.5); 1") for each in made), return_exceptions=True
+        opened = [sandboxes.open("a") for _ in range(4)]
+        results = await asyncio.gather(
+            *(each.run("import time; time.sleep(0.5); 1") for each in opened),
+            return_exceptions=True,
         )
-        assert [type(each) for each in ran] == [
+        assert [type(each) for each in results] == [
             CodeResult,
             CodeResult,
             SandboxesBusy,
             SandboxesBusy,
         ]
-        assert (await made[2].run("2")).logs == "2\n"
+        assert (await opened[2].run("2")).logs == "2\n"
     finally:
         await sandboxes.aclose()
 
 
-async def test_containers_that_are_opened_and_never_used_do_not_pile_up() -> None:
-    sandboxes = sandboxes_of(pool_limits=PoolLimits(all=3))
-    made = [sandboxes.open("a") for _ in range(9)]
-    assert sandboxes.list_all("a") == made[-3:]
+async def test_sandboxes_that_are_never_used_do_not_pile_up() -> None:
+    sandboxes = make_sandboxes(pool_limits=PoolLimits(all=3))
+    opened = [sandboxes.open("a") for _ in range(9)]
+    assert sandboxes.list_all("a") == opened[-3:]
 
 
-async def test_a_container_may_be_closed_sooner_and_have_less_memory_never_more() -> None:
-    sandboxes = sandboxes_of(pool_limits=PoolLimits(idle_s=60))
-    less = sandboxes.open("a", SandboxSpec(name="b", memory_bytes=2**26, idle_s=1))
-    more = sandboxes.open("a", SandboxSpec(memory_bytes=2**40, idle_s=3600))
-    assert (less.name, less.memory_bytes, less.idle_s) == ("b", 2**26, 1)
-    assert (more.memory_bytes, more.idle_s) == (MEMORY, 60)
+async def test_a_sandbox_can_have_lower_limits_than_the_operators_but_not_higher() -> None:
+    sandboxes = make_sandboxes(idle_s=60)
+    small = sandboxes.open("a", SandboxSpec(name="b", memory_bytes=2**26, idle_s=1))
+    large = sandboxes.open("a", SandboxSpec(memory_bytes=2**40, idle_s=3600))
+    assert (small.name, small.memory_bytes, small.idle_s) == ("b", 2**26, 1)
+    assert (large.memory_bytes, large.idle_s) == (MEMORY, 60)
     await sandboxes.start()
     try:
-        assert "MemoryError" in (await less.run("held = bytearray(2**27)")).logs
+        assert "MemoryError" in (await small.run("data = bytearray(2**27)")).logs
     finally:
         await sandboxes.aclose()
 
 
-async def test_a_container_that_is_idle_for_long_is_closed() -> None:
-    sandboxes = sandboxes_of(pool_limits=PoolLimits(idle_s=0.1))
+async def test_an_idle_sandbox_is_closed() -> None:
+    sandboxes = make_sandboxes(idle_s=0.1)
     await sandboxes.start()
     try:
         sandbox = sandboxes.open("a")
@@ -209,7 +212,7 @@ async def test_a_container_that_is_idle_for_long_is_closed() -> None:
         await sandboxes.aclose()
 
 
-async def test_code_of_a_call_that_nobody_waits_for_any_more_is_ended(sandbox: Sandbox) -> None:
+async def test_the_code_of_a_canceled_call_is_ended(sandbox: Sandbox) -> None:
     running = asyncio.ensure_future(sandbox.run("while True: pass"))
     await asyncio.sleep(0)
     running.cancel()
@@ -218,34 +221,34 @@ async def test_code_of_a_call_that_nobody_waits_for_any_more_is_ended(sandbox: S
     assert (await sandbox.run("1")).logs == "1\n"
 
 
-async def test_a_container_that_is_closed_is_forgotten(sandboxes: BubblewrapSandboxes) -> None:
+async def test_a_closed_sandbox_is_forgotten(sandboxes: BubblewrapSandboxes) -> None:
     sandbox = sandboxes.open("a")
     await sandbox.run("1")
     await sandbox.aclose()
     assert sandboxes.find("a", sandbox.id) is None
 
 
-# --- when there are none --------------------------------------------------------------------------
+# --- when the server refuses to start -------------------------------------------------------------
 
 
-async def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SettingsError, match="apt-get install bubblewrap"):
-        await sandboxes_of().start()
+        await make_sandboxes().start()
 
 
-async def test_what_is_no_python_is_named() -> None:
-    with pytest.raises(SettingsError, match="'/usr/bin/env' is no Python"):
+async def test_the_error_names_a_program_that_is_not_python() -> None:
+    with pytest.raises(SettingsError, match="'/usr/bin/env' is not a Python"):
         find_interpreter("/usr/bin/env")
 
 
-WITHOUT = [
-    # what is left out of the recipe, and a wall that the self-test must then miss
+BREACHES = [
+    # an option left out of the command line, and a breach that the self-test must then report
     ("--seccomp", "It can start processes."),
     ("--seccomp", "It reaches a network."),
-    ("--seccomp", "It can look into processes."),
+    ("--seccomp", "It can read the memory of processes."),
     ("--remount-ro", "It can write outside its folder."),
-    ("--cap-drop", "It keeps rights."),
+    ("--cap-drop", "It keeps privileges."),
 ]
 
 LEAVE_OUT = """
@@ -260,60 +263,64 @@ os.execv(words[0], words)
 """
 
 
-async def test_a_wall_that_is_missing_around_commands_is_found() -> None:
+async def test_the_self_test_finds_a_missing_option_in_a_sandbox_with_a_shell() -> None:
     limits = replace(LIMITS, commands=True)
-    start = [sys.executable, "-c", LEAVE_OUT, "--seccomp", *programs()]
-    found = await self_test.run(_starter(start, limits), shown(find_interpreter(PYTHON), limits))
-    assert {"It reaches a network.", "It can make namespaces or mounts."} & set(found)
-    assert "It can start processes." not in found
+    launcher = [sys.executable, "-c", LEAVE_OUT, "--seccomp", *find_launcher()]
+    paths = visible_paths(find_interpreter(PYTHON), limits)
+    breaches = await self_test.run(_starter(launcher, limits), paths)
+    assert {"It reaches a network.", "It can make namespaces or mounts."} & set(breaches)
+    assert "It can start processes." not in breaches
 
 
-@pytest.mark.parametrize(("option", "wall"), WITHOUT)
-async def test_a_wall_that_is_missing_is_found(option: str, wall: str) -> None:
-    start = [sys.executable, "-c", LEAVE_OUT, option, *programs()]
-    assert wall in await self_test.run(
-        _starter(start, LIMITS), shown(find_interpreter(PYTHON), LIMITS)
-    )
+@pytest.mark.parametrize(("option", "breach"), BREACHES)
+async def test_the_self_test_finds_a_missing_option(option: str, breach: str) -> None:
+    launcher = [sys.executable, "-c", LEAVE_OUT, option, *find_launcher()]
+    paths = visible_paths(find_interpreter(PYTHON), LIMITS)
+    assert breach in await self_test.run(_starter(launcher, LIMITS), paths)
 
 
-async def test_files_of_the_machine_are_found() -> None:
-    start = [*programs(), "--ro-bind", "/usr/share", "/home/secrets"]
-    found = await self_test.run(_starter(start, LIMITS), shown(find_interpreter(PYTHON), LIMITS))
-    assert found == ["It sees files of this machine."]
+async def test_the_self_test_finds_files_of_the_machine() -> None:
+    launcher = [*find_launcher(), "--ro-bind", "/usr/share", "/home/secrets"]
+    paths = visible_paths(find_interpreter(PYTHON), LIMITS)
+    breaches = await self_test.run(_starter(launcher, LIMITS), paths)
+    assert breaches == ["It sees files of this machine."]
 
 
-async def test_limits_that_do_not_hold_are_found() -> None:
-    wide = Limits(memory_bytes=8 * 1024**3, disk_bytes=1024**3)
-    found = await self_test.run(_starter(programs(), wide), shown(find_interpreter(PYTHON), LIMITS))
-    assert set(found) == {"It can take all memory.", "It can fill a disk."}
+async def test_the_self_test_finds_limits_that_do_not_hold() -> None:
+    limits = Limits(memory_bytes=8 * 1024**3, disk_bytes=1024**3)
+    paths = visible_paths(find_interpreter(PYTHON), LIMITS)
+    breaches = await self_test.run(_starter(find_launcher(), limits), paths)
+    assert set(breaches) == {"It can take all memory.", "It can fill a disk."}
 
 
 @pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that everybody may read; those that pytest makes are their owner's."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+def readable_folder() -> Iterator[Path]:
+    """A folder that every user can read; only the owner can read those that pytest makes."""
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
         folder.chmod(0o755)
         yield folder
 
 
-async def test_a_python_of_its_own_folder_can_be_had(open_folder: Path) -> None:
-    folder = open_folder
-    (folder / "mine.py").write_text("x = 42")
-    python = replace(find_interpreter(PYTHON), packages=(str(folder),))
-    kernel = await Process.start(programs(), python, Limits())
+async def test_the_interpreter_may_have_its_own_package_folder(readable_folder: Path) -> None:
+    (readable_folder / "mine.py").write_text("x = 42")
+    python = replace(find_interpreter(PYTHON), packages=(str(readable_folder),))
+    process = await Process.start(find_launcher(), python, Limits())
     try:
-        await kernel.ask({"do": "run", "code": "import mine; mine.x"}, timeout_s=5)
-        assert kernel.output() == "42\n"
+        await process.ask({"do": "run", "code": "import mine; mine.x"}, timeout_s=5)
+        assert process.output() == "42\n"
     finally:
-        await kernel.kill()
-    assert await self_test.run(_starter(programs(), LIMITS, python), shown(python, LIMITS)) == []
+        await process.kill()
+    starter = _starter(find_launcher(), LIMITS, python)
+    assert await self_test.run(starter, visible_paths(python, LIMITS)) == []
 
 
-def _starter(start: list[str], limits: Limits, python: Interpreter | None = None) -> object:
+def _starter(
+    launcher: list[str], limits: Limits, python: Interpreter | None = None
+) -> Callable[[], Awaitable[Process]]:
     python = python or find_interpreter(PYTHON)
 
-    async def begin() -> Process:
-        return await Process.start(start, python, limits)
+    async def start() -> Process:
+        return await Process.start(launcher, python, limits)
 
-    return begin
+    return start

@@ -1,4 +1,4 @@
-"""What tests against the real vLLM share: the tiny models, and a vLLM set up for a small CPU."""
+"""Fixtures for tests with the real vLLM: tiny models, and a vLLM configured for a small CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 SMALL_CPU = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_LOGGING_LEVEL": "WARNING",
-    # The sampler would compile C++ at the first request, for a quarter of a minute.
+    # Otherwise the sampler compiles C++ at the first request, which takes 15 s.
     "TORCH_COMPILE_DISABLE": "1",
     "HF_HUB_OFFLINE": "1",
 }
@@ -28,7 +28,7 @@ def small_cpu() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `chat`, `sees` and `gpt_oss`; made in a process that forgets torch again."""
+    """A folder with `chat`, `sees` and `gpt_oss`, made in another process to unload torch."""
     folder = tmp_path_factory.mktemp("models")
     script = Path(__file__).with_name("tiny_models.py")
     subprocess.run([sys.executable, script, folder], check=True)

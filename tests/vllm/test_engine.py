@@ -1,4 +1,4 @@
-"""VllmEngine keeps the promises of the engine port, with the real vLLM and a tiny model."""
+"""VllmEngine implements the engine port with the real vLLM and a tiny model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(300),
-    # vLLM and torch warn a lot, and it is not ours to mend; our own warnings stay errors.
+    # vLLM and torch warn a lot, which we cannot fix. Our own warnings stay errors.
     pytest.mark.filterwarnings("default"),
     pytest.mark.filterwarnings("error:::antiphon"),
 ]
@@ -94,12 +94,12 @@ def greedy(**fields: Any) -> Sampling:
     return Sampling(temperature=GREEDY, **{"ignore_eos": True, **fields})
 
 
-async def steps_of(engine: VllmEngine, asked: EngineRequest) -> list[Step]:
-    return [step async for step in await engine.generate(asked)]
+async def steps_of(engine: VllmEngine, engine_request: EngineRequest) -> list[Step]:
+    return [step async for step in await engine.generate(engine_request)]
 
 
 async def run(engine: VllmEngine, sampling: Sampling, **fields: Any) -> Step:
-    """Return all of a run as one step."""
+    """Return a whole run as one step."""
     steps = await steps_of(engine, request(sampling, **fields))
     return Step(
         text="".join(step.text for step in steps),
@@ -111,7 +111,7 @@ async def run(engine: VllmEngine, sampling: Sampling, **fields: Any) -> Step:
 
 
 async def is_idle(engine: VllmEngine) -> bool:
-    """Ask vLLM's core process itself, which has no public question for this."""
+    """Ask vLLM's core process; there is no public API for this."""
     core = engine._llm.engine_core  # type: ignore[union-attr]
     return not await core.call_utility_async("has_work")
 
@@ -122,7 +122,7 @@ async def becomes_idle(engine: VllmEngine) -> None:
             pass
 
 
-# --- what it is -----------------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------------------
 
 
 async def test_it_serves_the_model_under_its_names_and_each_adapter(engine: VllmEngine) -> None:
@@ -131,11 +131,11 @@ async def test_it_serves_the_model_under_its_names_and_each_adapter(engine: Vllm
     await engine.check()
 
 
-async def test_the_defaults_are_those_of_the_models_generation_config(engine: VllmEngine) -> None:
+async def test_sampling_defaults_come_from_the_models_generation_config(engine: VllmEngine) -> None:
     assert engine.sampling_defaults == {"temperature": 0.7, "top_k": 20}
 
 
-async def test_the_tokenizer_brings_the_chat_template(engine: VllmEngine) -> None:
+async def test_the_tokenizer_has_the_chat_template(engine: VllmEngine) -> None:
     messages = [{"role": "user", "content": "Hi"}]
     text = engine.tokenizer.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True
@@ -157,13 +157,13 @@ async def test_a_run_ends_with_length_after_its_tokens(engine: VllmEngine) -> No
     assert all(step.logprobs is None for step in steps)
 
 
-async def test_steps_can_gather_tokens(engine: VllmEngine) -> None:
+async def test_a_step_can_have_several_tokens(engine: VllmEngine) -> None:
     steps = await steps_of(engine, request(greedy(max_tokens=21, step_tokens=5)))
     assert sum(len(step.token_ids) for step in steps) == 21
     assert all(len(step.token_ids) >= 5 for step in steps[1:-1])
 
 
-async def test_more_tokens_a_step_than_a_run_may_have_make_one_step(engine: VllmEngine) -> None:
+async def test_a_step_size_above_the_limit_makes_one_step(engine: VllmEngine) -> None:
     one_by_one = await run(engine, greedy(max_tokens=20))
     [step] = await steps_of(engine, request(greedy(max_tokens=20, step_tokens=21)))
     assert (step.text, list(step.token_ids)) == (one_by_one.text, one_by_one.token_ids)
@@ -179,7 +179,7 @@ async def test_a_stop_token_ends_the_run_and_is_not_in_its_text(engine: VllmEngi
     assert stopped.text == engine.tokenizer.decode(free[: end - 1])
 
 
-async def test_a_stop_string_ends_the_run_even_without_a_reader_of_text(engine: VllmEngine) -> None:
+async def test_a_stop_string_ends_the_run_even_without_detokenizing(engine: VllmEngine) -> None:
     free = await run(engine, greedy(max_tokens=40))
     stop = free.text[8:11]
     stopped = await run(engine, greedy(max_tokens=40, stop=(stop,)), detokenize=False)
@@ -187,13 +187,13 @@ async def test_a_stop_string_ends_the_run_even_without_a_reader_of_text(engine: 
     assert stopped.text == free.text[: free.text.index(stop)]
 
 
-async def test_without_a_reader_of_text_there_is_none(engine: VllmEngine) -> None:
+async def test_without_detokenizing_there_is_no_text(engine: VllmEngine) -> None:
     result = await run(engine, greedy(max_tokens=4), detokenize=False)
     assert result.text == ""
     assert len(result.token_ids) == 4
 
 
-async def test_special_tokens_are_in_the_text_unless_they_are_to_be_skipped(
+async def test_special_tokens_are_in_the_text_unless_they_are_skipped(
     engine: VllmEngine,
 ) -> None:
     marker = engine.tokenizer.convert_tokens_to_ids("<|endoftext|>")
@@ -211,7 +211,7 @@ async def test_a_request_without_a_limit_may_fill_the_context(engine: VllmEngine
     assert (len(result.token_ids), result.finish) == (3, "length")
 
 
-async def test_what_a_request_leaves_open_is_taken_from_the_generation_config(
+async def test_fields_that_a_request_omits_come_from_the_generation_config(
     engine: VllmEngine,
 ) -> None:
     neutral = Sampling(
@@ -237,13 +237,13 @@ async def test_a_seed_makes_a_run_repeatable(engine: VllmEngine) -> None:
     assert first != other
 
 
-async def test_an_adapter_answers_otherwise_than_its_base(engine: VllmEngine) -> None:
+async def test_an_adapter_answers_differently_from_its_base_model(engine: VllmEngine) -> None:
     base = await run(engine, greedy(max_tokens=10))
     assert (await run(engine, greedy(max_tokens=10), model="tiny-alias")).text == base.text
     assert (await run(engine, greedy(max_tokens=10), model="tiny-tuned")).text != base.text
 
 
-async def test_extra_arguments_that_no_plugin_reads_change_nothing(engine: VllmEngine) -> None:
+async def test_extra_arguments_that_no_plugin_reads_have_no_effect(engine: VllmEngine) -> None:
     plain = await run(engine, greedy(max_tokens=5))
     extra = {"vllm_xargs": {"mine": 1}, "kv_transfer_params": {"do_remote_decode": False}}
     assert (await run(engine, greedy(max_tokens=5, extra=extra))).text == plain.text
@@ -271,12 +271,12 @@ async def test_an_unlikely_token_is_not_among_its_alternatives(engine: VllmEngin
     assert all(len(entry.top_logprobs) == 1 for entry in entries)
 
 
-async def test_no_alternatives_are_given_where_none_are_wanted(engine: VllmEngine) -> None:
+async def test_without_top_logprobs_there_are_no_alternatives(engine: VllmEngine) -> None:
     entries = (await run(engine, greedy(max_tokens=3, logprobs=0))).logprobs or ()
     assert [entry.top_logprobs for entry in entries] == [(), (), ()]
 
 
-async def test_the_bytes_of_the_logprobs_are_those_of_the_text(engine: VllmEngine) -> None:
+async def test_the_bytes_of_the_logprobs_spell_the_text(engine: VllmEngine) -> None:
     sampling = Sampling(temperature=1.5, top_k=0, max_tokens=200, seed=4, logprobs=0)
     result = await run(engine, sampling)
     spelled = b"".join(bytes(entry.bytes) for entry in result.logprobs or ())
@@ -340,7 +340,7 @@ async def test_each_kind_of_constraint_holds(
     assert (result.text, result.finish) == (expected, "stop")
 
 
-async def test_any_json_object_can_be_asked_for(engine: VllmEngine) -> None:
+async def test_any_json_object_can_be_requested(engine: VllmEngine) -> None:
     constraint = Constraint(kind="json_object")
     result = await run(engine, greedy(max_tokens=5, constraint=constraint, ignore_eos=False))
     assert result.text.startswith("{")
@@ -390,7 +390,7 @@ async def test_a_bad_field_is_refused_by_its_name(
     assert await is_idle(engine)
 
 
-async def test_a_schema_that_takes_long_to_check_holds_up_no_other_run(
+async def test_a_schema_that_is_slow_to_check_does_not_hold_up_other_runs(
     engine: VllmEngine,
 ) -> None:
     slow = {"type": "string", "pattern": "^(((a{1,200}){1,200}){1,200}){1,200}$"}
@@ -414,16 +414,16 @@ async def test_a_prompt_of_unknown_tokens_is_refused(engine: VllmEngine) -> None
         await engine.generate(request(prompt=[10**6]))
 
 
-async def test_more_runs_than_may_queue_are_turned_away_until_one_leaves(
+async def test_a_run_beyond_the_queue_limit_is_refused_until_another_ends(
     engine: VllmEngine,
 ) -> None:
-    taken = [await engine.generate(request()) for _ in range(3)]
+    admitted = [await engine.generate(request()) for _ in range(3)]
     with pytest.raises(TooManyRequests):
         await engine.generate(request())
-    await taken[0].aclose()
+    await admitted[0].aclose()
     last = await engine.generate(request())
-    for left in (*taken[1:], last):
-        await left.aclose()
+    for open_steps in (*admitted[1:], last):
+        await open_steps.aclose()
     await becomes_idle(engine)
 
 
@@ -440,7 +440,7 @@ async def test_closing_a_run_aborts_it_in_the_engine(engine: VllmEngine) -> None
     assert [step async for step in steps] == []
 
 
-async def test_closing_a_run_that_nobody_read_aborts_it(engine: VllmEngine) -> None:
+async def test_closing_a_run_that_was_never_read_aborts_it(engine: VllmEngine) -> None:
     steps = await engine.generate(request())
     await steps.aclose()
     await becomes_idle(engine)
@@ -449,11 +449,11 @@ async def test_closing_a_run_that_nobody_read_aborts_it(engine: VllmEngine) -> N
 async def test_cancelling_the_reader_aborts_the_run(
     engine: VllmEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = request()
+    engine_request = request()
     started = asyncio.Event()
 
     async def read() -> None:
-        async for _ in await engine.generate(asked):
+        async for _ in await engine.generate(engine_request):
             started.set()
 
     reader = asyncio.create_task(read())
@@ -463,7 +463,7 @@ async def test_cancelling_the_reader_aborts_the_run(
         with pytest.raises(asyncio.CancelledError):
             await reader
     await becomes_idle(engine)
-    assert f"run {asked.request_id} aborted" in caplog.messages
+    assert f"run {engine_request.request_id} aborted" in caplog.messages
 
 
 async def test_cancelling_the_admission_leaves_nothing_behind(engine: VllmEngine) -> None:
@@ -507,7 +507,9 @@ async def test_a_prefix_is_reused_within_a_salt_and_never_across(engine: VllmEng
     assert await cached(None) == 0
 
 
-async def test_a_priority_is_taken_where_the_engine_schedules_by_it(engine: VllmEngine) -> None:
+async def test_a_priority_is_accepted_if_the_engine_schedules_by_priority(
+    engine: VllmEngine,
+) -> None:
     result = await run(engine, greedy(max_tokens=2), priority=-5)
     assert result.finish == "length"
 
@@ -515,7 +517,7 @@ async def test_a_priority_is_taken_where_the_engine_schedules_by_it(engine: Vllm
 # --- its end --------------------------------------------------------------------------------------
 
 
-async def test_stopping_ends_its_runs_and_leaves_no_process(models_folder: Path) -> None:
+async def test_closing_the_engine_ends_its_runs_and_leaves_no_process(models_folder: Path) -> None:
     engine = VllmEngine(
         str(models_folder / "chat"),
         engine_args=["--dtype", "float32", "--max-model-len", "4096", "--enforce-eager"],

@@ -1,4 +1,4 @@
-"""When vLLM's core process dies, every run says so at once, and none starts any more."""
+"""When vLLM's core process dies, all runs fail immediately, and no run can start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from antiphon.domain.errors import EngineDead
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.timeout(300),
-    # vLLM and torch warn a lot, and it is not ours to mend; our own warnings stay errors.
+    # vLLM and torch warn a lot, which we cannot fix. Our own warnings stay errors.
     pytest.mark.filterwarnings("default"),
     pytest.mark.filterwarnings("error:::antiphon"),
 ]
@@ -47,7 +47,7 @@ def request(number: int) -> EngineRequest:
     )
 
 
-async def test_its_death_ends_all_runs_and_is_told_to_all_that_follow(engine: VllmEngine) -> None:
+async def test_a_dead_engine_fails_all_its_runs_and_all_later_requests(engine: VllmEngine) -> None:
     runs = [await engine.generate(request(number)) for number in range(2)]
     for run in runs:
         await anext(run)

@@ -1,4 +1,4 @@
-"""Images through the real vLLM: exact counts, order, caching, and refusals that leave it alive."""
+"""Images with the real vLLM: exact counts, order, caching, and errors that leave it alive."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ async def model(models_folder: Path) -> AsyncIterator[TokenModel]:
     await model.aclose()
 
 
-def png(colour: Any, size: tuple[int, int] = (40, 30)) -> bytes:
+def png(color: Any, size: tuple[int, int] = (40, 30)) -> bytes:
     from PIL import Image
 
     written = BytesIO()
-    Image.new("RGB", size, colour).save(written, "PNG")
+    Image.new("RGB", size, color).save(written, "PNG")
     return written.getvalue()
 
 
@@ -66,11 +66,11 @@ def url(content: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def picture(colour: Any, size: tuple[int, int] = (40, 30)) -> c.InputImage:
-    return c.InputImage(image_url=url(png(colour, size)))
+def picture(color: Any, size: tuple[int, int] = (40, 30)) -> c.InputImage:
+    return c.InputImage(image_url=url(png(color, size)))
 
 
-def asked(*parts: c.MessagePart | str) -> i.Message:
+def user_message(*parts: c.MessagePart | str) -> i.Message:
     content = tuple(c.InputText(text=p) if isinstance(p, str) else p for p in parts)
     return i.Message(role="user", content=content)
 
@@ -81,8 +81,8 @@ def turn(*items: i.AnyItem, sampling: Sampling = GREEDY, **fields: Any) -> Turn:
 
 async def run(model: TokenModel, turn: Turn) -> tuple[str, TurnUsage]:
     """Return what the model wrote, and the usage."""
-    begun = await model.start_turn(turn, request_id=f"run_{next(_numbers)}")
-    deltas = [delta async for batch in begun for delta in batch]
+    model_turn = await model.start_turn(turn, request_id=f"run_{next(_numbers)}")
+    deltas = [delta async for batch in model_turn for delta in batch]
     assert isinstance(deltas[-1], TurnEnd)
     return "".join(getattr(delta, "text", "") for delta in deltas), deltas[-1].usage
 
@@ -91,18 +91,18 @@ async def prompt(model: TokenModel, *items: i.AnyItem) -> list[int]:
     return list((await model._rendered(turn(*items))).token_ids)
 
 
-async def test_a_model_that_sees_says_so(model: TokenModel) -> None:
+async def test_a_vision_model_says_that_it_reads_images(model: TokenModel) -> None:
     assert model.reads_images
 
 
-async def test_the_count_is_what_the_engine_runs(model: TokenModel) -> None:
-    asking = turn(asked("Look: ", picture("red"), " and ", picture("blue", (120, 90))))
-    text_alone = await model.count(turn(asked("Look: ", " and ")))
+async def test_the_counted_tokens_are_those_that_the_engine_runs(model: TokenModel) -> None:
+    asking = turn(user_message("Look: ", picture("red"), " and ", picture("blue", (120, 90))))
+    text_alone = await model.count(turn(user_message("Look: ", " and ")))
     count = await model.count(asking)
-    begun = await model.start_turn(asking, request_id=f"run_{next(_numbers)}")
-    outputs = [delta async for batch in begun for delta in batch]
+    model_turn = await model.start_turn(asking, request_id=f"run_{next(_numbers)}")
+    outputs = [delta async for batch in model_turn for delta in batch]
     assert outputs[-1].usage.input == count > text_alone + 8  # type: ignore[union-attr]
-    # vLLM's own word for it, not ours.
+    # According to vLLM itself.
     seen = await vllm_prompt_tokens(model, asking)
     assert seen == await prompt(model, *asking.items)
 
@@ -118,15 +118,15 @@ async def vllm_prompt_tokens(model: TokenModel, asking: Turn) -> list[int]:
     return list(tokens)
 
 
-async def test_an_image_takes_the_tokens_of_its_shape(model: TokenModel) -> None:
-    wide = await model.count(turn(asked(picture("red", (400, 40)))))
-    square = await model.count(turn(asked(picture("red", (400, 400)))))
+async def test_the_tokens_of_an_image_depend_on_its_shape(model: TokenModel) -> None:
+    wide = await model.count(turn(user_message(picture("red", (400, 40)))))
+    square = await model.count(turn(user_message(picture("red", (400, 400)))))
     assert square > wide
 
 
 async def test_the_same_image_is_cached_and_another_is_not(model: TokenModel) -> None:
-    first = turn(asked(picture((1, 2, 3)), LONG_TEXT))
-    other = turn(asked(picture((3, 2, 1)), LONG_TEXT))
+    first = turn(user_message(picture((1, 2, 3)), LONG_TEXT))
+    other = turn(user_message(picture((3, 2, 1)), LONG_TEXT))
     _, cold = await run(model, first)
     _, warm = await run(model, first)
     _, changed = await run(model, other)
@@ -135,8 +135,8 @@ async def test_the_same_image_is_cached_and_another_is_not(model: TokenModel) ->
     assert changed.cached == 0
 
 
-async def test_another_tenant_of_the_cache_has_nothing_of_it(model: TokenModel) -> None:
-    items = (asked(picture((9, 9, 9)), LONG_TEXT),)
+async def test_tenants_do_not_share_cached_images(model: TokenModel) -> None:
+    items = (user_message(picture((9, 9, 9)), LONG_TEXT),)
     await run(model, turn(*items, cache_salt="one"))
     _, theirs = await run(model, turn(*items, cache_salt="two"))
     _, ours = await run(model, turn(*items, cache_salt="one"))
@@ -144,12 +144,12 @@ async def test_another_tenant_of_the_cache_has_nothing_of_it(model: TokenModel) 
     assert ours.cached > 32
 
 
-async def test_images_stand_in_the_order_of_the_conversation(model: TokenModel) -> None:
+async def test_images_have_the_order_of_the_conversation(model: TokenModel) -> None:
     red, blue = picture("red"), picture("blue")
-    await run(model, turn(asked(red, LONG_TEXT, blue, LONG_TEXT)))
-    _, same = await run(model, turn(asked(red, LONG_TEXT, blue, LONG_TEXT)))
-    _, second_changed = await run(model, turn(asked(red, LONG_TEXT, red, LONG_TEXT)))
-    _, swapped = await run(model, turn(asked(blue, LONG_TEXT, red, LONG_TEXT)))
+    await run(model, turn(user_message(red, LONG_TEXT, blue, LONG_TEXT)))
+    _, same = await run(model, turn(user_message(red, LONG_TEXT, blue, LONG_TEXT)))
+    _, second_changed = await run(model, turn(user_message(red, LONG_TEXT, red, LONG_TEXT)))
+    _, swapped = await run(model, turn(user_message(blue, LONG_TEXT, red, LONG_TEXT)))
     assert same.cached > second_changed.cached > swapped.cached == 0
 
 
@@ -164,7 +164,10 @@ async def test_a_data_url_and_an_uploaded_file_are_the_same_prompt(model: TokenM
         await prompt(
             model,
             *await show(
-                [asked("See", part)], tenant="t", reads_images=True, path_of=lambda _: "input[0]"
+                [user_message("See", part)],
+                tenant="t",
+                reads_images=True,
+                path_of=lambda _: "input[0]",
             ),
         )
         for part in (c.InputImage(image_url=url(content)), c.InputImage(file_id="file-1"))
@@ -178,21 +181,23 @@ async def test_a_tool_may_return_an_image(model: TokenModel) -> None:
         call_id="call_1", output=(c.InputText(text="Here"), picture("red"))
     )
     without = i.FunctionCallOutput(call_id="call_1", output="Here")
-    shown = turn(asked("Look"), call, with_image)
-    assert await model.count(shown) > await model.count(turn(asked("Look"), call, without)) + 4
+    shown = turn(user_message("Look"), call, with_image)
+    assert (
+        await model.count(shown) > await model.count(turn(user_message("Look"), call, without)) + 4
+    )
     _, usage = await run(model, shown)
     assert usage.input == await model.count(shown)
 
 
 async def test_a_constraint_binds_an_answer_to_an_image(model: TokenModel) -> None:
     chosen = Sampling(temperature=0.0, constraint=Constraint(kind="choice", value=["yes", "no"]))
-    text, _ = await run(model, turn(asked(picture("red"), "?"), sampling=chosen))
+    text, _ = await run(model, turn(user_message(picture("red"), "?"), sampling=chosen))
     assert text in ("yes", "no")
 
 
 async def test_images_that_do_not_fit_the_context_are_refused(model: TokenModel) -> None:
     large = [picture((n, 0, 0), (800, 800)) for n in range(3)]
-    asking = turn(asked(*large, "word " * 900))
+    asking = turn(user_message(*large, "word " * 900))
     assert await model.count(asking) > 2048
     with pytest.raises(RequestError) as raised:
         await model.start_turn(asking, request_id="run_long")
@@ -200,8 +205,10 @@ async def test_images_that_do_not_fit_the_context_are_refused(model: TokenModel)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (3, 1), (1, 3000), (3000, 1)])
-async def test_strange_shapes_run_or_are_refused(model: TokenModel, size: tuple[int, int]) -> None:
-    asking = turn(asked(picture("red", size), "?"))
+async def test_images_of_odd_shapes_run_or_are_refused(
+    model: TokenModel, size: tuple[int, int]
+) -> None:
+    asking = turn(user_message(picture("red", size), "?"))
     try:
         _, usage = await run(model, asking)
     except RequestError as error:
@@ -209,36 +216,36 @@ async def test_strange_shapes_run_or_are_refused(model: TokenModel, size: tuple[
     else:
         assert usage.input == await model.count(asking)
     await model.check()
-    assert (await run(model, turn(asked("Still there?"))))[1].output == 4
+    assert (await run(model, turn(user_message("Still there?"))))[1].output == 4
 
 
-async def test_what_cannot_be_shown_is_refused(model: TokenModel) -> None:
-    rubbish = asked(c.InputImage(image_url=url(b"\x89PNG\r\n\x1a\nrubbish")))
+async def test_an_image_that_cannot_be_decoded_is_refused(model: TokenModel) -> None:
+    rubbish = user_message(c.InputImage(image_url=url(b"\x89PNG\r\n\x1a\nrubbish")))
     with pytest.raises(RequestError) as raised:
         await model.start_turn(turn(rubbish), request_id="run_bad")
     assert raised.value.code == "image_parse_error"
     assert "object at 0x" not in raised.value.message
 
 
-async def test_a_text_that_spells_the_marker_of_an_image_is_a_text(model: TokenModel) -> None:
-    spelled = turn(asked("I spell <image> myself.", picture("red"), "And <image> again."))
+async def test_a_text_that_spells_the_image_token_is_a_text(model: TokenModel) -> None:
+    spelled = turn(user_message("I spell <image> myself.", picture("red"), "And <image> again."))
     _, usage = await run(model, spelled)
     assert (usage.input, usage.output) == (await model.count(spelled), 4)
 
 
 async def test_more_images_than_the_engine_takes_are_refused(model: TokenModel) -> None:
     with pytest.raises(RequestError, match="At most 3") as raised:
-        await model.count(turn(asked(*[picture((n, n, n)) for n in range(4)])))
+        await model.count(turn(user_message(*[picture((n, n, n)) for n in range(4)])))
     assert raised.value.param == "input"
 
 
-async def test_a_text_is_prepared_as_it_is(model: TokenModel) -> None:
+async def test_a_prompt_without_images_is_not_changed(model: TokenModel) -> None:
     plain = Prompt(token_ids=(5, 6, 7))
     assert await model._engine.prepare(plain) is plain
 
 
-async def test_counting_again_and_again_does_not_disturb_runs(model: TokenModel) -> None:
-    asking = turn(asked(picture((7, 7, 7), (100, 100)), LONG_TEXT))
+async def test_counting_repeatedly_does_not_disturb_runs(model: TokenModel) -> None:
+    asking = turn(user_message(picture((7, 7, 7), (100, 100)), LONG_TEXT))
     for _ in range(3):
         await model.count(asking)
     _, usage = await run(model, asking)

@@ -1,6 +1,6 @@
 """The whole server with the real vLLM: the same requests to both kinds of model, over HTTP.
 
-The weights are random, so tests look at what the server and the constraints make certain.
+The weights are random, so the tests only check what the server and the constraints guarantee.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TOOLS: Any = [
 
 
 class Server:
-    """A server process, what it has logged so far, and a client of it once it is ready."""
+    """A server process, its log so far, and a client once the server is ready."""
 
     url: str
     client: OpenAI
@@ -90,7 +90,7 @@ class Server:
         return "".join(self.lines)
 
     def wait_for(self, text: str, *, timeout_s: float) -> str:
-        """Return the first line with `text`, which may be there already."""
+        """Return the first line with `text`, which may already be there."""
 
         def found() -> str | None:
             return next((line for line in self.lines if text in line), None)
@@ -111,7 +111,7 @@ class Server:
             self._output.close()
 
     def children(self) -> dict[int, str]:
-        """Return the processes below this one, by their ids, with what they call themselves."""
+        """Return the command lines of the server's descendants, by process id."""
         parents, names = {}, {}
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -173,32 +173,32 @@ def server(
         yield server
 
 
-LIKELY = {
+REASONING_BIASES = {
     "chat": {"<think>": 6.0, "</think>": 5.0},
     "gpt_oss": {"<|channel|>": 30.0, "<|end|>": 9.5},
 }
-ENDING = {
+END_BIASES = {
     "chat": {'"': 6.0, "}": 6.0, "]": 6.0, "<|im_end|>": 6.0},
     "gpt_oss": {'"': 16.0, "}": 16.0, '"]': 16.0, "<|call|>": 12.0, "<|return|>": 12.0},
 }
 
 
-def bias(request: pytest.FixtureRequest, folder: Path, marks: Any) -> dict[str, float]:
+def bias(request: pytest.FixtureRequest, folder: Path, biases: Any) -> dict[str, float]:
     model = request.node.callspec.params["server"]
     tokenizer = Tokenizer.from_file(str(folder / model / "tokenizer.json"))
-    return {str(tokenizer.token_to_id(mark)): by for mark, by in marks[model].items()}
+    return {str(tokenizer.token_to_id(mark)): by for mark, by in biases[model].items()}
 
 
 @pytest.fixture
 def likely_reasoning(request: pytest.FixtureRequest, models_folder: Path) -> dict[str, float]:
-    """A bias with which a random model may well reason at first, for some twenty tokens."""
-    return bias(request, models_folder, LIKELY)
+    """A bias with which a random model may well start with some twenty tokens of reasoning."""
+    return bias(request, models_folder, REASONING_BIASES)
 
 
 @pytest.fixture
 def likely_end(request: pytest.FixtureRequest, models_folder: Path) -> dict[str, float]:
-    """A bias with which a random model soon ends the texts, objects and calls that it begins."""
-    return bias(request, models_folder, ENDING)
+    """A bias with which a random model soon ends the texts, objects and calls that it starts."""
+    return bias(request, models_folder, END_BIASES)
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_a_response_ends_incomplete_at_its_limit(server: Server) -> None:
     assert response.usage.input_tokens > 10
 
 
-def test_a_stream_tells_what_the_response_says_in_the_end(server: Server) -> None:
+def test_a_stream_has_the_text_of_its_final_response(server: Server) -> None:
     with server.client.responses.stream(
         model=MODEL,
         input="Hello!",
@@ -240,14 +240,14 @@ def test_a_stream_tells_what_the_response_says_in_the_end(server: Server) -> Non
     assert server.client.responses.retrieve(response.id).output_text == response.output_text
 
 
-def test_a_free_model_that_may_reason_gets_a_defined_end_too(server: Server) -> None:
+def test_an_unconstrained_reasoning_model_ends_completed_or_incomplete(server: Server) -> None:
     response = server.create(reasoning=None, temperature=1.0, max_output_tokens=200)
     assert response.status in ("completed", "incomplete")
     assert response.usage is not None
     assert 0 < response.usage.output_tokens <= 200
 
 
-def test_a_model_for_texts_names_the_image_that_it_cannot_read(server: Server) -> None:
+def test_a_text_only_model_names_the_image_that_it_cannot_read(server: Server) -> None:
     content = [{"type": "input_text", "text": "?"}, {"type": "input_image", "image_url": PIXEL}]
     with pytest.raises(openai.BadRequestError) as raised:
         server.create(input=[{"role": "user", "content": content}])
@@ -273,7 +273,7 @@ def test_logprobs_belong_to_the_text(server: Server) -> None:
         assert entry.top_logprobs[0].logprob >= entry.top_logprobs[1].logprob
 
 
-# --- what is forced -------------------------------------------------------------------------------
+# --- forced calls and formats ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -337,15 +337,15 @@ def test_a_json_schema_holds(server: Server, temperature: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [
         {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
         {"text": {"format": {"type": "json_schema", "name": "w", "schema": WEATHER}}},
     ],
     ids=["call", "json_schema"],
 )
-def test_what_is_forced_still_holds_after_reasoning(
-    server: Server, likely_reasoning: dict[str, float], asked: Any
+def test_constraints_still_hold_after_reasoning(
+    server: Server, likely_reasoning: dict[str, float], fields: Any
 ) -> None:
     kinds = set()
     for seed in range(1, 5):  # some of them reason, in one item or in several
@@ -353,12 +353,12 @@ def test_what_is_forced_still_holds_after_reasoning(
             reasoning={"effort": "low"},
             temperature=1,
             extra_body={"seed": seed, "logit_bias": likely_reasoning},
-            **asked,
+            **fields,
         )
         assert response.status == "completed", response
         kinds |= {item.type for item in response.output}
         last = response.output[-1]
-        if "tools" in asked:
+        if "tools" in fields:
             assert last.type == "function_call"
             jsonschema.validate(json.loads(last.arguments), SCHEMAS[last.name])
         else:
@@ -384,7 +384,7 @@ def test_a_forced_call_of_the_servers_own_tool_is_made_and_answered(
     tool = {"type": kind, **OWN_TOOLS[kind]}
     if kind == "file_search":
         tool["vector_store_ids"] = [server.client.vector_stores.create().id]
-    asked: Any = {
+    fields: Any = {
         "tools": [tool],
         "tool_choice": {"type": kind},
         "parallel_tool_calls": False,
@@ -393,12 +393,12 @@ def test_a_forced_call_of_the_servers_own_tool_is_made_and_answered(
         "stream": stream,
         "extra_body": {"seed": 2, "logit_bias": likely_end},
     }
-    answer: Any = server.create(**asked)
+    answer: Any = server.create(**fields)
     response = list(answer)[-1].response if stream else answer
     assert response.status in ("completed", "incomplete"), response
     first = response.output[0]
     assert first.type == f"{kind}_call"
-    # Nonsense may well ask for what there is not; that is told to the model, which goes on.
+    # A nonsense call may fail; the model then gets an error and continues.
     assert first.status in ("completed", "failed"), response
     assert response.usage.output_tokens_details.tool_output_tokens > 0
     assert response.usage.output_tokens <= 150
@@ -416,7 +416,7 @@ def test_a_forced_search_without_an_end_is_incomplete(server: Server) -> None:
 # --- conversations --------------------------------------------------------------------------------
 
 
-def test_a_conversation_goes_on_from_the_response_before(server: Server) -> None:
+def test_a_conversation_continues_a_previous_response(server: Server) -> None:
     instructions = "Answer in one short sentence, and be friendly about it. " * 20
     first = server.create(instructions=instructions, max_output_tokens=16, extra_body=ENDLESS)
     second = server.create(
@@ -452,11 +452,11 @@ def test_a_tool_result_goes_back_to_the_model(server: Server) -> None:
     assert all(item.type != "function_call" for item in answer.output)
 
 
-# --- leaving and refusing -------------------------------------------------------------------------
+# --- disconnects and errors -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("store", [True, False])
-def test_a_client_that_leaves_frees_the_engine(server: Server, store: bool) -> None:
+def test_a_client_that_disconnects_frees_the_engine(server: Server, store: bool) -> None:
     stream = server.client.responses.create(
         model=MODEL,
         input=f"Tell me a long story, store {store}.",
@@ -477,13 +477,13 @@ def test_a_client_that_leaves_frees_the_engine(server: Server, store: bool) -> N
     assert line.endswith("aborted\n")
 
 
-def test_an_input_beyond_the_context_is_refused(server: Server) -> None:
+def test_an_input_longer_than_the_context_is_refused(server: Server) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         server.create(input="word and number 17, " * 3000)
     assert caught.value.code == "context_length_exceeded"
 
 
-def test_a_schema_that_is_none_is_refused_before_the_stream_begins(server: Server) -> None:
+def test_an_invalid_schema_is_refused_before_the_stream_starts(server: Server) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "nothing"}}}
     with pytest.raises(openai.BadRequestError) as caught:
         server.create(
@@ -493,7 +493,7 @@ def test_a_schema_that_is_none_is_refused_before_the_stream_begins(server: Serve
     assert caught.value.param.startswith("text.format")
 
 
-# --- ends of the server ---------------------------------------------------------------------------
+# --- the end of a server --------------------------------------------------------------------------
 
 
 def test_a_dead_engine_fails_its_runs_and_the_server_says_so(
@@ -521,7 +521,7 @@ def test_a_dead_engine_fails_its_runs_and_the_server_says_so(
         assert stored.status == "failed"
 
 
-def test_a_stopped_server_leaves_no_process(models_folder: Path, tmp_path: Path) -> None:
+def test_a_stopped_server_leaves_no_processes(models_folder: Path, tmp_path: Path) -> None:
     with running(models_folder / "chat", tmp_path) as server:
         watched = [os.pidfd_open(pid) for pid in server.children()]
     assert len(watched) >= 2

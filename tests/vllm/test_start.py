@@ -14,7 +14,7 @@ from antiphon.domain.errors import SettingsError
 needs_vllm = [
     pytest.mark.vllm,
     pytest.mark.timeout(120),
-    # vLLM and torch warn a lot, and it is not ours to mend; our own warnings stay errors.
+    # vLLM and torch warn a lot, which we cannot fix. Our own warnings stay errors.
     pytest.mark.filterwarnings("default"),
     pytest.mark.filterwarnings("error:::antiphon"),
 ]
@@ -32,7 +32,7 @@ async def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     assert "pip install" in await message_of(VllmEngine("some/model"))
 
 
-async def test_a_model_folder_that_is_not_there_is_named() -> None:
+async def test_a_missing_model_folder_is_named() -> None:
     assert await message_of(VllmEngine("/no/such/model")) == (
         "There is no model folder '/no/such/model'."
     )
@@ -59,9 +59,7 @@ class TestWithVllm:
         assert named in message
         assert "\n" not in message
 
-    async def test_options_that_the_model_cannot_bear_are_refused(
-        self, models_folder: Path
-    ) -> None:
+    async def test_options_that_do_not_fit_the_model_are_refused(self, models_folder: Path) -> None:
         options = ["--max-model-len", "9000000"]
         message = await message_of(VllmEngine(str(models_folder / "chat"), engine_args=options))
         assert message.startswith("vLLM cannot serve")
@@ -73,7 +71,7 @@ class TestWithVllm:
         assert message.startswith(f"vLLM cannot serve '{tmp_path}'")
         assert "\n" not in message
 
-    async def test_an_adapter_that_is_not_there_is_named(self, models_folder: Path) -> None:
+    async def test_a_missing_adapter_is_named(self, models_folder: Path) -> None:
         options = [
             *("--dtype", "float32"),
             *("--max-model-len", "512"),

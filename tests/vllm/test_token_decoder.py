@@ -1,4 +1,4 @@
-"""Tokens are spelled by their exact bytes, in both ways that vocabularies write bytes."""
+"""Tokens are decoded to their exact bytes, in both ways that vocabularies write bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from antiphon.adapters.engines.vllm_engine.token_decoder import TokenDecoder
 
 pytestmark = [
-    pytest.mark.vllm,  # for transformers, which comes with it
+    pytest.mark.vllm,  # for transformers, which comes with vLLM
     pytest.mark.timeout(120),
     pytest.mark.filterwarnings("default"),
 ]
@@ -19,7 +19,7 @@ VOCABULARY = ["<unk>", "<s>", "\u2581the", "the", "\u2581", "<0xF0>", "<0x0A>", 
 
 @pytest.fixture(scope="module")
 def sentencepiece() -> Any:
-    """A tokenizer like Llama 2's: a mark for the space, and byte tokens for what has no other."""
+    """A tokenizer like Llama 2's: a marker for the space, and byte tokens as a fallback."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
@@ -48,12 +48,12 @@ def sentencepiece() -> Any:
         ("<s>", ("<s>", b"<s>")),
     ],
 )
-def test_a_piece_is_spelled_as_it_stands_within_a_text(
+def test_a_piece_is_decoded_as_in_the_middle_of_a_text(
     sentencepiece: Any, piece: str, expected: tuple[str, bytes]
 ) -> None:
-    text, exact = TokenDecoder(sentencepiece).decode_token(VOCABULARY.index(piece))
-    assert (text, bytes(exact)) == expected
+    text, token_bytes = TokenDecoder(sentencepiece).decode_token(VOCABULARY.index(piece))
+    assert (text, bytes(token_bytes)) == expected
 
 
-def test_a_row_without_a_token_spells_nothing(sentencepiece: Any) -> None:
+def test_a_row_without_a_token_decodes_to_nothing(sentencepiece: Any) -> None:
     assert TokenDecoder(sentencepiece).decode_token(len(VOCABULARY) + 50) == ("", ())

@@ -9,7 +9,7 @@ from antiphon.adapters.engines.scripted.default_answers import answer
 from antiphon.adapters.engines.scripted.markup import Markup
 from antiphon.adapters.engines.scripted.pace import Pace, pause
 from antiphon.adapters.engines.scripted.prefix_cache import PrefixCache
-from antiphon.adapters.engines.scripted.script import Part, Turn, next_turn
+from antiphon.adapters.engines.scripted.script import InvalidScript, Part, Turn, next_turn
 from antiphon.adapters.engines.scripted.segments import (
     Segment,
     cut,
@@ -124,7 +124,16 @@ class ScriptedEngine(Engine):
 
     def _parts(self, request: EngineRequest) -> Turn:
         turn, messages = request.turn, self._markup.read(request.prompt.token_ids)
-        scripted = next_turn(messages, tools_offered=bool(turn.tools))
+        try:
+            scripted = next_turn(
+                messages,
+                tools_offered=bool(turn.tools),
+                offers=lambda part: self._markup.offers(part, tools=turn.tools),
+            )
+        except InvalidScript as error:
+            raise RequestError(
+                f"The script cannot be played: {error}.", param="input", code="invalid_value"
+            ) from None
         if scripted is not None:
             return scripted
         return [

@@ -46,5 +46,8 @@ class Markup(Protocol):
         `raw` part that ended the turn by itself it is empty.
         """
 
+    def offers(self, part: Mapping[str, Any], *, tools: Sequence[ToolSpec]) -> bool:
+        """Whether the tool that a part calls is one of these; True for a part that calls none."""
+
     def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of these tokens, special tokens included."""

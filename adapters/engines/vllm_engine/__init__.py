@@ -1,14 +1,14 @@
-"""vLLM as an engine in this process.
+"""vLLM as an engine inside this process.
 
-engine.py      the port: starting, health, closing
-options.py     vLLM's own command-line options → its engine arguments and LoRA adapters
-images.py      prompts with images: their tokens, before the run
-runs.py        one run: admission, steps, leaving
-parameters.py  Sampling → vLLM's sampling parameters
-spelling.py    token id → its text and exact bytes
+engine.py         the port: start, health checks, shutdown
+options.py        vLLM's command-line options → its engine arguments and LoRA adapters
+images.py         prompts with images: expands their tokens before the run
+runs.py           runs: admission, steps, abort
+parameters.py     Sampling → vLLM's sampling parameters
+token_decoder.py  token id → its text and exact bytes
 
-Only engine.py may be imported without vLLM; it imports the others when it starts, because vLLM
-takes many seconds to import and is not installed everywhere.
+Only engine.py may be imported without vLLM. It imports the other modules when it starts, because
+vLLM takes many seconds to import and is not installed everywhere.
 """
 
 from __future__ import annotations

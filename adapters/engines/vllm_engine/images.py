@@ -1,7 +1,7 @@
-"""Prompts with images: decoded, processed, each placeholder grown to the tokens that it stands for.
+"""Prepares prompts with images: decodes them and expands each placeholder to the image's tokens.
 
-vLLM would do the same while it admits a run; done before, the tokens can be counted, checked
-against the context and shortened like any others, and what was counted is what runs.
+vLLM would do the same when it admits a run. Done before that, the tokens can be counted, checked
+against the context and truncated like any others, and the run uses exactly the counted tokens.
 """
 
 from __future__ import annotations
@@ -21,73 +21,72 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from antiphon.application.ports import Prompt
 from antiphon.domain.errors import RequestError
 
-MARKERS = ("image_token_id", "image_token_index", "media_placeholder_token_id")
-"""How the configurations of models call the token that stands for an image."""
+IMAGE_TOKEN_FIELDS = ("image_token_id", "image_token_index", "media_placeholder_token_id")
+"""Names that models' configurations have for the token that stands for an image."""
 
 
 class Images:
-    """The images of one started AsyncLLM's prompts."""
+    """Prepares the images in prompts for a started AsyncLLM."""
 
     def __init__(self, llm: AsyncLLM) -> None:
         self._renderer = llm.renderer
         processor = self._renderer.mm_processor
         limits = processor.info.allowed_mm_limits if processor is not None else {}
-        self.are_read: bool = limits.get("image", 0) != 0
+        self.are_supported: bool = limits.get("image", 0) != 0
         config = llm.model_config.hf_config
-        known = (getattr(config, name, None) for name in MARKERS)
-        self._markers = frozenset(token for token in known if isinstance(token, int))
-        configured = llm.model_config.multimodal_config
-        options = (configured.media_io_kwargs or {}) if configured is not None else {}
+        tokens = (getattr(config, name, None) for name in IMAGE_TOKEN_FIELDS)
+        self._image_tokens = frozenset(token for token in tokens if isinstance(token, int))
+        multimodal = llm.model_config.multimodal_config
+        options = (multimodal.media_io_kwargs or {}) if multimodal is not None else {}
         self._reader = ImageMediaIO(**options.get("image", {}))
 
     async def prepare(self, prompt: Prompt) -> Prompt:
-        """Raises: RequestError for what this model cannot be given."""
-        self._check_markers(prompt)
+        """Return the prompt with its images expanded. Raises: RequestError for invalid images."""
+        self._check_image_tokens(prompt)
         if not prompt.image_urls:
             return prompt
-        images = await asyncio.to_thread(self._decoded, prompt.image_urls)
+        images = await asyncio.to_thread(self._decode_all, prompt.image_urls)
         tokens = TokensPrompt(
             prompt_token_ids=list(prompt.token_ids), multi_modal_data={"image": images}
         )
         try:
-            # Without the cache that vLLM shares with the engine's process: it takes what it has
-            # processed as sent, and a prompt that is only counted never is.
+            # Without the cache that vLLM shares with the engine's process: it assumes that all
+            # processed images are sent, but those of a prompt that is only counted never are.
             prepared: Any = await self._renderer.process_for_engine_async(
                 tokens, time.time(), skip_mm_cache=True
             )
         except VLLMClientError as error:
             raise RequestError(str(error.args[0]), param="input") from error
         except Exception as error:
-            # The processors of models raise what they please: for a picture one pixel high, say.
+            # Models' processors raise any kind of error, for example for an image one pixel high.
             raise RequestError(
-                "The model cannot take the images of this request: one has a shape that it does "
-                "not know.",
+                "The model cannot process the images of this request: one has a wrong shape.",
                 param="input",
                 code="invalid_image",
             ) from error
         return replace(prompt, token_ids=prepared["prompt_token_ids"], prepared=prepared)
 
-    def _check_markers(self, prompt: Prompt) -> None:
-        # A text may spell the marker: then images would stand in the wrong place, and some models
-        # end their engine over a marker without an image.
-        if not self._markers:
+    def _check_image_tokens(self, prompt: Prompt) -> None:
+        # If a text spells the image token, images end up in the wrong places, and some models end
+        # their engine over a token without an image.
+        if not self._image_tokens:
             return
-        found = sum(prompt.token_ids.count(marker) for marker in self._markers)
-        if found > len(prompt.image_urls):
+        count = sum(prompt.token_ids.count(token) for token in self._image_tokens)
+        if count > len(prompt.image_urls):
             raise RequestError(
-                "A text of the input spells this model's own marker for images; leave it out.",
+                "A text in the input spells this model's image token; remove it.",
                 param="input",
                 code="invalid_prompt",
             )
 
-    def _decoded(self, urls: Sequence[str]) -> list[Any]:
-        return [self._image(number, url) for number, url in enumerate(urls, start=1)]
+    def _decode_all(self, urls: Sequence[str]) -> list[Any]:
+        return [self._decode(number, url) for number, url in enumerate(urls, start=1)]
 
-    def _image(self, number: int, url: str) -> Any:
+    def _decode(self, number: int, url: str) -> Any:
         try:
             return self._reader.load_bytes(base64.b64decode(url.partition(",")[2]))
         except Exception as error:
-            # Its text is not repeated: it names objects of this process.
+            # The error's text is left out: it contains names of objects in this process.
             raise RequestError(
                 f"Image {number} of the conversation cannot be decoded.",
                 param="input",

@@ -1,4 +1,4 @@
-"""Runs in vLLM: their admission, their steps, and that leaving one frees what it holds."""
+"""Runs in vLLM: admission, steps, and abort when the reader leaves."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from antiphon.domain.errors import (
     TooManyRequests,
 )
 
-PARAM_OF = {"max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
-"""Parameters that vLLM names otherwise than the API."""
+API_FIELD_OF = {"max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
+"""The API's names of parameters that vLLM names differently."""
 
-FINISHES = {"stop": "stop", "length": "length", "repetition": "stop"}
-"""Ends that a response may have; the others (`abort`, `error`) are failures of the engine."""
+FINISH_REASONS = {"stop": "stop", "length": "length", "repetition": "stop"}
+"""vLLM's reasons for a normal end; the others (`abort`, `error`) are failures of the engine."""
 
-FAILURES = {
+FAILURE_MESSAGES = {
     "abort": "The engine aborted this run.",
-    "error": "The engine could not go on with this run; it may succeed when tried again.",
+    "error": "The engine could not continue this run; it may succeed if you try again.",
 }
 
-LEAST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON cannot write."""
+MIN_LOGPROB = -9999.0
+"""Replaces minus infinity, which JSON cannot represent."""
 
 log = logging.getLogger("antiphon.engine")
 
@@ -55,12 +55,12 @@ class VllmRuns:
         self.context_length: int = llm.model_config.max_model_len
         self.sampling_defaults: Mapping[str, Any] = llm.model_config.get_diff_sampling_param()
         self.tokenizer = llm.get_tokenizer()
-        self._speller = TokenDecoder(self.tokenizer)
+        self._token_decoder = TokenDecoder(self.tokenizer)
         self._images = Images(llm)
 
     @property
     def reads_images(self) -> bool:
-        return self._images.are_read
+        return self._images.are_supported
 
     async def prepare(self, prompt: Prompt) -> Prompt:
         return await self._images.prepare(prompt)
@@ -69,37 +69,37 @@ class VllmRuns:
         try:
             await self._llm.check_health()
         except EngineDeadError as error:
-            raise _dead() from error
+            raise _engine_dead() from error
 
     async def admit(self, request: EngineRequest) -> Run:
         params = self._params(request)
         try:
-            # Asked first, so that an overloaded server refuses before it does any work.
+            # Checked first, so that an overloaded server refuses before doing any work.
             self._llm.check_admission(request_id=request.request_id)
             collector = await self._add(request, params)
         except GracefulHTTPError as error:
             raise TooManyRequests(str(error)) from error
         except EngineDeadError as error:
-            raise _dead() from error
+            raise _engine_dead() from error
         except (VLLMClientError, ValueError) as error:
-            constrained = _constrained_field(request.turn) if params.structured_outputs else None
-            raise _refusal(error, otherwise=constrained) from error
-        return Run(self._llm, collector, request, self._speller)
+            param = _constrained_field(request.turn) if params.structured_outputs else None
+            raise _to_request_error(error, default_param=param) from error
+        return Run(self._llm, collector, request, self._token_decoder)
 
-    def end(self, error: EngineDead) -> None:
-        """Let every run that is still read raise `error`; vLLM would leave its reader waiting."""
+    def fail_all(self, error: EngineDead) -> None:
+        """Make every unfinished run raise `error`; vLLM would leave the readers waiting."""
         self._llm.output_processor.propagate_error(error)
 
     def _params(self, request: EngineRequest) -> SamplingParams:
         if request.priority and self._llm.vllm_config.scheduler_config.policy != "priority":
-            # vLLM would take it and do nothing.
+            # vLLM would accept it and ignore it.
             raise RequestError(
                 "'priority' needs an engine that was started with --scheduling-policy priority.",
                 param="priority",
                 code="unsupported_parameter",
             )
-        room = self.context_length - len(request.prompt.token_ids)
-        if room < 1:
+        remaining_tokens = self.context_length - len(request.prompt.token_ids)
+        if remaining_tokens < 1:
             raise RequestError(
                 f"Your input has {len(request.prompt.token_ids)} tokens; the context window of "
                 f"this model is {self.context_length} tokens. Please shorten your input.",
@@ -110,36 +110,36 @@ class VllmRuns:
             return sampling_params(
                 request.sampling,
                 defaults=self.sampling_defaults,
-                room=room,
+                remaining_tokens=remaining_tokens,
                 detokenize=request.detokenize,
             )
         except (VLLMClientError, ValueError) as error:
-            raise _refusal(error) from error
+            raise _to_request_error(error) from error
 
     async def _add(self, request: EngineRequest, params: SamplingParams) -> RequestOutputCollector:
         trace = dict(request.trace_headers) if await self._llm.is_tracing_enabled() else None
         try:
             return await self._llm.add_request(
                 request.request_id,
-                _input(request, params),
+                _engine_input(request, params),
                 params,
                 lora_request=self.adapters.get(request.model),
                 trace_headers=trace or None,
                 priority=request.priority,
-                # Our constraints describe the reasoning too, so they hold from the first token on.
+                # Our constraints also cover the reasoning, so they apply from the first token on.
                 reasoning_ended=True if params.structured_outputs else None,
             )
         except asyncio.CancelledError:
-            # It may have reached the engine already.
+            # The request may already have reached the engine.
             await self._llm.abort(request.request_id)
             log.debug("run %s aborted", request.request_id)
             raise
 
 
 class Run(Steps):
-    """A run that the engine took on: its steps. Reading it to its end or `aclose` frees it.
+    """The steps of an admitted run. Reading it to the end, or `aclose`, frees its resources.
 
-    Not a generator: one that was never iterated would not notice that it is closed.
+    Not a generator: closing a generator that was never iterated runs none of its code.
     """
 
     def __init__(
@@ -147,110 +147,112 @@ class Run(Steps):
         llm: AsyncLLM,
         collector: RequestOutputCollector,
         request: EngineRequest,
-        speller: TokenDecoder,
+        token_decoder: TokenDecoder,
     ) -> None:
         self._llm = llm
         self._collector = collector
-        self._id = request.request_id
-        self._alternatives = request.sampling.logprobs
-        self._speller = speller
-        self._over = False
+        self._request_id = request.request_id
+        self._top_logprobs = request.sampling.logprobs
+        self._token_decoder = token_decoder
+        self._is_finished = False
 
     def __aiter__(self) -> AsyncIterator[Step]:
         return self
 
     async def __anext__(self) -> Step:
-        if self._over:
+        if self._is_finished:
             raise StopAsyncIteration
         try:
-            # What is there already costs no turn of the loop.
+            # Output that is already there does not cost a pass of the event loop.
             output = self._collector.get_nowait() or await self._collector.get()
         except (EngineDeadError, EngineDead) as error:
-            self._over = True
-            raise _dead(str(error)) from error
+            self._is_finished = True
+            raise _engine_dead(str(error)) from error
         except asyncio.CancelledError:
             await self.aclose()
             raise
         except Exception as error:
             await self.aclose()
-            if self._llm.errored:  # vLLM's reader of outputs failed, so no run will see another
-                raise _dead() from error
+            if self._llm.errored:  # vLLM stopped reading outputs, so no run will get another
+                raise _engine_dead() from error
             raise EngineError(f"The engine failed: {error}") from error
-        self._over = output.finished
-        return self._step(output)
+        self._is_finished = output.finished
+        return self._to_step(output)
 
     async def aclose(self) -> None:
-        if self._over:
+        if self._is_finished:
             return
-        self._over = True
+        self._is_finished = True
         await self._llm.abort(self._collector.request_id, internal=True)
-        log.debug("run %s aborted", self._id)
+        log.debug("run %s aborted", self._request_id)
 
-    def _step(self, output: RequestOutput) -> Step:
+    def _to_step(self, output: RequestOutput) -> Step:
         [completion] = output.outputs
         reason = completion.finish_reason
-        if reason in FAILURES:
-            raise EngineError(FAILURES[reason])
+        if reason in FAILURE_MESSAGES:
+            raise EngineError(FAILURE_MESSAGES[reason])
         return Step(
             text=completion.text,
             token_ids=completion.token_ids,
-            logprobs=self._logprobs(completion.logprobs),
-            finish=None if reason is None else FINISHES[reason],
+            logprobs=self._to_logprobs(completion.logprobs),
+            finish=None if reason is None else FINISH_REASONS[reason],
             cached_tokens=output.num_cached_tokens or 0,
         )
 
-    def _logprobs(
+    def _to_logprobs(
         self, positions: Sequence[Mapping[int, Any]] | None
     ) -> tuple[Logprob, ...] | None:
-        if self._alternatives is None:
+        if self._top_logprobs is None:
             return None
-        return tuple(self._logprob(position) for position in positions or ())
+        return tuple(self._to_logprob(position) for position in positions or ())
 
-    def _logprob(self, position: Mapping[int, Any]) -> Logprob:
-        sampled = next(iter(position))  # vLLM puts it first, in or out of the most likely
+    def _to_logprob(self, position: Mapping[int, Any]) -> Logprob:
+        # vLLM puts the sampled token first, even if it is not among the most likely.
+        sampled = next(iter(position))
         ranked = sorted(
-            (token for token, entry in position.items() if entry.rank <= self._alternatives),
+            (token for token, entry in position.items() if entry.rank <= self._top_logprobs),
             key=lambda token: position[token].rank,
         )
         return Logprob(
-            **self._spelled(sampled, position[sampled].logprob),
+            **self._token_fields(sampled, position[sampled].logprob),
             top_logprobs=tuple(
-                TopLogprob(**self._spelled(token, position[token].logprob)) for token in ranked
+                TopLogprob(**self._token_fields(token, position[token].logprob)) for token in ranked
             ),
         )
 
-    def _spelled(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text, exact = self._speller.decode_token(token_id)
-        return {"token": text, "bytes": exact, "logprob": max(logprob, LEAST_LOGPROB)}
+    def _token_fields(self, token_id: int, logprob: float) -> dict[str, Any]:
+        text, token_bytes = self._token_decoder.decode_token(token_id)
+        return {"token": text, "bytes": token_bytes, "logprob": max(logprob, MIN_LOGPROB)}
 
 
-def _input(request: EngineRequest, params: SamplingParams) -> Any:
+def _engine_input(request: EngineRequest, params: SamplingParams) -> Any:
     salt = {} if request.cache_salt is None else {"cache_salt": request.cache_salt}
     if request.prompt.prepared is not None:
         return {**request.prompt.prepared, **salt}
     token_ids = list(request.prompt.token_ids)
-    # vLLM checks the constraint of a raw prompt in a thread, that of a prepared one in this loop:
-    # and a schema may take seconds to check, which no other run should wait for. (One with images
-    # has no choice: see images.py for why vLLM may not prepare it.)
+    # vLLM checks the constraint of a raw prompt in a thread, but that of a prepared prompt in this
+    # event loop. Checking a schema may take seconds, for which other runs should not wait. (Prompts
+    # with images are always prepared; images.py says why.)
     if params.structured_outputs:
         return TokensPrompt(prompt_token_ids=token_ids, **salt)
     return tokens_input(token_ids, **salt)
 
 
-def _dead(message: str = "The engine has died.") -> EngineDead:
+def _engine_dead(message: str = "The engine has died.") -> EngineDead:
     return EngineDead(message)
 
 
-def _refusal(error: Exception, *, otherwise: str | None = None) -> RequestError:
-    """Translate vLLM's refusal; `otherwise` is the field at fault where vLLM names none."""
-    named: str | None = getattr(error, "parameter", None)
-    # Not str(error): vLLM appends the parameter and its whole value there.
+def _to_request_error(error: Exception, *, default_param: str | None = None) -> RequestError:
+    """Translate vLLM's error; `default_param` is the field to blame if vLLM names none."""
+    parameter: str | None = getattr(error, "parameter", None)
+    # Not str(error), to which vLLM appends the parameter and its whole value.
     message = str(error.args[0]) if error.args else str(error)
-    return RequestError(message, param=PARAM_OF.get(named, named) if named else otherwise)
+    param = API_FIELD_OF.get(parameter, parameter) if parameter else default_param
+    return RequestError(message, param=param)
 
 
 def _constrained_field(turn: Turn) -> str:
-    """Return the field that most likely brought the constraint: a constraint does not say."""
+    """Return the field that the constraint most likely comes from: constraints do not say."""
     if turn.text.format["type"] == "json_schema":
         return "text.format.schema"
     return "tools" if turn.tools else "structured_outputs"

@@ -1,7 +1,8 @@
-"""What the output must match so that tool choice, strict tools and text format hold.
+"""Build the constraint on the output that enforces tool choice, strict tools and text format.
 
-xgrammar's structural tags (of xgrammar 0.2) say it in the family's own markup. Reasoning stays
-free: where the model may reason, the tag lets a block of it come first and binds what follows.
+A constraint is an xgrammar structural tag (xgrammar 0.2) in the family's own markup. Reasoning
+stays free: if the model may reason, the tag allows a block of reasoning before the constrained
+part.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from antiphon.domain.tools import ToolSpec
 
 ANY_OBJECT: Json = {"type": "object"}
 
-MOST_WHITESPACE = 20
-"""Whitespace in a row inside bound JSON: room for indentation, none for a model that is stuck."""
+MAX_WHITESPACE = 20
+"""Consecutive whitespace in constrained JSON: enough to indent, but it stops a looping model."""
 
 PYTHON_VALUES = r"""
 value ::= string | number | "True" | "False" | "None" | list | dict
@@ -39,24 +40,26 @@ number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)?
 
 
 def constraint(family: Family, turn: Turn, *, inside_reasoning: bool) -> Constraint | None:
-    """Return the constraint, if anything asks for one.
+    """Return the turn's constraint, or None if nothing needs one.
 
-    `inside_reasoning`: the prompt has opened the reasoning already.
-    Raises: RequestError where the family has no way to call.
+    `inside_reasoning` says that the prompt already opened the reasoning.
+    Raises: RequestError if calls are required but the family cannot call tools.
     """
     tools = list(callable_tools(turn).values())
-    schema = _schema(turn)
+    schema = _schema_of_text(turn)
     if turn.choice.mode == "required" and tools:
-        return _bind(family, turn, [_calls(family, turn, tools)], inside_reasoning)
+        return _make_constraint(family, turn, [_calls_tag(family, turn, tools)], inside_reasoning)
     if schema is not None:
-        calls = [_calls(family, turn, tools)] if tools and family.form else []
-        return _bind(family, turn, [*calls, _json(schema)], inside_reasoning)
-    if _binds_free_calls(family, turn, tools):
-        return _bind(family, turn, [_text_with_calls(family, turn, tools)], inside_reasoning)
+        calls = [_calls_tag(family, turn, tools)] if tools and family.call_form else []
+        return _make_constraint(family, turn, [*calls, _json_tag(schema)], inside_reasoning)
+    if _constrains_optional_calls(family, turn, tools):
+        return _make_constraint(
+            family, turn, [_text_with_calls_tag(family, turn, tools)], inside_reasoning
+        )
     return None
 
 
-def _schema(turn: Turn) -> Json | None:
+def _schema_of_text(turn: Turn) -> Json | None:
     match turn.text.format.get("type"):
         case "json_schema":
             schema = turn.text.format.get("schema")
@@ -66,23 +69,23 @@ def _schema(turn: Turn) -> Json | None:
     return None
 
 
-def _binds_free_calls(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> bool:
-    """Whether calls that the model may make are bound: a marker must say that one begins."""
-    if not tools or family.form is None or not family.form.trigger:
+def _constrains_optional_calls(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> bool:
+    """Whether optional calls are constrained; this needs a marker that starts every call."""
+    if not tools or family.call_form is None or not family.call_form.trigger:
         return False
     return any(map(constrains_arguments, tools)) or turn.choice.names is not None
 
 
-def _bind(
+def _make_constraint(
     family: Family, turn: Turn, alternatives: list[Json], inside_reasoning: bool
 ) -> Constraint:
-    bound = one_of(alternatives)
+    tag = one_of(alternatives)
     if family.think and (inside_reasoning or turn.effort != "none"):
-        bound = sequence(_reasoning(family.think, inside_reasoning), bound)
-    return structural_tag_constraint(bound)
+        tag = sequence(_reasoning_block(family.think, inside_reasoning), tag)
+    return structural_tag_constraint(tag)
 
 
-def _reasoning(think: tuple[str, str], inside: bool) -> Json:
+def _reasoning_block(think: tuple[str, str], inside: bool) -> Json:
     begin, end = think
     block = sequence(
         {"type": "tag", "begin": "" if inside else begin, "content": _ANY_TEXT, "end": end},
@@ -94,16 +97,16 @@ def _reasoning(think: tuple[str, str], inside: bool) -> Json:
 _ANY_TEXT: Json = {"type": "any_text"}
 
 
-def _calls(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> Json:
-    """Return one call or, where the turn allows it, several in a row."""
-    form = family.form
+def _calls_tag(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> Json:
+    """Return the tag of one call or, if the turn allows it, of several in a row."""
+    form = family.call_form
     if form is None:
         raise RequestError(
-            "This model has no way to call tools that the server knows of.", param="tool_choice"
+            "The server does not know how this model calls tools.", param="tool_choice"
         )
     calls = {
         "type": "tags_with_separator",
-        "tags": [_call(form, tool) for tool in tools],
+        "tags": [_call_tag(form, tool) for tool in tools],
         "separator": form.separator,
         "at_least_one": True,
         "stop_after_first": not turn.parallel_tool_calls,
@@ -113,45 +116,45 @@ def _calls(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> Json:
     return {"type": "tag", "begin": form.open, "content": calls, "end": form.close}
 
 
-def _text_with_calls(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> Json:
-    """Return free text in which whatever the trigger begins is a call."""
-    form = family.form
+def _text_with_calls_tag(family: Family, turn: Turn, tools: Sequence[ToolSpec]) -> Json:
+    """Return the tag of free text in which the trigger always starts a call."""
+    form = family.call_form
     assert form
-    region = _calls(family, turn, tools)
-    free: Json = {
+    region = _calls_tag(family, turn, tools)
+    tag: Json = {
         "type": "triggered_tags",
         "triggers": [form.trigger],
         "tags": [region] if form.open else region["tags"],
         "stop_after_first": not turn.parallel_tool_calls,
     }
     if family.think and turn.effort == "none":
-        free["excludes"] = [family.think[0]]
-    return free
+        tag["excludes"] = [family.think[0]]
+    return tag
 
 
-def _call(form: CallForm, tool: ToolSpec) -> Json:
+def _call_tag(form: CallForm, tool: ToolSpec) -> Json:
     return {
         "type": "tag",
         "begin": form.begin.replace("{name}", tool.name),
-        "content": _arguments(form, tool),
+        "content": _arguments_tag(form, tool),
         "end": form.end,
     }
 
 
-def _arguments(form: CallForm, tool: ToolSpec) -> Json:
+def _arguments_tag(form: CallForm, tool: ToolSpec) -> Json:
     ebnf = input_grammar(tool, form.arguments)
     if ebnf is not None:
         return grammar_tag(ebnf)
     if form.arguments == "pythonic":
-        return grammar_tag(_python_arguments(parameters_of(tool)))
-    return _json(parameters_of(tool), style=form.arguments)
+        return grammar_tag(_python_grammar(parameters_of(tool)))
+    return _json_tag(parameters_of(tool), style=form.arguments)
 
 
-def _python_arguments(schema: Json) -> str:
-    """Return a grammar of the schema's arguments by name; of their values it knows only Python."""
+def _python_grammar(schema: Json) -> str:
+    """Return a grammar of Python arguments with the schema's names and any literal values."""
     properties = schema.get("properties")
-    known = properties if isinstance(properties, dict) else {}
-    names = [json.dumps(name) for name in known if name.isidentifier()]
+    parameters = properties if isinstance(properties, dict) else {}
+    names = [json.dumps(name) for name in parameters if name.isidentifier()]
     if not names:
         return 'root ::= ""\n'
     argument = f'argument ::= ({" | ".join(names)}) "=" value'
@@ -161,6 +164,6 @@ def _python_arguments(schema: Json) -> str:
     return f"{root}\n{argument}{PYTHON_VALUES}"
 
 
-def _json(schema: Json, *, style: str = "json") -> Json:
-    bound: Json = {"type": "json_schema", "json_schema": schema, "style": style}
-    return bound | ({"max_whitespace_cnt": MOST_WHITESPACE} if style == "json" else {})
+def _json_tag(schema: Json, *, style: str = "json") -> Json:
+    tag: Json = {"type": "json_schema", "json_schema": schema, "style": style}
+    return tag | ({"max_whitespace_cnt": MAX_WHITESPACE} if style == "json" else {})

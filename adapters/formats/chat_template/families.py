@@ -1,14 +1,14 @@
-"""Families of chat templates, as a table: the markers each writes and how it writes a call.
+"""The table of chat-template families: the markers of each, and how it writes a call.
 
-One parser, one constraint builder and one detector read this table; a family is a row. What a row
-says of reading is generous (several spellings of a call), what it says of binding is exact: the one
-spelling that a constrained engine may write.
+The parser, the constraint builder and the detector read this table; a family is a row. The parser
+is lenient and accepts several spellings of a call. The constraint is exact: it allows the one
+spelling in `call_form`.
 
 To add a family: a row here, a clue in `CLUES`, a golden in tests/golden/chat_template. Only a new
 way to write a call's name and arguments needs a reader in payloads.py.
 """
 
-# ruff: noqa: RUF001 - DeepSeek's markers are spelled with a full-width bar
+# ruff: noqa: RUF001 - DeepSeek's markers contain a full-width bar
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from msgspec import Struct
 
 
 class Region(Struct, frozen=True, kw_only=True):
-    """Where calls stand: `reader` names a payload reader, `end` is the marker that closes it."""
+    """Text with calls: `reader` names its payload reader, `end` is the marker that closes it."""
 
     reader: Literal["tool_call", "json", "xml", "named", "fenced", "pythonic"]
     end: str = ""
 
 
 class CallForm(Struct, frozen=True, kw_only=True):
-    """How a bound engine writes calls: open, begin arguments end, separator, …, close.
+    """How a constrained engine writes calls: open, begin arguments end, separator, …, close.
 
-    `{name}` in `begin` stands for the tool's name. `trigger` is the marker after which a call is
-    certain; without one (calls that begin like any text) calls are bound only where one must come.
+    `{name}` in `begin` stands for the tool's name. `trigger` is the marker that always starts a
+    call. Without one (a call starts like any text), calls are only constrained where they are
+    required.
     """
 
     begin: str
@@ -44,27 +45,28 @@ class CallForm(Struct, frozen=True, kw_only=True):
 class Family(Struct, frozen=True, kw_only=True):
     """What templates of one kind have in common.
 
-    `bare` calls begin, without a marker, with the first character that a model writes. `ends` are
-    the markers that end a turn and `dropped` those around calls: neither is ever visible text.
-    `call_id_length` is set where templates refuse ids of another length.
+    `think` and `refusal` are pairs of markers. `calls` maps markers to the regions that they open;
+    `bare_calls` maps characters, each of which may start a region as the first one of a text.
+    `end_markers` end a turn and `hidden_markers` surround calls: neither is ever visible text.
+    `call_id_length` is set if the templates refuse ids of any other length.
     """
 
     think: tuple[str, str] | None = None
     refusal: tuple[str, str] | None = None
     calls: Mapping[str, Region] = {}
-    bare: Mapping[str, Region] = {}
-    dropped: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
-    form: CallForm | None = None
+    bare_calls: Mapping[str, Region] = {}
+    hidden_markers: tuple[str, ...] = ()
+    end_markers: tuple[str, ...] = ()
+    call_form: CallForm | None = None
     call_id_length: int | None = None
 
 
 THINK = ("<think>", "</think>")
-CHATML_ENDS = ("<|im_end|>", "<|endoftext|>")
+CHATML_END_MARKERS = ("<|im_end|>", "<|endoftext|>")
 HERMES_CALLS = {"<tool_call>": Region(reader="tool_call", end="</tool_call>")}
 DEEPSEEK_CALLS = {"<｜tool▁call▁begin｜>": Region(reader="fenced", end="<｜tool▁call▁end｜>")}
-DEEPSEEK_DROPPED = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>")
-DEEPSEEK_FORM = CallForm(
+DEEPSEEK_HIDDEN_MARKERS = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>")
+DEEPSEEK_CALL_FORM = CallForm(
     open="<｜tool▁calls▁begin｜>",
     begin="<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n",
     end="\n```<｜tool▁call▁end｜>",
@@ -72,7 +74,7 @@ DEEPSEEK_FORM = CallForm(
     close="<｜tool▁calls▁end｜>",
     trigger="<｜tool▁calls▁begin｜>",
 )
-HERMES_FORM = CallForm(
+HERMES_CALL_FORM = CallForm(
     begin='<tool_call>\n{"name": "{name}", "arguments": ',
     end="}\n</tool_call>",
     separator="\n",
@@ -81,28 +83,28 @@ HERMES_FORM = CallForm(
 MISTRAL = Family(
     think=("[THINK]", "[/THINK]"),
     calls={"[TOOL_CALLS]": Region(reader="named")},
-    ends=("</s>",),
-    form=CallForm(begin="[TOOL_CALLS]{name}[ARGS]", end="", trigger="[TOOL_CALLS]"),
+    end_markers=("</s>",),
+    call_form=CallForm(begin="[TOOL_CALLS]{name}[ARGS]", end="", trigger="[TOOL_CALLS]"),
     call_id_length=9,
 )
 
 FAMILIES: Mapping[str, Family] = {
-    "plain": Family(ends=(*CHATML_ENDS, "<|eot_id|>", "</s>")),
-    "think": Family(think=THINK, ends=(*CHATML_ENDS, "<|eot_id|>", "</s>")),
+    "plain": Family(end_markers=(*CHATML_END_MARKERS, "<|eot_id|>", "</s>")),
+    "think": Family(think=THINK, end_markers=(*CHATML_END_MARKERS, "<|eot_id|>", "</s>")),
     "hermes": Family(
         think=THINK,
         calls=HERMES_CALLS,
-        dropped=("</tool_call>",),
-        ends=CHATML_ENDS,
-        form=HERMES_FORM,
+        hidden_markers=("</tool_call>",),
+        end_markers=CHATML_END_MARKERS,
+        call_form=HERMES_CALL_FORM,
     ),
     "qwen3_coder": Family(
         think=THINK,
-        # The outer marker is often forgotten: the inner one opens a region of its own.
+        # Models often forget the outer marker, so the inner one opens a region, too.
         calls={**HERMES_CALLS, "<function=": Region(reader="xml", end="</function>")},
-        dropped=("</tool_call>", "</function>"),
-        ends=CHATML_ENDS,
-        form=CallForm(
+        hidden_markers=("</tool_call>", "</function>"),
+        end_markers=CHATML_END_MARKERS,
+        call_form=CallForm(
             begin="<tool_call>\n<function={name}>\n",
             end="\n</function>\n</tool_call>",
             separator="\n",
@@ -112,15 +114,15 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "llama3_json": Family(
         calls={"<|python_tag|>": Region(reader="json")},
-        bare={"{": Region(reader="json")},
-        ends=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
-        form=CallForm(begin='{"name": "{name}", "parameters": ', end="}", separator="; "),
+        bare_calls={"{": Region(reader="json")},
+        end_markers=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
+        call_form=CallForm(begin='{"name": "{name}", "parameters": ', end="}", separator="; "),
     ),
     "mistral": MISTRAL,
     "mistral_array": Family(
         calls=MISTRAL.calls,
-        ends=MISTRAL.ends,
-        form=CallForm(
+        end_markers=MISTRAL.end_markers,
+        call_form=CallForm(
             open="[TOOL_CALLS] [",
             begin='{"name": "{name}", "arguments": ',
             end="}",
@@ -133,22 +135,22 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_r1": Family(
         think=THINK,
         calls=DEEPSEEK_CALLS,
-        dropped=DEEPSEEK_DROPPED,
-        ends=("<｜end▁of▁sentence｜>",),
-        form=DEEPSEEK_FORM,
+        hidden_markers=DEEPSEEK_HIDDEN_MARKERS,
+        end_markers=("<｜end▁of▁sentence｜>",),
+        call_form=DEEPSEEK_CALL_FORM,
     ),
     "deepseek_v3": Family(
         calls=DEEPSEEK_CALLS,
-        dropped=DEEPSEEK_DROPPED,
-        ends=("<｜end▁of▁sentence｜>",),
-        form=DEEPSEEK_FORM,
+        hidden_markers=DEEPSEEK_HIDDEN_MARKERS,
+        end_markers=("<｜end▁of▁sentence｜>",),
+        call_form=DEEPSEEK_CALL_FORM,
     ),
     "deepseek_v31": Family(
         think=THINK,
         calls=DEEPSEEK_CALLS,
-        dropped=DEEPSEEK_DROPPED,
-        ends=("<｜end▁of▁sentence｜>",),
-        form=CallForm(
+        hidden_markers=DEEPSEEK_HIDDEN_MARKERS,
+        end_markers=("<｜end▁of▁sentence｜>",),
+        call_form=CallForm(
             open="<｜tool▁calls▁begin｜>",
             begin="<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>",
             end="<｜tool▁call▁end｜>",
@@ -158,21 +160,21 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "pythonic": Family(
         calls={"<|python_start|>": Region(reader="pythonic", end="<|python_end|>")},
-        bare={"[": Region(reader="pythonic")},
-        dropped=("<|python_end|>",),
-        ends=("<|eot|>", "<|eot_id|>", "<|eom|>", *CHATML_ENDS),
-        form=CallForm(
+        bare_calls={"[": Region(reader="pythonic")},
+        hidden_markers=("<|python_end|>",),
+        end_markers=("<|eot|>", "<|eot_id|>", "<|eom|>", *CHATML_END_MARKERS),
+        call_form=CallForm(
             open="[", begin="{name}(", end=")", separator=", ", close="]", arguments="pythonic"
         ),
     ),
-    # What the scripted engine speaks: Hermes calls, and refusals between markers of our own.
+    # What the scripted engine writes: Hermes calls, and refusals between markers of its own.
     "scripted": Family(
         think=THINK,
         refusal=("<|refusal|>", "<|/refusal|>"),
         calls=HERMES_CALLS,
-        dropped=("</tool_call>",),
-        ends=("<|im_end|>",),
-        form=HERMES_FORM,
+        hidden_markers=("</tool_call>",),
+        end_markers=("<|im_end|>",),
+        call_form=HERMES_CALL_FORM,
     ),
 }
 
@@ -191,11 +193,11 @@ CLUES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("think", ("<think>",)),
     ("think", ("</think>",)),
 )
-"""Families by what their templates contain, most telling first."""
+"""Families, with texts that their templates contain; the most specific come first."""
 
 
 def detect_family(template: str) -> str:
-    """Return the name of the family that a chat template's text belongs to.
+    """Return the name of the family that a chat template belongs to, by its source.
 
     >>> detect_family("{{ '<tool_call>' }}"), detect_family("{{ messages }}")
     ('hermes', 'plain')

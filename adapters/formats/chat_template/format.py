@@ -1,4 +1,4 @@
-"""The chat-template format: a family's row, a tokenizer and a renderer, joined."""
+"""The chat-template format: a family's row, a tokenizer and a renderer."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from antiphon.domain.errors import SettingsError
 from antiphon.domain.items import Item
 from antiphon.domain.request import Effort
 
-TAIL = 16
-"""Tokens at a prompt's end among which the marker that opens reasoning is looked for."""
+PROMPT_TAIL_TOKENS = 16
+"""How many tokens at the end of a prompt are searched for the marker that opens reasoning."""
 
 
 class ChatTemplateFormat(Format):
-    """A family of models that speak a chat template."""
+    """The format of a family of models with chat templates."""
 
     skip_special_tokens = False
     reads_text = True
@@ -55,7 +55,7 @@ class ChatTemplateFormat(Format):
         self._renderer = renderer
 
     @property
-    def reads_images(self) -> bool:  # type: ignore[override]  # the template is asked, once
+    def reads_images(self) -> bool:  # type: ignore[override]  # the renderer knows it
         return self._renderer.reads_images
 
     async def render(self, turn: Turn) -> Prompt:
@@ -63,7 +63,10 @@ class ChatTemplateFormat(Format):
 
     def make_parser(self, turn: Turn, prompt: Prompt) -> Parser:
         return ChatTemplateParser(
-            self._family, self._tokenizer, turn=turn, reasons_first=self._is_open(prompt)
+            self._family,
+            self._tokenizer,
+            turn=turn,
+            starts_in_reasoning=self._ends_in_reasoning(prompt),
         )
 
     def remember(
@@ -75,11 +78,11 @@ class ChatTemplateFormat(Format):
         parser: Parser,
         items: Sequence[Item],
     ) -> None:
-        ended = bool(token_ids) and token_ids[-1] in self.stop_token_ids
+        has_end = bool(token_ids) and token_ids[-1] in self.stop_token_ids
         self._renderer.turn_cache.remember(
-            prompt.place,
+            prompt.prefix_digest,
             list(transcript(approvals_as_calls(items), turn.tools)),
-            token_ids if ended and parser.is_well_formed else None,
+            token_ids if has_end and parser.is_well_formed else None,
             has_reasoning=parser.reasoning_tokens > 0,
         )
 
@@ -91,15 +94,15 @@ class ChatTemplateFormat(Format):
         text = self._tokenizer.decode(ids)
         return [{"type": "raw_message_tokens", "message": text, "tokens": ids}]
 
-    def _is_open(self, prompt: Prompt) -> bool:
+    def _ends_in_reasoning(self, prompt: Prompt) -> bool:
         if self._family.think is None:
             return False
-        tail = self._tokenizer.decode(prompt.token_ids[-TAIL:])
+        tail = self._tokenizer.decode(prompt.token_ids[-PROMPT_TAIL_TOKENS:])
         return tail.rstrip().endswith(self._family.think[0])
 
 
 def load(folder: Path, *, family: str = "auto") -> ChatTemplateFormat:
-    """Return the format of a model folder: its template, its tokenizer, its ends of turn.
+    """Return the format of a model folder: its template, its tokenizer and its stop tokens.
 
     Raises: SettingsError if a file is missing or broken, or the family is unknown.
     """
@@ -109,13 +112,14 @@ def load(folder: Path, *, family: str = "auto") -> ChatTemplateFormat:
     tokenizer = FolderTokenizer.load(folder / "tokenizer.json")
     generation = read_json(folder / "generation_config.json")
     eos = special_tokens(read_json(folder / "tokenizer_config.json")).get("eos_token", "")
-    return _format(template, tokenizer, family, ends=[*_ids(generation), tokenizer.token_id(eos)])
+    stop_token_ids = [*_stop_token_ids(generation), tokenizer.token_id(eos)]
+    return _make_format(template, tokenizer, family, stop_token_ids=stop_token_ids)
 
 
 def from_hf_tokenizer(
     tokenizer: Any, template: str | None = None, *, family: str = "auto"
 ) -> ChatTemplateFormat:
-    """Return the format of a transformers tokenizer, by its own template unless another is given.
+    """Return the format of a transformers tokenizer, with its own template unless one is passed.
 
     Raises: SettingsError if there is no template, or the family is unknown.
     """
@@ -123,37 +127,41 @@ def from_hf_tokenizer(
     if not sources:
         raise SettingsError("The tokenizer has no chat template.")
     tokens = special_tokens(getattr(tokenizer, "special_tokens_map", {}))
-    return _format(
+    return _make_format(
         ChatTemplate(sources, tokens),
         HfTokenizer(tokenizer),
         family,
-        ends=[getattr(tokenizer, "eos_token_id", None)],
+        stop_token_ids=[getattr(tokenizer, "eos_token_id", None)],
     )
 
 
-def _format(
-    template: ChatTemplate, tokenizer: Tokenizer, family: str, *, ends: Sequence[int | None]
+def _make_format(
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    family: str,
+    *,
+    stop_token_ids: Sequence[int | None],
 ) -> ChatTemplateFormat:
-    found = _found(family, template.source)
-    row = FAMILIES[found]
-    known = [*ends, *(tokenizer.token_id(end) for end in row.ends)]
+    name = _resolve_family(family, template.source)
+    row = FAMILIES[name]
+    all_ids = [*stop_token_ids, *(tokenizer.token_id(marker) for marker in row.end_markers)]
     return ChatTemplateFormat(
-        found,
+        name,
         tokenizer,
         renderer=TemplateRenderer(template, tokenizer, row),
-        stop_token_ids=sorted({end for end in known if end is not None}),
+        stop_token_ids=sorted({token for token in all_ids if token is not None}),
     )
 
 
-def _found(name: str, template: str) -> str:
-    found = detect_family(template) if name == "auto" else name
-    if found not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
-        raise SettingsError(f"There is no chat format {name!r}; there are: auto, {known}.")
-    return found
+def _resolve_family(name: str, template: str) -> str:
+    family = detect_family(template) if name == "auto" else name
+    if family not in FAMILIES:
+        names = ", ".join(sorted(FAMILIES))
+        raise SettingsError(f"There is no chat format {name!r}; choose one of: auto, {names}.")
+    return family
 
 
-def _ids(generation: Mapping[str, Any]) -> list[int]:
+def _stop_token_ids(generation: Mapping[str, Any]) -> list[int]:
     eos = generation.get("eos_token_id")
-    found = eos if isinstance(eos, list) else [eos]
-    return [token for token in found if isinstance(token, int)]
+    ids = eos if isinstance(eos, list) else [eos]
+    return [token for token in ids if isinstance(token, int)]

@@ -1,11 +1,11 @@
-"""The scripted chat model's own language: how its prompts and its turns are written, and read back.
+"""The markup of the scripted chat model: its prompts and its turns, written and read back.
 
     <|im_start|>ROLE⏎TEXT<|im_end|>⏎          roles: tools, system, developer, user, assistant
     <|im_start|>tool⏎<tool_response>⏎TEXT⏎</tool_response><|im_end|>⏎
     an assistant's turn:  <think>⏎TEXT⏎</think>⏎⏎TEXT⏎<tool_call>⏎{JSON}⏎</tool_call>
 
-Markers are tokens that no text becomes, so a user's text cannot pass for one. History is written by
-what writes the model's turns: the next prompt begins with this prompt and what was generated.
+Markers are tokens that no text is encoded as, so a user's text cannot imitate one. The same code
+writes the history and the model's turns, so the next prompt starts with this prompt and its output.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from antiphon.adapters.formats.chat_template.renderer import Renderer
 from antiphon.adapters.formats.chat_template.transcript import (
     CallEntry,
     Entry,
+    EntryPart,
     MessageEntry,
     OutputEntry,
-    Piece,
     ReasoningEntry,
-    chat_recall,
+    chat_turn_cache,
     function_of,
+    to_json_text,
     transcript,
-    written,
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.adapters.formats.tools import (
@@ -37,6 +37,7 @@ from antiphon.adapters.formats.tools import (
     mcp_model_name,
     model_tool_name,
     name_of_kind,
+    offers_tool_of,
     prompt_tools,
     scripted_name,
     wrap_text,
@@ -46,8 +47,8 @@ from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import PYTHON, ToolSpec
 
-IMAGE_TOKENS = 85
-LONGEST_REMEMBERED = 4096  # tokens
+TOKENS_PER_IMAGE = 85
+MAX_CACHED_TURN_TOKENS = 4096
 
 MARKERS = (
     "<|im_start|>",
@@ -67,70 +68,71 @@ TOKENIZER = WordTokenizer(MARKERS)
     START,
     END,
     THINK,
-    THOUGHT,
+    END_THINK,
     CALL,
-    CALLED,
+    END_CALL,
     RESPONSE,
-    RESPONDED,
+    END_RESPONSE,
     IMAGE,
     REFUSAL,
-    REFUSED,
+    END_REFUSAL,
 ) = range(1, len(MARKERS) + 1)
-CLOSED_BY: Mapping[int, int] = {THINK: THOUGHT, CALL: CALLED, REFUSAL: REFUSED}
+CLOSING_TOKENS: Mapping[int, int] = {THINK: END_THINK, CALL: END_CALL, REFUSAL: END_REFUSAL}
 NEWLINE, BLANK_LINE = (
     TOKENIZER.encode("\n", special=False)[0],
     TOKENIZER.encode("\n\n", special=False)[0],
 )
-NAME = '{"name": '
+CALL_START = '{"name": '
 
 
 def _encode(text: str) -> list[int]:
     return TOKENIZER.encode(text, special=False)
 
 
-def _head(role: str) -> list[int]:
+def _message_start(role: str) -> list[int]:
     return [START, *_encode(role), NEWLINE]
 
 
-HEADS: Mapping[str, list[int]] = {
-    role: _head(role) for role in ("tools", "system", "developer", "user", "assistant", "tool")
+MESSAGE_STARTS: Mapping[str, list[int]] = {
+    role: _message_start(role)
+    for role in ("tools", "system", "developer", "user", "assistant", "tool")
 }
-TAIL = [END, NEWLINE]
+MESSAGE_END = [END, NEWLINE]
 
 
-class Writing:
-    """An assistant's turn in the making: blocks and what joins them."""
+class TurnWriter:
+    """Writes an assistant's turn: blocks, and the separators between them."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
-        self._last = ""
+        self._last_block = ""
 
     def think(self, text: str) -> None:
-        self._block("think", [THINK, NEWLINE, *_encode(text), NEWLINE, THOUGHT])
+        self._add_block("think", [THINK, NEWLINE, *_encode(text), NEWLINE, END_THINK])
 
     def say(self, text: str) -> None:
-        self._block("text", _encode(text))
+        self._add_block("text", _encode(text))
 
     def refuse(self, text: str) -> None:
-        self._block("text", [REFUSAL, *_encode(text), REFUSED])
+        self._add_block("text", [REFUSAL, *_encode(text), END_REFUSAL])
 
     def call(self, name: str, arguments: str) -> None:
-        call = f'{NAME}{written(name)}, "arguments": {arguments}}}'
-        self._block("call", [CALL, NEWLINE, *_encode(call), NEWLINE, CALLED])
+        call = f'{CALL_START}{to_json_text(name)}, "arguments": {arguments}}}'
+        self._add_block("call", [CALL, NEWLINE, *_encode(call), NEWLINE, END_CALL])
 
-    def raw(self, text: str) -> None:
+    def add_raw(self, text: str) -> None:
         self.ids += TOKENIZER.encode(text, special=True)
-        self._last = ""
+        self._last_block = ""
 
-    def _block(self, kind: str, ids: list[int]) -> None:
+    def _add_block(self, kind: str, ids: list[int]) -> None:
         if ids:
-            self.ids += _joint(self._last, kind)
+            self.ids += _separator(self._last_block, kind)
             self.ids += ids
-            self._last = kind
+            self._last_block = kind
 
 
-def _joint(last: str, kind: str) -> list[int]:
-    """Return what joins two blocks of a turn; it belongs to neither."""
+def _separator(last: str, kind: str) -> list[int]:
+    """Return the separator of two blocks of a turn; it belongs to neither."""
     if not last:
         return []
     return [BLANK_LINE if last == "think" or last == kind == "text" else NEWLINE]
@@ -142,42 +144,42 @@ class ScriptedRenderer(Renderer):
     reads_images = True
 
     def __init__(self) -> None:
-        self.turn_cache = chat_recall()
+        self.turn_cache = chat_turn_cache()
 
-    def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - it never does
+    def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - no prompt does
         return False
 
     async def render(self, turn: Turn) -> Prompt:
-        prompt = _PromptWriting()
+        prompt = _PromptWriter()
         tools = prompt_tools(turn)
         if tools:
-            prompt.ids += HEADS["tools"]
-            prompt.ids += _tools(msgspec.json.encode([function_of(tool) for tool in tools]))
-            prompt.ids += TAIL
+            prompt.ids += MESSAGE_STARTS["tools"]
+            prompt.ids += _encode_tools(msgspec.json.encode([function_of(tool) for tool in tools]))
+            prompt.ids += MESSAGE_END
         if turn.instructions:
             prompt.add(MessageEntry("system", [("text", turn.instructions)]))
         for message in turn.previous_messages:
-            prompt.add(_previous(message))
+            prompt.add(_previous_message(message))
         entries = list(transcript(turn.items, turn.tools))
-        places = self.turn_cache.places(turn.cache_salt, entries)
-        for entry in self.turn_cache.turns(entries, places):
+        digests = self.turn_cache.prefix_digests(turn.cache_salt, entries)
+        for entry in self.turn_cache.group_turns(entries, digests):
             if isinstance(entry, CachedTurn):
-                prompt.repeat(entry)
+                prompt.add_cached_turn(entry)
             else:
                 prompt.add(entry)
         prompt.close()
-        prompt.ids += HEADS["assistant"]
-        return Prompt(token_ids=prompt.ids, image_urls=prompt.image_urls, place=places[-1])
+        prompt.ids += MESSAGE_STARTS["assistant"]
+        return Prompt(token_ids=prompt.ids, image_urls=prompt.image_urls, prefix_digest=digests[-1])
 
 
 @lru_cache(maxsize=64)
-def _tools(told: bytes) -> tuple[int, ...]:
-    return tuple(_encode(told.decode()))
+def _encode_tools(tools: bytes) -> tuple[int, ...]:
+    return tuple(_encode(tools.decode()))
 
 
-def _previous(message: Json) -> MessageEntry:
+def _previous_message(message: Json) -> MessageEntry:
     role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str) or role not in HEADS or not isinstance(content, str):
+    if not isinstance(role, str) or role not in MESSAGE_STARTS or not isinstance(content, str):
         raise RequestError(
             "A previous message needs a role and a text as content.",
             param="previous_input_messages",
@@ -185,97 +187,100 @@ def _previous(message: Json) -> MessageEntry:
     return MessageEntry(role, [("text", content)])
 
 
-class _PromptWriting:
-    """A prompt in the making; `_turn` is the assistant's, as long as it goes on."""
+class _PromptWriter:
+    """Writes a prompt; `_turn` is the assistant's while it goes on."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.image_urls: list[str] = []
-        self._turn: Writing | None = None
-        self._spoke = False
+        self._turn: TurnWriter | None = None
+        self._has_text = False
 
     def add(self, entry: Entry) -> None:
         match entry:
             case ReasoningEntry(text):
-                self._going().think(text)
+                self._open_turn().think(text)
             case CallEntry(name, arguments, _):
-                self._going().call(name, arguments)
-            case MessageEntry("assistant", pieces):
-                if self._spoke:  # nothing stood between: another turn of the model
+                self._open_turn().call(name, arguments)
+            case MessageEntry("assistant", parts):
+                if self._has_text:  # two messages in a row: another turn of the model
                     self.close()
-                self._say(self._going(), pieces)
-                self._spoke = True
+                self._add_message(self._open_turn(), parts)
+                self._has_text = True
                 return
-            case MessageEntry(role, pieces):
+            case MessageEntry(role, parts):
                 self.close()
-                self.ids += HEADS[role]
-                self._write(pieces)
-                self.ids += TAIL
-            case OutputEntry(_, _, pieces):
+                self.ids += MESSAGE_STARTS[role]
+                self._add_parts(parts)
+                self.ids += MESSAGE_END
+            case OutputEntry(_, _, parts):
                 self.close()
-                self.ids += [*HEADS["tool"], RESPONSE, NEWLINE]
-                self._write(pieces)
-                self.ids += [NEWLINE, RESPONDED, *TAIL]
-        self._spoke = False
+                self.ids += [*MESSAGE_STARTS["tool"], RESPONSE, NEWLINE]
+                self._add_parts(parts)
+                self.ids += [NEWLINE, END_RESPONSE, *MESSAGE_END]
+        self._has_text = False
 
-    def repeat(self, own: CachedTurn[Entry]) -> None:
-        """Add a turn as it was written, or, where that is not known, as one turn at least."""
+    def add_cached_turn(self, turn: CachedTurn[Entry]) -> None:
+        """Add a turn as it was written or, if its tokens are unknown, as one rendered turn."""
         self.close()
-        if own.token_ids is None:
-            for entry in own.entries:
+        if turn.token_ids is None:
+            for entry in turn.entries:
                 self.add(entry)
             self.close()
         else:
-            self.ids += [*HEADS["assistant"], *own.token_ids, NEWLINE]
-        self._spoke = False
+            self.ids += [*MESSAGE_STARTS["assistant"], *turn.token_ids, NEWLINE]
+        self._has_text = False
 
     def close(self) -> None:
-        """End the assistant's turn, if one goes on."""
+        """End the assistant's turn, if one is open."""
         if self._turn is not None:
-            self.ids += HEADS["assistant"]
+            self.ids += MESSAGE_STARTS["assistant"]
             self.ids += self._turn.ids
-            self.ids += TAIL
+            self.ids += MESSAGE_END
         self._turn = None
 
-    def _going(self) -> Writing:
-        self._turn = self._turn or Writing()
+    def _open_turn(self) -> TurnWriter:
+        self._turn = self._turn or TurnWriter()
         return self._turn
 
-    def _say(self, turn: Writing, pieces: Sequence[Piece]) -> None:
-        text = "".join(text for kind, text in pieces if kind == "text")
-        refusal = "".join(text for kind, text in pieces if kind == "refusal")
+    def _add_message(self, turn: TurnWriter, parts: Sequence[EntryPart]) -> None:
+        text = "".join(text for kind, text in parts if kind == "text")
+        refusal = "".join(text for kind, text in parts if kind == "refusal")
         turn.say(text)
         if refusal:
             turn.refuse(refusal)
 
-    def _write(self, pieces: Sequence[Piece]) -> None:
-        for kind, text in pieces:
+    def _add_parts(self, parts: Sequence[EntryPart]) -> None:
+        for kind, text in parts:
             if kind == "image":
                 self.image_urls.append(text)
-                self.ids += [IMAGE] * IMAGE_TOKENS
+                self.ids += [IMAGE] * TOKENS_PER_IMAGE
             else:
                 self.ids += _encode(text)
 
 
 class ScriptedMarkup:
-    """What the scripted engine needs of this language, to play a part in it."""
+    """Reads prompts and writes turns in this markup, for the scripted engine."""
 
     def read(self, token_ids: Sequence[int]) -> list[tuple[str, str]]:
         """Return the prompt's messages as (role, text)."""
-        return [message for block in _blocks(token_ids) for message in _messages(block)]
+        return [message for block in _split_messages(token_ids) for message in _read_message(block)]
 
     def write(
         self, parts: Sequence[Mapping[str, Any]], *, tools: Sequence[ToolSpec], thinking: bool
     ) -> list[list[tuple[int, str]]]:
         """Return the tokens of a model's turn: a list for each part, then one for its end."""
-        turn = Writing()
-        written_parts: list[list[tuple[int, str]]] = []
+        turn = TurnWriter()
+        tokens: list[list[tuple[int, str]]] = []
         for part in parts:
             start = len(turn.ids)
-            _play(part, turn, tools=tools, thinking=thinking)
-            written_parts.append(_spelled(turn.ids[start:]))
-        ended = bool(turn.ids) and turn.ids[-1] == END
-        return [*written_parts, [] if ended else _spelled([END])]
+            _write_part(part, turn, tools=tools, thinking=thinking)
+            tokens.append(_with_texts(turn.ids[start:]))
+        has_end = bool(turn.ids) and turn.ids[-1] == END
+        return [*tokens, [] if has_end else _with_texts([END])]
+
+    def offers(self, part: Mapping[str, Any], *, tools: Sequence[ToolSpec]) -> bool:
+        return offers_tool_of(part, tools)
 
     def text(self, token_ids: Sequence[int]) -> str:
         return TOKENIZER.decode(token_ids)
@@ -291,8 +296,8 @@ def scripted_chat() -> ChatTemplateFormat:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def _play(
-    part: Mapping[str, Any], turn: Writing, *, tools: Sequence[ToolSpec], thinking: bool
+def _write_part(
+    part: Mapping[str, Any], turn: TurnWriter, *, tools: Sequence[ToolSpec], thinking: bool
 ) -> None:
     match part:
         case {"say": text}:
@@ -300,47 +305,51 @@ def _play(
         case {"think": text} if thinking:
             turn.think(text)
         case {"call": name}:
-            turn.call(scripted_name(tools, name), _arguments(part))
+            turn.call(scripted_name(tools, name), _arguments_of(part))
         case {"custom": name}:
             turn.call(name, wrap_text(part.get("input", "")))
         case {"mcp": name}:
-            turn.call(_mcp_name(name, part.get("server"), tools), _arguments(part))
+            turn.call(_mcp_name(name, part.get("server"), tools), _arguments_of(part))
         case {"python": code}:
             turn.call(name_of_kind(PYTHON, tools), wrap_text(code, CODE))
         case {"refuse": text}:
             turn.refuse(text)
         case {"raw": text}:
-            turn.raw(text)
+            turn.add_raw(text)
 
 
-def _arguments(part: Mapping[str, Any]) -> str:
+def _arguments_of(part: Mapping[str, Any]) -> str:
     arguments = part.get("args", {})
-    return arguments if isinstance(arguments, str) else written(arguments)
+    return arguments if isinstance(arguments, str) else to_json_text(arguments)
 
 
 def _mcp_name(name: str, server: str | None, tools: Sequence[ToolSpec]) -> str:
-    full = mcp_model_name(tools, name, server) or model_tool_name(tools, name, server)
-    return full if any(tool.name == full for tool in tools) else name
+    full_name = mcp_model_name(tools, name, server) or model_tool_name(tools, name, server)
+    return full_name if any(tool.name == full_name for tool in tools) else name
 
 
-def _spelled(ids: Sequence[int]) -> list[tuple[int, str]]:
-    # Scripts repeat: so do the turns that they make the model write.
-    return list(_remembered(tuple(ids))) if len(ids) <= LONGEST_REMEMBERED else _spell(ids)
+def _with_texts(ids: Sequence[int]) -> list[tuple[int, str]]:
+    # Scripts repeat turns, so their tokens are cached.
+    return (
+        list(_pair_cached(tuple(ids)))
+        if len(ids) <= MAX_CACHED_TURN_TOKENS
+        else _pair_with_texts(ids)
+    )
 
 
-def _spell(ids: Sequence[int]) -> list[tuple[int, str]]:
-    texts = TOKENIZER.spell(ids)
+def _pair_with_texts(ids: Sequence[int]) -> list[tuple[int, str]]:
+    texts = TOKENIZER.token_texts(ids)
     return [(token, "" if token == END else text) for token, text in zip(ids, texts, strict=True)]
 
 
-_remembered = lru_cache(128)(_spell)
+_pair_cached = lru_cache(128)(_pair_with_texts)
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _blocks(token_ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
-    """Yield role and content of each message that is complete."""
+def _split_messages(token_ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+    """Yield the role and content of each complete message."""
     ids = list(token_ids)
     start = 0
     while START in ids[start : start + 1]:
@@ -350,69 +359,70 @@ def _blocks(token_ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
         except ValueError:
             return
         yield TOKENIZER.decode(ids[start + 1 : head]), ids[head + 1 : end]
-        start = end + len(TAIL)
+        start = end + len(MESSAGE_END)
 
 
-def _messages(block: tuple[str, list[int]]) -> Iterator[tuple[str, str]]:
+def _read_message(block: tuple[str, list[int]]) -> Iterator[tuple[str, str]]:
     role, ids = block
     if role == "assistant":
-        yield from _assistant(ids)
+        yield from _read_assistant(ids)
     elif role == "tool":
-        yield "tool", _text(ids[2:-2])
+        yield "tool", _decode_text(ids[2:-2])
     elif role != "tools":
-        yield role, _text(ids)
+        yield role, _decode_text(ids)
 
 
-def _text(ids: Sequence[int]) -> str:
+def _decode_text(ids: Sequence[int]) -> str:
     return TOKENIZER.decode([token for token in ids if token != IMAGE])
 
 
-def _assistant(ids: list[int]) -> Iterator[tuple[str, str]]:
-    """Read a turn: its reasoning, then what it said, in one, then its calls."""
-    said: list[str] = []
+def _read_assistant(ids: list[int]) -> Iterator[tuple[str, str]]:
+    """Read a turn: its reasoning, then all its text as one message, then its calls."""
+    texts: list[str] = []
     calls: list[str] = []
     start = 0
     while start < len(ids):
-        opening = next((n for n in range(start, len(ids)) if ids[n] in CLOSED_BY), len(ids))
+        opening = next((n for n in range(start, len(ids)) if ids[n] in CLOSING_TOKENS), len(ids))
         if opening > start:
-            said.append(_between(ids[start:opening], before=start > 0, after=opening < len(ids)))
+            is_last = opening == len(ids)
+            texts.append(_strip_separators(ids[start:opening], before=start > 0, after=not is_last))
         if opening == len(ids):
             break
-        closing = _index(ids, CLOSED_BY[ids[opening]], opening)
+        closing = _find_end(ids, CLOSING_TOKENS[ids[opening]], opening)
         inside = ids[opening + 1 : closing]
         if ids[opening] == THINK:
-            yield "reasoning", _text(inside[1:-1])
+            yield "reasoning", _decode_text(inside[1:-1])
         elif ids[opening] == CALL:
-            calls.append(_called(_text(inside[1:-1])))
+            calls.append(_called_name(_decode_text(inside[1:-1])))
         else:
-            said.append(_text(inside))
+            texts.append(_decode_text(inside))
         start = closing + 1
-    text = "".join(said)
+    text = "".join(texts)
     if text:
         yield ("preamble" if calls else "assistant"), text
     yield from (("call", name) for name in calls)
 
 
-def _between(ids: list[int], *, before: bool, after: bool) -> str:
-    """Return what was said, without what joins it to the blocks around it."""
-    joints = (NEWLINE, BLANK_LINE)
-    if before and ids[0] in joints:
+def _strip_separators(ids: list[int], *, before: bool, after: bool) -> str:
+    """Return the text without the separators from the blocks before and after it."""
+    separators = (NEWLINE, BLANK_LINE)
+    if before and ids[0] in separators:
         ids = ids[1:]
-    if after and ids and ids[-1] in joints:
+    if after and ids and ids[-1] in separators:
         ids = ids[:-1]
-    return _text(ids)
+    return _decode_text(ids)
 
 
-def _index(ids: list[int], token: int, start: int) -> int:
+def _find_end(ids: list[int], token: int, start: int) -> int:
     try:
         return ids.index(token, start)
     except ValueError:
         return len(ids)
 
 
-def _called(call: str) -> str:
+def _called_name(call: str) -> str:
     try:
-        name, _ = json.JSONDecoder().raw_decode(call, len(NAME))
+        name, _ = json.JSONDecoder().raw_decode(call, len(CALL_START))
     except ValueError:
         return call
     return str(name)

@@ -1,17 +1,17 @@
-"""What a model of a chat-template family writes, read as deltas.
+"""Reads what a model of a chat-template family writes, as deltas.
 
-Rules, the same for every family (its row says which markers there are):
+The rules are the same for every family; the family's row says which markers there are:
 
 - Prose is visible text, reasoning or a refusal, depending on the marker before it. Whitespace
-  between prose and a block (reasoning, a call) belongs to the markup; prose of whitespace alone is
-  none. A message that nothing precedes keeps its leading whitespace.
-- A call is a call if it names a tool that this turn offers. Anything else between call markers,
-  and whatever is malformed before its arguments begin, is prose without the markers.
+  between prose and a block (reasoning, a call) belongs to the markup; whitespace alone is not
+  prose. A message with nothing before it keeps its leading whitespace.
+- A call must name a tool that this turn offers. Anything else between call markers, and anything
+  malformed before its arguments start, is prose without the markers.
 - A call inside reasoning ends the reasoning: models forget to close it.
-- Without parallel calls, those after the first are read and given out to nobody.
-- Markers that end a turn, or that close what is not open, are never text.
-- Where the text's format is JSON, a message that begins as JSON goes on to the end of the turn: a
-  marker in it is a part of a string.
+- Without parallel calls, all calls after the first are read and dropped.
+- Markers that end a turn, or that close something that is not open, are never text.
+- If the text's format is JSON, a message that starts as JSON goes on to the end of the turn: a
+  marker in it is part of a string.
 """
 
 from __future__ import annotations
@@ -31,310 +31,329 @@ from antiphon.domain import deltas as d
 from antiphon.domain.tools import ToolSpec
 
 JSON_FORMATS = ("json_schema", "json_object")
-JSON_BEGINNINGS = '{["'
+JSON_START_CHARACTERS = '{["'
 
-Kind = Callable[[str], d.Delta]
-"""A delta that is a text: TextDelta, ReasoningDelta, RefusalDelta, ArgumentsDelta."""
+DeltaType = Callable[[str], d.Delta]
+"""A delta with only a text: TextDelta, ReasoningDelta, RefusalDelta or ArgumentsDelta."""
 
 
 class ChatTemplateParser(Parser):
-    """Reads one turn. `reasons_first`: the prompt has opened the reasoning already."""
+    """Reads one turn. `starts_in_reasoning` says that the prompt already opened the reasoning."""
 
     def __init__(
-        self, family: Family, tokenizer: Tokenizer, *, turn: Turn, reasons_first: bool = False
+        self, family: Family, tokenizer: Tokenizer, *, turn: Turn, starts_in_reasoning: bool = False
     ) -> None:
         self.reasoning_tokens = 0
-        self._mended = False
+        self._is_repaired = False
         self._tokenizer = tokenizer
-        self._tape = TextBuffer()
-        self._out = _Deltas()
-        self._calls = _OfferedCalls(turn, self._out, begins=self._call_begins)
+        self._buffer = TextBuffer()
+        self._deltas = _Deltas()
+        self._calls = _OfferedCalls(turn, self._deltas, on_start=self._on_call_start)
         self._regions = family.calls
-        self._bare = family.bare if self._calls.tools else {}
-        self._moves = _moves(family)
-        self._finder, self._catch = _search(
-            (*self._moves, *family.calls, *family.dropped, *family.ends)
+        self._bare_calls = family.bare_calls if self._calls.tools else {}
+        self._prose_changes = _prose_changes(family)
+        self._finder, self._needs_reading = _make_search(
+            (*self._prose_changes, *family.calls, *family.hidden_markers, *family.end_markers)
         )
-        self._json_ends = family.ends if turn.text.format.get("type") in JSON_FORMATS else None
+        self._json_end_markers = (
+            family.end_markers if turn.text.format.get("type") in JSON_FORMATS else None
+        )
 
-        # Reasoning tokens are counted by the markers' ids, or, where a marker is no token, by
-        # encoding the reasoning. Neither depends on steps; text may lag behind its tokens.
-        self._think_id, self._leave_ids = _ids(family, tokenizer)
-        self._counts_ids = bool(self._leave_ids)
-        self._inside = reasons_first
-        self._thought: list[str] = []
+        # Reasoning tokens are counted between the markers' ids or, if the closing marker is no
+        # token, by encoding the reasoning. Both ways are independent of the steps, in which text
+        # may lag behind its tokens.
+        self._open_id, self._close_ids = _reasoning_ids(family, tokenizer)
+        self._counts_by_ids = bool(self._close_ids)
+        self._in_reasoning = starts_in_reasoning
+        self._reasoning_texts: list[str] = []
 
-        self._prose: Kind = d.ReasoningDelta if reasons_first else d.TextDelta
-        self._open = False  # prose of this kind was given out since the last block
-        self._after_block = reasons_first
-        self._at_start = True  # only whitespace since the turn, or its last block, began
-        self._gap: list[tuple[int, str]] = []  # whitespace that may belong to a block
+        self._prose_type: DeltaType = d.ReasoningDelta if starts_in_reasoning else d.TextDelta
+        self._has_prose = False  # prose of this type was written since the last block
+        self._after_block = starts_in_reasoning
+        self._at_start = True  # only whitespace since the turn or its last block started
+        # Whitespace that may belong to a block.
+        self._pending_whitespace: list[tuple[int, str]] = []
         self._alignment: LogprobAlignment | None = None
-        # The delta that a step's text simply becomes, where nothing is pending.
-        self._quick: Kind | None = None
-        self._reading = self._read()
-        next(self._reading)
+        # Set while nothing is pending, so that a step's text can become a delta as it is.
+        self._pass_through_type: DeltaType | None = None
+        self._reader = self._read()
+        next(self._reader)
 
     @property
-    def is_well_formed(self) -> bool:  # type: ignore[override]  # the calls know a part of it
-        return not self._mended and not self._calls.dropped
+    def is_well_formed(self) -> bool:  # type: ignore[override]  # computed from the calls, too
+        return not self._is_repaired and not self._calls.has_dropped_calls
 
     def feed(self, step: Step) -> list[d.Delta]:
-        text, quick = step.text, self._quick
-        if self._counts_ids:
-            self._count(step.token_ids)
-        if quick is None or step.logprobs is not None or not text or self._catch(text):
+        text, pass_through_type = step.text, self._pass_through_type
+        if self._counts_by_ids:
+            self._count_reasoning(step.token_ids)
+        if (
+            pass_through_type is None
+            or step.logprobs is not None
+            or not text
+            or self._needs_reading(text)
+        ):
             return self._feed(step)
-        if quick is d.ReasoningDelta and not self._counts_ids:
-            self._thought.append(text)
-        return [quick(text)]
+        if pass_through_type is d.ReasoningDelta and not self._counts_by_ids:
+            self._reasoning_texts.append(text)
+        return [pass_through_type(text)]
 
     def _feed(self, step: Step) -> list[d.Delta]:
         if step.logprobs is not None and self._alignment is None:
-            self._alignment = LogprobAlignment(self._tape.origin + len(self._tape.text))
+            self._alignment = LogprobAlignment(self._buffer.offset + len(self._buffer.text))
         if self._alignment:
             self._alignment.feed(step.text, step.logprobs)
         if step.text:
-            self._quick = None
-            self._tape.write(step.text)
-            next(self._reading, None)
+            self._pass_through_type = None
+            self._buffer.write(step.text)
+            next(self._reader, None)
         if self._alignment:
-            self._out.extend(self._alignment.ready())
-        return self._out.take()
+            self._deltas.extend(self._alignment.take_whole_tokens())
+        return self._deltas.take()
 
     def end(self) -> list[d.Delta]:
-        self._tape.closed = True
-        next(self._reading, None)
-        if self._open:
-            self._give_gap()
+        self._buffer.closed = True
+        next(self._reader, None)
+        if self._has_prose:
+            self._write_pending_whitespace()
         if self._alignment:
-            self._out.extend(self._alignment.flush())
-        if not self._counts_ids and self._thought:
-            thought = "".join(self._thought)
-            self.reasoning_tokens = len(self._tokenizer.encode(thought, special=False))
-        return self._out.take()
+            self._deltas.extend(self._alignment.flush())
+        if not self._counts_by_ids and self._reasoning_texts:
+            reasoning = "".join(self._reasoning_texts)
+            self.reasoning_tokens = len(self._tokenizer.encode(reasoning, special=False))
+        return self._deltas.take()
 
-    def _count(self, token_ids: Sequence[int]) -> None:
-        if not self._inside and self._think_id not in token_ids:
+    def _count_reasoning(self, token_ids: Sequence[int]) -> None:
+        if not self._in_reasoning and self._open_id not in token_ids:
             return
         for token in token_ids:
-            if self._inside:
-                if token in self._leave_ids:
-                    self._inside = False
-                elif token != self._think_id:
+            if self._in_reasoning:
+                if token in self._close_ids:
+                    self._in_reasoning = False
+                elif token != self._open_id:
                     self.reasoning_tokens += 1
-            elif token == self._think_id:
-                self._inside = True
+            elif token == self._open_id:
+                self._in_reasoning = True
 
     # --- reading ----------------------------------------------------------------------------------
 
     def _read(self) -> Resumable[None]:
-        tape = self._tape
+        buffer = self._buffer
         while True:
-            if self._bare and self._at_start and (yield from self._bare_call()):
+            if self._bare_calls and self._at_start and (yield from self._read_bare_call()):
                 continue
             finder = self._finder
-            start, end = finder.find(tape.text, tape.pos)
-            if end < 0 and tape.closed:
-                start = len(tape.text)
-            self._give(tape.text[tape.pos : start], tape.origin + tape.pos)
-            tape.pos = start
+            start, end = finder.find(buffer.text, buffer.pos)
+            if end < 0 and buffer.closed:
+                start = len(buffer.text)
+            self._write_prose(buffer.text[buffer.pos : start], buffer.offset + buffer.pos)
+            buffer.pos = start
             if finder is not self._finder:
-                continue  # what was found is no marker any more
+                continue  # the text just written switched to JSON, in which this is no marker
             if end >= 0:
-                tape.pos = end
-                yield from self._meet(tape.text[start:end])
-            elif tape.closed:
+                buffer.pos = end
+                yield from self._read_marker(buffer.text[start:end])
+            elif buffer.closed:
                 return
             else:
-                tape.forget()
-                if self._open and not self._gap and not tape.text and not self._alignment:
-                    self._quick = self._prose
+                buffer.discard_read()
+                if (
+                    self._has_prose
+                    and not self._pending_whitespace
+                    and not buffer.text
+                    and not self._alignment
+                ):
+                    self._pass_through_type = self._prose_type
                 yield
 
-    def _meet(self, marker: str) -> Resumable[None]:
-        origin, target = self._moves.get(marker, (None, None))
+    def _read_marker(self, marker: str) -> Resumable[None]:
+        ended_type, next_type = self._prose_changes.get(marker, (None, None))
         if marker in self._regions:
-            yield from self._call(self._regions[marker], marker)
-        elif target and self._prose is not target and origin in (None, self._prose):
-            self._leave(target)
+            yield from self._read_call(self._regions[marker], marker)
+        elif (
+            next_type
+            and self._prose_type is not next_type
+            and ended_type in (None, self._prose_type)
+        ):
+            self._end_prose(next_type)
         else:
-            self._drop()
+            self._drop_marker()
 
-    def _call(self, region: Region, marker: str) -> Resumable[None]:
-        self._tape.pin()
-        if (yield from READERS[region.reader](self._tape, self._calls, region)):
+    def _read_call(self, region: Region, marker: str) -> Resumable[None]:
+        self._buffer.pin()
+        if (yield from READERS[region.reader](self._buffer, self._calls, region)):
             return
-        self._tape.back()
-        if self._prose is d.ReasoningDelta:
-            # Reasoning about markup is reasoning; it is not for us to take it out.
-            self._give(marker, self._tape.origin + self._tape.pos - len(marker))
+        self._buffer.rewind()
+        if self._prose_type is d.ReasoningDelta:
+            # Reasoning may mention markup, which then stays in it.
+            self._write_prose(marker, self._buffer.offset + self._buffer.pos - len(marker))
         else:
-            self._mended = True
-            self._drop()
+            self._is_repaired = True
+            self._drop_marker()
 
-    def _bare_call(self) -> Resumable[bool]:
-        if self._prose is not d.TextDelta:
+    def _read_bare_call(self) -> Resumable[bool]:
+        if self._prose_type is not d.TextDelta:
             return False
-        self._tape.pin()
-        yield from self._tape.space()
-        region = self._bare.get((yield from self._tape.peek()))
-        if region and (yield from READERS[region.reader](self._tape, self._calls, region)):
+        self._buffer.pin()
+        yield from self._buffer.skip_space()
+        region = self._bare_calls.get((yield from self._buffer.peek()))
+        if region and (yield from READERS[region.reader](self._buffer, self._calls, region)):
             return True
-        self._tape.back()
-        # Before anything else it may still be a marker, and a call may follow that.
+        self._buffer.rewind()
+        # Unless a region started here, a marker may come first, and a bare call after it.
         self._at_start = region is None
         return False
 
-    def _call_begins(self) -> None:
-        self._tape.release()
-        self._leave(d.TextDelta)
+    def _on_call_start(self) -> None:
+        self._buffer.unpin()
+        self._end_prose(d.TextDelta)
 
     # --- prose ------------------------------------------------------------------------------------
 
-    def _leave(self, target: Kind) -> None:
-        """End the prose that is open; the next will be of kind `target`."""
-        self._gap.clear()
+    def _end_prose(self, next_type: DeltaType) -> None:
+        """End the current prose; what follows is of `next_type`."""
+        self._pending_whitespace.clear()
         if self._alignment:
-            self._out.extend(self._alignment.flush())
-        # A refusal is a part of the message that it stands in.
-        if self._open and d.RefusalDelta not in (self._prose, target):
-            self._out.add(d.ItemEnd())
-        self._prose = target
-        self._open = False
+            self._deltas.extend(self._alignment.flush())
+        # A refusal is part of the message around it.
+        if self._has_prose and d.RefusalDelta not in (self._prose_type, next_type):
+            self._deltas.add(d.ItemEnd())
+        self._prose_type = next_type
+        self._has_prose = False
         self._after_block = self._at_start = True
 
-    def _drop(self) -> None:
-        self._after_block = self._after_block or not self._open
+    def _drop_marker(self) -> None:
+        self._after_block = self._after_block or not self._has_prose
 
-    def _give(self, text: str, at: int) -> None:
-        """Give out prose from place `at`, but for whitespace at its end, which may be markup."""
+    def _write_prose(self, text: str, offset: int) -> None:
+        """Write prose that starts at `offset`; hold back trailing whitespace: it may be markup."""
         body = text.rstrip()
         if body:
-            end = at + len(body)
-            if self._open or not self._after_block:
-                self._give_gap()
+            end = offset + len(body)
+            if self._has_prose or not self._after_block:
+                self._write_pending_whitespace()
             else:
-                self._gap.clear()
+                self._pending_whitespace.clear()
                 body = body.lstrip()
-            self._emit(body, end - len(body))
-            if not self._open and self._prose is d.TextDelta:
-                self._message_begins(body)
-            self._open = True
+            self._write(body, end - len(body))
+            if not self._has_prose and self._prose_type is d.TextDelta:
+                self._on_message_start(body)
+            self._has_prose = True
             self._at_start = False
-            at = end
+            offset = end
             text = text[len(text.rstrip()) :]
         if text:
-            self._gap.append((at, text))
+            self._pending_whitespace.append((offset, text))
 
-    def _message_begins(self, text: str) -> None:
-        if self._json_ends is not None and text.lstrip()[0] in JSON_BEGINNINGS:
-            self._finder, self._catch = _search(self._json_ends)
+    def _on_message_start(self, text: str) -> None:
+        if self._json_end_markers is not None and text.lstrip()[0] in JSON_START_CHARACTERS:
+            self._finder, self._needs_reading = _make_search(self._json_end_markers)
 
-    def _give_gap(self) -> None:
-        for at, space in self._gap:
-            self._emit(space, at)
-        self._gap.clear()
+    def _write_pending_whitespace(self) -> None:
+        for offset, space in self._pending_whitespace:
+            self._write(space, offset)
+        self._pending_whitespace.clear()
 
-    def _emit(self, text: str, at: int) -> None:
-        if self._prose is d.ReasoningDelta:
-            self._thought.append(text)
-        if self._alignment and self._prose is d.TextDelta:
-            self._out.extend(self._alignment.show(text, at))
+    def _write(self, text: str, offset: int) -> None:
+        if self._prose_type is d.ReasoningDelta:
+            self._reasoning_texts.append(text)
+        if self._alignment and self._prose_type is d.TextDelta:
+            self._deltas.extend(self._alignment.add_visible(text, offset))
         else:
-            self._out.write(self._prose, text)
+            self._deltas.write(self._prose_type, text)
 
 
 class _OfferedCalls(Calls):
-    """The calls of a turn, as far as it allows them."""
+    """Writes the calls that the turn allows, and drops the others."""
 
-    def __init__(self, turn: Turn, out: _Deltas, *, begins: Callable[[], None]) -> None:
+    def __init__(self, turn: Turn, deltas: _Deltas, *, on_start: Callable[[], None]) -> None:
         self.tools = callable_tools(turn)
         self._parallel = turn.parallel_tool_calls
-        self._out = out
-        self._begins = begins
-        self._began = False
-        self._silent = False
-        self.dropped = False
+        self._deltas = deltas
+        self._on_start = on_start
+        self._has_started = False
+        self._is_dropped = False
+        self.has_dropped_calls = False
 
-    def offered(self, name: str) -> ToolSpec | None:
+    def find_tool(self, name: str) -> ToolSpec | None:
         return self.tools.get(name) or self.tools.get(name.strip())
 
-    def begin(self, tool: ToolSpec, call_id: str | None = None) -> None:
-        self._begins()
-        self._silent = self._began and not self._parallel
-        self._began = True
-        self.dropped = self.dropped or self._silent
-        if not self._silent:
-            self._out.add(call_start(tool, call_id))
+    def start(self, tool: ToolSpec, call_id: str | None = None) -> None:
+        self._on_start()
+        self._is_dropped = self._has_started and not self._parallel
+        self._has_started = True
+        self.has_dropped_calls = self.has_dropped_calls or self._is_dropped
+        if not self._is_dropped:
+            self._deltas.add(call_start(tool, call_id))
 
     def write(self, text: str) -> None:
-        if not self._silent:
-            self._out.write(d.ArgumentsDelta, text)
+        if not self._is_dropped:
+            self._deltas.write(d.ArgumentsDelta, text)
 
     def end(self) -> None:
-        if not self._silent:
-            self._out.add(d.ItemEnd())
+        if not self._is_dropped:
+            self._deltas.add(d.ItemEnd())
 
 
 class _Deltas:
-    """The deltas of one step; texts of a kind that follow each other are one delta."""
+    """The deltas of one step; consecutive texts of one type become one delta."""
 
     def __init__(self) -> None:
-        self._settled: list[d.Delta] = []
-        self._kind: Kind = d.TextDelta
+        self._finished: list[d.Delta] = []
+        self._text_type: DeltaType = d.TextDelta
         self._pieces: list[str] = []
 
-    def write(self, kind: Kind, text: str) -> None:
-        if kind is not self._kind:
-            self._settle()
-            self._kind = kind
+    def write(self, delta_type: DeltaType, text: str) -> None:
+        if delta_type is not self._text_type:
+            self._finish_text()
+            self._text_type = delta_type
         if text:
             self._pieces.append(text)
 
     def add(self, delta: d.Delta) -> None:
-        self._settle()
-        self._settled.append(delta)
+        self._finish_text()
+        self._finished.append(delta)
 
     def extend(self, deltas: Iterable[d.Delta]) -> None:
         for delta in deltas:
             self.add(delta)
 
     def take(self) -> list[d.Delta]:
-        self._settle()
-        settled, self._settled = self._settled, []
-        return settled
+        self._finish_text()
+        finished, self._finished = self._finished, []
+        return finished
 
-    def _settle(self) -> None:
+    def _finish_text(self) -> None:
         if self._pieces:
-            self._settled.append(self._kind("".join(self._pieces)))
+            self._finished.append(self._text_type("".join(self._pieces)))
             self._pieces = []
 
 
 @lru_cache
-def _search(markers: tuple[str, ...]) -> tuple[MarkerFinder, Callable[[str], object]]:
-    """Return a finder of the markers, and a search for what keeps text from being passed on as it
-    is: the first character of a marker anywhere, or whitespace at the end.
+def _make_search(markers: tuple[str, ...]) -> tuple[MarkerFinder, Callable[[str], object]]:
+    """Return a finder of the markers, and a search for text that cannot be passed on unread.
+
+    The search matches the first character of a marker anywhere, or whitespace at the end.
     """
     finder = MarkerFinder(markers)
-    firsts = f"[{re.escape(finder.firsts)}]|" if finder.firsts else ""
-    return finder, re.compile(rf"{firsts}\s\Z").search
+    first_characters = f"[{re.escape(finder.first_characters)}]|" if finder.first_characters else ""
+    return finder, re.compile(rf"{first_characters}\s\Z").search
 
 
-def _moves(family: Family) -> Mapping[str, tuple[Kind | None, Kind]]:
-    """Return, by marker, the only prose it ends (None: any) and the prose that it begins."""
-    moves: dict[str, tuple[Kind | None, Kind]] = {}
-    for markers, kind in ((family.think, d.ReasoningDelta), (family.refusal, d.RefusalDelta)):
+def _prose_changes(family: Family) -> Mapping[str, tuple[DeltaType | None, DeltaType]]:
+    """Return, by marker, the type of prose that it ends (None: any) and the type that it starts."""
+    changes: dict[str, tuple[DeltaType | None, DeltaType]] = {}
+    for markers, delta_type in ((family.think, d.ReasoningDelta), (family.refusal, d.RefusalDelta)):
         if markers:
-            moves[markers[0]] = (None, kind)
-            moves[markers[1]] = (kind, d.TextDelta)
-    return moves
+            changes[markers[0]] = (None, delta_type)
+            changes[markers[1]] = (delta_type, d.TextDelta)
+    return changes
 
 
-def _ids(family: Family, tokenizer: Tokenizer) -> tuple[int | None, frozenset[int]]:
-    """Return the token that opens reasoning and those that leave it, if its end is a token."""
+def _reasoning_ids(family: Family, tokenizer: Tokenizer) -> tuple[int | None, frozenset[int]]:
+    """Return the token that opens reasoning and those that end it; none if its end is no token."""
     if family.think is None or tokenizer.token_id(family.think[1]) is None:
         return None, frozenset()
-    leaving = (family.think[1], *family.calls, *family.ends)
-    ids = (tokenizer.token_id(marker) for marker in leaving)
+    closing = (family.think[1], *family.calls, *family.end_markers)
+    ids = (tokenizer.token_id(marker) for marker in closing)
     return tokenizer.token_id(family.think[0]), frozenset(i for i in ids if i is not None)

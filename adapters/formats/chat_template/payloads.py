@@ -1,12 +1,12 @@
-"""Readers of what stands inside a call's markers: one for each way to write name and arguments.
+"""Readers of the text inside a call's markers: one for each way to write name and arguments.
 
-A reader returns False where it finds no call of an offered tool: nothing has been given out then,
-and the tape goes back to where the call began, so that the text is kept. Once a call has begun
-there is no way back: what follows is its arguments, however broken. A reader stops after its last
-call; what is left (the closing marker, or text that should not be there) is read as prose again.
+A reader returns False if it finds no call of an offered tool. It has then written nothing, and its
+caller rewinds the buffer to where the call would have started, so that the text is kept. Once a
+call has started there is no way back: what follows is its arguments, however broken. A reader stops
+after its last call; the rest (the closing marker, or stray text) is read as prose again.
 """
 
-# ruff: noqa: RUF001 - DeepSeek's markers are spelled with a full-width bar
+# ruff: noqa: RUF001 - DeepSeek's markers contain a full-width bar
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from antiphon.adapters.formats.chat_template.text_buffer import (
 from antiphon.adapters.formats.tools import text_property
 from antiphon.domain.tools import ToolSpec
 
-LONGEST_NAME = 128
+MAX_NAME_LENGTH = 128
 
 
 class Calls(Protocol):
-    """Takes the calls that a reader finds."""
+    """Receives the calls that a reader finds."""
 
-    def offered(self, name: str) -> ToolSpec | None: ...
+    def find_tool(self, name: str) -> ToolSpec | None: ...
 
-    def begin(self, tool: ToolSpec, call_id: str | None = None) -> None: ...
+    def start(self, tool: ToolSpec, call_id: str | None = None) -> None: ...
 
     def write(self, text: str) -> None: ...
 
@@ -46,149 +46,152 @@ Reader = Callable[[TextBuffer, Calls, Region], Resumable[bool]]
 
 
 def _ignore(text: str) -> None:
-    """Take text that is markup."""
+    """Drop text that is markup."""
 
 
-def _others(
-    tape: TextBuffer, another: Callable[[], Resumable[bool]], *, listed: bool = False
+def _read_more_calls(
+    buffer: TextBuffer, read_call: Callable[[], Resumable[bool]], *, is_list: bool = False
 ) -> Resumable[None]:
-    """Read the calls that follow the first; what is no call (nor the end of a list) stays."""
+    """Read the calls after the first; leave anything but a call or the end of a list unread."""
     while True:
-        tape.pin()
-        yield from tape.space()
-        if listed and (yield from tape.literal("]")):
+        buffer.pin()
+        yield from buffer.skip_space()
+        if is_list and (yield from buffer.read_literal("]")):
             break
-        if not (yield from another()):
-            tape.back()
+        if not (yield from read_call()):
+            buffer.rewind()
             break
-    tape.release()
+    buffer.unpin()
 
 
 # --- JSON -----------------------------------------------------------------------------------------
 
-STRING = MarkerFinder('"\\')
+STRING_MARKERS = MarkerFinder('"\\')
 ESCAPES: Mapping[str, str] = {
     '"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
 }  # fmt: skip
 HEX = frozenset("0123456789abcdefABCDEF")
-LOST = "\ufffd"
+REPLACEMENT = "\ufffd"
 
 
 @cache
-def _structure(end: str) -> MarkerFinder:
+def _json_markers(end: str) -> MarkerFinder:
     return MarkerFinder(['"', "{", "}", "[", "]", *([end] if end else [])])
 
 
 @cache
-def _after_scalar(end: str) -> MarkerFinder:
+def _scalar_ends(end: str) -> MarkerFinder:
     return MarkerFinder([",", "}", "]", " ", "\n", "\r", "\t", *([end] if end else [])])
 
 
-def json_value(tape: TextBuffer, write: Write, end: str, depth: int = 0) -> Resumable[None]:
-    """Pass one JSON value on, letter for letter; a broken one ends where its region does.
+def read_json_value(buffer: TextBuffer, write: Write, end: str, depth: int = 0) -> Resumable[None]:
+    """Copy one JSON value, character by character; a broken one ends where its region does.
 
-    With `depth` the value has been entered already. Inside a string the region's end is text.
+    `depth` is that of the brackets that were already read. Inside a string, the region's end marker
+    is text.
     """
-    if not depth and (yield from tape.peek()) not in ("{", "[", '"'):
-        tape.unread((yield from tape.until(_after_scalar(end), write)))
+    if not depth and (yield from buffer.peek()) not in ("{", "[", '"'):
+        buffer.unread((yield from buffer.read_until(_scalar_ends(end), write)))
         return
     while True:
-        mark = yield from tape.until(_structure(end), write)
-        if not mark or mark == end:
-            tape.unread(mark)
+        marker = yield from buffer.read_until(_json_markers(end), write)
+        if not marker or marker == end:
+            buffer.unread(marker)
             return
-        write(mark)
-        if mark == '"':
-            yield from _raw_string(tape, write)
+        write(marker)
+        if marker == '"':
+            yield from _copy_string(buffer, write)
         else:
-            depth += 1 if mark in "{[" else -1
+            depth += 1 if marker in "{[" else -1
         if depth == 0:
             return
 
 
-def _raw_string(tape: TextBuffer, write: Write, quotes: MarkerFinder = STRING) -> Resumable[None]:
-    while (mark := (yield from tape.until(quotes, write))) == "\\":
-        write(mark + (yield from tape.next()))
-    write(mark)
+def _copy_string(
+    buffer: TextBuffer, write: Write, quotes: MarkerFinder = STRING_MARKERS
+) -> Resumable[None]:
+    while (marker := (yield from buffer.read_until(quotes, write))) == "\\":
+        write(marker + (yield from buffer.read_char()))
+    write(marker)
 
 
-def _unescaped(tape: TextBuffer, write: Write) -> Resumable[bool]:
-    """Pass on what the rest of a JSON string says; return whether it was closed."""
-    while (mark := (yield from tape.until(STRING, write))) == "\\":
-        write((yield from _escape(tape)))
-    return mark == '"'
+def _unescape_string(buffer: TextBuffer, write: Write) -> Resumable[bool]:
+    """Write the rest of a JSON string, unescaped; return whether it was closed."""
+    while (marker := (yield from buffer.read_until(STRING_MARKERS, write))) == "\\":
+        write((yield from _read_escape(buffer)))
+    return marker == '"'
 
 
-def _escape(tape: TextBuffer) -> Resumable[str]:
-    char = yield from tape.next()
+def _read_escape(buffer: TextBuffer) -> Resumable[str]:
+    char = yield from buffer.read_char()
     if char != "u":
         return ESCAPES.get(char, "\\" + char)
-    digits = yield from _hex(tape)
+    digits = yield from _read_hex_digits(buffer)
     if len(digits) < 4:
         return "\\u" + digits
     code = int(digits, 16)
     if not 0xD800 <= code < 0xE000:
         return chr(code)
-    # Half of a character: only a low half that follows a high one makes it whole.
-    if code >= 0xDC00 or not (yield from tape.literal("\\u")):
-        return LOST
-    digits = yield from _hex(tape)
+    # A surrogate: a high one and a low one that follows it make one character.
+    if code >= 0xDC00 or not (yield from buffer.read_literal("\\u")):
+        return REPLACEMENT
+    digits = yield from _read_hex_digits(buffer)
     if len(digits) < 4:
-        return f"{LOST}\\u{digits}"
+        return f"{REPLACEMENT}\\u{digits}"
     low = int(digits, 16)
     if 0xDC00 <= low < 0xE000:
         return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
-    return LOST + (LOST if 0xD800 <= low < 0xDC00 else chr(low))
+    return REPLACEMENT + (REPLACEMENT if 0xD800 <= low < 0xDC00 else chr(low))
 
 
-def _hex(tape: TextBuffer) -> Resumable[str]:
+def _read_hex_digits(buffer: TextBuffer) -> Resumable[str]:
     digits = ""
-    while len(digits) < 4 and (yield from tape.peek()) in HEX:
-        digits += yield from tape.next()
+    while len(digits) < 4 and (yield from buffer.peek()) in HEX:
+        digits += yield from buffer.read_char()
     return digits
 
 
-def _string(tape: TextBuffer) -> Resumable[str | None]:
-    """Read a JSON string whole; None if there is none, or only its beginning."""
-    if not (yield from tape.literal('"')):
+def _read_string(buffer: TextBuffer) -> Resumable[str | None]:
+    """Read a whole JSON string; return None if there is none or it has no end."""
+    if not (yield from buffer.read_literal('"')):
         return None
     pieces: list[str] = []
-    closed = yield from _unescaped(tape, pieces.append)
+    closed = yield from _unescape_string(buffer, pieces.append)
     return "".join(pieces) if closed else None
 
 
-def _arguments(tape: TextBuffer, calls: Calls, tool: ToolSpec, end: str) -> Resumable[None]:
-    first = yield from tape.peek()
-    if first == '"':  # JSON inside a string, or a custom tool's input as it is
-        yield from tape.next()
-        yield from _unescaped(tape, calls.write)
+def _read_arguments(buffer: TextBuffer, calls: Calls, tool: ToolSpec, end: str) -> Resumable[None]:
+    first = yield from buffer.peek()
+    if first == '"':  # JSON inside a string, or a custom tool's unwrapped input
+        yield from buffer.read_char()
+        yield from _unescape_string(buffer, calls.write)
     elif first not in ("{", "["):
         pieces: list[str] = []
-        yield from json_value(tape, pieces.append, end)
+        yield from read_json_value(buffer, pieces.append, end)
         scalar = "".join(pieces)
-        calls.write(empty(tool) if scalar == "null" else scalar)
+        calls.write(empty_arguments(tool) if scalar == "null" else scalar)
     elif (key := text_property(tool)) is not None:
-        yield from _input(tape, calls, end, key)
+        yield from _read_text_property(buffer, calls, end, key)
     else:
-        yield from json_value(tape, calls.write, end)
+        yield from read_json_value(buffer, calls.write, end)
 
 
-def _input(tape: TextBuffer, calls: Calls, end: str, key: str) -> Resumable[None]:
-    """Unwrap `{"input": "…"}`, or what else `key` is; any other value is the input itself."""
-    tape.pin()
+def _read_text_property(buffer: TextBuffer, calls: Calls, end: str, key: str) -> Resumable[None]:
+    """Unwrap the text in `{key: "…"}`; any other value is the text itself."""
+    buffer.pin()
     for part in ("{", f'"{key}"', ":", '"'):
-        yield from tape.space()
-        if not (yield from tape.literal(part)):
-            tape.back()
-            yield from json_value(tape, calls.write, end)
+        yield from buffer.skip_space()
+        if not (yield from buffer.read_literal(part)):
+            buffer.rewind()
+            yield from read_json_value(buffer, calls.write, end)
             return
-    tape.release()
-    yield from _unescaped(tape, calls.write)
-    yield from json_value(tape, _ignore, end, depth=1)
+    buffer.unpin()
+    yield from _unescape_string(buffer, calls.write)
+    yield from read_json_value(buffer, _ignore, end, depth=1)
 
 
-def empty(tool: ToolSpec) -> str:
-    """Return what a call hands over if the model wrote no arguments."""
+def empty_arguments(tool: ToolSpec) -> str:
+    """Return the arguments of a call for which the model wrote none."""
     return "" if text_property(tool) is not None else "{}"
 
 
@@ -199,96 +202,96 @@ ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 OTHER_KEYS = frozenset({"id", "type"})
 
 
-def json_calls(tape: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
+def read_json_calls(buffer: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
     """Read `{"name": …, "arguments": {…}}`, several in a row or in a list."""
-    yield from tape.space()
-    listed = yield from tape.literal("[")
-    yield from tape.space()
-    if not (yield from _json_call(tape, calls, region.end)):
+    yield from buffer.skip_space()
+    is_list = yield from buffer.read_literal("[")
+    yield from buffer.skip_space()
+    if not (yield from _read_json_call(buffer, calls, region.end)):
         return False
 
-    def another() -> Resumable[bool]:
-        separator = yield from tape.next()
-        yield from tape.space()
-        return separator in (",", ";") and (yield from _json_call(tape, calls, region.end))
+    def read_call() -> Resumable[bool]:
+        separator = yield from buffer.read_char()
+        yield from buffer.skip_space()
+        return separator in (",", ";") and (yield from _read_json_call(buffer, calls, region.end))
 
-    yield from _others(tape, another, listed=listed)
+    yield from _read_more_calls(buffer, read_call, is_list=is_list)
     if region.end:
-        yield from _surplus_brackets(tape)
+        yield from _skip_surplus_brackets(buffer)
     return True
 
 
-def _surplus_brackets(tape: TextBuffer) -> Resumable[None]:
-    """Read past a closing bracket too many: models miscount, and the marker still follows."""
-    yield from tape.space()
-    while (yield from tape.peek()) in ("}", "]"):
-        yield from tape.next()
-        yield from tape.space()
+def _skip_surplus_brackets(buffer: TextBuffer) -> Resumable[None]:
+    """Skip surplus closing brackets: models miscount, and the marker still follows."""
+    yield from buffer.skip_space()
+    while (yield from buffer.peek()) in ("}", "]"):
+        yield from buffer.read_char()
+        yield from buffer.skip_space()
 
 
-def _json_call(tape: TextBuffer, calls: Calls, end: str) -> Resumable[bool]:
-    if not (yield from tape.literal("{")):
+def _read_json_call(buffer: TextBuffer, calls: Calls, end: str) -> Resumable[bool]:
+    if not (yield from buffer.read_literal("{")):
         return False
     tool: ToolSpec | None = None
-    early: str | None = None  # arguments that were written before the name
-    begun = False
+    early_arguments: str | None = None  # arguments that were written before the name
+    has_started = False
     while True:
-        yield from tape.space()
-        key = yield from _string(tape)
+        yield from buffer.skip_space()
+        key = yield from _read_string(buffer)
         if key is None:
             break
-        yield from tape.space()
-        yield from tape.literal(":")
-        yield from tape.space()
+        yield from buffer.skip_space()
+        yield from buffer.read_literal(":")
+        yield from buffer.skip_space()
         if key in NAME_KEYS and tool is None:
-            tool = calls.offered((yield from _string(tape)) or "")
+            tool = calls.find_tool((yield from _read_string(buffer)) or "")
             if tool is None:
                 return False
-            if early is not None:
-                calls.begin(tool)
-                calls.write(whole(tool, early))
-                begun = True
-        elif key in ARGUMENT_KEYS and tool and not begun:
-            calls.begin(tool)
-            begun = True
-            yield from _arguments(tape, calls, tool, end)
-        elif key in ARGUMENT_KEYS and not begun:
-            early = yield from _kept(tape, end)
-        elif begun or key in OTHER_KEYS:
-            yield from json_value(tape, _ignore, end)
+            if early_arguments is not None:
+                calls.start(tool)
+                calls.write(unwrap_arguments(tool, early_arguments))
+                has_started = True
+        elif key in ARGUMENT_KEYS and tool and not has_started:
+            calls.start(tool)
+            has_started = True
+            yield from _read_arguments(buffer, calls, tool, end)
+        elif key in ARGUMENT_KEYS and not has_started:
+            early_arguments = yield from _collect_json_value(buffer, end)
+        elif has_started or key in OTHER_KEYS:
+            yield from read_json_value(buffer, _ignore, end)
         else:
             return False
-        yield from tape.space()
-        if not (yield from tape.literal(",")):
+        yield from buffer.skip_space()
+        if not (yield from buffer.read_literal(",")):
             break
     if tool is None:
         return False
-    if not begun:
-        # Only the end of the text may leave a call without arguments and without its bracket.
-        if (yield from tape.peek()) not in ("}", ""):
+    if not has_started:
+        # Only the end of the text excuses a call that lacks both arguments and bracket.
+        if (yield from buffer.peek()) not in ("}", ""):
             return False
-        calls.begin(tool)
-        if not tape.over:
-            calls.write(empty(tool))
-    if not tape.over:
-        yield from tape.literal("}")
+        calls.start(tool)
+        if not buffer.at_end:
+            calls.write(empty_arguments(tool))
+    if not buffer.at_end:
+        yield from buffer.read_literal("}")
         calls.end()
     return True
 
 
-def _kept(tape: TextBuffer, end: str) -> Resumable[str]:
+def _collect_json_value(buffer: TextBuffer, end: str) -> Resumable[str]:
     pieces: list[str] = []
-    yield from json_value(tape, pieces.append, end)
+    yield from read_json_value(buffer, pieces.append, end)
     return "".join(pieces)
 
 
-def whole(tool: ToolSpec, arguments: str) -> str:
-    """Return arguments that are known in full as the call's delta has them."""
-    value = _loads(arguments)
+def unwrap_arguments(tool: ToolSpec, arguments: str) -> str:
+    """Return complete arguments as a call's delta has them: a wrapped text without its wrapping."""
+    value = _parse_json(arguments)
     if isinstance(value, str):
         return value
     if value is None and arguments == "null":
-        return empty(tool)
+        return empty_arguments(tool)
     key = text_property(tool)
     if key is not None and isinstance(value, dict) and isinstance(value.get(key), str):
         text: str = value[key]
@@ -296,83 +299,83 @@ def whole(tool: ToolSpec, arguments: str) -> str:
     return arguments
 
 
-def _loads(text: str) -> Any:
-    """Return what a JSON text says; None if it is not JSON (or null)."""
+def _parse_json(text: str) -> Any:
+    """Return the value of a JSON text, None if it is not JSON (or null)."""
     try:
-        return json.loads(text, parse_constant=_not_json)
+        return json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return None
 
 
-def _not_json(constant: str) -> Any:
+def _reject_constant(constant: str) -> Any:
     raise ValueError(constant)
 
 
 # --- name first, then JSON arguments --------------------------------------------------------------
 
-DRAWN_ID = 9
+RANDOM_ID_LENGTH = 9
 AFTER_NAME = MarkerFinder(["[ARGS]", "[CALL_ID]", "{"])
 AFTER_ID = MarkerFinder(["[ARGS]", "{"])
 SEPARATOR = MarkerFinder(["<｜tool▁sep｜>"])
-BRACE = MarkerFinder(["{"])
+OPENING_BRACE = MarkerFinder(["{"])
 
 
-def named_call(tape: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
+def read_named_call(buffer: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
     """Read `name[ARGS]{…}`, `name[CALL_ID]id[ARGS]{…}` or `name{…}`; else a JSON list of calls."""
-    yield from tape.space()
-    if (yield from tape.peek()) in ("[", "{"):
-        return (yield from json_calls(tape, calls, region))
-    found = yield from tape.upto(AFTER_NAME, LONGEST_NAME)
-    if found is None:
-        return False
-    name, mark = found
-    tool = calls.offered(name.strip())
-    call_id: str | None = None
-    if mark == "[CALL_ID]":
-        identified = yield from tape.upto(AFTER_ID, 64)
-        if identified is None:
-            return False
-        call_id, mark = _unique(identified[0]), identified[1]
-    if tool is None:
-        return False
-    tape.unread(mark if mark == "{" else "")
-    return (yield from _call(tape, calls, tool, region, call_id))
-
-
-def _unique(call_id: str) -> str | None:
-    # A drawn id is as good as ours. One that is counted ("call_1") would come again in each turn.
-    return call_id if len(call_id) == DRAWN_ID and call_id.isalnum() else None
-
-
-def fenced_call(tape: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
-    """Read `function<sep>name`, then arguments in a JSON fence; or `name<sep>{…}`."""
-    kind = yield from tape.upto(SEPARATOR, LONGEST_NAME)
-    if kind is None:
-        return False
-    head = yield from tape.upto(BRACE, 2 * LONGEST_NAME)
+    yield from buffer.skip_space()
+    if (yield from buffer.peek()) in ("[", "{"):
+        return (yield from read_json_calls(buffer, calls, region))
+    head = yield from buffer.read_up_to(AFTER_NAME, MAX_NAME_LENGTH)
     if head is None:
         return False
-    tool = calls.offered(head[0].split("\n")[0].strip() or kind[0].strip())
+    name, marker = head
+    tool = calls.find_tool(name.strip())
+    call_id: str | None = None
+    if marker == "[CALL_ID]":
+        id_head = yield from buffer.read_up_to(AFTER_ID, 64)
+        if id_head is None:
+            return False
+        call_id, marker = _usable_call_id(id_head[0]), id_head[1]
     if tool is None:
         return False
-    tape.unread("{")
-    done = yield from _call(tape, calls, tool, region, None)
-    tape.pin()
-    yield from tape.space()
-    if (yield from tape.literal("```")):
-        tape.release()
+    buffer.unread(marker if marker == "{" else "")
+    return (yield from _read_call(buffer, calls, tool, region, call_id))
+
+
+def _usable_call_id(call_id: str) -> str | None:
+    # A random id is as good as ours. A counted one ("call_1") would repeat in every turn.
+    return call_id if len(call_id) == RANDOM_ID_LENGTH and call_id.isalnum() else None
+
+
+def read_fenced_call(buffer: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
+    """Read `function<sep>name`, then arguments in a JSON fence; or `name<sep>{…}`."""
+    kind = yield from buffer.read_up_to(SEPARATOR, MAX_NAME_LENGTH)
+    if kind is None:
+        return False
+    head = yield from buffer.read_up_to(OPENING_BRACE, 2 * MAX_NAME_LENGTH)
+    if head is None:
+        return False
+    tool = calls.find_tool(head[0].split("\n")[0].strip() or kind[0].strip())
+    if tool is None:
+        return False
+    buffer.unread("{")
+    has_call = yield from _read_call(buffer, calls, tool, region, None)
+    buffer.pin()
+    yield from buffer.skip_space()
+    if (yield from buffer.read_literal("```")):
+        buffer.unpin()
     else:
-        tape.back()
-    return done
+        buffer.rewind()
+    return has_call
 
 
-def _call(
-    tape: TextBuffer, calls: Calls, tool: ToolSpec, region: Region, call_id: str | None
+def _read_call(
+    buffer: TextBuffer, calls: Calls, tool: ToolSpec, region: Region, call_id: str | None
 ) -> Resumable[bool]:
-    calls.begin(tool, call_id)
-    yield from tape.space()
-    yield from _arguments(tape, calls, tool, region.end)
-    if not tape.over:
+    calls.start(tool, call_id)
+    yield from buffer.skip_space()
+    yield from _read_arguments(buffer, calls, tool, region.end)
+    if not buffer.at_end:
         calls.end()
     return True
 
@@ -384,97 +387,100 @@ TAG_END = MarkerFinder([">"])
 VALUE_END = MarkerFinder(["\n</parameter>", "</parameter>"])
 
 
-def tool_call(tape: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
-    """Read what follows `<tool_call>`: JSON or, where a `<` comes first, XML."""
-    yield from tape.space()
-    if (yield from tape.literal("<function=")):
-        return (yield from xml_calls(tape, calls, region))
-    return (yield from json_calls(tape, calls, region))
+def read_tool_call(buffer: TextBuffer, calls: Calls, region: Region) -> Resumable[bool]:
+    """Read the text after `<tool_call>`: JSON or, if it starts with `<function=`, XML."""
+    yield from buffer.skip_space()
+    if (yield from buffer.read_literal("<function=")):
+        return (yield from read_xml_calls(buffer, calls, region))
+    return (yield from read_json_calls(buffer, calls, region))
 
 
-def xml_calls(tape: TextBuffer, calls: Calls, _: Region) -> Resumable[bool]:
-    """Read on from `<function=`: `name>`, then `<parameter=key>` value `</parameter>`, …"""
-    if not (yield from _xml_call(tape, calls)):
+def read_xml_calls(buffer: TextBuffer, calls: Calls, _: Region) -> Resumable[bool]:
+    """Read the text after `<function=`: `name>`, then `<parameter=key>` value `</parameter>`, …"""
+    if not (yield from _read_xml_call(buffer, calls)):
         return False
 
-    def another() -> Resumable[bool]:
-        return (yield from tape.literal("<function=")) and (yield from _xml_call(tape, calls))
+    def read_call() -> Resumable[bool]:
+        has_tag = yield from buffer.read_literal("<function=")
+        return has_tag and (yield from _read_xml_call(buffer, calls))
 
-    yield from _others(tape, another)
+    yield from _read_more_calls(buffer, read_call)
     return True
 
 
-def _xml_call(tape: TextBuffer, calls: Calls) -> Resumable[bool]:
-    head = yield from tape.upto(TAG_END, LONGEST_NAME)
-    tool = calls.offered(head[0].strip()) if head else None
+def _read_xml_call(buffer: TextBuffer, calls: Calls) -> Resumable[bool]:
+    head = yield from buffer.read_up_to(TAG_END, MAX_NAME_LENGTH)
+    tool = calls.find_tool(head[0].strip()) if head else None
     if tool is None:
         return False
-    calls.begin(tool)
-    before = "{"
+    calls.start(tool)
+    separator = "{"
     while True:
-        yield from tape.space()
-        if not (yield from tape.literal("<parameter=")):
+        yield from buffer.skip_space()
+        if not (yield from buffer.read_literal("<parameter=")):
             break
-        key = yield from tape.upto(TAG_END, LONGEST_NAME)
+        key = yield from buffer.read_up_to(TAG_END, MAX_NAME_LENGTH)
         if key is None:
             break
         if text_property(tool) is not None:
             write = calls.write if key[0].strip() == text_property(tool) else _ignore
-            yield from _xml_value(tape, write)
+            yield from _read_xml_value(buffer, write)
         else:
-            calls.write(f"{before}{_quoted(key[0].strip())}: ")
-            before = ", "
-            yield from _xml_argument(tape, calls, tool, key[0].strip())
-    # Cut off by the end of the text, the call stays open and its arguments unfinished.
-    closed = yield from tape.literal("</function>")
-    if closed or not tape.over:
+            calls.write(f"{separator}{_quote(key[0].strip())}: ")
+            separator = ", "
+            yield from _read_xml_argument(buffer, calls, tool, key[0].strip())
+    # If the text ends here, the call stays open and its arguments unfinished.
+    closed = yield from buffer.read_literal("</function>")
+    if closed or not buffer.at_end:
         if text_property(tool) is None:
-            calls.write("{}" if before == "{" else "}")
+            calls.write("{}" if separator == "{" else "}")
         calls.end()
     return True
 
 
-def _xml_argument(tape: TextBuffer, calls: Calls, tool: ToolSpec, key: str) -> Resumable[None]:
+def _read_xml_argument(
+    buffer: TextBuffer, calls: Calls, tool: ToolSpec, key: str
+) -> Resumable[None]:
     if may_be_json(tool.parameters or {}, key):
         pieces: list[str] = []
-        if (yield from _xml_value(tape, pieces.append)):
-            calls.write(typed("".join(pieces)))
+        if (yield from _read_xml_value(buffer, pieces.append)):
+            calls.write(text_to_json("".join(pieces)))
         else:
             calls.write("".join(pieces))
         return
     calls.write('"')
-    if (yield from _xml_value(tape, lambda text: calls.write(_escaped(text)))):
+    if (yield from _read_xml_value(buffer, lambda text: calls.write(_escape_text(text)))):
         calls.write('"')
 
 
-def _xml_value(tape: TextBuffer, write: Write) -> Resumable[bool]:
-    if (yield from tape.peek()) == "\n":
-        yield from tape.next()
-    return bool((yield from tape.until(VALUE_END, write)))
+def _read_xml_value(buffer: TextBuffer, write: Write) -> Resumable[bool]:
+    if (yield from buffer.peek()) == "\n":
+        yield from buffer.read_char()
+    return bool((yield from buffer.read_until(VALUE_END, write)))
 
 
 def may_be_json(schema: Mapping[str, Any], key: str) -> bool:
-    """Whether the schema allows `key` to be anything but a string; what it does not know is one."""
+    """Whether the schema allows anything but a string for `key`; an unknown key is a string."""
     properties = schema.get("properties")
-    about = properties.get(key) if isinstance(properties, dict) else None
-    return bool(_types(about) - {"string"})
+    property_schema = properties.get(key) if isinstance(properties, dict) else None
+    return bool(_allowed_types(property_schema) - {"string"})
 
 
-def _types(about: Any) -> set[str]:
-    if not isinstance(about, dict):
+def _allowed_types(schema: Any) -> set[str]:
+    if not isinstance(schema, dict):
         return set()
-    if "$ref" in about:
+    if "$ref" in schema:
         return {"object"}
-    named = about.get("type")
-    found = {name for name in (_list(named) or [named]) if isinstance(name, str)}
-    for alternative in (*_list(about.get("anyOf")), *_list(about.get("oneOf"))):
-        found |= _types(alternative)
-    return found or {
-        "string" if isinstance(value, str) else "other" for value in _list(about.get("enum"))
+    declared = schema.get("type")
+    types = {name for name in (_as_list(declared) or [declared]) if isinstance(name, str)}
+    for alternative in (*_as_list(schema.get("anyOf")), *_as_list(schema.get("oneOf"))):
+        types |= _allowed_types(alternative)
+    return types or {
+        "string" if isinstance(value, str) else "other" for value in _as_list(schema.get("enum"))
     }
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -483,86 +489,87 @@ PYTHON_NAMES: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def typed(text: str) -> str:
-    """Return text as the JSON that it is, or as a JSON string.
+def text_to_json(text: str) -> str:
+    """Return the text itself if it is JSON, or as a JSON string.
 
-    >>> typed(" 3"), typed("True"), typed("three")
+    >>> text_to_json(" 3"), text_to_json("True"), text_to_json("three")
     ('3', 'true', '"three"')
     """
     bare = text.strip()
     if bare in PYTHON_NAMES:
         return json.dumps(PYTHON_NAMES[bare])
-    return _quoted(text) if _loads(bare) is None else bare
+    return _quote(text) if _parse_json(bare) is None else bare
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _escaped(text: str) -> str:
-    return _quoted(text)[1:-1]
+def _escape_text(text: str) -> str:
+    return _quote(text)[1:-1]
 
 
 # --- Python ---------------------------------------------------------------------------------------
 
-NOT_A_NAME = MarkerFinder("()[]{}<> \n,:;=\"'")
-PYTHON = MarkerFinder("()[]{}\"'")
-PYTHON_QUOTES: Mapping[str, MarkerFinder] = {'"': STRING, "'": MarkerFinder("'\\")}
+NAME_END = MarkerFinder("()[]{}<> \n,:;=\"'")
+PYTHON_MARKERS = MarkerFinder("()[]{}\"'")
+PYTHON_QUOTES: Mapping[str, MarkerFinder] = {'"': STRING_MARKERS, "'": MarkerFinder("'\\")}
 
 
-def pythonic_calls(tape: TextBuffer, calls: Calls, _: Region) -> Resumable[bool]:
-    """Read `[name(key=value, …), …]`, each call whole: its values are Python, not JSON."""
-    yield from tape.space()
-    listed = yield from tape.literal("[")
-    if not (yield from _python_call(tape, calls)):
+def read_pythonic_calls(buffer: TextBuffer, calls: Calls, _: Region) -> Resumable[bool]:
+    """Read `[name(key=value, …), …]`, call by call: the values are Python, not JSON."""
+    yield from buffer.skip_space()
+    is_list = yield from buffer.read_literal("[")
+    if not (yield from _read_python_call(buffer, calls)):
         return False
 
-    def another() -> Resumable[bool]:
-        return (yield from tape.literal(",")) and (yield from _python_call(tape, calls))
+    def read_call() -> Resumable[bool]:
+        has_comma = yield from buffer.read_literal(",")
+        return has_comma and (yield from _read_python_call(buffer, calls))
 
-    yield from _others(tape, another, listed=listed)
+    yield from _read_more_calls(buffer, read_call, is_list=is_list)
     return True
 
 
-def _python_call(tape: TextBuffer, calls: Calls) -> Resumable[bool]:
-    yield from tape.space()
-    head = yield from tape.upto(NOT_A_NAME, LONGEST_NAME)
-    tool = calls.offered(head[0]) if head and head[1] == "(" else None
+def _read_python_call(buffer: TextBuffer, calls: Calls) -> Resumable[bool]:
+    yield from buffer.skip_space()
+    head = yield from buffer.read_up_to(NAME_END, MAX_NAME_LENGTH)
+    tool = calls.find_tool(head[0]) if head and head[1] == "(" else None
     if tool is None:
         return False
     pieces: list[str] = []
     depth = 1
     while depth:
-        mark = yield from tape.until(PYTHON, pieces.append)
-        if not mark:
+        marker = yield from buffer.read_until(PYTHON_MARKERS, pieces.append)
+        if not marker:
             return False
-        pieces.append(mark)
-        if mark in PYTHON_QUOTES:
-            yield from _raw_string(tape, pieces.append, PYTHON_QUOTES[mark])
+        pieces.append(marker)
+        if marker in PYTHON_QUOTES:
+            yield from _copy_string(buffer, pieces.append, PYTHON_QUOTES[marker])
         else:
-            depth += 1 if mark in "([{" else -1
-    arguments = python_arguments("".join(pieces))
+            depth += 1 if marker in "([{" else -1
+    arguments = python_to_json("".join(pieces))
     if arguments is None:
         return False
-    calls.begin(tool)
-    calls.write(whole(tool, arguments))
+    calls.start(tool)
+    calls.write(unwrap_arguments(tool, arguments))
     calls.end()
     return True
 
 
-def python_arguments(source: str) -> str | None:
-    """Return `key=value, …)` as JSON, or None if it is anything but literals by name.
+def python_to_json(source: str) -> str | None:
+    """Return `key=value, …)` as JSON, or None unless all arguments are literals with names.
 
-    >>> python_arguments("city='Paris', days=[1, 2], metric=True)")
+    >>> python_to_json("city='Paris', days=[1, 2], metric=True)")
     '{"city": "Paris", "days": [1, 2], "metric": true}'
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in what a model writes
+            warnings.simplefilter("ignore")  # for an odd escape in the model's text
             call = ast.parse(f"f({source}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             return None
-        values = {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
+        values = {keyword.arg: _literal_value(keyword.value) for keyword in call.keywords}
         if None in values:
             return None
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
@@ -570,25 +577,24 @@ def python_arguments(source: str) -> str | None:
         return None
 
 
-def _literal(node: ast.expr) -> Any:
+def _literal_value(node: ast.expr) -> Any:
     match node:
         case ast.Name(id=name) if name in PYTHON_NAMES:
             return PYTHON_NAMES[name]
         case ast.List(elts=values) | ast.Tuple(elts=values):
-            return [_literal(value) for value in values]
+            return [_literal_value(value) for value in values]
         case ast.Dict(keys=keys, values=values):
-            return {
-                _literal(k): _literal(v) for k, v in zip(keys, values, strict=True) if k is not None
-            }
+            pairs = zip(keys, values, strict=True)
+            return {_literal_value(k): _literal_value(v) for k, v in pairs if k is not None}
         case _:
             return ast.literal_eval(node)
 
 
 READERS: Mapping[str, Reader] = {
-    "tool_call": tool_call,
-    "json": json_calls,
-    "xml": xml_calls,
-    "named": named_call,
-    "fenced": fenced_call,
-    "pythonic": pythonic_calls,
+    "tool_call": read_tool_call,
+    "json": read_json_calls,
+    "xml": read_xml_calls,
+    "named": read_named_call,
+    "fenced": read_fenced_call,
+    "pythonic": read_pythonic_calls,
 }

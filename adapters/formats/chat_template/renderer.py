@@ -1,4 +1,4 @@
-"""A turn as chat messages, and as the prompt that a model's own template makes of them."""
+"""Turns as chat messages, and as the prompts that a model's own template makes of them."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from antiphon.adapters.formats.chat_template.marker_cutter import (
     remove_cuts,
 )
 from antiphon.adapters.formats.chat_template.splice_points import (
-    Place,
     SplicedTurn,
     SplicePoints,
-    cut,
+    TurnShape,
+    find_splice_points,
     placeholder_message,
-    splice_points,
+    splice_turns,
 )
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.template_capabilities import (
-    IMAGE,
+    IMAGE_PART,
     TemplateCapabilities,
-    template_capabilities,
+    detect_capabilities,
+    text_part,
     with_content_parts,
 )
-from antiphon.adapters.formats.chat_template.template_capabilities import text as text_part
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
 from antiphon.adapters.formats.chat_template.transcript import (
     CallEntry,
     Entry,
+    EntryPart,
     MessageEntry,
     OutputEntry,
-    Piece,
     ReasoningEntry,
-    chat_recall,
+    chat_turn_cache,
     function_of,
-    pieces,
-    text_of,
+    joined_text,
+    to_parts,
     transcript,
 )
 from antiphon.adapters.formats.lru_cache import LruCache, TokenCache
@@ -59,19 +59,19 @@ from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 
-LONG_PROMPT = 20_000
-"""Characters from which on encoding is given a thread, so that other requests go on."""
+MIN_THREADED_CHARACTERS = 20_000
+"""A longer text is encoded in a thread, so that other requests are not held up."""
 
-MOST_OPTIONS = 100
-"""Options come from requests; so many are known at once."""
+MAX_CACHED_OPTIONS = 100
+"""Options come from requests, so the caches of what depends on them are bounded."""
 
-MARK = f"mark-{secrets.token_hex(8)}-"
+PLACEHOLDER_PREFIX = f"mark-{secrets.token_hex(8)}-"
 
 T = TypeVar("T")
 
 
 class Renderer(Protocol):
-    """Makes prompts: from the conversation to tokens. Turns that `turn_cache` knows it repeats."""
+    """Makes prompts: conversation → tokens. It repeats the turns that `turn_cache` holds."""
 
     turn_cache: TurnCache[Entry]
 
@@ -80,10 +80,10 @@ class Renderer(Protocol):
         """Whether prompts can hold images."""
 
     async def render(self, turn: Turn) -> Prompt:
-        """Raises: RequestError for what this model cannot be given."""
+        """Return the prompt. Raises: RequestError for content that this model cannot read."""
 
     def opens_reasoning(self, turn: Turn) -> bool:
-        """Whether the prompt of such a turn ends inside reasoning."""
+        """Whether the turn's prompt ends inside reasoning."""
 
 
 class TemplateRenderer(Renderer):
@@ -91,130 +91,139 @@ class TemplateRenderer(Renderer):
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, family: Family) -> None:
         self._template = template
-        self._parts = PartEncoder(tokenizer)
+        self._encoder = PartEncoder(tokenizer)
         self._family = family
-        self._opens: dict[str, bool] = {}
-        # Some templates tell a call from a message by its content being null; most want a string.
+        self._opens_reasoning: dict[str, bool] = {}
+        # Some templates tell a call from a message by its null content; most want a string.
         self._no_content = None if re.search(r"content\W* is none", template.source) else ""
-        self._takes = template_capabilities(template)
-        self._plain = MarkerCutter(markers_of(tokenizer, family, template.source))
-        self._texts: LruCache[array[int]] = LruCache(MAX_CACHED_TOKENS)
-        self.turn_cache = chat_recall()
-        self._known_seams: dict[str, SplicePoints] = {}
+        self._capabilities = detect_capabilities(template)
+        self._cutter = MarkerCutter(markers_of(tokenizer, family, template.source))
+        self._tokens: LruCache[array[int]] = LruCache(MAX_CACHED_TOKENS)
+        self.turn_cache = chat_turn_cache()
+        self._splice_points: dict[str, SplicePoints] = {}
 
     @property
     def reads_images(self) -> bool:
-        return self._takes.images
+        return self._capabilities.images
 
     async def render(self, turn: Turn) -> Prompt:
-        told = _entries(turn)
-        places = self.turn_cache.places(turn.cache_salt, told)
-        entries = list(self.turn_cache.turns(told, places))
-        known = self._seams(options(turn))
-        pieces, image_urls = self._pieces(turn, [_cuttable(each, known) for each in entries], known)
+        entries = _entries(turn)
+        digests = self.turn_cache.prefix_digests(turn.cache_salt, entries)
+        grouped = list(self.turn_cache.group_turns(entries, digests))
+        splice_points = self._splice_points_for(template_options(turn))
+        pieces, image_urls = self._render_pieces(turn, grouped, splice_points)
         if pieces is None:
-            pieces, image_urls = self._pieces(turn, [_cuttable(each, {}) for each in entries], {})
-        assert pieces is not None, "there is nothing to cut"
-        ids = await self._encode(pieces, TokenCache(turn.cache_salt, self._texts))
-        return Prompt(token_ids=ids, image_urls=image_urls, place=places[-1])
+            pieces, image_urls = self._render_pieces(turn, grouped, {})
+        assert pieces is not None, "there is nothing to splice"
+        ids = await self._encode(pieces, TokenCache(turn.cache_salt, self._tokens))
+        return Prompt(token_ids=ids, image_urls=image_urls, prefix_digest=digests[-1])
 
-    def _pieces(
-        self, turn: Turn, entries: Sequence[Entry | CachedTurn[Entry]], known: SplicePoints
+    def _render_pieces(
+        self,
+        turn: Turn,
+        entries: Sequence[Entry | CachedTurn[Entry]],
+        splice_points: SplicePoints,
     ) -> tuple[list[str | Sequence[int]] | None, list[str]]:
-        """Return the prompt as texts and tokens, with its images; None if it cannot be cut."""
-        messages = _Messages(
+        """Return the prompt as texts and tokens, or None if it cannot be cut; and its images."""
+        conversation = _ChatMessages(
             turn.previous_messages,
             self._family.call_id_length,
             self._no_content,
-            self._takes,
+            self._capabilities,
         )
-        messages.take(turn, entries)
+        conversation.add_turn(
+            turn, [_without_tokens_unless_spliceable(entry, splice_points) for entry in entries]
+        )
         tools = [function_of(tool) for tool in prompt_tools(turn)]
-        text = self._render(self._told(messages.written), tools, options(turn))
-        return cut(text, messages.repeated, known, self._family.ends), messages.image_urls
+        messages = self._fit_content(conversation.messages)
+        text = self._render(messages, tools, template_options(turn))
+        pieces = splice_turns(
+            text, conversation.spliced_turns, splice_points, self._family.end_markers
+        )
+        return pieces, conversation.image_urls
 
     def _render(
-        self, messages: Sequence[Json], tools: Sequence[Json], asked: Mapping[str, Any]
+        self, messages: Sequence[Json], tools: Sequence[Json], options: Mapping[str, Any]
     ) -> str:
-        """Return the prompt's text, cut where the conversation spells markers."""
+        """Return the prompt's text, with a cut in each marker that the conversation spells."""
         try:
-            return self._template.render(*self._plain.cut([messages, tools, asked]))
+            return self._template.render(*self._cutter.cut([messages, tools, options]))
         except RequestError as error:
             raise RequestError(remove_cuts(error.message), param=error.param) from error
         except RecursionError:
             raise RequestError("The conversation is nested too deeply.", param="input") from None
 
-    def _seams(self, asked: Mapping[str, Any]) -> SplicePoints:
-        key = repr(sorted(asked.items()))
-        if key not in self._known_seams:
-            if len(self._known_seams) > MOST_OPTIONS:
-                self._known_seams.clear()
-            self._known_seams[key] = self._found_seams(asked)
-        return self._known_seams[key]
+    def _splice_points_for(self, options: Mapping[str, Any]) -> SplicePoints:
+        key = repr(sorted(options.items()))
+        if key not in self._splice_points:
+            if len(self._splice_points) > MAX_CACHED_OPTIONS:
+                self._splice_points.clear()
+            self._splice_points[key] = self._find_splice_points(options)
+        return self._splice_points[key]
 
-    def _found_seams(self, asked: Mapping[str, Any]) -> SplicePoints:
+    def _find_splice_points(self, options: Mapping[str, Any]) -> SplicePoints:
         def render(messages: Sequence[Json]) -> str:
-            return self._render(self._told(messages), [], asked)
+            return self._render(self._fit_content(messages), [], options)
 
-        def turn(mark: str, call_id: str | None) -> Json:
-            arguments = {} if self._takes.objects else "{}"
+        def make_message(placeholder: str, call_id: str | None) -> Json:
+            arguments = {} if self._capabilities.object_arguments else "{}"
             return placeholder_message(
-                mark, no_content=self._no_content, arguments=arguments, call_id=call_id
+                placeholder, no_content=self._no_content, arguments=arguments, call_id=call_id
             )
 
-        return splice_points(render, turn, self._family.ends)
+        return find_splice_points(render, make_message, self._family.end_markers)
 
-    def _told(self, messages: Sequence[Json]) -> Sequence[Json]:
-        return (
-            messages if self._takes.texts else [with_content_parts(message) for message in messages]
-        )
+    def _fit_content(self, messages: Sequence[Json]) -> Sequence[Json]:
+        if self._capabilities.text_content:
+            return messages
+        return [with_content_parts(message) for message in messages]
 
     def opens_reasoning(self, turn: Turn) -> bool:
         if self._family.think is None:
             return False
-        asked = options(turn)
-        key = repr(sorted(asked.items()))
-        if key not in self._opens:
-            if len(self._opens) > MOST_OPTIONS:
-                self._opens.clear()
-            self._opens[key] = self._probe(asked)
-        return self._opens[key]
+        options = template_options(turn)
+        key = repr(sorted(options.items()))
+        if key not in self._opens_reasoning:
+            if len(self._opens_reasoning) > MAX_CACHED_OPTIONS:
+                self._opens_reasoning.clear()
+            self._opens_reasoning[key] = self._probe_reasoning(options)
+        return self._opens_reasoning[key]
 
-    def _probe(self, asked: Mapping[str, Any]) -> bool:
+    def _probe_reasoning(self, options: Mapping[str, Any]) -> bool:
         assert self._family.think
         try:
-            text = self._render([{"role": "user", "content": "?"}], [], asked)
+            text = self._render([{"role": "user", "content": "?"}], [], options)
         except RequestError:
             return False
         return text.rstrip().endswith(self._family.think[0])
 
-    async def _encode(self, pieces: Sequence[str | Sequence[int]], known: TokenCache) -> list[int]:
-        texts = {piece: known.find(piece) for piece in pieces if isinstance(piece, str)}
-        new = [text for text, found in texts.items() if found is None]
-        if sum(map(len, new)) > LONG_PROMPT:
-            encoded = await asyncio.to_thread(self._encode_all, new)
+    async def _encode(self, pieces: Sequence[str | Sequence[int]], cache: TokenCache) -> list[int]:
+        tokens = {piece: cache.get(piece) for piece in pieces if isinstance(piece, str)}
+        new_texts = [text for text, ids in tokens.items() if ids is None]
+        if sum(map(len, new_texts)) > MIN_THREADED_CHARACTERS:
+            encoded = await asyncio.to_thread(self._encode_all, new_texts)
         else:
-            encoded = self._encode_all(new)
-        for text, ids in zip(new, encoded, strict=True):
-            known.remember(text, ids)
-            texts[text] = ids
-        whole = [texts[piece] if isinstance(piece, str) else piece for piece in pieces]
-        return [token for part in whole for token in part or ()]
+            encoded = self._encode_all(new_texts)
+        for text, ids in zip(new_texts, encoded, strict=True):
+            cache.put(text, ids)
+            tokens[text] = ids
+        runs = [tokens[piece] if isinstance(piece, str) else piece for piece in pieces]
+        return [token for run in runs for token in run or ()]
 
     def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self._parts.encode(text) for text in texts]
+        return [self._encoder.encode(text) for text in texts]
 
 
-def options(turn: Turn) -> dict[str, Any]:
-    """Return what the template is told besides the conversation.
+def template_options(turn: Turn) -> dict[str, Any]:
+    """Return the variables that the template gets besides the conversation.
 
-    There is no common name for the effort: models look at different ones and pass over the others.
+    The effort has no common name: each model reads one of these and ignores the others.
     """
-    asked: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if turn.effort is not None:
         thinks = turn.effort != "none"
-        asked = {"reasoning_effort": turn.effort, "enable_thinking": thinks, "thinking": thinks}
-    return asked | dict(turn.template_kwargs)
+        options = {"reasoning_effort": turn.effort, "enable_thinking": thinks, "thinking": thinks}
+    return options | dict(turn.template_kwargs)
 
 
 def chat_messages(
@@ -222,208 +231,216 @@ def chat_messages(
     *,
     call_id_length: int | None = None,
     no_content: str | None = "",
-    template_capabilities: TemplateCapabilities = TemplateCapabilities(),  # noqa: B008 - frozen
+    capabilities: TemplateCapabilities = TemplateCapabilities(),  # noqa: B008 - frozen
 ) -> list[Json]:
     """Return the turn as chat messages."""
-    messages = _Messages(turn.previous_messages, call_id_length, no_content, template_capabilities)
-    messages.take(turn, _entries(turn))
-    return messages.written
+    conversation = _ChatMessages(turn.previous_messages, call_id_length, no_content, capabilities)
+    conversation.add_turn(turn, _entries(turn))
+    return conversation.messages
 
 
 def _entries(turn: Turn) -> list[Entry]:
-    _, rest = leading_instructions(turn.items)
-    return list(transcript(rest, turn.tools))
+    _, items = leading_instructions(turn.items)
+    return list(transcript(items, turn.tools))
 
 
-def _cuttable(entry: Entry | CachedTurn[Entry], known: SplicePoints) -> Entry | CachedTurn[Entry]:
-    """Return the entry; as one that is written anew, where the template cannot be cut for it."""
-    if not isinstance(entry, CachedTurn) or Place(bool(_calls(entry)), after_tool=False) in known:
+def _without_tokens_unless_spliceable(
+    entry: Entry | CachedTurn[Entry], splice_points: SplicePoints
+) -> Entry | CachedTurn[Entry]:
+    """Drop the tokens of a turn where the template cannot be cut, so that it is rendered anew."""
+    if not isinstance(entry, CachedTurn):
         return entry
-    return replace(entry, token_ids=None)
+    shape = TurnShape(bool(_calls_of(entry)), after_tool=False)
+    return entry if shape in splice_points else replace(entry, token_ids=None)
 
 
-def _calls(own: CachedTurn[Entry]) -> list[CallEntry]:
-    return [entry for entry in own.entries if isinstance(entry, CallEntry)]
+def _calls_of(turn: CachedTurn[Entry]) -> list[CallEntry]:
+    return [entry for entry in turn.entries if isinstance(entry, CallEntry)]
 
 
-def _opened(entry: Entry | CachedTurn[Entry]) -> Sequence[Entry | CachedTurn[Entry] | None]:
-    """Return the entry; a turn that is written anew as its entries, None before and after it."""
-    anew = isinstance(entry, CachedTurn) and entry.token_ids is None
-    return [None, *entry.entries, None] if isinstance(entry, CachedTurn) and anew else [entry]
+def _expand(entry: Entry | CachedTurn[Entry]) -> Sequence[Entry | CachedTurn[Entry] | None]:
+    """Return the entries of a turn without tokens, between None and None; others as they are."""
+    if isinstance(entry, CachedTurn) and entry.token_ids is None:
+        return [None, *entry.entries, None]
+    return [entry]
 
 
-def _one_by_one(entries: Sequence[T]) -> Iterator[T]:
+def _pair_calls_with_results(entries: Sequence[T]) -> Iterator[T]:
     """Yield the entries with each result right after its call."""
     results: dict[str, deque[int]] = {}
-    for place, entry in enumerate(entries):
+    for position, entry in enumerate(entries):
         if isinstance(entry, OutputEntry):
-            results.setdefault(entry.call_id, deque()).append(place)
+            results.setdefault(entry.call_id, deque()).append(position)
     moved: set[int] = set()
-    for place, entry in enumerate(entries):
-        if place in moved:
+    for position, entry in enumerate(entries):
+        if position in moved:
             continue
         yield entry
         later = results.get(entry.call_id) if isinstance(entry, CallEntry) else None
-        while later and later[0] < place:
+        while later and later[0] < position:
             later.popleft()
         if later:
             moved.add(later[0])
             yield entries[later.popleft()]
 
 
-class _Messages:
-    """Chat messages in the making; `_turn` is the assistant's, as long as it goes on.
+class _ChatMessages:
+    """Chat messages under construction; `_open_message` is the assistant's while its turn goes on.
 
-    Instructions and the system texts that lead the conversation are one system message: many
-    templates know only one, and only in front. What the assistant wrote in one go (reasoning, a
-    message, calls) is one message. Turns that are repeated token by token are marks, told of in
-    `repeated`.
+    Instructions and the system texts that lead the conversation become one system message: many
+    templates allow only one, and only at the beginning. What the assistant wrote in one turn
+    (reasoning, a message, calls) is one message. Turns that are repeated token by token are
+    placeholders, listed in `spliced_turns`.
     """
 
     def __init__(
         self,
-        previous: Sequence[Json],
+        previous_messages: Sequence[Json],
         call_id_length: int | None,
         no_content: str | None,
-        template_capabilities: TemplateCapabilities,
+        capabilities: TemplateCapabilities,
     ) -> None:
-        self.written = list(previous)
+        self.messages = list(previous_messages)
         self.image_urls: list[str] = []
-        self.repeated: list[SplicedTurn] = []
-        self._takes = template_capabilities
-        self._returned_images: list[Piece] = []
-        self._turn: Json | None = None
+        self.spliced_turns: list[SplicedTurn] = []
+        self._capabilities = capabilities
+        self._tool_images: list[EntryPart] = []
+        self._open_message: Json | None = None
         self._call_id_length = call_id_length
         self._no_content = no_content
 
-    def take(self, turn: Turn, entries: Sequence[Entry | CachedTurn[Entry]]) -> None:
-        """Write the whole turn, whose conversation are the entries."""
+    def add_turn(self, turn: Turn, entries: Sequence[Entry | CachedTurn[Entry]]) -> None:
+        """Add the whole turn; `entries` are its conversation."""
         leading, _ = leading_instructions(turn.items)
-        texts = [text_of(pieces(message.content)) for message in leading]
-        self.lead("\n\n".join([turn.instructions, *texts] if turn.instructions else texts))
-        opened = [each for entry in entries for each in _opened(entry)]
-        for entry in opened if self._takes.many_calls else _one_by_one(opened):
+        texts = [joined_text(to_parts(message.content)) for message in leading]
+        self._add_instructions(
+            "\n\n".join([turn.instructions, *texts] if turn.instructions else texts)
+        )
+        expanded = [each for entry in entries for each in _expand(entry)]
+        parallel = self._capabilities.parallel_calls
+        for entry in expanded if parallel else _pair_calls_with_results(expanded):
             if entry is None:
-                self._turn = None
+                self._open_message = None
             elif isinstance(entry, CachedTurn):
-                self._repeat(entry)
+                self._add_placeholder(entry)
             else:
-                self.add(entry)
-        self.close()
+                self._add(entry)
+        self._flush_tool_images()
 
-    def _repeat(self, own: CachedTurn[Entry]) -> None:
-        assert own.token_ids is not None
-        self.close()
-        self._turn = None
-        calls = _calls(own)
-        after_tool = bool(self.written) and self.written[-1].get("role") == "tool"
-        # Nobody can guess it: no text of a conversation passes for a mark.
-        mark = f"{MARK}{len(self.repeated)}x"
-        self.written.append(
+    def _add_placeholder(self, turn: CachedTurn[Entry]) -> None:
+        assert turn.token_ids is not None
+        self._flush_tool_images()
+        self._open_message = None
+        calls = _calls_of(turn)
+        after_tool = bool(self.messages) and self.messages[-1].get("role") == "tool"
+        # It cannot be guessed, so no text of a conversation can pass for a placeholder.
+        placeholder = f"{PLACEHOLDER_PREFIX}{len(self.spliced_turns)}x"
+        self.messages.append(
             placeholder_message(
-                mark,
+                placeholder,
                 no_content=self._no_content,
-                arguments=self._arguments("{}"),
-                call_id=self._id(calls[0].call_id) if calls else None,
+                arguments=self._fit_arguments("{}"),
+                call_id=self._fit_call_id(calls[0].call_id) if calls else None,
             )
         )
-        place = Place(bool(calls), after_tool)
-        self.repeated.append(SplicedTurn(mark, place, own.token_ids))
+        shape = TurnShape(bool(calls), after_tool)
+        self.spliced_turns.append(SplicedTurn(placeholder, shape, turn.token_ids))
 
-    def lead(self, text: str) -> None:
+    def _add_instructions(self, text: str) -> None:
         if not text:
             return
-        first = self.written[0] if self.written else {}
+        first = self.messages[0] if self.messages else {}
         if first.get("role") == "system" and isinstance(first.get("content"), str):
-            self.written[0] = first | {"content": f"{text}\n\n{first['content']}"}
+            self.messages[0] = first | {"content": f"{text}\n\n{first['content']}"}
         else:
-            self.written.insert(0, {"role": "system", "content": text})
+            self.messages.insert(0, {"role": "system", "content": text})
 
-    def add(self, entry: Entry) -> None:
+    def _add(self, entry: Entry) -> None:
         if not isinstance(entry, OutputEntry):
-            self.close()
+            self._flush_tool_images()
         match entry:
             case ReasoningEntry(text):
-                self._think(text)
-            case MessageEntry("assistant", pieces):
-                self._say(text_of(pieces))
+                self._add_reasoning(text)
+            case MessageEntry("assistant", parts):
+                self._add_text(joined_text(parts))
             case CallEntry():
-                self._call(entry)
-            case MessageEntry(role, pieces):
-                self._turn = None
+                self._add_call(entry)
+            case MessageEntry(role, parts):
+                self._open_message = None
                 role = "system" if role in INSTRUCTORS else role
-                self.written.append({"role": role, "content": self._content(pieces)})
-            case OutputEntry(name, call_id, pieces):
-                self._turn = None
-                self.written.append(
+                self.messages.append({"role": role, "content": self._to_content(parts)})
+            case OutputEntry(name, call_id, parts):
+                self._open_message = None
+                self.messages.append(
                     {
                         "role": "tool",
-                        "tool_call_id": self._id(call_id),
+                        "tool_call_id": self._fit_call_id(call_id),
                         "name": name,
-                        "content": self._returned(pieces),
+                        "content": self._to_tool_content(parts),
                     }
                 )
 
-    def close(self) -> None:
-        """Let the images that tools returned follow them, where only users may show images."""
-        shown, self._returned_images = self._returned_images, []
-        if shown:
-            self.written.append({"role": "user", "content": self._content(shown)})
+    def _flush_tool_images(self) -> None:
+        """Add the tools' images as a user's message, where only users may show images."""
+        images, self._tool_images = self._tool_images, []
+        if images:
+            self.messages.append({"role": "user", "content": self._to_content(images)})
 
-    def _returned(self, pieces: Sequence[Piece]) -> str | list[Json]:
-        if self._takes.tool_images or not self._takes.images:
-            return self._content(pieces)
-        self._returned_images += [piece for piece in pieces if piece[0] == "image"]
-        return text_of([piece for piece in pieces if piece[0] != "image"])
+    def _to_tool_content(self, parts: Sequence[EntryPart]) -> str | list[Json]:
+        if self._capabilities.tool_images or not self._capabilities.images:
+            return self._to_content(parts)
+        self._tool_images += [part for part in parts if part[0] == "image"]
+        return joined_text([part for part in parts if part[0] != "image"])
 
-    def _content(self, pieces: Sequence[Piece]) -> str | list[Json]:
-        images = [url for kind, url in pieces if kind == "image"]
-        if not images or not self._takes.images:
-            return text_of(pieces)
+    def _to_content(self, parts: Sequence[EntryPart]) -> str | list[Json]:
+        images = [url for kind, url in parts if kind == "image"]
+        if not images or not self._capabilities.images:
+            return joined_text(parts)
         self.image_urls += images
-        return [IMAGE if kind == "image" else text_part(said) for kind, said in pieces]
+        return [IMAGE_PART if kind == "image" else text_part(text) for kind, text in parts]
 
-    def _think(self, text: str) -> None:
+    def _add_reasoning(self, text: str) -> None:
         if not text:
             return
-        message = self._going(unless=("content", "tool_calls"))
+        message = self._assistant_message(unless=("content", "tool_calls"))
         before = message.get("reasoning_content")
         message["reasoning_content"] = f"{before}\n{text}" if before else text
 
-    def _say(self, text: str) -> None:
-        message = self._going(unless=() if self._calls() else ("content",))
+    def _add_text(self, text: str) -> None:
+        message = self._assistant_message(unless=() if self._has_calls() else ("content",))
         before = message.get("content")
         message["content"] = f"{before}\n\n{text}" if before else text
 
-    def _call(self, call: CallEntry) -> None:
-        message = self._going(unless=())
+    def _add_call(self, call: CallEntry) -> None:
+        message = self._assistant_message(unless=())
+        arguments = self._fit_arguments(call.arguments)
         message.setdefault("tool_calls", []).append(
             {
-                "id": self._id(call.call_id),
+                "id": self._fit_call_id(call.call_id),
                 "type": "function",
-                "function": {"name": call.name, "arguments": self._arguments(call.arguments)},
+                "function": {"name": call.name, "arguments": arguments},
             }
         )
 
-    def _calls(self) -> bool:
-        return self._turn is not None and "tool_calls" in self._turn
+    def _has_calls(self) -> bool:
+        return self._open_message is not None and "tool_calls" in self._open_message
 
-    def _going(self, *, unless: tuple[str, ...]) -> Json:
-        """Return the assistant's message that goes on, a new one if it has any of `unless`."""
-        if self._turn is None or any(self._turn.get(key) for key in unless):
-            self._turn = {"role": "assistant", "content": self._no_content}
-            self.written.append(self._turn)
-        return self._turn
+    def _assistant_message(self, *, unless: tuple[str, ...]) -> Json:
+        """Return the assistant's open message, or open a new one if it has any of `unless`."""
+        if self._open_message is None or any(self._open_message.get(key) for key in unless):
+            self._open_message = {"role": "assistant", "content": self._no_content}
+            self.messages.append(self._open_message)
+        return self._open_message
 
-    def _id(self, call_id: str) -> str:
+    def _fit_call_id(self, call_id: str) -> str:
         size = self._call_id_length
         if size is None or (len(call_id) == size and call_id.isalnum()):
             return call_id
         return hashlib.sha256(call_id.encode()).hexdigest()[:size]
 
-    def _arguments(self, text: str) -> Any:
-        """Return arguments as most templates take them: as an object, which they write out."""
-        if not self._takes.objects:
+    def _fit_arguments(self, text: str) -> Any:
+        """Return arguments as most templates expect them: as an object, which they write out."""
+        if not self._capabilities.object_arguments:
             return text
         try:
             value = json.loads(text)

@@ -1,9 +1,10 @@
-"""Where a template's text and the model's own tokens meet: found out by trying, as in takes.py.
+"""Find where a template's prompt can be cut so that the model's own tokens replace a turn.
 
-A template writes whole conversations. To repeat a turn as the model wrote it, a message that is
-only a mark stands for it; what the template has written around the mark is cut away up to where the
-prompt of that turn ended, and down to the marker that ends a turn. A template that writes no such
-marker, or has more to write than is known here, is not cut: the turn is then written anew.
+A template renders whole conversations. To repeat a turn as the model wrote it, a message with only
+a placeholder stands for that turn. The text around the placeholder is then cut away: back to where
+the prompt of that turn ended, and forward through the marker that ends a turn. Templates do not say
+where these points are, so this module renders samples to find them. If a template writes no such
+marker, or something unexpected, it is not cut, and the turn is rendered anew.
 """
 
 from __future__ import annotations
@@ -19,101 +20,112 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 
 Render = Callable[[Sequence[Json]], str]
-"""Messages to text; may be refused with a RequestError."""
+"""Renders messages as text. Raises: RequestError where the template refuses them."""
+
+MakeMessage = Callable[[str, str | None], Json]
+"""Makes a placeholder's message; the second argument is the id of a call, None for no call."""
 
 CALL_ID = "c0ffee000"
 
 
-class Place(Struct, frozen=True):
-    """What a template looks at when it writes a turn: whether it calls, what stands before it."""
+class TurnShape(Struct, frozen=True):
+    """What decides how a template writes a turn: whether it has calls, and what precedes it."""
 
-    calls: bool
+    has_calls: bool
     after_tool: bool
 
 
 class SplicePoint(Struct, frozen=True):
-    """`lead` is what the template writes before the mark although the model wrote it; `opening` is
-    what a prompt ends with although the template does not write it into a history.
+    """How the text before a placeholder differs from the prompt of its turn.
+
+    `surplus` is what the template writes before the placeholder but the prompt did not have: the
+    model wrote it. `missing` is what the prompt ended with but the template leaves out of a
+    history.
     """
 
-    lead: str
-    opening: str
+    surplus: str
+    missing: str
 
 
-SplicePoints = Mapping[Place, SplicePoint]
-"""How the template is cut: turns that call, and those that do not, if they can be, everywhere."""
+SplicePoints = Mapping[TurnShape, SplicePoint]
+"""Where to cut the template's text. Turns with calls, or without, are missing if they cannot be cut
+both at the beginning and after a tool."""
 
 
 class SplicedTurn(Struct, frozen=True):
-    """A turn that `mark` stands for."""
+    """A turn whose tokens replace `placeholder`."""
 
-    mark: str
-    place: Place
+    placeholder: str
+    shape: TurnShape
     token_ids: Sequence[int]
 
 
 def placeholder_message(
-    mark: str, *, no_content: str | None, arguments: Any, call_id: str | None
+    placeholder: str, *, no_content: str | None, arguments: Any, call_id: str | None
 ) -> Json:
-    """Return the message that stands for a turn; one that calls has a `call_id`."""
+    """Return the message that stands for a turn, as a call if there is a `call_id`."""
     if call_id is None:
-        return {"role": "assistant", "content": mark}
-    call = {"id": call_id, "type": "function", "function": {"name": mark, "arguments": arguments}}
+        return {"role": "assistant", "content": placeholder}
+    function = {"name": placeholder, "arguments": arguments}
+    call = {"id": call_id, "type": "function", "function": function}
     return {"role": "assistant", "content": no_content, "tool_calls": [call]}
 
 
-def splice_points(
-    render: Render, turn: Callable[[str, str | None], Json], ends: Iterable[str]
+def find_splice_points(
+    render: Render, make_message: MakeMessage, ends: Iterable[str]
 ) -> SplicePoints:
-    """`turn` makes a message of a mark and the id of a call, None for no call."""
-    known: dict[Place, SplicePoint] = {}
-    for calls in (False, True):
-        places = [Place(calls, after_tool) for after_tool in (False, True)]
-        found = {place: _seam(render, turn, ends, place) for place in places}
-        if all(found.values()):
-            known |= {place: seam for place, seam in found.items() if seam is not None}
-    return known
+    """Render samples and return where turns can be cut; `ends` are the markers that end a turn."""
+    splice_points: dict[TurnShape, SplicePoint] = {}
+    for has_calls in (False, True):
+        shapes = [TurnShape(has_calls, after_tool) for after_tool in (False, True)]
+        points = {shape: _find_splice_point(render, make_message, ends, shape) for shape in shapes}
+        if all(points.values()):
+            splice_points |= {shape: point for shape, point in points.items() if point is not None}
+    return splice_points
 
 
-def _seam(
-    render: Render, turn: Callable[[str, str | None], Json], ends: Iterable[str], place: Place
+def _find_splice_point(
+    render: Render, make_message: MakeMessage, ends: Iterable[str], shape: TurnShape
 ) -> SplicePoint | None:
-    mark, came = "c0ffee-mark", "c0ffee-came"
-    result = {"role": "tool", "name": "f", "tool_call_id": CALL_ID, "content": came}
+    placeholder, next_text = "c0ffee-mark", "c0ffee-came"
+    result = {"role": "tool", "name": "f", "tool_call_id": CALL_ID, "content": next_text}
     before: list[Json] = [{"role": "user", "content": "c0ffee-asked"}]
-    if place.after_tool:
-        before += [turn("f", CALL_ID), result | {"content": "c0ffee-before"}]
-    after = result if place.calls else {"role": "user", "content": came}
+    if shape.after_tool:
+        before += [make_message("f", CALL_ID), result | {"content": "c0ffee-before"}]
+    after = result if shape.has_calls else {"role": "user", "content": next_text}
     try:
         prompt = render(before)
-        text = render([*before, turn(mark, CALL_ID if place.calls else None), after])
+        turn = make_message(placeholder, CALL_ID if shape.has_calls else None)
+        text = render([*before, turn, after])
     except RequestError:
         return None
-    head, *tail = text.split(mark)
-    if len(tail) != 1 or came not in tail[0] or _end(tail[0].split(came)[0], ends, 0) is None:
+    head, *tails = text.split(placeholder)
+    if len(tails) != 1 or next_text not in tails[0]:
+        return None
+    if _find_end(tails[0].split(next_text)[0], ends, 0) is None:
         return None
     shared = commonprefix([head, prompt])  # noqa: RUF071 - of characters, as is meant
     return SplicePoint(head.removeprefix(shared), prompt.removeprefix(shared))
 
 
-def cut(
-    text: str, repeated: Iterable[SplicedTurn], splice_points: SplicePoints, ends: Iterable[str]
+def splice_turns(
+    text: str, turns: Iterable[SplicedTurn], splice_points: SplicePoints, ends: Iterable[str]
 ) -> list[str | Sequence[int]] | None:
-    """Return the prompt as texts and tokens, None where the template has written something else."""
+    """Return the prompt as texts and tokens, or None if the template wrote something unexpected."""
     pieces: list[str | Sequence[int]] = []
     start = 0
-    for each in repeated:
-        seam, at = splice_points[each.place], text.find(each.mark, start)
-        head = text[start : max(at, start)]
-        end = _end(text, ends, at)
-        if at < 0 or end is None or not head.endswith(seam.lead):
+    for turn in turns:
+        point, position = splice_points[turn.shape], text.find(turn.placeholder, start)
+        head = text[start : max(position, start)]
+        end = _find_end(text, ends, position)
+        if position < 0 or end is None or not head.endswith(point.surplus):
             return None
-        pieces += [head.removesuffix(seam.lead) + seam.opening, each.token_ids]
+        pieces += [head.removesuffix(point.surplus) + point.missing, turn.token_ids]
         start = end
     return [*pieces, text[start:]]
 
 
-def _end(text: str, ends: Iterable[str], start: int) -> int | None:
-    """Return where the first marker that ends a turn has ended."""
-    found = re.compile("|".join(map(re.escape, ends)) or "(?!)").search(text, start)
-    return found and found.end()
+def _find_end(text: str, ends: Iterable[str], start: int) -> int | None:
+    """Return the position after the first marker that ends a turn."""
+    match = re.compile("|".join(map(re.escape, ends)) or "(?!)").search(text, start)
+    return match and match.end()

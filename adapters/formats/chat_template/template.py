@@ -1,4 +1,4 @@
-"""A model's own chat template, run as Hugging Face runs it."""
+"""A model's own chat template, rendered as Hugging Face renders it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from antiphon.domain.errors import RequestError, SettingsError
 from antiphon.domain.json import Json
 
-DEFAULT, WITH_TOOLS = "default", "tool_use"
+DEFAULT_TEMPLATE, TOOL_TEMPLATE = "default", "tool_use"
 TOKEN_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 class Generation(Extension):
-    """`{% generation %}` marks what training counts; for a prompt it is its content."""
+    """`{% generation %}` marks a text for training; in a prompt it is just its content."""
 
-    tags = {"generation"}  # noqa: RUF012 - jinja's own way to say it
+    tags = {"generation"}  # noqa: RUF012 - jinja's convention
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -39,7 +39,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # jinja's own filter escapes HTML, which no model was trained on.
+    # jinja's own filter escapes HTML, which models were not trained on.
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -49,7 +49,7 @@ def _tojson(
     )
 
 
-def _raise(message: str) -> NoReturn:
+def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
@@ -62,7 +62,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise
+    environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
 
@@ -71,10 +71,10 @@ ENVIRONMENT = _environment()
 
 
 class ChatTemplate:
-    """Named templates, compiled once, with the special tokens that they write."""
+    """Compiled templates by name, with the special tokens that they write."""
 
     def __init__(self, sources: Mapping[str, str], tokens: Mapping[str, str]) -> None:
-        """Raises: SettingsError for a template that does not compile."""
+        """Compile the sources. Raises: SettingsError if one does not compile."""
         try:
             self._templates = {
                 name: ENVIRONMENT.from_string(source) for name, source in sources.items()
@@ -82,14 +82,14 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise SettingsError(f"The chat template does not compile: {error}") from error
         self._tokens = tokens
-        self._default = DEFAULT if DEFAULT in sources else next(iter(sources))
+        self._default = DEFAULT_TEMPLATE if DEFAULT_TEMPLATE in sources else next(iter(sources))
         self.source = "\n".join(sources.values())
 
     def render(
         self, messages: Sequence[Json], tools: Sequence[Json], options: Mapping[str, Any]
     ) -> str:
         """Return the prompt's text. Raises: RequestError where the template refuses."""
-        name = WITH_TOOLS if tools and WITH_TOOLS in self._templates else self._default
+        name = TOOL_TEMPLATE if tools and TOOL_TEMPLATE in self._templates else self._default
         variables = {
             "add_generation_prompt": True,
             "documents": None,
@@ -100,7 +100,7 @@ class ChatTemplate:
         }
         try:
             return self._templates[name].render(variables)
-        except Exception as error:  # a template is a program: it can fail in any way
+        except Exception as error:  # a template is a program and can fail in any way
             raise RequestError(
                 f"The model's chat template cannot render this conversation: {error}",
                 param="input",
@@ -113,47 +113,47 @@ def load_template(folder: Path) -> ChatTemplate:
     sources = named_templates(settings.get("chat_template"))
     sources |= named_templates(read_json(folder / "chat_template.json").get("chat_template"))
     sources |= {
-        file.stem: _read(file)
+        file.stem: _read_text(file)
         for file in sorted((folder / "additional_chat_templates").glob("*.jinja"))
     }
     if (folder / "chat_template.jinja").is_file():
-        sources[DEFAULT] = _read(folder / "chat_template.jinja")
+        sources[DEFAULT_TEMPLATE] = _read_text(folder / "chat_template.jinja")
     if not sources:
         raise SettingsError(f"{str(folder)!r} has no chat template")
-    known = read_json(folder / "special_tokens_map.json") | settings
-    return ChatTemplate(sources, special_tokens(known))
+    names = read_json(folder / "special_tokens_map.json") | settings
+    return ChatTemplate(sources, special_tokens(names))
 
 
-def special_tokens(known: Mapping[str, Any]) -> dict[str, str]:
-    """Return `bos_token`, `eos_token`… as templates know them: what is null is undefined."""
-    values = {f"{name}_token": known.get(f"{name}_token") for name in TOKEN_NAMES}
+def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the template variables `bos_token`, `eos_token`…; a null token is undefined."""
+    values = {f"{name}_token": settings.get(f"{name}_token") for name in TOKEN_NAMES}
     texts = {k: v.get("content") if isinstance(v, dict) else v for k, v in values.items()}
     return {k: v for k, v in texts.items() if isinstance(v, str)}
 
 
-def named_templates(given: Any) -> dict[str, str]:
-    """Return templates by name, given as one text, a list of named ones, or a mapping."""
-    match given:
+def named_templates(templates: Any) -> dict[str, str]:
+    """Return templates by name, from one text, a list of named templates, or a mapping."""
+    match templates:
         case str():
-            return {DEFAULT: given}
+            return {DEFAULT_TEMPLATE: templates}
         case list():
-            return {each["name"]: each["template"] for each in given}
+            return {template["name"]: template["template"] for template in templates}
         case dict():
-            return dict(given)
+            return dict(templates)
     return {}
 
 
 def read_json(file: Path) -> Json:
-    """Return a file's object; an empty one if there is no such file. Raises: SettingsError."""
+    """Return the JSON object in a file, {} if there is no file. Raises: SettingsError."""
     if not file.is_file():
         return {}
     try:
-        return msgspec.json.decode(_read(file), type=Json)
+        return msgspec.json.decode(_read_text(file), type=Json)
     except msgspec.DecodeError as error:
         raise SettingsError(f"{str(file)!r} is not JSON: {error}") from error
 
 
-def _read(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

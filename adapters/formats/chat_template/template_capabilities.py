@@ -1,4 +1,4 @@
-"""What a template writes besides plain texts: found out by trying, since no template says it."""
+"""Detect what a template can write besides plain text, by rendering samples."""
 
 from __future__ import annotations
 
@@ -13,77 +13,89 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 
 PROBE = "c0ffee"
-IMAGE: Json = {"type": "image"}
-"""An image among the parts of a message, as templates know it."""
+IMAGE_PART: Json = {"type": "image"}
+"""An image among the parts of a message, as templates expect it."""
 
 
 class TemplateCapabilities(Struct, frozen=True, kw_only=True):
-    """`texts`: contents may be texts, not only lists of parts; `images`: users' lists may hold
-    images; `tool_images`: those of tools too; `many_calls`: a message may have several calls;
-    `objects`: arguments may be objects, not only JSON texts.
+    """What a template accepts.
+
+    `text_content`: content may be a text, not only a list of parts. `images`: users' content may
+    have images. `tool_images`: tools' content may, too. `parallel_calls`: a message may have
+    several calls. `object_arguments`: arguments may be objects, not only JSON texts.
     """
 
-    texts: bool = True
+    text_content: bool = True
     images: bool = False
     tool_images: bool = False
-    many_calls: bool = True
-    objects: bool = True
+    parallel_calls: bool = True
+    object_arguments: bool = True
 
 
-def template_capabilities(template: ChatTemplate) -> TemplateCapabilities:
-    """Return what the template takes."""
-    texts = PROBE in _written(template, [{"role": "user", "content": PROBE}])
+def detect_capabilities(template: ChatTemplate) -> TemplateCapabilities:
+    """Return what the template accepts."""
+    accepts_text = PROBE in _render(template, [{"role": "user", "content": PROBE}])
+    accepts_parts = PROBE in _render(template, _question(text_part(PROBE)))
     return TemplateCapabilities(
-        # One that takes neither is one for texts that wants more than a single message.
-        texts=texts or PROBE not in _written(template, _asked(text(PROBE))),
-        images=_shows(template, _asked(IMAGE, text(PROBE)), _asked(text(PROBE))),
-        tool_images=_shows(
-            template,
-            _returned(IMAGE, text(PROBE), texts=texts),
-            _returned(text(PROBE), texts=texts),
+        # A template that accepts neither is for texts and needs more than a single message.
+        text_content=accepts_text or not accepts_parts,
+        images=_shows_image(
+            template, _question(IMAGE_PART, text_part(PROBE)), _question(text_part(PROBE))
         ),
-        **_calls(template, texts=texts),
+        tool_images=_shows_image(
+            template,
+            _tool_result(IMAGE_PART, text_part(PROBE), text_content=accepts_text),
+            _tool_result(text_part(PROBE), text_content=accepts_text),
+        ),
+        **_detect_calls(template, text_content=accepts_text),
     )
 
 
-def _calls(template: ChatTemplate, *, texts: bool) -> dict[str, bool]:
-    """Return how calls may come. Some templates see them only where there is no content at all."""
-    ways: Sequence[tuple[Any, Any]] = list(product(({}, "{}"), ("" if texts else [], None)))
-    for arguments, content in ways:
+def _detect_calls(template: ChatTemplate, *, text_content: bool) -> dict[str, bool]:
+    """Detect how calls can be passed. Some templates only see them where content is null."""
+    variants: Sequence[tuple[Any, Any]] = list(
+        product(({}, "{}"), ("" if text_content else [], None))
+    )
+    for arguments, content in variants:
         call = _call(PROBE, arguments)
         message = {"role": "assistant", "content": content}
-        asked = [{"role": "user", "content": "?" if texts else [text("?")]}]
-        if PROBE in _written(template, [*asked, message | {"tool_calls": [call]}]):
-            many = PROBE in _written(template, [*asked, message | {"tool_calls": [call, call]}])
-            return {"many_calls": many, "objects": arguments == {}}
-    return {}  # it takes no calls at all
+        question = [{"role": "user", "content": "?" if text_content else [text_part("?")]}]
+        if PROBE in _render(template, [*question, message | {"tool_calls": [call]}]):
+            two_calls = [*question, message | {"tool_calls": [call, call]}]
+            return {
+                "parallel_calls": PROBE in _render(template, two_calls),
+                "object_arguments": arguments == {},
+            }
+    return {}  # it writes no calls at all
 
 
-def text(said: str) -> Json:
+def text_part(text: str) -> Json:
     """Return a text as a part of a message."""
-    return {"type": "text", "text": said}
+    return {"type": "text", "text": text}
 
 
 def with_content_parts(message: Json) -> Json:
-    """Return the message with a list of parts where it has a text."""
+    """Return the message with its content as a list of parts."""
     content = message.get("content")
-    return message | {"content": [text(content)]} if isinstance(content, str) else message
+    return message | {"content": [text_part(content)]} if isinstance(content, str) else message
 
 
-def _shows(template: ChatTemplate, with_image: Sequence[Json], without: Sequence[Json]) -> bool:
-    shown, plain = _written(template, with_image), _written(template, without)
-    # A template for texts may print the list as Python would: that is no way to show an image.
-    return PROBE in shown and "'type'" not in shown and shown != plain
+def _shows_image(
+    template: ChatTemplate, with_image: Sequence[Json], without_image: Sequence[Json]
+) -> bool:
+    text, plain_text = _render(template, with_image), _render(template, without_image)
+    # A template for texts may print the list as Python would, which does not show an image.
+    return PROBE in text and "'type'" not in text and text != plain_text
 
 
-def _written(template: ChatTemplate, messages: Sequence[Json]) -> str:
+def _render(template: ChatTemplate, messages: Sequence[Json]) -> str:
     try:
         return template.render(messages, [], {})
     except RequestError:
         return ""
 
 
-def _asked(*parts: Json) -> list[Json]:
+def _question(*parts: Json) -> list[Json]:
     return [{"role": "user", "content": list(parts)}]
 
 
@@ -92,10 +104,10 @@ def _call(name: str, arguments: Any) -> Json:
     return {"id": "abcdefghi", "type": "function", "function": function}
 
 
-def _returned(*parts: Json, texts: bool) -> list[Json]:
+def _tool_result(*parts: Json, text_content: bool) -> list[Json]:
     call = _call("f", {})
     return [
-        {"role": "user", "content": "?" if texts else [text("?")]},
-        {"role": "assistant", "content": "" if texts else [], "tool_calls": [call]},
+        {"role": "user", "content": "?" if text_content else [text_part("?")]},
+        {"role": "assistant", "content": "" if text_content else [], "tool_calls": [call]},
         {"role": "tool", "tool_call_id": call["id"], "name": "f", "content": list(parts)},
     ]

@@ -1,8 +1,8 @@
-"""Text that arrives in pieces, and reading it as if it were whole.
+"""A buffer for text that arrives in pieces, with readers that see it as if it were complete.
 
-A reading is a generator: it yields where it needs more text and is resumed when there is some. So a
-reader is written once, as for a complete text, and cannot depend on where the pieces were cut. It
-ends at `closed`, with what there is.
+A reader is a generator: it yields when it needs more text, and is resumed when some has arrived. So
+a reader is written as for a complete text, and does not depend on where the pieces were cut. Once
+the buffer is `closed`, the reader ends with the text that there is.
 """
 
 from __future__ import annotations
@@ -17,72 +17,72 @@ Write = Callable[[str], object]
 
 
 class MarkerFinder:
-    """Finds the first of some markers in text whose end may be the beginning of one.
+    """Finds the first of several markers in a text that may end in the middle of one.
 
-    No marker may contain another elsewhere than at its start.
+    A marker may contain another one only at its beginning.
     """
 
     def __init__(self, markers: Iterable[str]) -> None:
-        known = sorted(set(markers), key=len, reverse=True)
-        pattern = "|".join(re.escape(marker) for marker in known)
+        longest_first = sorted(set(markers), key=len, reverse=True)
+        pattern = "|".join(re.escape(marker) for marker in longest_first)
         self._search = re.compile(pattern or "(?!)").search
-        self._beginnings = frozenset(m[:size] for m in known for size in range(1, len(m)))
-        self._reach = max((len(marker) for marker in known), default=1) - 1
-        self.firsts = "".join(sorted({marker[0] for marker in known}))
+        self._prefixes = frozenset(m[:size] for m in longest_first for size in range(1, len(m)))
+        self._max_prefix = max((len(marker) for marker in longest_first), default=1) - 1
+        self.first_characters = "".join(sorted({marker[0] for marker in longest_first}))
 
     def find(self, text: str, pos: int) -> tuple[int, int]:
-        """Return start and end of the next marker; or where one may yet begin, and -1."""
+        """Return the start and end of the next marker, or where one may start later, and -1."""
         match = self._search(text, pos)
         if match:
             return match.span()
-        for start in range(max(pos, len(text) - self._reach), len(text)):
-            if text[start] in self.firsts and text[start:] in self._beginnings:
+        for start in range(max(pos, len(text) - self._max_prefix), len(text)):
+            if text[start] in self.first_characters and text[start:] in self._prefixes:
                 return start, -1
         return len(text), -1
 
 
 class TextBuffer:
-    """What was written and not yet forgotten; `origin` counts the characters forgotten."""
+    """Text that was written and not yet discarded; `offset` counts the discarded characters."""
 
-    __slots__ = ("_pin", "closed", "origin", "pos", "text")
+    __slots__ = ("_pinned", "closed", "offset", "pos", "text")
 
     def __init__(self) -> None:
         self.text = ""
         self.pos = 0
-        self.origin = 0
+        self.offset = 0
         self.closed = False
-        self._pin: int | None = None
+        self._pinned: int | None = None
 
     @property
-    def over(self) -> bool:
-        """Whether nothing is left and nothing will come."""
+    def at_end(self) -> bool:
+        """Whether all text was read and no more will come."""
         return self.closed and self.pos == len(self.text)
 
     def write(self, text: str) -> None:
-        # The only reference while it grows: CPython then extends it in place, and a long wait for
-        # the end of a value does not copy it with every token.
-        kept, self.text = self.text, ""
-        kept += text
-        self.text = kept
+        # CPython extends a string in place if there is only one reference to it. So a long value
+        # that has not ended yet is not copied for every token.
+        buffered, self.text = self.text, ""
+        buffered += text
+        self.text = buffered
 
-    def forget(self) -> None:
-        """Let go of what was read, unless a reader may go back to it."""
-        if self._pin is None and self.pos:
-            self.origin += self.pos
+    def discard_read(self) -> None:
+        """Discard the text that was read, unless a reader may rewind to it."""
+        if self._pinned is None and self.pos:
+            self.offset += self.pos
             self.text = self.text[self.pos :]
             self.pos = 0
 
     def pin(self) -> None:
-        """Remember this place, for `back`."""
-        self._pin = self.pos
+        """Remember this position, for `rewind`."""
+        self._pinned = self.pos
 
-    def release(self) -> None:
-        self._pin = None
+    def unpin(self) -> None:
+        self._pinned = None
 
-    def back(self) -> None:
-        """Return to the pinned place, as if nothing had been read since."""
-        if self._pin is not None:
-            self.pos, self._pin = self._pin, None
+    def rewind(self) -> None:
+        """Return to the pinned position, as if nothing had been read since."""
+        if self._pinned is not None:
+            self.pos, self._pinned = self._pinned, None
 
     def unread(self, text: str) -> None:
         self.pos -= len(text)
@@ -95,18 +95,18 @@ class TextBuffer:
             yield
         return self.text[self.pos]
 
-    def next(self) -> Resumable[str]:
+    def read_char(self) -> Resumable[str]:
         char = yield from self.peek()
         self.pos += len(char)
         return char
 
-    def space(self) -> Resumable[None]:
-        """Read past whitespace."""
+    def skip_space(self) -> Resumable[None]:
+        """Skip whitespace."""
         while (yield from self.peek()).isspace():
             self.pos += 1
 
-    def literal(self, text: str) -> Resumable[bool]:
-        """Read exactly `text`; if something else comes, read nothing and return False."""
+    def read_literal(self, text: str) -> Resumable[bool]:
+        """Read exactly `text`; if the text differs, read nothing and return False."""
         for count, char in enumerate(text):
             if (yield from self.peek()) != char:
                 self.pos -= count
@@ -114,8 +114,8 @@ class TextBuffer:
             self.pos += 1
         return True
 
-    def until(self, finder: MarkerFinder, write: Write) -> Resumable[str]:
-        """Pass text on up to the next marker; read and return the marker, "" at the end."""
+    def read_until(self, finder: MarkerFinder, write: Write) -> Resumable[str]:
+        """Write the text up to the next marker; read and return the marker, "" at the end."""
         while True:
             start, end = finder.find(self.text, self.pos)
             if end < 0 and self.closed:
@@ -128,22 +128,22 @@ class TextBuffer:
                 return self.text[start:end]
             if self.closed:
                 return ""
-            self.forget()
+            self.discard_read()
             yield
 
-    def upto(self, finder: MarkerFinder, limit: int) -> Resumable[tuple[str, str] | None]:
+    def read_up_to(self, finder: MarkerFinder, limit: int) -> Resumable[tuple[str, str] | None]:
         """Read and return the text before the next marker, and the marker.
 
-        None if there is no marker within `limit` characters.
+        Return None if there is no marker within `limit` characters.
         """
         while True:
             start, end = finder.find(self.text, self.pos)
             if start - self.pos > limit:
                 return None
             if end >= 0:
-                found = self.text[self.pos : start], self.text[start:end]
+                text, marker = self.text[self.pos : start], self.text[start:end]
                 self.pos = end
-                return found
+                return text, marker
             if self.closed:
                 return None
             yield

@@ -1,4 +1,4 @@
-"""What a chat-template format asks of a tokenizer, and adapters for the two libraries' objects."""
+"""The tokenizer that a chat-template format needs, and adapters for those of two libraries."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from antiphon.adapters.extras import install_command
 from antiphon.domain.errors import SettingsError
 
 
 class Tokenizer(Protocol):
-    """Text to tokens and back; neither adds nor drops anything."""
+    """Converts text to tokens and back, without adding or dropping anything."""
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Return the tokens of `text`; with `special`, markers in it become special tokens."""
+        """Return the tokens of `text`; if `special`, markers in it become special tokens."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of the tokens, special ones included."""
@@ -21,29 +22,30 @@ class Tokenizer(Protocol):
     def token_id(self, text: str) -> int | None:
         """Return the id of the token that is exactly this marker, if there is one."""
 
-    def added(self) -> Mapping[str, bool]:
-        """Return the texts that become one token wherever they stand, with whether it is special.
+    def added_tokens(self) -> Mapping[str, bool]:
+        """Return the texts that always become one token, each with whether it is a special token.
 
-        Encoding `special` takes them out of a text before the rest of it is read.
+        With `special`, `encode` takes them out of a text before it splits the rest.
         """
 
 
 class FolderTokenizer(Tokenizer):
     """A model folder's `tokenizer.json`."""
 
-    # Markers always become special tokens here: what of a prompt is no marker is told in plain.py.
+    # Markers always become special tokens here; marker_cutter.py protects the texts that are none.
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
     @classmethod
     def load(cls, file: Path) -> FolderTokenizer:
-        """Raises: SettingsError if the library is missing or the file is not a tokenizer."""
+        """Load a file. Raises: SettingsError without the library or a valid file."""
         try:
             from tokenizers import Tokenizer as Loader  # the `chat` extra
         except ImportError:
             raise SettingsError(
-                "reading a model folder needs tokenizers: pip install 'antiphon[chat]'"
+                "Reading a model folder needs a package. Install it with: "
+                f"{install_command('chat')}"
             ) from None
         if not file.is_file():
             raise SettingsError(f"no tokenizer.json in {str(file.parent)!r}")
@@ -64,8 +66,8 @@ class FolderTokenizer(Tokenizer):
         token: int | None = self._tokenizer.token_to_id(text)
         return token
 
-    def added(self) -> Mapping[str, bool]:
-        return _added(self._tokenizer.get_added_tokens_decoder())
+    def added_tokens(self) -> Mapping[str, bool]:
+        return _special_by_text(self._tokenizer.get_added_tokens_decoder())
 
 
 class HfTokenizer(Tokenizer):
@@ -85,9 +87,9 @@ class HfTokenizer(Tokenizer):
         token = self._tokenizer.convert_tokens_to_ids(text)
         return token if isinstance(token, int) and token != self._unknown else None
 
-    def added(self) -> Mapping[str, bool]:
-        return _added(getattr(self._tokenizer, "added_tokens_decoder", {}))
+    def added_tokens(self) -> Mapping[str, bool]:
+        return _special_by_text(getattr(self._tokenizer, "added_tokens_decoder", {}))
 
 
-def _added(by_id: Mapping[int, Any]) -> Mapping[str, bool]:
+def _special_by_text(by_id: Mapping[int, Any]) -> Mapping[str, bool]:
     return {token.content: token.special for token in by_id.values()}

@@ -1,4 +1,4 @@
-"""Harmony, the format of gpt-oss: channels, recipients and special tokens."""
+"""Harmony, the format of gpt-oss, with its channels, recipients and special tokens."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def _today() -> str:
 
 
 class HarmonyFormat(Format):
-    """`today` is the date of the system message; `image_tokens` how many placeholders stand for an
-    image, or None for a model that reads text only.
+    """The format of gpt-oss.
 
-    The vocabulary is loaded with the first prompt: a server that speaks no Harmony never pays.
+    `today` returns the date for the system message. `image_tokens` is the number of placeholders
+    for an image, or None for a model that only reads text. The vocabulary is loaded with the first
+    prompt, so a server without Harmony models does not pay for it.
     """
 
     name = "harmony"
@@ -71,4 +72,7 @@ class HarmonyFormat(Format):
         return constraint(turn)
 
     def messages(self, token_ids: Sequence[int]) -> list[Json]:
-        return [messages.as_json(each) for each in messages.split(h.load_encoding(), token_ids)]
+        return [
+            messages.to_json(message)
+            for message in messages.split_messages(h.load_encoding(), token_ids)
+        ]

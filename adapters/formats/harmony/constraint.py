@@ -1,14 +1,15 @@
-"""What the engine's output must match: an xgrammar structural tag over Harmony's messages.
+"""Builds the constraint on the output: an xgrammar structural tag over Harmony's messages.
 
 The prompt ends with `<|start|>assistant`, so the output is
 
     (reasoning or preamble)*  then  a final message or a call
 
-of which the last is bound and the rest free; effort `none` leaves only the last. Markup is matched
-as tokens, not as text: as text, `<|channel|>` could also be spelled with seven ordinary tokens,
-which no parser would see. The last message has no end here: once the tag is matched the engine
-allows its stop tokens, and only those (xgrammar forbids stop tokens anywhere else). So there is no
-binding beyond one call: `<|call|>` is a stop token, with which gpt-oss ends its turn.
+The last message is constrained, the others are free. With effort `none`, only the last is allowed.
+Markup is matched as tokens, not as text: as text, `<|channel|>` could also be spelled with seven
+ordinary tokens, which no parser would recognize. The tag does not include the end of the last
+message: once the tag is matched, the engine only allows its stop tokens (xgrammar forbids them
+anywhere else). So only one call can be constrained: `<|call|>` is a stop token, with which gpt-oss
+ends its turn.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from antiphon.application.ports import Constraint, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import ToolSpec
 
-Grammar = dict[str, Any]
+Tag = dict[str, Any]
 
-MOST_WHITESPACE = 32
-"""A grammar without bounds lets a model that lost its way write blanks up to its last token."""
+MAX_WHITESPACE = 32
+"""Without a limit, a confused model would write blanks until it runs out of tokens."""
 
-# What may not stand in free text. Reserved tokens may: no model writes them.
+# Not allowed in free text. Reserved tokens are allowed: no model writes them.
 _MARKUP = [
     h.START_OF_TEXT,
     h.END_OF_TEXT,
@@ -60,138 +61,137 @@ _MARKUP = [
 
 
 def constraint(turn: Turn) -> Constraint | None:
-    """Return None where the model may write what it likes.
+    """Return the turn's constraint, or None if the model may write anything.
 
-    Raises: RequestError if a call is required and there is no tool to call.
+    Raises: RequestError if a call is required but no tool may be called.
     """
     tools = list(callable_tools(turn).values())
-    required = turn.choice.mode == "required"
-    if required and not tools:
+    is_required = turn.choice.mode == "required"
+    if is_required and not tools:
         raise RequestError(
             "`tool_choice` requires a call, but no tool may be called.", param="tool_choice"
         )
-    answer = _schema_of_text(turn)
-    restricted = len(tools) < len(prompt_tools(turn))
-    binding = any(map(constrains_arguments, tools))
-    if not (required or restricted or binding or answer is not None or turn.effort == "none"):
+    answer = _answer_schema(turn)
+    is_restricted = len(tools) < len(prompt_tools(turn))
+    needs_constraint = is_restricted or any(map(constrains_arguments, tools))
+    if not (is_required or needs_constraint or answer is not None or turn.effort == "none"):
         return None
-    endings = [ending for tool in tools for ending in _calls(tool, required=required)]
-    if not required:
-        endings += _finals(answer)
-    # A preamble beside bound text would be read as part of it: clients join all visible text.
-    preamble = ["commentary"] if tools and (required or answer is None) else []
-    before = [] if turn.effort == "none" else ["analysis", *preamble]
-    blocks = [_block(channel) for channel in before]
-    written = one_of(endings)
-    if blocks:
-        written = sequence({"type": "star", "content": one_of(blocks)}, written)
-    grammar = one_of([_never(), written])
-    return structural_tag_constraint(grammar)
+    last_messages = [tag for tool in tools for tag in _call_tags(tool, is_required=is_required)]
+    if not is_required:
+        last_messages += _final_tags(answer)
+    # A preamble would be read as part of constrained text: clients join all visible text.
+    preamble = ["commentary"] if tools and (is_required or answer is None) else []
+    free_channels = [] if turn.effort == "none" else ["analysis", *preamble]
+    free_messages = [_message_tag(channel) for channel in free_channels]
+    output = one_of(last_messages)
+    if free_messages:
+        output = sequence({"type": "star", "content": one_of(free_messages)}, output)
+    return structural_tag_constraint(one_of([_token_order_tag(), output]))
 
 
-def _schema_of_text(turn: Turn) -> Grammar | None:
-    wanted = turn.text.format
-    match wanted.get("type"):
+def _answer_schema(turn: Turn) -> Tag | None:
+    text_format = turn.text.format
+    match text_format.get("type"):
         case "json_schema":
-            return _json(wanted.get("schema") or {"type": "object"})
+            return _json_tag(text_format.get("schema") or {"type": "object"})
         case "json_object":
-            return _json({"type": "object"})
+            return _json_tag({"type": "object"})
     return None
 
 
-def _block(channel: str) -> Grammar:
-    """A whole message, and the beginning of the next."""
+def _message_tag(channel: str) -> Tag:
+    """Return the tag of a whole message and the start of the next."""
     return sequence(
-        _token(h.CHANNEL),
-        _text(channel),
-        _token(h.MESSAGE),
-        _anything(),
-        _token(h.END),
-        _token(h.START),
-        _text(ASSISTANT),
+        _token_tag(h.CHANNEL),
+        _text_tag(channel),
+        _token_tag(h.MESSAGE),
+        _free_text_tag(),
+        _token_tag(h.END),
+        _token_tag(h.START),
+        _text_tag(ASSISTANT),
     )
 
 
-def _finals(answer: Grammar | None) -> list[Grammar]:
-    head = [_token(h.CHANNEL), _text("final")]
+def _final_tags(answer: Tag | None) -> list[Tag]:
+    head = [_token_tag(h.CHANNEL), _text_tag("final")]
     if answer is None:
-        return [sequence(*head, _token(h.MESSAGE), _anything())]
-    plain = sequence(_token(h.MESSAGE))
-    return [sequence(*head, one_of([plain, *_json_types()]), answer)]
+        return [sequence(*head, _token_tag(h.MESSAGE), _free_text_tag())]
+    plain = sequence(_token_tag(h.MESSAGE))
+    return [sequence(*head, one_of([plain, *_json_type_tags()]), answer)]
 
 
-def _calls(tool: ToolSpec, *, required: bool) -> list[Grammar]:
-    """Both places of the recipient are allowed: the model was trained on both."""
+def _call_tags(tool: ToolSpec, *, is_required: bool) -> list[Tag]:
+    """Return the tags of a call, one for each place that the model may put the recipient."""
     if is_hosted(tool):
-        given = (
-            _anything()
+        body = (
+            _free_text_tag()
             if text_property(tool)
-            else _arguments(with_model_parameters(tool), required=required)
+            else _arguments_tag(with_model_parameters(tool), is_required=is_required)
         )
-        return [_own(name_of(tool), channel, given) for channel in ("analysis", "commentary")]
+        channels = ("analysis", "commentary")
+        return [_hosted_call_tag(name_of(tool), channel, body) for channel in channels]
     to = f" to={recipient_of(tool.name)}"
-    body = sequence(one_of(_json_types()), _arguments(tool, required=required))
+    body = sequence(one_of(_json_type_tags()), _arguments_tag(tool, is_required=is_required))
     return [
-        sequence(_token(h.CHANNEL), _text("commentary" + to), body),
-        sequence(_text(to), _token(h.CHANNEL), _text("commentary"), body),
+        sequence(_token_tag(h.CHANNEL), _text_tag("commentary" + to), body),
+        sequence(_text_tag(to), _token_tag(h.CHANNEL), _text_tag("commentary"), body),
     ]
 
 
-def _own(name: str, channel: str, given: Grammar) -> Grammar:
-    head = _text(f"{channel} to={recipient_of(name)} code")
-    return sequence(_token(h.CHANNEL), head, _token(h.MESSAGE), given)
+def _hosted_call_tag(name: str, channel: str, body: Tag) -> Tag:
+    head = _text_tag(f"{channel} to={recipient_of(name)} code")
+    return sequence(_token_tag(h.CHANNEL), head, _token_tag(h.MESSAGE), body)
 
 
-def _arguments(tool: ToolSpec, *, required: bool) -> Grammar:
+def _arguments_tag(tool: ToolSpec, *, is_required: bool) -> Tag:
     ebnf = input_grammar(tool)
     if ebnf is not None:
         return grammar_tag(ebnf)
     if tool.kind == "custom":
-        return _json(input_parameters())
-    # A tool that is not strict may have a schema that no grammar can express. Where it is only
-    # one of many ways to go on, that must not fail the request.
-    if tool.parameters is None or not (tool.strict or required):
-        return _json({"type": "object"})
-    return _json(tool.parameters)
+        return _json_tag(input_parameters())
+    # A tool that is not strict may have a schema that no grammar can express. As long as calling it
+    # is optional, this must not fail the request.
+    if tool.parameters is None or not (tool.strict or is_required):
+        return _json_tag({"type": "object"})
+    return _json_tag(tool.parameters)
 
 
-def _json_types() -> list[Grammar]:
-    json_type = [_text("json"), _token(h.MESSAGE)]
+def _json_type_tags() -> list[Tag]:
+    json_type = [_text_tag("json"), _token_tag(h.MESSAGE)]
     return [
-        sequence(_text(" "), _token(h.CONSTRAIN), *json_type),
-        sequence(_token(h.CONSTRAIN), *json_type),
-        sequence(_text(" json"), _token(h.MESSAGE)),
+        sequence(_text_tag(" "), _token_tag(h.CONSTRAIN), *json_type),
+        sequence(_token_tag(h.CONSTRAIN), *json_type),
+        sequence(_text_tag(" json"), _token_tag(h.MESSAGE)),
     ]
 
 
-def _never() -> Grammar:
-    """What nothing matches, with all tokens of all our tags, always in this order.
+def _token_order_tag() -> Tag:
+    """Return a tag that matches nothing and names all tokens of all tags, always in this order.
 
-    xgrammar (0.2.8) keeps masks from one grammar to the next under a key in which a token is only
-    the number of its first appearance, so a tag that names other tokens, or the same ones in
-    another order, would get the masks of the tag before it. First in every tag, this makes the
-    numbers the same everywhere.
+    xgrammar (0.2.8) caches masks across grammars under a key in which a token is only the number of
+    its first appearance. A tag with other tokens, or the same ones in another order, would get the
+    masks of the previous tag. This tag comes first in every grammar and makes the numbers equal.
     """
     nothing = {"type": "regex", "pattern": r"[^\s\S]"}
     tokens = (h.CHANNEL, h.CONSTRAIN, h.MESSAGE, h.END, h.START)
-    return sequence(nothing, *(_token(token) for token in tokens), _anything())
+    return sequence(nothing, *(_token_tag(token) for token in tokens), _free_text_tag())
 
 
-def _token(token: int) -> Grammar:
+def _token_tag(token: int) -> Tag:
     return {"type": "token", "token": token}
 
 
-def _text(text: str) -> Grammar:
+def _text_tag(text: str) -> Tag:
     return {"type": "const_string", "value": text}
 
 
-def _json(schema: Any) -> Grammar:
+def _json_tag(schema: Any) -> Tag:
     return {
         "type": "json_schema",
         "json_schema": schema,
-        "max_whitespace_cnt": MOST_WHITESPACE,
+        "max_whitespace_cnt": MAX_WHITESPACE,
     }
 
 
-def _anything() -> Grammar:
+def _free_text_tag() -> Tag:
     return {"type": "any_tokens", "exclude_tokens": _MARKUP}

@@ -1,7 +1,8 @@
-"""gpt-oss's own shell, `container.exec`: a program and its arguments, in place of commands.
+"""Converts shell calls to and from `container.exec`, gpt-oss's own shell.
 
-It knows no list of commands and no length of output: a call that has these is written in our own
-words, which are read as well.
+`container.exec` takes a program and its arguments, not commands. It has no list of commands and no
+limit of the output. A call that has these keeps the arguments of the shell tool, which are accepted
+as well.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from antiphon.domain.tools import CONTAINER
 
 EXEC = "container.exec"
 
-ABOUT = "Utilities for interacting with a container that has no network; files are in /mnt/data."
-ABOUT_EXEC = "Runs a command in the container and returns what it prints."
-PARAMETERS: dict[str, Any] = {
+NAMESPACE_DESCRIPTION = (
+    "Utilities for interacting with a container that has no network; files are in /mnt/data."
+)
+EXEC_DESCRIPTION = "Runs a command in the container and returns what it prints."
+EXEC_PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
         "cmd": {"type": "array", "items": {"type": "string"}, "minItems": 1},
@@ -34,11 +37,11 @@ PARAMETERS: dict[str, Any] = {
 }
 
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
-_SCRIPT = ("-c", "-lc")
+_SCRIPT_OPTIONS = ("-c", "-lc")
 
 
 class Exec(Struct, frozen=True, kw_only=True):
-    """What the model writes; sessions and users, which it may name, there are none."""
+    """The arguments that the model writes; a session or a user that it names has no effect."""
 
     cmd: tuple[str, ...]
     workdir: str | None = None
@@ -47,7 +50,7 @@ class Exec(Struct, frozen=True, kw_only=True):
 
 
 class ExecReader:
-    """Arguments of `container.exec` in, those of a shell call out, when all have come."""
+    """Converts complete arguments of `container.exec` to those of a shell call."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -57,37 +60,36 @@ class ExecReader:
         return ""
 
     def end(self) -> tuple[str, str]:
-        return commands_of(self._text), ""
+        return to_shell_arguments(self._text), ""
 
 
-def commands_of(arguments: str) -> str:
-    """Return the arguments of a shell call that does the same; what is no such call is unchanged.
+def to_shell_arguments(arguments: str) -> str:
+    """Return the arguments of an equivalent shell call; return anything else unchanged.
 
-    >>> commands_of('{"cmd": ["bash", "-lc", "ls | wc -l"], "timeout": 9}')
+    >>> to_shell_arguments('{"cmd": ["bash", "-lc", "ls | wc -l"], "timeout": 9}')
     '{"commands": ["ls | wc -l"], "timeout_ms": 9000}'
-    >>> commands_of('{"cmd": ["ls", "a b"], "workdir": "/tmp"}')
+    >>> to_shell_arguments('{"cmd": ["ls", "a b"], "workdir": "/tmp"}')
     '{"commands": ["cd /tmp || exit\\\\nls \\'a b\\'"]}'
     """
     try:
-        asked = msgspec.json.decode(arguments, type=Exec)
+        exec_call = msgspec.json.decode(arguments, type=Exec)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return arguments
-    if not asked.cmd:
+    if not exec_call.cmd:
         return arguments
-    lines = [f"cd {shlex.quote(asked.workdir)} || exit"] if asked.workdir else []
+    lines = [f"cd {shlex.quote(exec_call.workdir)} || exit"] if exec_call.workdir else []
     lines += [
         f"export {shlex.quote(name)}={shlex.quote(value)}"
-        for name, value in (asked.env or {}).items()
+        for name, value in (exec_call.env or {}).items()
     ]
-    fields: dict[str, Any] = {"commands": ["\n".join([*lines, _command(asked.cmd)])]}
-    if asked.timeout:
-        fields["timeout_ms"] = asked.timeout * 1000
+    fields: dict[str, Any] = {"commands": ["\n".join([*lines, _command(exec_call.cmd)])]}
+    if exec_call.timeout:
+        fields["timeout_ms"] = exec_call.timeout * 1000
     return json.dumps(fields, ensure_ascii=False)
 
 
 def to_exec_arguments(arguments: str) -> str:
-    """Return the arguments of `container.exec` for those of a shell call, where it has words for
-    them.
+    """Return the arguments of `container.exec` for those of a shell call, if it can express them.
 
     >>> to_exec_arguments('{"commands": ["ls | wc -l"]}')
     '{"cmd": ["bash", "-lc", "ls | wc -l"]}'
@@ -99,13 +101,13 @@ def to_exec_arguments(arguments: str) -> str:
     timeout_ms = action["timeout_ms"] or 0
     if len(action["commands"]) != 1 or action["max_output_length"] is not None or timeout_ms % 1000:
         return arguments
-    said: dict[str, Any] = {"cmd": ["bash", "-lc", action["commands"][0]]}
+    exec_arguments: dict[str, Any] = {"cmd": ["bash", "-lc", action["commands"][0]]}
     if timeout_ms:
-        said["timeout"] = timeout_ms // 1000
-    return json.dumps(said, ensure_ascii=False)
+        exec_arguments["timeout"] = timeout_ms // 1000
+    return json.dumps(exec_arguments, ensure_ascii=False)
 
 
 def _command(words: Sequence[str]) -> str:
-    if len(words) == 3 and words[0] in _SHELLS and words[1] in _SCRIPT:
+    if len(words) == 3 and words[0] in _SHELLS and words[1] in _SCRIPT_OPTIONS:
         return words[2]
     return shlex.join(words)

@@ -1,7 +1,7 @@
-"""The Harmony vocabulary: its special tokens by number, and text ↔ tokens.
+"""The Harmony vocabulary: its special tokens, and text ↔ tokens.
 
-Rule: `encode` never makes a special token, whatever the text says. Markup is written with the
-constants below; the one exception, `encode_markup`, is for scripts and constants of our own.
+`encode` never makes a special token, whatever the text contains. Markup is written with the
+constants below. The only exception, `encode_markup`, is for scripts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         HarmonyEncoding,
     )
 
-# The vocabulary is fixed: a test compares these numbers with the library's.
+# These numbers are fixed; a test compares them with the library's.
 START_OF_TEXT = 199998
 END_OF_TEXT = 199999
 RETURN = 200002
@@ -29,7 +29,7 @@ END = 200007
 MESSAGE = 200008
 CALL = 200012
 PLACEHOLDER = 200013
-"""A reserved token that no model writes; stands for a piece of an image."""
+"""A reserved token that no model writes. It stands for a piece of an image."""
 
 FIRST_SPECIAL = 199998
 VOCABULARY_SIZE = 201088
@@ -38,85 +38,86 @@ STOPS = (RETURN, CALL, END_OF_TEXT)
 CHANNELS = ("analysis", "commentary", "final")
 
 # The library's byte-pair merging is quadratic in the length of an unbroken run of letters, symbols
-# or blanks: 200,000 equal letters take 15 s. Runs are cut well before that is felt; text that
-# people write has none so long.
-LONGEST_RUN = 256
+# or blanks: 200,000 equal letters take 15 s. So long runs are split; text that people write has
+# none this long.
+MAX_RUN = 256
 
 
 @lru_cache
-def _runs(longest: int) -> re.Pattern[str]:
+def _run_pattern(length: int) -> re.Pattern[str]:
     return re.compile(
-        rf"(?:[A-Za-z]|[^\x00-\x7f\s\d]){{{longest}}}"
-        rf"|(?:[^\w\s]|[_\x1c-\x1f]){{{longest}}}"
-        rf"|\s{{{longest}}}"
+        rf"(?:[A-Za-z]|[^\x00-\x7f\s\d]){{{length}}}"
+        rf"|(?:[^\w\s]|[_\x1c-\x1f]){{{length}}}"
+        rf"|\s{{{length}}}"
     )
 
 
 @lru_cache
-def _blanks(longest: int) -> re.Pattern[str]:
-    return re.compile(rf"\s{{{longest}}}")
+def _blank_run_pattern(length: int) -> re.Pattern[str]:
+    return re.compile(rf"\s{{{length}}}")
 
 
-def has_long_run(text: str, *, longest: int = LONGEST_RUN) -> bool:
-    """Whether `text` holds a run of letters, symbols or blanks of that length.
+def has_long_run(text: str, *, length: int = MAX_RUN) -> bool:
+    """Whether `text` has a run of letters, symbols or blanks of at least this length.
 
     >>> has_long_run("a word " * 1000), has_long_run("a" * 1000), has_long_run(" " * 1000)
     (False, True, True)
     """
-    if len(text) < longest:
+    if len(text) < length:
         return False
-    # The exact test is slower than encoding itself; ordinary text is sorted out before it.
-    if max(map(len, text.split()), default=0) < longest and not _blanks(longest).search(text):
+    # The exact test is slower than encoding, so a cheap one sorts out ordinary text first.
+    longest_word = max(map(len, text.split()), default=0)
+    if longest_word < length and not _blank_run_pattern(length).search(text):
         return False
-    return _runs(longest).search(text) is not None
+    return _run_pattern(length).search(text) is not None
 
 
-def _short_runs(text: str) -> Iterator[str]:
+def _split_long_runs(text: str) -> Iterator[str]:
     if not has_long_run(text):
         yield text
         return
     start = 0
-    for run in _runs(LONGEST_RUN).finditer(text):
+    for run in _run_pattern(MAX_RUN).finditer(text):
         yield text[start : run.end()]
         start = run.end()
     yield text[start:]
 
 
 class Encoding:
-    """Text ↔ tokens. Never raises, on any text and any numbers."""
+    """Text ↔ tokens. Never raises, for any text and any numbers."""
 
     def __init__(self, library: HarmonyEncoding) -> None:
         self._library = library
-        self._fixed = lru_cache(maxsize=4096)(self._encode_fixed)
-        # A stream brings one token a step, and the same few thousand tokens make up most text.
-        self._spelled = lru_cache(maxsize=16_384)(self._spell_one)
+        self._encode_cached = lru_cache(maxsize=4096)(self._encode_fixed)
+        # A stream has one token per step, and a few thousand tokens make up most text.
+        self._decode_cached = lru_cache(maxsize=16_384)(self._decode_one)
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of `text`, in which special-token text is only text."""
+        """Return the tokens of `text`; the text of a special token is only text."""
         ids: list[int] = []
-        for piece in _short_runs(text):
+        for piece in _split_long_runs(text):
             ids += self._library.encode(piece, disallowed_special=())
         return ids
 
     def encode_fixed(self, text: str) -> tuple[int, ...]:
-        """Encode what comes again and again: roles, channels, names of tools."""
-        return self._fixed(text)
+        """Return the cached tokens of a text that repeats: a role, a channel, a tool's name."""
+        return self._encode_cached(text)
 
     def encode_markup(self, text: str) -> list[int]:
-        """Return the tokens of `text`, in which special-token text becomes special tokens."""
+        """Return the tokens of `text`; the text of a special token becomes that token."""
         return list(self._library.encode(text, allowed_special="all"))
 
-    def spell(self, token_ids: Sequence[int]) -> bytes:
-        """Return the bytes that the tokens spell; a number outside the vocabulary spells U+FFFD."""
+    def decode_bytes(self, token_ids: Sequence[int]) -> bytes:
+        """Return the bytes of the tokens; a number outside the vocabulary becomes U+FFFD."""
         if len(token_ids) == 1:
-            return self._spelled(token_ids[0])
+            return self._decode_cached(token_ids[0])
         try:
-            return self._spell(token_ids)
+            return self._decode(token_ids)
         except Exception:  # the library's own error type, or OverflowError
-            return b"".join(map(self._spelled, token_ids))
+            return b"".join(map(self._decode_cached, token_ids))
 
     def text(self, token_ids: Sequence[int]) -> str:
-        return self.spell(token_ids).decode("utf-8", "replace")
+        return self.decode_bytes(token_ids).decode("utf-8", "replace")
 
     def render_tools(self, content: DeveloperContent) -> list[int]:
         """Return the tokens of a developer message's body."""
@@ -127,13 +128,13 @@ class Encoding:
         )
         return ids[ids.index(MESSAGE) + 1 : -1]
 
-    def _spell_one(self, token: int) -> bytes:
+    def _decode_one(self, token: int) -> bytes:
         try:
-            return self._spell((token,))
+            return self._decode((token,))
         except Exception:  # as above
             return "\ufffd".encode()
 
-    def _spell(self, token_ids: Sequence[int]) -> bytes:
+    def _decode(self, token_ids: Sequence[int]) -> bytes:
         text: str = self._library.decode(token_ids, errors="surrogateescape")
         return text.encode("utf-8", "surrogateescape")
 
@@ -141,18 +142,18 @@ class Encoding:
         return tuple(self.encode(text))
 
 
-_loading = threading.Lock()
+_loading_lock = threading.Lock()
 _loaded: list[Encoding] = []
 
 
 def load_encoding() -> Encoding:
-    """Return the encoding, loaded once in a process (0.3 s and some 55 MB); safe in any thread."""
+    """Return the encoding, loaded once per process (0.3 s, some 55 MB). Thread-safe."""
     if _loaded:
         return _loaded[0]
-    with _loading:
+    with _loading_lock:
         if not _loaded:
-            # Imported here: the library and its pydantic models cost a server that speaks no
-            # Harmony 20 MB and 0.1 s.
+            # Imported here: the library and its pydantic models would cost a server without Harmony
+            # models 20 MB and 0.1 s.
             from openai_harmony import HarmonyEncodingName, load_harmony_encoding
 
             _loaded.append(Encoding(load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)))

@@ -1,7 +1,7 @@
-"""Take free text, or code, out of the JSON it is wrapped in, as it arrives.
+"""Takes free text, or code, out of its JSON wrapping as it arrives.
 
-What is not `{"input": "…"}`, or what else the key is, is taken as the free text itself: the model
-wrote it without the wrapping (formats/tools.py).
+Anything but `{"input": "…"}` (or another key) is the free text itself: the model wrote it without
+the wrapping that formats/tools.py describes.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ _PLAIN = re.compile(r'[^"\\]+')
 _HEX = re.compile(r"[0-9A-Fa-f]{4}")
 
 
-class Unwrapper:
-    """Arguments in, free text out; the same text in however many pieces it comes."""
+class InputUnwrapper:
+    """Turns a call's arguments into free text; the pieces they come in make no difference."""
 
     def __init__(self, key: str) -> None:
-        self._opening, self._opening_so_far = _openings(key)
-        self._held = ""
+        self._opening, self._partial_opening = _opening_patterns(key)
+        self._buffer = ""
         self._read = self._read_opening
 
     def feed(self, text: str) -> str:
-        self._held += text
+        self._buffer += text
         return self._read()
 
     def end(self) -> tuple[str, str]:
-        """Return the free text that was held back, and text that followed the wrapping."""
-        held, self._held = self._held, ""
+        """Return the free text that was held back, and stray text after the wrapping."""
+        rest, self._buffer = self._buffer, ""
         if self._read == self._read_closing:
-            return "", "" if _CLOSING.match(held) else held
-        return held, ""
+            return "", "" if _CLOSING.match(rest) else rest
+        return rest, ""
 
     def _read_opening(self) -> str:
-        if opening := self._opening.match(self._held):
-            self._held = self._held[opening.end() :]
+        if opening := self._opening.match(self._buffer):
+            self._buffer = self._buffer[opening.end() :]
             self._read = self._read_string
             return self._read()
-        if self._opening_so_far.match(self._held):
+        if self._partial_opening.match(self._buffer):
             return ""
-        self._read = self._read_bare
+        self._read = self._read_unwrapped
         return self._read()
 
-    def _read_bare(self) -> str:
-        text, self._held = self._held, ""
+    def _read_unwrapped(self) -> str:
+        text, self._buffer = self._buffer, ""
         return text
 
     def _read_string(self) -> str:
-        held = self._held
+        buffer = self._buffer
         texts: list[str] = []
         position = 0
-        while position < len(held):
-            if plain := _PLAIN.match(held, position):
+        while position < len(buffer):
+            if plain := _PLAIN.match(buffer, position):
                 texts.append(plain[0])
                 position = plain.end()
                 continue
-            if held[position] == '"':
+            if buffer[position] == '"':
                 self._read = self._read_closing
                 position += 1
                 break
-            text, length = _read_escape(held, position)
+            text, length = _read_escape(buffer, position)
             if not length:
                 break
             texts.append(text)
             position += length
-        self._held = held[position:]
+        self._buffer = buffer[position:]
         return "".join(texts)
 
     def _read_closing(self) -> str:
@@ -74,31 +74,31 @@ class Unwrapper:
 
 
 @lru_cache
-def _openings(key: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return what an opening looks like, and what it may look like so far: every step optional."""
+def _opening_patterns(key: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return a pattern for a whole opening, and one for a partial opening."""
     steps = [r"\{\s*", '"', *map(re.escape, key), r'"\s*', r":\s*", '"']
-    so_far = "".join(f"(?:{step}" for step in steps) + ")?" * len(steps)
-    return re.compile(r"\s*" + "".join(steps)), re.compile(rf"\s*{so_far}\Z")
+    partial = "".join(f"(?:{step}" for step in steps) + ")?" * len(steps)
+    return re.compile(r"\s*" + "".join(steps)), re.compile(rf"\s*{partial}\Z")
 
 
-def _read_escape(held: str, position: int) -> tuple[str, int]:
-    """Return an escape's text and length; length 0 if more must come. A bad escape is its text."""
-    if len(held) < position + 2:
+def _read_escape(buffer: str, position: int) -> tuple[str, int]:
+    """Return an escape's text and length, 0 if it is incomplete. A bad escape stands for itself."""
+    if len(buffer) < position + 2:
         return "", 0
-    letter = held[position + 1]
+    letter = buffer[position + 1]
     if letter != "u":
         return _ESCAPES.get(letter, "\\" + letter), 2
-    if len(held) < position + 6:
+    if len(buffer) < position + 6:
         return "", 0
-    digits = held[position + 2 : position + 6]
+    digits = buffer[position + 2 : position + 6]
     if not _HEX.fullmatch(digits):
         return "\\u", 2
     code = int(digits, 16)
     if not 0xD800 <= code <= 0xDFFF:
         return chr(code), 6
     if code >= 0xDC00:
-        return "\ufffd", 6  # the second half of a pair without its first
-    low = held[position + 6 : position + 12]
+        return "\ufffd", 6  # a low surrogate without a high one
+    low = buffer[position + 6 : position + 12]
     if len(low) < 6 and "\\u".startswith(low[:2]):
         return "", 0
     if low.startswith("\\u") and _HEX.fullmatch(low[2:]) and 0xDC00 <= int(low[2:], 16) <= 0xDFFF:

@@ -1,4 +1,4 @@
-"""Items as Harmony messages: one table, an item type to how it is written."""
+"""Items as Harmony messages: a table of functions by item type."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from antiphon.adapters.formats.tools import (
     RECIPIENTS,
     browser_call_of,
     called_mcp_name,
-    found_tool_names,
     logs_of,
     model_tool_name,
     name_of_kind,
-    typed_call,
-    typed_name,
+    tool_names_of,
+    typed_call_of,
+    typed_tool_of,
     wrap_text,
 )
 from antiphon.domain import content as c
@@ -34,7 +34,7 @@ Body = str | Sequence[Part]
 
 
 class TextMessage(Struct, frozen=True, kw_only=True):
-    """A message without a call: `kind` is a channel, `refusal`, or None for a speaker without."""
+    """A message without a call. `kind` is a channel, `refusal`, or None for authors without one."""
 
     role: str
     body: Body
@@ -42,7 +42,7 @@ class TextMessage(Struct, frozen=True, kw_only=True):
 
 
 class CallMessage(Struct, frozen=True, kw_only=True):
-    """A call of the tool `name`, which hands over `text`; `kind` is function, custom or code."""
+    """A call of the tool `name` with the input `text`; `kind` is function, custom or code."""
 
     name: str
     text: str
@@ -50,7 +50,7 @@ class CallMessage(Struct, frozen=True, kw_only=True):
 
 
 class ToolMessage(Struct, frozen=True, kw_only=True):
-    """What a tool gave back."""
+    """The output of a tool."""
 
     name: str
     body: Body
@@ -60,7 +60,7 @@ HarmonyMessage = TextMessage | CallMessage | ToolMessage
 
 
 def write_items(items: Sequence[Item], tools: Sequence[ToolSpec]) -> Iterator[HarmonyMessage]:
-    """Return the conversation's messages, in order; items that say nothing give none."""
+    """Yield the conversation's messages in order; some items have none."""
     conversation = _Conversation(items, tools)
     for item in items:
         if write := _WRITERS.get(type(item)):
@@ -68,49 +68,49 @@ def write_items(items: Sequence[Item], tools: Sequence[ToolSpec]) -> Iterator[Ha
 
 
 class _Conversation:
-    """Writes each item; knows what a single item does not: its call, its denial, what follows."""
+    """Writes items, with what a single item lacks: an output's call, a denial, what follows."""
 
     def __init__(self, items: Sequence[Item], tools: Sequence[ToolSpec]) -> None:
         self._tools = tools
         self._calls = calls_by_output(items)
-        self._denied = {
+        self._denial_reasons = {
             item.approval_request_id: item.reason or ""
             for item in items
             if isinstance(item, i.McpApprovalResponse) and not item.approve
         }
-        self._found = render_results(items)
-        self._preambles = _preambles(items)
+        self._file_search_results = render_results(items)
+        self._preamble_ids = _preamble_ids(items)
 
     def message(self, item: i.Message) -> Iterator[HarmonyMessage]:
         if item.role != "assistant":
             yield TextMessage(role=item.role, body=item.content or "")
             return
-        # A client may have lost the phase; what precedes a call was not the answer.
-        phase = item.phase or ("commentary" if id(item) in self._preambles else "final_answer")
+        # A client may have lost the phase. A message before a call was not the answer.
+        phase = item.phase or ("commentary" if id(item) in self._preamble_ids else "final_answer")
         parts = item.content or ()
         if isinstance(parts, str):
             parts = (c.OutputText(text=parts),)
-        said = c.text_of(tuple(part for part in parts if not isinstance(part, c.Refusal)))
-        refused = tuple(part for part in parts if isinstance(part, c.Refusal))
-        if said:
+        text = c.text_of(tuple(part for part in parts if not isinstance(part, c.Refusal)))
+        refusals = tuple(part for part in parts if isinstance(part, c.Refusal))
+        if text:
             kind = "commentary" if phase == "commentary" else "final"
-            yield TextMessage(role="assistant", body=said, kind=kind)
-        if refused:
-            yield TextMessage(role="assistant", body=c.text_of(refused), kind="refusal")
+            yield TextMessage(role="assistant", body=text, kind=kind)
+        if refusals:
+            yield TextMessage(role="assistant", body=c.text_of(refusals), kind="refusal")
 
     def reasoning(self, item: i.Reasoning) -> Iterator[HarmonyMessage]:
-        # Never both: a summary says the same again.
+        # Never both: a summary repeats the content.
         if text := "".join(part.text for part in item.content or item.summary or ()):
             yield TextMessage(role="assistant", body=text, kind="analysis")
 
     def function_call(self, item: i.FunctionCall) -> Iterator[HarmonyMessage]:
-        yield CallMessage(name=self._name(item), text=item.arguments)
+        yield CallMessage(name=self._called_name(item), text=item.arguments)
 
     def custom_call(self, item: i.CustomToolCall) -> Iterator[HarmonyMessage]:
-        yield CallMessage(name=self._name(item), text=item.input, kind="custom")
+        yield CallMessage(name=self._called_name(item), text=item.input, kind="custom")
 
     def typed_call(self, item: Item) -> Iterator[HarmonyMessage]:
-        name, arguments = typed_call(item, self._tools)
+        name, arguments = typed_call_of(item, self._tools)
         if i.is_server_run_call(item):
             yield CallMessage(name=EXEC, text=to_exec_arguments(arguments), kind="code")
         else:
@@ -119,22 +119,22 @@ class _Conversation:
     def output(
         self, item: i.FunctionCallOutput | i.CustomToolCallOutput
     ) -> Iterator[HarmonyMessage]:
-        yield ToolMessage(name=self._answerer(item), body=item.output)
+        yield ToolMessage(name=self._output_author(item), body=item.output)
 
     def json_output(
         self, item: i.ShellCallOutput | i.LocalShellCallOutput
     ) -> Iterator[HarmonyMessage]:
         output = item.output
         body = output if isinstance(output, str) else _json(output)
-        yield ToolMessage(name=self._answerer(item), body=body)
+        yield ToolMessage(name=self._output_author(item), body=body)
 
     def screenshot(self, item: i.ComputerCallOutput) -> Iterator[HarmonyMessage]:
-        shot = c.InputImage(image_url=item.output.image_url, file_id=item.output.file_id)
-        yield ToolMessage(name=self._answerer(item), body=(shot,))
+        image = c.InputImage(image_url=item.output.image_url, file_id=item.output.file_id)
+        yield ToolMessage(name=self._output_author(item), body=(image,))
 
     def patch_output(self, item: i.ApplyPatchCallOutput) -> Iterator[HarmonyMessage]:
         body = _json({"status": item.status or "completed", "output": item.output or ""})
-        yield ToolMessage(name=self._answerer(item), body=body)
+        yield ToolMessage(name=self._output_author(item), body=body)
 
     def mcp_call(self, item: i.McpCall) -> Iterator[HarmonyMessage]:
         name = called_mcp_name(item, self._tools)
@@ -146,8 +146,8 @@ class _Conversation:
             yield ToolMessage(name=name, body=error)
 
     def approval_request(self, item: i.McpApprovalRequest) -> Iterator[HarmonyMessage]:
-        # An approved request is followed by its call; an open one is nothing yet.
-        if (reason := self._denied.get(str(item.id))) is None:
+        # An approved request is followed by its call; a pending one is not in the prompt yet.
+        if (reason := self._denial_reasons.get(str(item.id))) is None:
             return
         name = called_mcp_name(item, self._tools)
         yield CallMessage(name=name, text=item.arguments)
@@ -155,15 +155,15 @@ class _Conversation:
         yield ToolMessage(name=name, body=f"{denial} Reason: {reason}" if reason else denial)
 
     def web_search(self, item: i.WebSearchCall) -> Iterator[HarmonyMessage]:
-        kind, arguments, shown = browser_call_of(item)
+        kind, arguments, output = browser_call_of(item)
         yield CallMessage(name=RECIPIENTS[kind], text=arguments, kind="code")
-        if shown is not None:
-            yield ToolMessage(name=RECIPIENTS[kind], body=shown)
+        if output is not None:
+            yield ToolMessage(name=RECIPIENTS[kind], body=output)
 
     def file_search(self, item: i.FileSearchCall) -> Iterator[HarmonyMessage]:
         name = name_of_kind(FILE_SEARCH, self._tools)
         yield CallMessage(name=name, text=arguments_of(item.queries or ()))
-        yield ToolMessage(name=name, body=self._found[id(item)])
+        yield ToolMessage(name=name, body=self._file_search_results[id(item)])
 
     def code(self, item: i.CodeInterpreterCall) -> Iterator[HarmonyMessage]:
         name, code = name_of_kind(PYTHON, self._tools), item.code or ""
@@ -182,7 +182,9 @@ class _Conversation:
             yield ToolMessage(name="image_generation", body="[image]")
 
     def found_tools(self, item: i.ToolSearchOutput) -> Iterator[HarmonyMessage]:
-        yield ToolMessage(name=self._answerer(item), body=_json({"tools": found_tool_names(item)}))
+        yield ToolMessage(
+            name=self._output_author(item), body=_json({"tools": tool_names_of(item)})
+        )
 
     def program(self, item: i.Program) -> Iterator[HarmonyMessage]:
         yield CallMessage(name="program", text=item.code, kind="code")
@@ -190,36 +192,36 @@ class _Conversation:
     def program_output(self, item: i.ProgramOutput) -> Iterator[HarmonyMessage]:
         yield ToolMessage(name="program", body=item.result)
 
-    def _name(self, item: Item) -> str:
+    def _called_name(self, item: Item) -> str:
         if isinstance(item, i.FunctionCall | i.CustomToolCall):
-            return self._written_name(item.name, item.namespace)
-        return EXEC if i.is_server_run_call(item) else typed_name(item, self._tools)[0]
+            return self._model_name(item.name, item.namespace)
+        return EXEC if i.is_server_run_call(item) else typed_tool_of(item, self._tools)[0]
 
-    def _answerer(self, item: Item) -> str:
+    def _output_author(self, item: Item) -> str:
         if (call := self._calls.get(id(item))) is not None:
-            return self._name(call)
+            return self._called_name(call)
         if isinstance(item, i.FunctionCallOutput) and item.name:
-            return self._written_name(item.name, item.namespace)
+            return self._model_name(item.name, item.namespace)
         return "tool_search" if isinstance(item, i.ToolSearchOutput) else "tool"
 
-    def _written_name(self, name: str, namespace: str | None | UnsetType) -> str:
+    def _model_name(self, name: str, namespace: str | None | UnsetType) -> str:
         return model_tool_name(self._tools, name, namespace or None)
 
 
-def _preambles(items: Sequence[Item]) -> set[int]:
-    """Return the ids of the assistant messages whose turn goes on to a call."""
-    found: set[int] = set()
+def _preamble_ids(items: Sequence[Item]) -> set[int]:
+    """Return the `id()`s of the assistant messages that a call follows in the same turn."""
+    ids: set[int] = set()
     calls_next = False
     for item in reversed(items):
         if isinstance(item, i.Message) and item.role == "assistant":
             if calls_next:
-                found.add(id(item))
+                ids.add(id(item))
         elif not isinstance(item, i.Reasoning):
-            calls_next = isinstance(item, _CALLS)
-    return found
+            calls_next = isinstance(item, _CALL_TYPES)
+    return ids
 
 
-_CALLS: tuple[type[Item], ...] = (
+_CALL_TYPES: tuple[type[Item], ...] = (
     *i.ANSWERED_BY,
     i.McpCall,
     i.WebSearchCall,
@@ -258,4 +260,4 @@ _WRITERS: Mapping[type[Item], Callable[[_Conversation, Any], Iterator[HarmonyMes
     i.Program: _Conversation.program,
     i.ProgramOutput: _Conversation.program_output,
 }
-"""The others say nothing to the model: lists of tools, references, what a summary replaced."""
+"""Items of other types do not reach the model: tool lists, references, what a summary replaced."""

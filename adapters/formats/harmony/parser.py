@@ -1,22 +1,21 @@
-"""Read what the model writes in one turn: tokens → deltas.
+"""Reads what the model writes in one turn: tokens → deltas.
 
-A state machine over the special tokens; only `<|start|>`, `<|channel|>`, `<|constrain|>`,
-`<|message|>` and the three ends mean anything to it. It never raises, and it never loses text:
+A state machine over the special tokens; it only knows `<|start|>`, `<|channel|>`, `<|constrain|>`,
+`<|message|>` and the three tokens that end a message. It never raises, and it never loses text:
 
-1. A header (header.py) holds until its `<|message|>`. Text in it that is no part of a header is
-   shown: as the message's own text if no `<|message|>` follows, as reasoning if the channel is
-   analysis, else as a commentary message of its own before.
-2. Text without a header, or in no known channel, is the answer: a final message.
-3. A call is a call in whatever channel, with its recipient anywhere in the header, whatever its
-   content type and its end. Its name must be that of a tool that this turn may call. Every other
-   recipient's message is shown as commentary, after `to=…`: a client can make nothing of a call of
-   a tool that it does not have.
-4. `<|start|>` and `<|channel|>` end a message that was not ended. Other special tokens within a
+1. A header (header.py) ends with its `<|message|>`. Text in it that is no part of a header is
+   shown: as the message's text if no `<|message|>` follows, as reasoning if the channel is
+   analysis, else as a separate commentary message before it.
+2. Text without a header, or in an unknown channel, is the answer: a final message.
+3. A call is a call in any channel, with its recipient anywhere in the header, and with any content
+   type and end. It must name a tool that this turn may call. A message to any other recipient is
+   shown as commentary, after `to=…`: a client cannot run a tool that it does not have.
+4. `<|start|>` and `<|channel|>` end a message that has not ended. Other special tokens within a
    message are dropped; they are no text.
 5. Without `parallel_tool_calls`, calls after the first are dropped.
-6. A header that is cut short is dropped, as far as it is one.
+6. If the output ends within a header, the header is dropped.
 
-Each of 1 to 4 that had something to mend counts in `recovered`.
+`repair_count` counts how often rules 1 to 4 had to repair something.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from antiphon.adapters.formats.harmony.header import (
     may_be_header,
     read_header,
 )
-from antiphon.adapters.formats.harmony.input_unwrapper import Unwrapper
+from antiphon.adapters.formats.harmony.input_unwrapper import InputUnwrapper
 from antiphon.adapters.formats.harmony.tools import Recipients
 from antiphon.adapters.formats.tools import call_start, callable_tools, text_property
 from antiphon.application.ports import Parser, Step, Turn
@@ -46,35 +45,35 @@ from antiphon.domain import deltas as d
 from antiphon.domain.content import Logprob
 from antiphon.domain.tools import CONTAINER, ToolSpec
 
-LONGEST_HEADER = 128
-"""Tokens without `<|message|>` after which a header is taken for text."""
+MAX_HEADER_TOKENS = 128
+"""A header with more tokens before its `<|message|>` is text."""
 
 COMMENTARY = "commentary"
 FINAL_ANSWER = "final_answer"
 
-# Recipients that are no tools.
-_NOBODY = frozenset({ASSISTANT, "user", "all"})
+# Recipients that are not tools.
+_NOT_TOOLS = frozenset({ASSISTANT, "user", "all"})
 _ENDS = frozenset(h.STOPS) | {h.END}
 
 
 class HarmonyParser(Parser):
-    """`recovered` counts how often text had to be rescued from malformed markup."""
+    """Reads one turn; `repair_count` counts the repairs of malformed markup."""
 
     def __init__(self, encoding: Encoding, turn: Turn) -> None:
         self.reasoning_tokens = 0
         self.is_well_formed = True
-        self.recovered = 0
+        self.repair_count = 0
         self._encoding = encoding
         self._tools = Recipients(callable_tools(turn).values())
         self._parallel = turn.parallel_tool_calls
-        self._calls = 0
-        self._out: list[d.Delta] = []
-        # A header is open or a message is.
+        self._call_count = 0
+        self._deltas: list[d.Delta] = []
+        # Either a header or a message is open.
         self._pieces: list[tuple[int, bytearray]] = [(CONTINUED, bytearray())]
         self._header_tokens = 0
         self._message: _Message | None = None
-        self._is_started = True  # by the prompt, or by a `<|start|>` of the model's
-        self._unfinished = b""  # the first bytes of a character
+        self._is_started = True  # by the prompt, or by a `<|start|>` in the output
+        self._partial_character = b""  # the first bytes of a character
         self._logprobs: list[Logprob] = []
 
     def feed(self, step: Step) -> list[d.Delta]:
@@ -94,20 +93,20 @@ class HarmonyParser(Parser):
                 while position < end and 0 <= ids[position] < h.FIRST_SPECIAL:
                     position += 1
                 self._read_words(ids[start:position], logprobs[start:position])
-        return self._taken()
+        return self._take_deltas()
 
     def end(self) -> list[d.Delta]:
         if self._message is None:
-            self._open(explicit=False, cut=True)
+            self._open_message(has_marker=False, is_cut=True)
         if self._message is not None:
-            self._flush()
-            self._end(self._message, ended=False)
+            self._flush_character()
+            self._append_end(self._message, has_end=False)
             self._message = None
-        return self._taken()
+        return self._take_deltas()
 
-    def _taken(self) -> list[d.Delta]:
-        out, self._out = self._out, []
-        return out
+    def _take_deltas(self) -> list[d.Delta]:
+        deltas, self._deltas = self._deltas, []
+        return deltas
 
     # --- special tokens -------------------------------------------------------------------------
 
@@ -115,7 +114,7 @@ class HarmonyParser(Parser):
         if token in _ENDS:
             self._end_message()
         elif token == h.MESSAGE and self._message is None:
-            self._open(explicit=True)
+            self._open_message(has_marker=True)
         elif token == h.START:
             self._start_header(token)
         elif token == h.CHANNEL and self._message is not None:
@@ -128,9 +127,9 @@ class HarmonyParser(Parser):
 
     def _end_message(self) -> None:
         if self._message is None:
-            self._open(explicit=False)
+            self._open_message(has_marker=False)
         if self._message is not None:
-            self._close()
+            self._close_message()
         else:
             self.is_well_formed = False
         self._reset_header(CONTINUED)
@@ -139,11 +138,11 @@ class HarmonyParser(Parser):
     def _start_header(self, introducer: int) -> None:
         if self._message is not None:
             self._repair()
-            self._close()
+            self._close_message()
         elif any(text.strip() for _, text in self._pieces):
-            self._open(explicit=False)
+            self._open_message(has_marker=False)
             if self._message is not None:
-                self._close()
+                self._close_message()
         self._reset_header(introducer)
 
     def _reset_header(self, introducer: int) -> None:
@@ -152,19 +151,19 @@ class HarmonyParser(Parser):
         self._is_started = introducer == h.START
 
     def _repair(self) -> None:
-        self.recovered += 1
+        self.repair_count += 1
         self.is_well_formed = False
 
     # --- words ----------------------------------------------------------------------------------
 
     def _read_header_word(self, token: int) -> None:
         introducer, text = self._pieces[-1]
-        text += self._encoding.spell((token,))
+        text += self._encoding.decode_bytes((token,))
         self._header_tokens += 1
-        if self._header_tokens > LONGEST_HEADER:
-            self._open(explicit=False, forced=True)
-        elif introducer == CONTINUED and not may_be_header(_whole(text)[0]):
-            self._open(explicit=False)
+        if self._header_tokens > MAX_HEADER_TOKENS:
+            self._open_message(has_marker=False, is_forced=True)
+        elif introducer == CONTINUED and not may_be_header(_decode_complete(text)[0]):
+            self._open_message(has_marker=False)
 
     def _read_words(self, ids: Sequence[int], logprobs: Sequence[Logprob]) -> None:
         message = self._message
@@ -172,109 +171,116 @@ class HarmonyParser(Parser):
         if message.is_reasoning:
             self.reasoning_tokens += len(ids)
         self._logprobs += logprobs
-        spelled = self._unfinished + self._encoding.spell(ids)
-        text, length = _whole(spelled)
-        self._unfinished = spelled[length:]
+        encoded = self._partial_character + self._encoding.decode_bytes(ids)
+        text, length = _decode_complete(encoded)
+        self._partial_character = encoded[length:]
         if text:
-            self._add(text)
+            self._add_text(text)
 
-    def _add(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         assert self._message is not None
         logprobs, self._logprobs = tuple(self._logprobs), []
-        self._put_all(self._message.add(text, logprobs))
+        self._append(self._message.add(text, logprobs))
 
-    def _flush(self) -> None:
-        if self._unfinished:
-            self._add(self._unfinished.decode("utf-8", "replace"))
-            self._unfinished = b""
+    def _flush_character(self) -> None:
+        if self._partial_character:
+            self._add_text(self._partial_character.decode("utf-8", "replace"))
+            self._partial_character = b""
         self._logprobs = []
 
     # --- messages -------------------------------------------------------------------------------
 
-    def _open(self, *, explicit: bool, forced: bool = False, cut: bool = False) -> None:
-        """Open the message that the header announces; none if there is no sign of a message.
+    def _open_message(
+        self, *, has_marker: bool, is_forced: bool = False, is_cut: bool = False
+    ) -> None:
+        """Open the message that the header announces, unless there is no sign of a message.
 
-        `explicit`: by `<|message|>`. `forced`: open one in any case. `cut`: the output ends here.
+        `has_marker`: there is a `<|message|>`. `is_forced`: open a message in any case. `is_cut`:
+        the output ends here.
         """
-        pieces = [(introducer, _whole(text)[0]) for introducer, text in self._pieces]
+        pieces = [(introducer, _decode_complete(text)[0]) for introducer, text in self._pieces]
         last_introducer, last_text = self._pieces[-1]
-        unfinished = b"" if explicit else bytes(last_text[_whole(last_text)[1] :])
+        partial_character = (
+            b"" if has_marker else bytes(last_text[_decode_complete(last_text)[1] :])
+        )
         header = read_header(pieces)
-        rest = _rest_of(header, pieces, explicit=explicit)
-        is_addressed = header.recipient is not None and not cut
-        if not (explicit or forced or rest or unfinished or is_addressed):
+        rest = _stray_text(header, pieces, has_marker=has_marker)
+        is_addressed = header.recipient is not None and not is_cut
+        if not (has_marker or is_forced or rest or partial_character or is_addressed):
             return
-        if cut and last_introducer != CONTINUED and is_unfinished(rest):
+        if is_cut and last_introducer != CONTINUED and is_unfinished(rest):
             return
-        message = self._message_of(header)
-        if rest or message.is_mended:
+        message = self._make_message(header)
+        if rest or message.is_repaired:
             self._repair()
-        if not self._is_started or isinstance(message, _Dropped):
+        if not self._is_started or isinstance(message, _DroppedMessage):
             self.is_well_formed = False
-        if rest and explicit and not message.is_reasoning:
-            self._put_all([d.TextDelta(rest.strip(), phase=COMMENTARY), d.ItemEnd()])
+        if rest and has_marker and not message.is_reasoning:
+            self._append([d.TextDelta(rest.strip(), phase=COMMENTARY), d.ItemEnd()])
             rest = ""
-        self._put_all(message.open())
+        self._append(message.open())
         if rest:
-            self._put_all(message.add(rest.strip() + "\n" if explicit else rest, ()))
-        self._unfinished = unfinished
+            self._append(message.add(rest.strip() + "\n" if has_marker else rest, ()))
+        self._partial_character = partial_character
         self._message = message
 
-    def _message_of(self, header: Header) -> _Message:
-        tool = self._tool(header.recipient)
+    def _make_message(self, header: Header) -> _Message:
+        tool = self._find_tool(header.recipient)
         if tool is not None:
-            self._calls += 1
-            return _Call(tool) if self._parallel or self._calls == 1 else _Dropped()
+            self._call_count += 1
+            is_allowed = self._parallel or self._call_count == 1
+            return _CallMessage(tool) if is_allowed else _DroppedMessage()
         if header.role != ASSISTANT:
-            return _Said(COMMENTARY, is_mended=True)
-        if header.recipient is not None and header.recipient not in _NOBODY:
-            return _Said(COMMENTARY, opening=f"to={header.recipient} ", is_mended=True)
+            return _TextMessage(COMMENTARY, is_repaired=True)
+        if header.recipient is not None and header.recipient not in _NOT_TOOLS:
+            return _TextMessage(COMMENTARY, opening=f"to={header.recipient} ", is_repaired=True)
         if header.content_type == REFUSAL:
-            return _Said(REFUSAL, is_mended=header.channel is None)
-        return _Said(header.channel or "final", is_mended=header.channel is None)
+            return _TextMessage(REFUSAL, is_repaired=header.channel is None)
+        return _TextMessage(header.channel or "final", is_repaired=header.channel is None)
 
-    def _tool(self, recipient: str | None) -> ToolSpec | None:
+    def _find_tool(self, recipient: str | None) -> ToolSpec | None:
         if recipient is None:
             return None
-        glued = (word for word in (*CONTENT_TYPES, *h.CHANNELS) if recipient.endswith(word))
-        names = (recipient, *(recipient.removesuffix(word) for word in glued))
+        # A content type or channel may follow the recipient without a space.
+        suffixes = (word for word in (*CONTENT_TYPES, *h.CHANNELS) if recipient.endswith(word))
+        names = (recipient, *(recipient.removesuffix(word) for word in suffixes))
         return next(filter(None, map(self._tools.find, names)), None)
 
-    def _close(self) -> None:
+    def _close_message(self) -> None:
         message = self._message
         assert message is not None
-        self._flush()
-        self._end(message, ended=True)
+        self._flush_character()
+        self._append_end(message, has_end=True)
         self._message = None
 
-    def _end(self, message: _Message, *, ended: bool) -> None:
-        was_mended = message.is_mended
-        self._put_all(message.end(ended=ended))
-        if message.is_mended and not was_mended:
+    def _append_end(self, message: _Message, *, has_end: bool) -> None:
+        was_repaired = message.is_repaired
+        self._append(message.end(has_end=has_end))
+        if message.is_repaired and not was_repaired:
             self._repair()
 
-    def _put_all(self, deltas: Sequence[d.Delta]) -> None:
+    def _append(self, deltas: Sequence[d.Delta]) -> None:
         for delta in deltas:
-            if self._out and (merged := _merged(self._out[-1], delta)) is not None:
-                self._out[-1] = merged
+            if self._deltas and (merged := _merge(self._deltas[-1], delta)) is not None:
+                self._deltas[-1] = merged
             else:
-                self._out.append(delta)
+                self._deltas.append(delta)
 
 
-def _whole(text: bytes | bytearray) -> tuple[str, int]:
-    """Return the text without an unfinished last character, and its length in bytes."""
+def _decode_complete(text: bytes | bytearray) -> tuple[str, int]:
+    """Return the text without an incomplete last character, and its length in bytes."""
     return codecs.utf_8_decode(text, "replace", False)
 
 
-def _rest_of(header: Header, pieces: Sequence[Piece], *, explicit: bool) -> str:
-    """Return what a message says before its `<|message|>`, or in its place."""
-    if not explicit and header.recipient is None and [kind for kind, _ in pieces] == [CONTINUED]:
-        return pieces[0][1]  # no markup at all: "assistant" and "json" are words like others
+def _stray_text(header: Header, pieces: Sequence[Piece], *, has_marker: bool) -> str:
+    """Return the text of a message before its `<|message|>`, or without one."""
+    if not has_marker and header.recipient is None and [kind for kind, _ in pieces] == [CONTINUED]:
+        return pieces[0][1]  # without any markup, "assistant" and "json" are ordinary words
     rest = header.rest if header.role == ASSISTANT else header.role + header.rest
     return rest if rest.strip() else ""
 
 
-def _merged(last: d.Delta, delta: d.Delta) -> d.Delta | None:
+def _merge(last: d.Delta, delta: d.Delta) -> d.Delta | None:
     match last, delta:
         case d.TextDelta(), d.TextDelta() if last.phase == delta.phase:
             return d.TextDelta(
@@ -290,12 +296,12 @@ def _merged(last: d.Delta, delta: d.Delta) -> d.Delta | None:
 
 
 class _Message:
-    """A message that is open; `texts` is what it says."""
+    """An open message; `texts` is its text so far."""
 
-    def __init__(self, kind: str | None = None, *, is_mended: bool = False) -> None:
+    def __init__(self, kind: str | None = None, *, is_repaired: bool = False) -> None:
         self.kind = kind
         self.texts: list[str] = []
-        self.is_mended = is_mended
+        self.is_repaired = is_repaired
         self.is_reasoning = kind == "analysis"
 
     def open(self) -> list[d.Delta]:
@@ -304,16 +310,16 @@ class _Message:
     def add(self, text: str, logprobs: tuple[Logprob, ...]) -> list[d.Delta]:
         raise NotImplementedError
 
-    def end(self, *, ended: bool) -> list[d.Delta]:
-        """`ended` is False where the output was cut; what is open then stays so."""
-        return [d.ItemEnd()] if ended and self.texts else []
+    def end(self, *, has_end: bool) -> list[d.Delta]:
+        """Return the last deltas; without `has_end`, the output was cut and the item stays open."""
+        return [d.ItemEnd()] if has_end and self.texts else []
 
 
-class _Said(_Message):
-    """A message for the reader; `opening` is text that its header stands for."""
+class _TextMessage(_Message):
+    """A message or reasoning; `opening` is text that stands for its header."""
 
-    def __init__(self, kind: str, *, opening: str = "", is_mended: bool = False) -> None:
-        super().__init__(kind, is_mended=is_mended)
+    def __init__(self, kind: str, *, opening: str = "", is_repaired: bool = False) -> None:
+        super().__init__(kind, is_repaired=is_repaired)
         self._opening = opening
 
     def open(self) -> list[d.Delta]:
@@ -332,14 +338,14 @@ class _Said(_Message):
                 return [d.TextDelta(text, logprobs, FINAL_ANSWER)]
 
 
-class _Call(_Message):
+class _CallMessage(_Message):
     def __init__(self, tool: ToolSpec) -> None:
         super().__init__()
         self._tool = tool
         key = text_property(tool)
-        self._unwrapper: Unwrapper | ExecReader | None = None
+        self._unwrapper: InputUnwrapper | ExecReader | None = None
         if key is not None:
-            self._unwrapper = Unwrapper(key)
+            self._unwrapper = InputUnwrapper(key)
         elif tool.kind == CONTAINER:
             self._unwrapper = ExecReader()
 
@@ -347,32 +353,32 @@ class _Call(_Message):
         return [call_start(self._tool)]
 
     def add(self, text: str, logprobs: tuple[Logprob, ...]) -> list[d.Delta]:  # noqa: ARG002
-        return self._hand(self._unwrapper.feed(text) if self._unwrapper else text)
+        return self._add_arguments(self._unwrapper.feed(text) if self._unwrapper else text)
 
-    def end(self, *, ended: bool) -> list[d.Delta]:
+    def end(self, *, has_end: bool) -> list[d.Delta]:
         deltas: list[d.Delta] = []
         stray = ""
         if self._unwrapper:
             text, stray = self._unwrapper.end()
-            deltas += self._hand(text)
-        elif ended and not "".join(self.texts).strip():
-            # No arguments at all: in JSON, which clients parse, that is an empty object.
-            deltas += self._hand("{}")
-        if ended or stray:
+            deltas += self._add_arguments(text)
+        elif has_end and not "".join(self.texts).strip():
+            # Clients parse arguments as JSON, so a call without any gets an empty object.
+            deltas += self._add_arguments("{}")
+        if has_end or stray:
             deltas.append(d.ItemEnd())
         if stray:
-            self.is_mended = True
+            self.is_repaired = True
             deltas.append(d.TextDelta(stray, phase=COMMENTARY))
-            deltas += [d.ItemEnd()] if ended else []
+            deltas += [d.ItemEnd()] if has_end else []
         return deltas
 
-    def _hand(self, text: str) -> list[d.Delta]:
+    def _add_arguments(self, text: str) -> list[d.Delta]:
         if not text:
             return []
         self.texts.append(text)
         return [d.ArgumentsDelta(text)]
 
 
-class _Dropped(_Message):
+class _DroppedMessage(_Message):
     def add(self, text: str, logprobs: tuple[Logprob, ...]) -> list[d.Delta]:  # noqa: ARG002
         return []

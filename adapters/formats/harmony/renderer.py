@@ -1,17 +1,16 @@
-"""Conversation → tokens, by the rules of Harmony.
+"""Renders conversations as tokens, by the rules of Harmony.
 
     system      who the model is, the date, the effort, the channels
     developer   # Instructions, # Tools, # Response Formats
     …           the conversation; `<|start|>assistant` last
 
-The token list is put together here, special tokens as numbers and texts encoded one by one, not by
-the library's own renderer. That one takes a conversation as JSON (ten times slower), keeps the
-reasoning of turns that are long over, and writes one spelling only; a prompt must instead continue
-the last prompt and its output token by token (formats/recall.py), or the engine computes it all
-again.
+This module builds the token list itself: special tokens as numbers, texts encoded one by one. The
+library's own renderer takes a conversation as JSON (ten times slower), keeps the reasoning of old
+turns, and writes only one spelling. But a prompt must continue the last prompt and its output token
+by token (formats/turn_cache.py), or the engine computes all of it again.
 
-Reasoning is written only if it follows the last user message and the last final message: the
-model was trained to see its thoughts for as long as it works on the answer, and not after.
+Reasoning is written only if it follows the last user message and the last final message: the model
+was trained to see its reasoning while it works on an answer, and not after that.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from antiphon.adapters.formats.harmony.items import (
     write_items,
 )
 from antiphon.adapters.formats.harmony.tools import (
-    HOSTED,
+    HOSTED_NAMESPACES,
     ToolSections,
     is_hosted,
     recipient_of,
@@ -70,29 +69,28 @@ EFFORTS = {
     "xhigh": "high",
     "max": "high",
 }
-"""What the prompt says; that `none` reasons not at all is the constraint's doing."""
+"""The effort that the prompt states. For `none`, the constraint prevents reasoning."""
 
-CHARACTERS_WITHOUT_PAUSE = 16_384
-"""Some 3 ms of encoding, which holds the interpreter's lock; before twice as many are encoded,
-others have their turn."""
+MAX_CHARACTERS_WITHOUT_PAUSE = 16_384
+"""Some 3 ms of encoding, which holds the GIL. After about as many, other tasks may run."""
 
 Piece = int | str | Sequence[int]
 
 
 class Entry(Struct, frozen=True):
-    """A rendered message: special tokens, tokens, and texts still to be encoded.
+    """A rendered message: special tokens, tokens, and texts that must still be encoded.
 
-    One that is a whole turn of the model's with reasoning has its messages as `parts`.
+    An entry may also be a whole cached turn. If that has reasoning, `messages` are its messages.
     """
 
     role: str
     channel: str | None
     pieces: Sequence[Piece]
-    parts: Sequence[Entry] = ()
+    messages: Sequence[Entry] = ()
 
 
 class Renderer:
-    """Raises: RequestError for what the model cannot be given."""
+    """Renders prompts, and remembers how the model wrote its turns."""
 
     def __init__(
         self,
@@ -104,22 +102,23 @@ class Renderer:
         self._encoding = encoding
         self._today = today
         self._image_tokens = image_tokens
-        self._texts: LruCache[array[int]] = LruCache(MAX_CACHED_TOKENS)
-        self._recall: TurnCache[HarmonyMessage] = TurnCache(_author, key=_told)
+        self._tokens: LruCache[array[int]] = LruCache(MAX_CACHED_TOKENS)
+        self._turn_cache: TurnCache[HarmonyMessage] = TurnCache(_author_of, key=_comparison_key)
         self._tool_sections = ToolSections(encoding)
 
     async def render(self, turn: Turn) -> Prompt:
+        """Return the prompt. Raises: RequestError for content that the model cannot read."""
         image_urls: list[str] = []
-        written = _written(turn)
-        places = self._recall.places(turn.cache_salt, written)
-        told = self._recall.turns(written, places)
-        entries = _without_old_reasoning(list(self._entries(turn, told, image_urls)))
+        conversation = _conversation(turn)
+        digests = self._turn_cache.prefix_digests(turn.cache_salt, conversation)
+        grouped = self._turn_cache.group_turns(conversation, digests)
+        entries = _drop_old_reasoning(list(self._entries(turn, grouped, image_urls)))
         pieces = [piece for entry in entries for piece in entry.pieces]
         ids = await self._encode(
             [*pieces, h.START, self._encoding.encode_fixed(ASSISTANT)],
-            TokenCache(turn.cache_salt, self._texts),
+            TokenCache(turn.cache_salt, self._tokens),
         )
-        return Prompt(token_ids=ids, image_urls=image_urls, place=places[-1])
+        return Prompt(token_ids=ids, image_urls=image_urls, prefix_digest=digests[-1])
 
     def remember(
         self,
@@ -130,18 +129,18 @@ class Renderer:
         parser: Parser,
         items: Sequence[Item],
     ) -> None:
-        """Remember that this output has become `items` (ports.Format)."""
-        repeats = parser.is_well_formed and token_ids[-1:] and token_ids[-1] in h.STOPS
-        self._recall.remember(
-            prompt.place,
+        """Remember that this output became `items`; see `Format.remember`."""
+        can_repeat = parser.is_well_formed and token_ids[-1:] and token_ids[-1] in h.STOPS
+        self._turn_cache.remember(
+            prompt.prefix_digest,
             list(write_items(approvals_as_calls(items), turn.tools)),
-            [*token_ids[:-1], _ENDS[token_ids[-1]]] if repeats else None,
+            [*token_ids[:-1], _HISTORY_END[token_ids[-1]]] if can_repeat else None,
             has_reasoning=parser.reasoning_tokens > 0,
         )
 
-    async def _encode(self, pieces: Sequence[Piece], known: TokenCache) -> list[int]:
+    async def _encode(self, pieces: Sequence[Piece], cache: TokenCache) -> list[int]:
         ids: list[int] = []
-        without_pause = 0
+        characters_since_pause = 0
         for piece in pieces:
             if isinstance(piece, int):
                 ids.append(piece)
@@ -149,44 +148,44 @@ class Renderer:
             if not isinstance(piece, str):
                 ids += piece
                 continue
-            if (found := known.find(piece)) is not None:
-                ids += found
+            if (cached := cache.get(piece)) is not None:
+                ids += cached
                 continue
             start = len(ids)
-            for text in _portions(piece):
+            for text in _split_lines(piece):
                 ids += self._encoding.encode(text)
-                without_pause += len(text)
-                if without_pause >= CHARACTERS_WITHOUT_PAUSE:
-                    without_pause = 0
+                characters_since_pause += len(text)
+                if characters_since_pause >= MAX_CHARACTERS_WITHOUT_PAUSE:
+                    characters_since_pause = 0
                     await asyncio.sleep(0)
-            known.remember(piece, ids[start:])
+            cache.put(piece, ids[start:])
         return ids
 
     def _entries(
         self,
         turn: Turn,
-        told: Iterable[HarmonyMessage | CachedTurn[HarmonyMessage]],
+        conversation: Iterable[HarmonyMessage | CachedTurn[HarmonyMessage]],
         image_urls: list[str],
     ) -> Iterator[Entry]:
         leading, _ = leading_instructions(turn.items)
-        yield self._plain("system", [self._fixed(self._system_text(turn))])
-        texts = (_only_text(message.content or "") for message in leading)
+        yield self._message_entry("system", [self._encode_fixed(self._system_text(turn))])
+        texts = (_text_of_body(message.content or "") for message in leading)
         instructions = [text for text in (turn.instructions, *texts) if text]
-        if developer := self._developer(turn, instructions):
-            yield self._plain("developer", developer)
+        if developer := self._developer_body(turn, instructions):
+            yield self._message_entry("developer", developer)
         for message in turn.previous_messages:
-            yield from self._previous(message)
-        for written in told:
-            if isinstance(written, CachedTurn):
-                yield from self._own(written, image_urls)
+            yield from self._previous_entry(message)
+        for message_or_turn in conversation:
+            if isinstance(message_or_turn, CachedTurn):
+                yield from self._cached_turn_entries(message_or_turn, image_urls)
             else:
-                yield self._entry(written, image_urls)
+                yield self._to_entry(message_or_turn, image_urls)
 
     # --- what comes first -----------------------------------------------------------------------
 
     def _system_text(self, turn: Turn) -> str:
         effort = EFFORTS.get(turn.effort or "medium", "medium")
-        hosted = self._tool_sections.hosted(prompt_tools(turn))
+        hosted = self._tool_sections.hosted_section(prompt_tools(turn))
         lines = [
             IDENTITY,
             f"Knowledge cutoff: {KNOWLEDGE_CUTOFF}",
@@ -202,14 +201,14 @@ class Renderer:
             lines.append("Calls to these tools must go to the commentary channel: 'functions'.")
         return "\n".join(lines)
 
-    def _developer(self, turn: Turn, instructions: Sequence[str]) -> list[Piece]:
-        # Each section is encoded by itself, which gives the tokens of the whole: newlines before
-        # a "#" are a token of their own.
+    def _developer_body(self, turn: Turn, instructions: Sequence[str]) -> list[Piece]:
+        # Encoding each section separately gives the same tokens as the whole: newlines before a "#"
+        # are a separate token.
         sections: list[Piece] = []
         if instructions:
             sections.append("# Instructions\n\n" + "\n\n".join(instructions))
         if tools := _functions(turn):
-            sections.append(self._tool_sections.tokens(tools))
+            sections.append(self._tool_sections.functions_section(tools))
         if turn.text.format.get("type") in ("json_schema", "json_object"):
             sections.append(_response_format(turn.text.format))
         pieces: list[Piece] = []
@@ -220,65 +219,67 @@ class Renderer:
 
     # --- the conversation -----------------------------------------------------------------------
 
-    def _own(self, own: CachedTurn[HarmonyMessage], image_urls: list[str]) -> Iterator[Entry]:
-        parts = [self._entry(each, image_urls) for each in own.entries]
-        if own.token_ids is None:
-            yield from parts
+    def _cached_turn_entries(
+        self, turn: CachedTurn[HarmonyMessage], image_urls: list[str]
+    ) -> Iterator[Entry]:
+        messages = [self._to_entry(message, image_urls) for message in turn.entries]
+        if turn.token_ids is None:
+            yield from messages
             return
-        channels = [part.channel for part in parts]
-        pieces: list[Piece] = [h.START, self._fixed(ASSISTANT), own.token_ids]
+        channels = [message.channel for message in messages]
+        pieces: list[Piece] = [h.START, self._encode_fixed(ASSISTANT), turn.token_ids]
         yield Entry(
             ASSISTANT,
             "final" if "final" in channels else None,
             pieces,
-            parts if own.has_reasoning else (),
+            messages if turn.has_reasoning else (),
         )
 
-    def _entry(self, written: HarmonyMessage, image_urls: list[str]) -> Entry:
-        match written:
+    def _to_entry(self, message: HarmonyMessage, image_urls: list[str]) -> Entry:
+        match message:
             case TextMessage(role="assistant"):
-                return self._assistant(written)
+                return self._assistant_entry(message)
             case TextMessage(role="user"):
-                return self._plain("user", self._body(written.body, image_urls))
+                return self._message_entry("user", self._render_body(message.body, image_urls))
             case TextMessage():
-                body = self._body(written.body, image_urls)
-                return self._plain("developer", ["# Instructions\n\n", *body])
+                body = self._render_body(message.body, image_urls)
+                return self._message_entry("developer", ["# Instructions\n\n", *body])
             case CallMessage():
-                return self._call(written)
+                return self._call_entry(message)
             case ToolMessage():
-                return self._answer(written, image_urls)
+                return self._tool_entry(message, image_urls)
 
-    def _assistant(self, said: TextMessage) -> Entry:
-        text, kind = _only_text(said.body), said.kind or "final"
+    def _assistant_entry(self, message: TextMessage) -> Entry:
+        text, kind = _text_of_body(message.body), message.kind or "final"
         channel = "final" if kind == "refusal" else kind
-        own: Sequence[Piece] = [h.CHANNEL, *self._fixed(channel), h.MESSAGE, text]
+        pieces: Sequence[Piece] = [h.CHANNEL, *self._encode_fixed(channel), h.MESSAGE, text]
         if kind == "refusal":
-            refusal = [*self._fixed("final "), h.CONSTRAIN, *self._fixed("refusal")]
-            own = [h.CHANNEL, *refusal, h.MESSAGE, text]
-        return self._by_assistant(channel, own, h.END)
+            refusal = [*self._encode_fixed("final "), h.CONSTRAIN, *self._encode_fixed("refusal")]
+            pieces = [h.CHANNEL, *refusal, h.MESSAGE, text]
+        return self._from_assistant(channel, pieces, h.END)
 
-    def _call(self, call: CallMessage) -> Entry:
+    def _call_entry(self, call: CallMessage) -> Entry:
         to = f"{_channel_of(call.name)} to={recipient_of(call.name)} "
         text = wrap_text(call.text) if call.kind == "custom" else call.text
-        header: list[Piece] = [*self._fixed(to), h.CONSTRAIN, *self._fixed("json")]
+        header: list[Piece] = [*self._encode_fixed(to), h.CONSTRAIN, *self._encode_fixed("json")]
         if call.kind == "code":
-            header = [*self._fixed(to + "code")]
-        return self._by_assistant("commentary", [h.CHANNEL, *header, h.MESSAGE, text], h.CALL)
+            header = [*self._encode_fixed(to + "code")]
+        return self._from_assistant("commentary", [h.CHANNEL, *header, h.MESSAGE, text], h.CALL)
 
-    def _answer(self, answered: ToolMessage, image_urls: list[str]) -> Entry:
-        author = f"{recipient_of(answered.name)} to={ASSISTANT}"
-        header = [h.CHANNEL, *self._fixed(_channel_of(answered.name)), h.MESSAGE]
-        body = self._body(answered.body, image_urls)
-        pieces = [h.START, *self._fixed(author), *header, *body, h.END]
+    def _tool_entry(self, message: ToolMessage, image_urls: list[str]) -> Entry:
+        author = f"{recipient_of(message.name)} to={ASSISTANT}"
+        header = [h.CHANNEL, *self._encode_fixed(_channel_of(message.name)), h.MESSAGE]
+        body = self._render_body(message.body, image_urls)
+        pieces = [h.START, *self._encode_fixed(author), *header, *body, h.END]
         return Entry("tool", "commentary", pieces)
 
-    def _previous(self, message: Json) -> Iterator[Entry]:
-        """Render one of the format's own messages, as `messages()` gave it or the client wrote it.
+    def _previous_entry(self, message: Json) -> Iterator[Entry]:
+        """Render one of the format's own messages, from `messages()` or written by the client.
 
-        System and developer messages are left out: those of this request hold.
+        System and developer messages are left out: this request has its own.
         """
         try:
-            role, header, text = _read_previous(message)
+            role, header, text = _parse_previous(message)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise RequestError(
                 "Not a Harmony message: it needs a role and content.",
@@ -291,35 +292,36 @@ class Renderer:
         content_type = str(header.get("content_type") or "")
         is_call = role == ASSISTANT and recipient
         pieces: list[Piece] = [h.START]
-        pieces += self._fixed(f"{author} to={recipient}" if recipient and not is_call else author)
+        to = f" to={recipient}"
+        pieces += self._encode_fixed(author + to if recipient and not is_call else author)
         if channel:
-            pieces += [h.CHANNEL, *self._fixed(f"{channel} to={recipient}" if is_call else channel)]
+            pieces += [h.CHANNEL, *self._encode_fixed(f"{channel}{to}" if is_call else channel)]
         kind = content_type.removeprefix("<|constrain|>").strip()
         if kind and content_type != kind:
-            pieces += [*self._fixed(" "), h.CONSTRAIN, *self._fixed(kind)]
+            pieces += [*self._encode_fixed(" "), h.CONSTRAIN, *self._encode_fixed(kind)]
         elif kind:
-            pieces += self._fixed(f" {kind}")
+            pieces += self._encode_fixed(f" {kind}")
         end = h.CALL if is_call else h.END
         yield Entry(role, None if is_call else channel, [*pieces, h.MESSAGE, text, end])
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    def _fixed(self, text: str) -> Sequence[int]:
+    def _encode_fixed(self, text: str) -> Sequence[int]:
         return self._encoding.encode_fixed(text)
 
-    def _plain(self, role: str, body: Sequence[Piece]) -> Entry:
-        return Entry(role, None, [h.START, *self._fixed(role), h.MESSAGE, *body, h.END])
+    def _message_entry(self, role: str, body: Sequence[Piece]) -> Entry:
+        return Entry(role, None, [h.START, *self._encode_fixed(role), h.MESSAGE, *body, h.END])
 
-    def _by_assistant(self, channel: str, written: Sequence[Piece], end: int) -> Entry:
-        return Entry(ASSISTANT, channel, [h.START, *self._fixed(ASSISTANT), *written, end])
+    def _from_assistant(self, channel: str, pieces: Sequence[Piece], end: int) -> Entry:
+        return Entry(ASSISTANT, channel, [h.START, *self._encode_fixed(ASSISTANT), *pieces, end])
 
-    def _body(self, body: Body, image_urls: list[str]) -> list[Piece]:
+    def _render_body(self, body: Body, image_urls: list[str]) -> list[Piece]:
         if isinstance(body, str):
             return [body]
         pieces: list[Piece] = []
         for part in body:
             if isinstance(part, c.InputImage):
-                pieces.append(self._image(part, image_urls))
+                pieces.append(self._render_image(part, image_urls))
             elif isinstance(part, c.InputText | c.OutputText | c.PlainText | c.Refusal):
                 pieces.append(c.text_of((part,)))
             else:
@@ -327,9 +329,9 @@ class Renderer:
                 raise RequestError(f"This model cannot read {kind!r} parts.", param="input")
         return pieces
 
-    def _image(self, image: c.InputImage, image_urls: list[str]) -> Sequence[int]:
+    def _render_image(self, image: c.InputImage, image_urls: list[str]) -> Sequence[int]:
         if self._image_tokens is None:
-            raise RequestError("This model reads text only, no images.", param="input")
+            raise RequestError("This model only reads text, not images.", param="input")
         if not image.image_url:
             raise RequestError("An image needs its `image_url` here.", param="input")
         image_urls.append(image.image_url)
@@ -337,73 +339,73 @@ class Renderer:
 
 
 def _functions(turn: Turn) -> list[ToolSpec]:
-    """Return the tools that the developer message tells of."""
+    """Return the tools that the developer message describes."""
     return [tool for tool in prompt_tools(turn) if not is_hosted(tool)]
 
 
-def _without_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:
+def _drop_old_reasoning(entries: Sequence[Entry]) -> list[Entry]:
     last_answer = max(
         (n for n, entry in enumerate(entries) if entry.role == "user" or entry.channel == "final"),
         default=0,
     )
-    kept: list[Entry] = []
+    remaining: list[Entry] = []
     for n, entry in enumerate(entries):
-        messages = entry.parts if entry.parts and n <= last_answer else (entry,)
-        kept += [each for each in messages if n > last_answer or each.channel != "analysis"]
-    return kept
+        messages = entry.messages if entry.messages and n <= last_answer else (entry,)
+        remaining += [each for each in messages if n > last_answer or each.channel != "analysis"]
+    return remaining
 
 
-def _written(turn: Turn) -> list[HarmonyMessage]:
-    """Return the conversation's messages, without the instructions that it begins with."""
+def _conversation(turn: Turn) -> list[HarmonyMessage]:
+    """Return the conversation's messages without its leading instructions."""
     _, rest = leading_instructions(turn.items)
     return list(write_items(rest, turn.tools))
 
 
-def _author(written: HarmonyMessage) -> Author:
-    match written:
+def _author_of(message: HarmonyMessage) -> Author:
+    match message:
         case ToolMessage():
             return "tool"
         case TextMessage(kind="analysis"):
-            return "thought"
+            return "reasoning"
         case CallMessage() | TextMessage(role="assistant"):
             return "model"
     return "other"
 
 
-def _told(written: HarmonyMessage) -> object:
-    """Return what is told, however its text came: as it is, or as a part of content."""
-    if isinstance(written, CallMessage) or isinstance(written.body, str):
-        return written
-    # Images are large: their hash is computed once, by Python itself.
+def _comparison_key(message: HarmonyMessage) -> object:
+    """Return a key that is the same for a text and for a single part with this text."""
+    if isinstance(message, CallMessage) or isinstance(message.body, str):
+        return message
+    # Images are large. Python computes the hash of a string only once.
     body = [
         hash(part.image_url) if isinstance(part, c.InputImage) else getattr(part, "text", part)
-        for part in written.body
+        for part in message.body
     ]
-    return replace(written, body=body[0] if len(body) == 1 else body)
+    return replace(message, body=body[0] if len(body) == 1 else body)
 
 
-_ENDS = dict.fromkeys(h.STOPS, h.END) | {h.CALL: h.CALL}
-"""What ends in a conversation a turn that was sampled up to these."""
+_HISTORY_END = dict.fromkeys(h.STOPS, h.END) | {h.CALL: h.CALL}
+"""By the stop token that the model wrote, the token that ends this turn in a conversation."""
 
 
-def _only_text(body: Body) -> str:
+def _text_of_body(body: Body) -> str:
     if isinstance(body, str):
         return body
-    if strange := [part for part in body if not hasattr(part, "text")]:
-        kind = type(strange[0]).__struct_config__.tag
-        raise RequestError(f"Instructions can hold no {kind!r} parts.", param="input")
+    if others := [part for part in body if not hasattr(part, "text")]:
+        kind = type(others[0]).__struct_config__.tag
+        raise RequestError(f"Instructions cannot contain {kind!r} parts.", param="input")
     return c.text_of(tuple(body))
 
 
-def _response_format(wanted: Json) -> str:
+def _response_format(text_format: Json) -> str:
     lines = ["# Response Formats", ""]
-    if wanted["type"] == "json_object":
+    if text_format["type"] == "json_object":
         lines += ["## json_object", "", "// Any JSON object", json.dumps({"type": "object"})]
     else:
-        lines += [f"## {wanted.get('name') or 'response'}", ""]
-        if description := wanted.get("description"):
+        lines += [f"## {text_format.get('name') or 'response'}", ""]
+        if description := text_format.get("description"):
             lines += [f"// {line}" for line in str(description).splitlines()]
-        schema = wanted.get("schema") or {}
+        schema = text_format.get("schema") or {}
         lines.append(json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
     return "\n".join(lines)
 
@@ -413,12 +415,12 @@ def _followed_by_blank_line(section: Piece) -> list[Piece]:
 
 
 def _channel_of(name: str) -> str:
-    """Harmony's own tools are called while thinking, functions in the open."""
-    return "analysis" if name.partition(".")[0] in HOSTED else "commentary"
+    """Return the channel of a tool's calls: analysis for Harmony's own tools, else commentary."""
+    return "analysis" if name.partition(".")[0] in HOSTED_NAMESPACES else "commentary"
 
 
-def _read_previous(message: Json) -> tuple[str, Json, str]:
-    message = message.get("message", message)  # the wrapping of `messages()`
+def _parse_previous(message: Json) -> tuple[str, Json, str]:
+    message = message.get("message", message)  # unwrap what `messages()` returned
     header = {**message, **message.get("author", {})}
     content: Any = message["content"]
     if not isinstance(content, str):
@@ -426,13 +428,13 @@ def _read_previous(message: Json) -> tuple[str, Json, str]:
     return str(header["role"]), header, content
 
 
-def _portions(text: str) -> Iterator[str]:
-    """Cut a long text at the ends of lines, where its tokens end too."""
+def _split_lines(text: str) -> Iterator[str]:
+    """Split a long text at the ends of lines, where tokens end, too."""
     start = 0
-    while len(text) - start > CHARACTERS_WITHOUT_PAUSE:
-        limit = start + CHARACTERS_WITHOUT_PAUSE
+    while len(text) - start > MAX_CHARACTERS_WITHOUT_PAUSE:
+        limit = start + MAX_CHARACTERS_WITHOUT_PAUSE
         cut = text.rfind("\n", start, limit)
-        # Blanks after a newline are one token with it; so are slashes, after a symbol before it.
+        # A newline and the blanks after it are one token; so are a symbol, a newline and slashes.
         while cut > start and (text[cut + 1].isspace() or text[cut + 1] == "/"):
             cut = text.rfind("\n", start, cut)
         end = cut + 1 if cut > start else limit

@@ -1,4 +1,4 @@
-"""What the model is told of its tools, and the names by which it calls them."""
+"""The tool sections of prompts, and the names by which the model calls tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.adapters.formats.harmony.container_exec import ABOUT, ABOUT_EXEC, PARAMETERS
+from antiphon.adapters.formats.harmony.container_exec import (
+    EXEC_DESCRIPTION,
+    EXEC_PARAMETERS,
+    NAMESPACE_DESCRIPTION,
+)
 from antiphon.adapters.formats.harmony.encoding import Encoding, has_long_run
 from antiphon.adapters.formats.tools import RECIPIENTS, description_of, input_parameters
 from antiphon.domain.errors import RequestError
@@ -21,42 +25,42 @@ if TYPE_CHECKING:
 
 
 FUNCTIONS = "functions."
-HOSTED = ("browser", "python", "container")
-"""Harmony's own tools: their recipients stand outside the namespace of functions."""
+HOSTED_NAMESPACES = ("browser", "python", "container")
+"""The namespaces of Harmony's own tools, beside that of functions."""
 
-MOST_SCHEMA_NODES = 10_000
-"""Of all tools together; each `$ref` is written out where it stands, so few can become many."""
+MAX_SCHEMA_NODES = 10_000
+"""For all tools together: each `$ref` is expanded in place, so a small schema can grow large."""
 
-LONGEST_RUN_OF_TOOLS = 2000
+MAX_RUN_IN_TOOLS = 2000
 
 
 def recipient_of(name: str) -> str:
-    """Return whom a call of `name` is addressed to.
+    """Return the recipient of a call of the tool `name`.
 
     >>> recipient_of("find"), recipient_of("browser.search")
     ('functions.find', 'browser.search')
     """
-    return name if name.partition(".")[0] in HOSTED else FUNCTIONS + name
+    return name if name.partition(".")[0] in HOSTED_NAMESPACES else FUNCTIONS + name
 
 
 def is_hosted(tool: ToolSpec) -> bool:
-    """Whether the tool is one of Harmony's own, which the system message tells of."""
-    # A client may have a function called `python`: ours has another name then, and is a function.
+    """Whether the tool is one of Harmony's own, which the system message describes."""
+    # If a client has a function called `python`, ours has another name and is a function.
     return tool.kind in RECIPIENTS and (tool.kind != PYTHON or tool.name == PYTHON)
 
 
 def name_of(tool: ToolSpec) -> str:
-    """Return the name of the tool in a call: see `recipient_of`."""
+    """Return the tool's name as the model writes it in a call; see `recipient_of`."""
     return RECIPIENTS[tool.kind] if is_hosted(tool) else tool.name
 
 
 def with_model_parameters(tool: ToolSpec) -> ToolSpec:
-    """Return the tool with the arguments that the model is told of."""
-    return replace(tool, parameters=PARAMETERS) if tool.kind == CONTAINER else tool
+    """Return the tool with the parameters that the model knows."""
+    return replace(tool, parameters=EXEC_PARAMETERS) if tool.kind == CONTAINER else tool
 
 
 class Recipients:
-    """The tools that the model may call, found by whom it addresses."""
+    """The tools that the model may call, by the recipients of their calls."""
 
     def __init__(self, tools: Iterable[ToolSpec]) -> None:
         self._tools = {
@@ -64,7 +68,7 @@ class Recipients:
         }
 
     def find(self, recipient: str) -> ToolSpec | None:
-        """Return the tool; models forget the namespace of functions, and give it to other tools."""
+        """Return the tool; models forget the namespace `functions` or add it to other tools."""
         names = (recipient, FUNCTIONS + recipient, recipient.removeprefix(FUNCTIONS))
         return next((self._tools[name] for name in names if name in self._tools), None)
 
@@ -84,8 +88,8 @@ def _python() -> ToolNamespaceConfig:
 def _container() -> ToolNamespaceConfig:
     from openai_harmony import ToolDescription, ToolNamespaceConfig
 
-    tools = [ToolDescription.new("exec", ABOUT_EXEC, PARAMETERS)]
-    return ToolNamespaceConfig(name="container", description=ABOUT, tools=tools)
+    tools = [ToolDescription.new("exec", EXEC_DESCRIPTION, EXEC_PARAMETERS)]
+    return ToolNamespaceConfig(name="container", description=NAMESPACE_DESCRIPTION, tools=tools)
 
 
 NAMESPACES: Mapping[str, Callable[[], ToolNamespaceConfig]] = {
@@ -93,32 +97,32 @@ NAMESPACES: Mapping[str, Callable[[], ToolNamespaceConfig]] = {
     "python": _python,
     "container": _container,
 }
-"""What gpt-oss was trained to be told of its own tools, in the order in which it is told. The
-recipients of a namespace are offered together."""
+"""The descriptions of its own tools that gpt-oss was trained on, in the order of the prompt. The
+tools of a namespace are offered together."""
 
 
 class ToolSections:
-    """Renders tools as the developer message's section, as TypeScript; remembers the latest."""
+    """Renders the tool sections of the developer and system messages, with a cache."""
 
     def __init__(self, encoding: Encoding) -> None:
         self._encoding = encoding
-        self._section = lru_cache(maxsize=32)(self._render)
-        self._hosted = lru_cache(maxsize=32)(self._render_hosted)
+        self._cached_section = lru_cache(maxsize=32)(self._render)
+        self._cached_hosted_section = lru_cache(maxsize=32)(self._render_hosted_section)
 
-    def tokens(self, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """Raises: RequestError for tools that cannot be written."""
+    def functions_section(self, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """Return the developer message's section. Raises: RequestError for tools it cannot hold."""
         try:
-            return self._section(msgspec.json.encode(tools))
-        # pydantic's or the library's own: nesting without end, mostly.
+            return self._cached_section(msgspec.json.encode(tools))
+        # From pydantic or the library, mostly for schemas that are nested too deeply.
         except (ValueError, RecursionError) as error:
             raise RequestError(f"The tools cannot be rendered: {error}", param="tools") from error
 
-    def hosted(self, tools: Sequence[ToolSpec]) -> str:
-        """Return the system message's section; nothing where no tool is one of Harmony's own."""
-        named = {name_of(tool).partition(".")[0] for tool in tools if is_hosted(tool)}
-        return self._hosted(tuple(name for name in NAMESPACES if name in named))
+    def hosted_section(self, tools: Sequence[ToolSpec]) -> str:
+        """Return the system message's section, "" if no tool is one of Harmony's own."""
+        offered = {name_of(tool).partition(".")[0] for tool in tools if is_hosted(tool)}
+        return self._cached_hosted_section(tuple(name for name in NAMESPACES if name in offered))
 
-    def _render_hosted(self, namespaces: Sequence[str]) -> str:
+    def _render_hosted_section(self, namespaces: Sequence[str]) -> str:
         if not namespaces:
             return ""
         from openai_harmony import DeveloperContent
@@ -131,90 +135,92 @@ class ToolSections:
     def _render(self, encoded: bytes) -> tuple[int, ...]:
         from openai_harmony import DeveloperContent, ToolDescription
 
-        # The library encodes by itself, so the cut of long runs (encoding.py) cannot help here.
-        if has_long_run(encoded.decode(), longest=LONGEST_RUN_OF_TOOLS):
-            raise RequestError("A tool's definition holds an unbroken run of text.", param="tools")
-        nodes = iter(range(MOST_SCHEMA_NODES))
+        # The library does the encoding here, so encoding.py cannot split long runs.
+        if has_long_run(encoded.decode(), length=MAX_RUN_IN_TOOLS):
+            raise RequestError(
+                "A tool's definition has too long a run of text without a break.",
+                param="tools",
+            )
+        node_budget = iter(range(MAX_SCHEMA_NODES))
         descriptions = [
-            ToolDescription.new(tool.name, description_of(tool), _parameters(tool, nodes))
+            ToolDescription.new(tool.name, description_of(tool), _parameters(tool, node_budget))
             for tool in msgspec.json.decode(encoded, type=list[ToolSpec])
         ]
         content = DeveloperContent.new().with_function_tools(descriptions)
         return tuple(self._encoding.render_tools(content))
 
 
-def _parameters(tool: ToolSpec, nodes: Iterator[int]) -> Json | None:
+def _parameters(tool: ToolSpec, node_budget: Iterator[int]) -> Json | None:
     if tool.kind == "custom":
         return input_parameters()
-    return None if tool.parameters is None else plain_schema(tool.parameters, nodes)
+    return None if tool.parameters is None else simplify_schema(tool.parameters, node_budget)
 
 
-def plain_schema(schema: Json, nodes: Iterator[int]) -> Json:
-    """Return the schema in the words that the library's TypeScript writer knows.
+def simplify_schema(schema: Json, node_budget: Iterator[int]) -> Json:
+    """Return the schema with only the keywords that the library's TypeScript writer knows.
 
-    Takes one of `nodes` for each that it writes; when they are used up it follows no more `$ref`.
+    The writer knows neither `$ref` nor `anyOf` and writes `any` for both. It also drops the
+    properties of `["object", "null"]`. Each node takes one from `node_budget`; once that is used
+    up, references are no longer followed.
 
-    It knows neither `$ref` nor `anyOf` and writes `any` for both, and drops the properties of
-    `["object", "null"]`.
-
-    >>> plain_schema({"anyOf": [{"type": "string"}, {"type": "null"}]}, iter(range(99)))
+    >>> simplify_schema({"anyOf": [{"type": "string"}, {"type": "null"}]}, iter(range(99)))
     {'type': ['string', 'null']}
     """
-    plain = _Plain(schema, nodes).write(schema, ())
-    if isinstance(plain.get("type"), list) and "properties" in plain:
-        plain = {**plain, "type": "object"}
-    return cast(Json, plain)
+    simple = _SchemaWriter(schema, node_budget).write(schema, ())
+    if isinstance(simple.get("type"), list) and "properties" in simple:
+        simple = {**simple, "type": "object"}
+    return cast(Json, simple)
 
 
-class _Plain:
-    """Rewrites one schema. A type that holds itself ends in `{}`, as does one beyond measure."""
+class _SchemaWriter:
+    """Rewrites one schema. References that are recursive or beyond the budget become `{}`."""
 
-    def __init__(self, root: Json, nodes: Iterator[int]) -> None:
+    def __init__(self, root: Json, node_budget: Iterator[int]) -> None:
         self._root = root
-        self._nodes = nodes
+        self._node_budget = node_budget
 
-    def write(self, schema: Any, followed: tuple[str, ...]) -> Any:
-        is_beyond_measure = next(self._nodes, None) is None
+    def write(self, schema: Any, open_refs: tuple[str, ...]) -> Any:
+        is_over_budget = next(self._node_budget, None) is None
         if isinstance(schema, list):
-            return [self.write(each, followed) for each in schema]
+            return [self.write(each, open_refs) for each in schema]
         if not isinstance(schema, dict):
             return schema
         path = schema.get("$ref")
         if isinstance(path, str):
-            if path in followed or is_beyond_measure:
+            if path in open_refs or is_over_budget:
                 return {}
             siblings = {key: value for key, value in schema.items() if key != "$ref"}
-            return self.write({**self._at(path), **siblings}, (*followed, path))
-        plain = {
-            key: self._value(key, value, followed)
+            return self.write({**self._resolve(path), **siblings}, (*open_refs, path))
+        simple = {
+            key: self._write_value(key, value, open_refs)
             for key, value in schema.items()
             if key not in ("$defs", "definitions")
         }
-        if "const" in plain:
-            plain["enum"] = [plain.pop("const")]
-        if isinstance(alternatives := plain.pop("anyOf", None), list):
-            plain |= _one_of(alternatives)
-        return plain
+        if "const" in simple:
+            simple["enum"] = [simple.pop("const")]
+        if isinstance(alternatives := simple.pop("anyOf", None), list):
+            simple |= _merge_alternatives(alternatives)
+        return simple
 
-    def _value(self, key: str, value: Any, followed: tuple[str, ...]) -> Any:
-        if key in _NOT_SCHEMAS:
+    def _write_value(self, key: str, value: Any, open_refs: tuple[str, ...]) -> Any:
+        if key in _DATA_KEYS:
             return value
         if key == "properties" and isinstance(value, dict):
-            return {name: self.write(each, followed) for name, each in value.items()}
-        return self.write(value, followed)
+            return {name: self.write(each, open_refs) for name, each in value.items()}
+        return self.write(value, open_refs)
 
-    def _at(self, path: str) -> Json:
+    def _resolve(self, path: str) -> Json:
         target: Any = self._root
         for step in path.removeprefix("#").strip("/").split("/"):
             target = target.get(step) if isinstance(target, dict) else None
         return target if isinstance(target, dict) else {}
 
 
-# Their values are data, in which "$ref" or "anyOf" would mean nothing.
-_NOT_SCHEMAS = frozenset({"default", "enum", "const", "examples", "required", "description"})
+# Their values are data, in which "$ref" and "anyOf" have no meaning.
+_DATA_KEYS = frozenset({"default", "enum", "const", "examples", "required", "description"})
 
 
-def _one_of(alternatives: list[Any]) -> Json:
+def _merge_alternatives(alternatives: list[Any]) -> Json:
     kinds = [
         each["type"]
         for each in alternatives

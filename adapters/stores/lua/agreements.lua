@@ -1,4 +1,4 @@
--- What all servers have in common.
+-- Values that all servers share, by name.
 
 function operation.agree(on)
   local agreed = single('agreed')

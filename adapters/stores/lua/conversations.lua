@@ -1,10 +1,10 @@
--- Conversations: their items by place, and the response that has one to itself.
+-- Conversations: their items by place, and the response that has claimed each.
 
 local function exists(ref)
   return call('EXISTS', key('conversation', ref)) == 1
 end
 
--- A claim whose owner is dead counts as long as its response can still be run to its end.
+-- A claim is valid while its owner is alive, or its response is unfinished.
 local function is_held(ref)
   local is = call('HMGET', key('conversation', ref), 'held_by', 'held_owner')
   if not is[1] then

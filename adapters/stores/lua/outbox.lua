@@ -1,4 +1,4 @@
--- Notices that wait to be delivered.
+-- Webhook deliveries that are pending.
 
 function operation.due(by)
   local at = now()

@@ -1,29 +1,29 @@
--- What is where, and what more than one operation does with it. The other files here go on from this
--- one: each script is this text, one of them, and a call of the operation that ARGV names.
+-- The keys in Redis, and functions that several operations share. Each script consists of this text,
+-- one of the other files here, and a call of the operation that ARGV names.
 --
--- A `ref` is `TENANT:ID`; the tenant is quoted and so has no colon. Times are microseconds of the
--- clock of Redis, which is the same for all servers.
+-- A `ref` is `TENANT:ID`; the tenant is URL-quoted, so it has no colon. Times are in microseconds by
+-- the clock of Redis, which is the same for all servers.
 --
 --   response:REF      hash    status epoch owner number parent children conversation given
 --                             expires_at size; body and job, until it is deleted;
 --                             input, inputs, output, outputs: first number and count of its items;
---                             next, log_size: the log's next number and its bytes, where it is kept
+--                             next, log_size: the log's next number and bytes, if there is a log
 --   item:TENANT:N     hash    id, body, holders (its response and its conversation: 1 or 2)
 --   ids:TENANT:ID     sorted  numbers of the items of this id
 --   log:REF           stream  an entry (first, body) a chunk; its id is the number after its last
 --   conversation:REF  hash    created_at metadata next_place held_by held_owner
 --   places:REF        sorted  numbers of a conversation's items, by place
 --   owned:OWNER       sorted  refs of its unfinished responses by `number`; those that wait: no name
---   owners            sorted  owners by the time until which they are alive
---   expiring, ended   sorted  refs by when the response expires, by when its run was over
+--   owners            sorted  owners by when they expire
+--   expiring, ended   sorted  refs by when the response expires, and by when its run ended
 --   repeat:TENANT:KEY hash    ref fingerprint owner
---   reserved:REF      string  the repeat that stands for this response
+--   reserved:REF      string  the repeat that is reserved for this response
 --   repeats           sorted  repeats by when they expire
 --   notice:ID         hash    tenant endpoint body attempts
 --   due               sorted  notices by when they are due
 --   use:TENANT        hash    responses bytes waiting
 --   api_keys, api_key_hashes, api_key_order
---   agreed            hash    what all servers have in common, by name
+--   agreed            hash    values that all servers share, by name
 
 local call = redis.call
 local operation = {}
@@ -58,7 +58,7 @@ end
 
 -- Items -------------------------------------------------------------------------------------------
 
--- Items of one call are numbered one after the other: a first number and a count name them all.
+-- Items of one call have consecutive numbers, so a first number and a count identify them all.
 local function add_items(tenant, items)
   if #items == 0 then
     return 0
@@ -78,7 +78,7 @@ local function add_items(tenant, items)
   return first
 end
 
--- An item goes when neither a response nor a conversation holds it any more.
+-- Deletes an item once neither a response nor a conversation holds it.
 local function drop_item(tenant, number)
   local item = key('item', tenant .. ':' .. number)
   if call('HINCRBY', item, 'holders', -1) > 0 then
@@ -144,7 +144,7 @@ local function own(ref, owner)
   if owner == '' then
     count(split(ref), 'waiting', 1)
   else
-    call('ZADD', single('owners'), 'NX', 0, owner)  -- so that `take` knows of it
+    call('ZADD', single('owners'), 'NX', 0, owner)  -- so that `take` finds it
   end
 end
 
@@ -155,7 +155,7 @@ local function disown(ref)
   end
 end
 
--- The fence: nothing of a run is written under a lease that this does not accept.
+-- The fence: no operation writes to a run under a lease that is void.
 local function is_void(lease)
   local is = call('HMGET', key('response', lease.ref), 'status', 'epoch', 'owner')
   return not (RUNNING[is[1]] and tonumber(is[2]) == lease.epoch and is[3] ~= '')
@@ -167,7 +167,7 @@ local function entry_id(number)
   return string.format('%.0f-0', number)
 end
 
--- 'next' for a chunk that continues the log, 'again' for one that is there, 'gap' for all others.
+-- Returns 'next' for a chunk that continues the log, 'again' for one that is in it, else 'gap'.
 local function judge(ref, chunk)
   local next = tonumber(call('HGET', key('response', ref), 'next') or -1)
   if chunk.first == next then
@@ -215,7 +215,7 @@ local function read_response(ref)
   return {is[1], found}
 end
 
--- `size` is what the hash itself holds of what clients sent.
+-- `size` is the number of bytes from clients in the hash itself.
 local function set_size(ref, size)
   local response = key('response', ref)
   local before = tonumber(call('HGET', response, 'size') or 0)
@@ -229,7 +229,7 @@ local function drop_repeat(taken)
   call('ZREM', single('repeats'), taken)
 end
 
--- Items go once no response continues the one that brought them; so may those before it.
+-- Deletes a response, and its deleted ancestors, that no response continues, with their items.
 local function purge(ref)
   local tenant = split(ref)
   while ref do

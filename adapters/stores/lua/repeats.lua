@@ -1,4 +1,4 @@
--- Which response an Idempotency-Key has. A `taken` is `TENANT:KEY`.
+-- The response that each Idempotency-Key is reserved for. A `taken` is `TENANT:KEY`.
 
 local function stands(taken, ref, owner)
   if tonumber(call('ZSCORE', single('repeats'), taken) or 0) <= now() then

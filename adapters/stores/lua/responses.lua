@@ -1,4 +1,4 @@
--- Responses from their creation to their end, and what is read of them.
+-- Responses: creating, finishing, reading, deleting and sweeping them.
 
 local function expire(ref)
   local expires_at = call('HGET', key('response', ref), 'expires_at')
@@ -16,8 +16,8 @@ function operation.create(new)
     return {'taken'}
   end
   local tenant = split(new.ref)
-  -- A parent that is unknown, deleted or another tenant's is no parent; nor is the response itself,
-  -- which is not there yet: a chain has an end.
+  -- An unknown or deleted parent, or one of another tenant, is ignored. So is the response itself,
+  -- which does not exist yet, so that every chain ends.
   local parent = new.parent and tenant .. ':' .. new.parent
   parent = parent and is_there(parent) and parent
   local conversation = new.conversation and tenant .. ':' .. new.conversation
@@ -135,7 +135,8 @@ local function chain(ref)
   return links
 end
 
--- Oldest first; of a conversation, what it had when the response was made and still has.
+-- Oldest first. Includes the items that the conversation had at the creation of the response and
+-- still has.
 function operation.read_chain(of)
   if not is_there(of.ref) then
     return {'missing'}
@@ -179,7 +180,7 @@ function operation.use(of)
   return call('HMGET', key('use', of.tenant), 'responses', 'bytes', 'waiting')
 end
 
--- Returns how many went: fewer than `limit` when nothing is left.
+-- Returns the number of deletions: fewer than `limit` if nothing is left to delete.
 function operation.sweep(past)
   local at = now()
   local gone = 0

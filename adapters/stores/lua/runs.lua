@@ -1,4 +1,4 @@
--- Who runs what, and the logs of runs.
+-- Runs, their owners and their logs.
 
 function operation.beat(one)
   call('ZADD', single('owners'), now() + microseconds(one.ttl_s), one.owner)
@@ -23,8 +23,7 @@ local function hand_over(ref, owner)
   return {ref, epoch, found[1], found[2], call('HGET', response, 'job')}
 end
 
--- Pairs of number and ref, but for what the asker has. An owner that is dead and has nothing is
--- forgotten.
+-- Returns pairs of number and ref, except for runs of the asker. Removes dead owners without runs.
 local function without_owner(asker, limit, waiting)
   local found = {}
   local function gather(from)
@@ -99,9 +98,9 @@ function operation.append(more)
   return {'ok'}
 end
 
-local AT_ONCE = 4  -- entries read together; each may be large
+local AT_ONCE = 4  -- entries per read; each may be large
 
--- Each chunk comes as its first number, the number after its last, and its body.
+-- Returns each chunk as its first number, the number after its last, and its body.
 function operation.events(of)
   local is = call('HMGET', key('response', of.ref), 'next', 'status')
   if not is[1] then

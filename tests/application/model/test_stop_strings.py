@@ -1,4 +1,4 @@
-"""Stop strings in deltas: wherever the deltas are cut, the text ends at the same place."""
+"""Stop strings in deltas: however the text is split, it ends at the same place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon.application.model.stop_strings import StopStrings
 from antiphon.domain import deltas as d
 
 
-def passed(deltas: list[d.Delta], *stops: str, include: bool = False) -> list[d.Delta]:
+def feed_each(deltas: list[d.Delta], *stops: str, include: bool = False) -> list[d.Delta]:
     strings = StopStrings(stops, include=include)
     return [each for delta in deltas for each in strings.feed([delta])] + strings.end()
 
@@ -21,22 +21,22 @@ def text(deltas: list[d.Delta]) -> str:
 
 
 def test_the_text_ends_before_the_stop_string() -> None:
-    assert text(passed([d.TextDelta("one two three")], "two")) == "one "
-    assert text(passed([d.TextDelta("one two three")], "two", include=True)) == "one two"
+    assert text(feed_each([d.TextDelta("one two three")], "two")) == "one "
+    assert text(feed_each([d.TextDelta("one two three")], "two", include=True)) == "one two"
 
 
-def test_a_start_that_comes_to_nothing_is_passed_on() -> None:
-    assert text(passed([d.TextDelta("one tw"), d.TextDelta("elve")], "two")) == "one twelve"
+def test_an_incomplete_stop_string_is_passed_on() -> None:
+    assert text(feed_each([d.TextDelta("one tw"), d.TextDelta("elve")], "two")) == "one twelve"
 
 
-def test_what_is_held_comes_before_what_follows_it() -> None:
+def test_delayed_text_comes_before_the_next_delta() -> None:
     end = d.ItemEnd()
-    deltas = passed([d.ReasoningDelta("hm t"), d.TextDelta("wo"), end], "two")
+    deltas = feed_each([d.ReasoningDelta("hm t"), d.TextDelta("wo"), end], "two")
     assert deltas == [d.ReasoningDelta("hm "), d.ReasoningDelta("t"), d.TextDelta("wo"), end]
 
 
 def test_nothing_follows_the_stop_string() -> None:
-    deltas = passed([d.TextDelta("a two"), d.CallStart("f"), d.TextDelta("b")], "two")
+    deltas = feed_each([d.TextDelta("a two"), d.CallStart("f"), d.TextDelta("b")], "two")
     assert deltas == [d.TextDelta("a ")]
 
 
@@ -45,14 +45,14 @@ def test_nothing_follows_the_stop_string() -> None:
     st.lists(st.text(alphabet="abc", min_size=1, max_size=3), min_size=1, max_size=3),
     st.lists(st.integers(0, 20), max_size=6),
 )
-def test_any_cuts_give_the_same_text(whole: str, stops: list[str], cuts: list[int]) -> None:
-    places = [0, *sorted(cut for cut in cuts if cut <= len(whole)), len(whole)]
-    parts = [whole[a:b] for a, b in pairwise(places)]
-    found = [whole.find(stop) for stop in stops if stop in whole]
-    given_ = text(passed([d.TextDelta(part) for part in parts if part], *stops))
-    if not found:
-        assert given_ == whole
+def test_any_split_gives_the_same_text(whole: str, stops: list[str], cuts: list[int]) -> None:
+    positions = [0, *sorted(cut for cut in cuts if cut <= len(whole)), len(whole)]
+    parts = [whole[a:b] for a, b in pairwise(positions)]
+    matches = [whole.find(stop) for stop in stops if stop in whole]
+    result = text(feed_each([d.TextDelta(part) for part in parts if part], *stops))
+    if not matches:
+        assert result == whole
     elif len({len(stop) for stop in stops}) == 1:
-        assert given_ == whole[: min(found)]
+        assert result == whole[: min(matches)]
     else:
-        assert not any(stop in given_ for stop in stops)
+        assert not any(stop in result for stop in stops)

@@ -1,4 +1,4 @@
-"""A conversation is held by one response, and free again whatever becomes of it."""
+"""A response claims its conversation, and releases it however it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, EngineError, NotFound, StoreError
-from antiphon.testing.response_store import until
+from antiphon.testing.store_calls import wait_until
 
 TENANT = "t"
 
@@ -36,7 +36,7 @@ async def is_free(house: Any) -> bool:
     return True
 
 
-async def test_it_is_held_before_the_first_event_is_written(house: Any) -> None:
+async def test_a_conversation_is_claimed_before_the_first_event_is_stored(house: Any) -> None:
     house.model.played = [[d.TextDelta("Once")], asyncio.Event()]
     created = await house.create(conversation="conv_a", background=True)
     assert not await is_free(house)
@@ -47,7 +47,7 @@ async def test_it_is_held_before_the_first_event_is_written(house: Any) -> None:
     assert await count_of(house) == 2
 
 
-async def test_items_are_there_when_the_terminal_event_is_seen(house: Any) -> None:
+async def test_the_items_are_stored_before_the_terminal_event_is_sent(house: Any) -> None:
     created = await house.create(conversation="conv_a", store=False)
     async for batch in created.events:
         if isinstance(batch[-1], e.Completed):
@@ -57,7 +57,9 @@ async def test_items_are_there_when_the_terminal_event_is_seen(house: Any) -> No
 
 @pytest.mark.parametrize("store", [True, False])
 @pytest.mark.parametrize("failing", ["create", "finish", "release once", "release heard once"])
-async def test_a_store_that_fails_leaves_it_free(house: Any, failing: str, store: bool) -> None:
+async def test_a_store_that_fails_leaves_the_conversation_free(
+    house: Any, failing: str, store: bool
+) -> None:
     house.store.failing = {failing}
     try:
         response = await house.whole(conversation="conv_a", store=store)
@@ -70,17 +72,21 @@ async def test_a_store_that_fails_leaves_it_free(house: Any, failing: str, store
     assert await count_of(house) == (0 if failed else 2)
 
 
-async def test_a_store_that_goes_on_failing_hides_no_error_and_frees_it_later(house: Any) -> None:
+async def test_a_store_that_keeps_failing_hides_no_error_and_frees_the_conversation_later(
+    house: Any,
+) -> None:
     house.model.refusal = EngineError("the engine broke")
     house.store.failing = {"release"}
     with pytest.raises(EngineError):
         await house.create(conversation="conv_a")
     assert not await is_free(house)
     house.store.failing.clear()
-    await until(lambda: is_free(house))
+    await wait_until(lambda: is_free(house))
 
 
-async def test_who_is_cancelled_while_it_is_claimed_leaves_it_free(house: Any) -> None:
+async def test_a_request_that_is_cancelled_during_the_claim_leaves_the_conversation_free(
+    house: Any,
+) -> None:
     house.store.claimed = claimed = asyncio.Event()
     creating = asyncio.create_task(house.create(conversation="conv_a"))
     await claimed.wait()

@@ -14,7 +14,7 @@ async def read_pdf(content: bytes) -> str:
     return f"a PDF of {len(content)} bytes"
 
 
-READ = [
+TEXTS = [
     ("a.txt", "grün".encode(), "grün"),
     ("a.txt", "grün".encode("utf-8-sig"), "grün"),
     ("a.txt", "grün".encode("utf-16"), "grün"),
@@ -30,37 +30,37 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "text"), READ)
-async def test_what_is_text_is_read(name: str, content: bytes, text: str) -> None:
+@pytest.mark.parametrize(("name", "content", "text"), TEXTS)
+async def test_text_and_pages_and_pdfs_are_read(name: str, content: bytes, text: str) -> None:
     assert await text_of(name, content, read_pdf) == text
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x89PNG\r\n", b"PK\x03\x04\x00", b"a\0b"])
-async def test_what_is_no_text_is_not_supported(content: bytes) -> None:
+async def test_other_formats_are_not_supported(content: bytes) -> None:
     with pytest.raises(UnsupportedDocument):
         await text_of("a.txt", content, read_pdf)
 
 
 @pytest.mark.parametrize("content", [b"", b" \n\t"])
-async def test_nothing_is_no_text(content: bytes) -> None:
+async def test_an_empty_file_has_no_text(content: bytes) -> None:
     with pytest.raises(DocumentError, match="no text"):
         await text_of("a.txt", content, read_pdf)
 
 
 @pytest.mark.parametrize("part", ["<", "<a", "<!--", "<script>", "<p>", "</", "&", "<!", "-->"])
-async def test_no_page_takes_for_ever(part: str) -> None:
-    begun = time.process_time()
+async def test_no_page_takes_forever(part: str) -> None:
+    start = time.process_time()
     await text_of("a.html", f"x{part * 400_000}".encode(), read_pdf)
-    assert time.process_time() - begun < 5
+    assert time.process_time() - start < 5
 
 
-@pytest.mark.parametrize("begun", ["<", "<!", "</", "<a "])
-async def test_a_tag_that_never_ends_takes_no_time_either(begun: str) -> None:
-    before = time.process_time()
-    await text_of("a.html", f"x{begun}{'a' * 400_000}".encode(), read_pdf)
-    assert time.process_time() - before < 5
+@pytest.mark.parametrize("opening", ["<", "<!", "</", "<a "])
+async def test_an_unclosed_tag_takes_no_time_either(opening: str) -> None:
+    start = time.process_time()
+    await text_of("a.html", f"x{opening}{'a' * 400_000}".encode(), read_pdf)
+    assert time.process_time() - start < 5
 
 
-async def test_a_number_that_is_no_character_is_shown_as_unknown() -> None:
+async def test_a_reference_to_no_character_becomes_the_replacement_character() -> None:
     html = f"a&#{'9' * 5000};b&#000000065;c"
     assert await text_of("a.html", html.encode(), read_pdf) == "a\ufffdbAc"

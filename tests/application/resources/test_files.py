@@ -1,4 +1,4 @@
-"""Uploaded files: how many are kept."""
+"""Uploaded files: the limit on their number."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from antiphon.application.resources.files import CreateFile, FileLimits
 from antiphon.domain.errors import RequestError
 
 
-async def test_empty_files_are_bounded_in_number() -> None:
+async def test_empty_files_are_limited_in_number() -> None:
     numbers = iter(range(9))
     store = MemoryFileStore()
     limits = FileLimits(max_bytes=10, quota_bytes=10, max_files=2)
-    add = CreateFile(
+    create = CreateFile(
         store, limits=limits, new_id=lambda prefix: f"{prefix}_{next(numbers)}", now=lambda: 0.0
     )
 
     async def upload(tenant: str = "t") -> str:
-        file = await add(tenant, filename="empty", purpose="user_data", content=b"")
+        file = await create(tenant, filename="empty", purpose="user_data", content=b"")
         return file.id
 
     first = await upload()

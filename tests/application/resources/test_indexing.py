@@ -1,4 +1,4 @@
-"""Files are indexed beside the requests: what goes wrong with one is told of in it."""
+"""Files are indexed in the background; an error of a file is stored with the file."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.stores.files import MemoryFileStore
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.ports import Embeddings, IndexJob, StoredFile, Vectors
-from antiphon.application.resources.indexing import CHUNKS_AT_ONCE, MAX_ATTEMPTS, IndexFiles
+from antiphon.application.resources.indexing import MAX_ATTEMPTS, MAX_BATCH_CHUNKS, IndexFiles
 from antiphon.domain.errors import EmbeddingsError
 from antiphon.domain.vector_stores import IndexingError, StoreFile
-from antiphon.testing.vector_stores import US, a_file, a_store, found, texts, vectors
+from antiphon.testing.vector_stores import US, a_file, a_store, search, texts_of, vectors_of
 
 
-class PlayedEmbeddings(Embeddings):
+class FakeEmbeddings(Embeddings):
     """Fails the first `failures` times."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
-        self.asked: list[Sequence[str]] = []
+        self.requests: list[Sequence[str]] = []
 
     async def start(self) -> None: ...
 
     async def aclose(self) -> None: ...
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        self.asked.append(texts)
+        self.requests.append(texts)
         if self.failures:
             self.failures -= 1
             raise EmbeddingsError("No vectors now.")
-        return vectors(*([1.0, 0.0] for _ in texts))
+        return vectors_of(*([1.0, 0.0] for _ in texts))
 
 
 @pytest.fixture
 async def stores() -> AsyncIterator[SqliteVectorStores]:
-    made = SqliteVectorStores(None)
-    await made.start()
-    await made.create(US, a_store())
-    yield made
-    await made.aclose()
+    stores = SqliteVectorStores(None)
+    await stores.start()
+    await stores.create(US, a_store())
+    yield stores
+    await stores.aclose()
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def add(stores: SqliteVectorStores, files: MemoryFileStore, name: str, tex
     await stores.add_files(US, "vs_1", [a_file(name)])
 
 
-async def indexed(
+async def index_all(
     stores: SqliteVectorStores, files: MemoryFileStore, embeddings: Embeddings | None = None
 ) -> StoreFile:
     """Index until nothing is due, and return the file `a`."""
@@ -73,37 +73,37 @@ async def indexed(
     return await stores.file(US, "vs_1", "file-a")
 
 
-async def test_a_long_file_is_added_in_pieces(
+async def test_a_long_file_is_added_in_batches(
     stores: SqliteVectorStores, files: MemoryFileStore
 ) -> None:
-    embeddings = PlayedEmbeddings()
+    embeddings = FakeEmbeddings()
     await add(stores, files, "a", " ".join(f"word{n}" for n in range(20_000)))
-    assert (await indexed(stores, files, embeddings)).status == "completed"
-    assert len(embeddings.asked) > 1
-    assert max(map(len, embeddings.asked)) == CHUNKS_AT_ONCE
+    assert (await index_all(stores, files, embeddings)).status == "completed"
+    assert len(embeddings.requests) > 1
+    assert max(map(len, embeddings.requests)) == MAX_BATCH_CHUNKS
     for word in ("word0", "word19999"):
-        assert word in texts(await found(stores, word))[0]
+        assert word in texts_of(await search(stores, word))[0]
 
 
-async def test_vectors_that_were_not_to_be_had_are_asked_for_again(
+async def test_embeddings_that_fail_are_retried(
     stores: SqliteVectorStores, files: MemoryFileStore
 ) -> None:
     await add(stores, files, "a", "hello")
-    assert (await indexed(stores, files, PlayedEmbeddings(failures=2))).status == "completed"
-    assert len(await found(stores, "", vectors=vectors([1, 0]))) == 1
+    assert (await index_all(stores, files, FakeEmbeddings(failures=2))).status == "completed"
+    assert len(await search(stores, "", vectors=vectors_of([1, 0]))) == 1
 
 
-async def test_a_file_whose_vectors_never_come_has_failed(
+async def test_a_file_whose_embeddings_keep_failing_has_failed(
     stores: SqliteVectorStores, files: MemoryFileStore
 ) -> None:
     await add(stores, files, "a", "hello")
-    embeddings = PlayedEmbeddings(failures=99)
-    file = await indexed(stores, files, embeddings)
-    assert len(embeddings.asked) == MAX_ATTEMPTS
+    embeddings = FakeEmbeddings(failures=99)
+    file = await index_all(stores, files, embeddings)
+    assert len(embeddings.requests) == MAX_ATTEMPTS
     assert file.last_error is not None
     assert (file.status, file.last_error.code) == ("failed", "server_error")
     assert file.last_error.message == "No vectors now."
-    assert await found(stores, "hello") == []
+    assert await search(stores, "hello") == []
 
 
 async def test_a_file_that_was_deleted_meanwhile_has_failed(
@@ -111,12 +111,12 @@ async def test_a_file_that_was_deleted_meanwhile_has_failed(
 ) -> None:
     await add(stores, files, "a", "hello")
     await files.delete(US, "file-a")
-    file = await indexed(stores, files)
+    file = await index_all(stores, files)
     assert file.last_error is not None
     assert (file.status, file.last_error.code) == ("failed", "invalid_file")
 
 
-async def test_past_the_quota_no_file_is_indexed(
+async def test_no_file_is_indexed_beyond_the_quota(
     stores: SqliteVectorStores, files: MemoryFileStore
 ) -> None:
     index = IndexFiles(stores, files, PdfReader(), quota_bytes=5)
@@ -125,41 +125,41 @@ async def test_past_the_quota_no_file_is_indexed(
         while await index.run_once():
             pass
     assert (await stores.file(US, "vs_1", "file-a")).status == "completed"
-    refused = await stores.file(US, "vs_1", "file-b")
-    assert refused.last_error is not None
-    assert "5 bytes" in refused.last_error.message
+    rejected = await stores.file(US, "vs_1", "file-b")
+    assert rejected.last_error is not None
+    assert "5 bytes" in rejected.last_error.message
 
 
-async def test_a_file_that_ends_servers_is_given_up(
+async def test_a_file_that_crashes_servers_is_given_up(
     stores: SqliteVectorStores, files: MemoryFileStore
 ) -> None:
     await add(stores, files, "a", "hello")
-    for _ in range(MAX_ATTEMPTS):  # as servers do that end before they are done
+    for _ in range(MAX_ATTEMPTS):  # like servers that crash while they index it
         assert await stores.claim_due(limit=1, claim_s=0)
-    file = await indexed(stores, files)
+    file = await index_all(stores, files)
     assert file.last_error is not None
     assert (file.status, file.last_error.code) == ("failed", "server_error")
 
 
 class WatchedVectorStores(SqliteVectorStores):
-    """Tells when a file is done with."""
+    """Reports when a file is finished."""
 
     def __init__(self) -> None:
         super().__init__(None)
         self.is_finished = asyncio.Event()
 
     async def finish(self, job: IndexJob, error: IndexingError | None = None) -> bool:
-        is_done = await super().finish(job, error)
+        is_valid = await super().finish(job, error)
         self.is_finished.set()
-        return is_done
+        return is_valid
 
 
-async def test_new_files_need_not_wait(files: MemoryFileStore) -> None:
+async def test_new_files_are_indexed_without_waiting(files: MemoryFileStore) -> None:
     stores = WatchedVectorStores()
     await stores.start()
     await stores.create(US, a_store())
     index = IndexFiles(stores, files, PdfReader())
-    working = asyncio.create_task(index.run_forever())
+    task = asyncio.create_task(index.run_forever())
     try:
         await asyncio.sleep(0)  # it has found nothing, and waits
         await add(stores, files, "a", "hello")
@@ -167,13 +167,13 @@ async def test_new_files_need_not_wait(files: MemoryFileStore) -> None:
         async with asyncio.timeout(3):
             await stores.is_finished.wait()
     finally:
-        working.cancel()
-        await asyncio.wait([working])
+        task.cancel()
+        await asyncio.wait([task])
         await stores.aclose()
 
 
-class PoorEmbeddings(PlayedEmbeddings):
-    """Has an error that nobody has thought of, with some texts."""
+class DefectiveEmbeddings(FakeEmbeddings):
+    """Raises an unexpected error for some texts."""
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         if "poison" in texts[0]:
@@ -181,12 +181,12 @@ class PoorEmbeddings(PlayedEmbeddings):
         return await super().embed(texts)
 
 
-async def test_a_file_that_breaks_what_reads_it_costs_no_other_file(
+async def test_a_file_that_causes_an_unexpected_error_harms_no_other_file(
     stores: SqliteVectorStores, files: MemoryFileStore
 ) -> None:
     await add(stores, files, "a", "hello")
     await add(stores, files, "b", "poison")
-    assert (await indexed(stores, files, PoorEmbeddings())).status == "completed"
-    broken = await stores.file(US, "vs_1", "file-b")
-    assert broken.last_error is not None
-    assert (broken.status, broken.last_error.code) == ("failed", "server_error")
+    assert (await index_all(stores, files, DefectiveEmbeddings())).status == "completed"
+    failed = await stores.file(US, "vs_1", "file-b")
+    assert failed.last_error is not None
+    assert (failed.status, failed.last_error.code) == ("failed", "server_error")

@@ -1,4 +1,4 @@
-"""API keys: what they look like, and whose they are found to be."""
+"""API keys: their form, and the tenants that they belong to."""
 
 from __future__ import annotations
 
@@ -12,57 +12,62 @@ from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError
 
 
 class Source:
-    """Keys that a test gives and takes away, and a clock that it moves."""
+    """A source of keys that a test adds and removes, with a clock that it moves."""
 
     def __init__(self) -> None:
         self.tenants: dict[str, str] = {}
-        self.asked: list[bytes] = []
+        self.lookups: list[bytes] = []
         self.fails = False
         self.now = 0.0
 
     async def key(self, hash: bytes) -> ApiKey | None:
-        self.asked.append(hash)
+        self.lookups.append(hash)
         if self.fails:
             raise StoreError("the disk is full")
-        found = (each for each in self.tenants.items() if hash_of(each[0]) == hash)
-        return next((_kept(key, tenant) for key, tenant in found), None)
+        matches = (each for each in self.tenants.items() if hash_of(each[0]) == hash)
+        return next((_record_of(key, tenant) for key, tenant in matches), None)
 
-    def find(self, *others: Source, remembered: int = 100) -> FindTenant:
+    def find(self, *others: Source, max_cached: int = 100) -> FindTenant:
         sources = [each.key for each in (self, *others)]
-        return FindTenant(sources, now=lambda: self.now, cache_ttl_s=5, remembered=remembered)
+        return FindTenant(sources, now=lambda: self.now, cache_ttl_s=5, max_cached=max_cached)
 
 
-def _kept(key: str, tenant: str) -> ApiKey:
+def _record_of(key: str, tenant: str) -> ApiKey:
     return ApiKey(id=f"key_{key}", name="n", tenant=tenant, hash=hash_of(key), created_at=0)
 
 
-def made(name: str = "n", tenant: str = "t") -> tuple[str, ApiKey]:
+def make_key(name: str = "n", tenant: str = "t") -> tuple[str, ApiKey]:
     return create_key(name, tenant, new_id=lambda prefix: f"{prefix}_1", now=lambda: 12.7)
 
 
-def test_a_key_has_256_random_bits_and_is_kept_as_its_hash() -> None:
-    keys = {made()[0] for _ in range(100)}
+def test_a_key_has_256_random_bits_and_is_stored_as_its_hash() -> None:
+    keys = {make_key()[0] for _ in range(100)}
     assert len(keys) == 100
     assert all(re.fullmatch(r"ak-[A-Za-z0-9_-]{43}", key) for key in keys)
-    key, kept = made("laptop", "search")
-    assert (kept.id, kept.name, kept.tenant, kept.created_at) == ("key_1", "laptop", "search", 12)
-    assert kept.hash == hash_of(key)
-    assert key.encode() not in kept.hash
+    key, record = make_key("laptop", "search")
+    assert (record.id, record.name, record.tenant, record.created_at) == (
+        "key_1",
+        "laptop",
+        "search",
+        12,
+    )
+    assert record.hash == hash_of(key)
+    assert key.encode() not in record.hash
 
 
 @pytest.mark.parametrize("tenant", ["", "a b", "-a", "a/b", "ä", "a\n", "a" * 65])
-def test_a_tenant_has_a_plain_name(tenant: str) -> None:
+def test_a_tenant_must_have_a_plain_name(tenant: str) -> None:
     with pytest.raises(SettingsError, match=r"^A tenant must be"):
-        made(tenant=tenant)
+        make_key(tenant=tenant)
 
 
 @pytest.mark.parametrize("name", ["", "a\n", "\x1b[31m", "n" * 101])
-def test_a_key_has_a_printable_name(name: str) -> None:
+def test_a_key_must_have_a_printable_name(name: str) -> None:
     with pytest.raises(SettingsError, match=r"^A key's name must be"):
-        made(name)
+        make_key(name)
 
 
-async def test_a_key_opens_its_tenant_and_an_unknown_one_nothing() -> None:
+async def test_a_key_belongs_to_its_tenant_and_an_unknown_key_to_none() -> None:
     source = Source()
     source.tenants["k"] = "t"
     find = source.find()
@@ -75,7 +80,7 @@ async def test_sources_are_asked_in_order() -> None:
     store.tenants["k"] = "t"
     find = file.find(store)
     assert await find("k") == "t"
-    assert len(file.asked) == len(store.asked) == 1
+    assert len(file.lookups) == len(store.lookups) == 1
 
 
 async def test_a_key_is_looked_up_once_in_five_seconds() -> None:
@@ -84,13 +89,13 @@ async def test_a_key_is_looked_up_once_in_five_seconds() -> None:
     find = source.find()
     for source.now in (0, 1, 4.9):
         assert await find("k") == "t"
-    assert len(source.asked) == 1
+    assert len(source.lookups) == 1
     source.now = 5
     assert await find("k") == "t"
-    assert len(source.asked) == 2
+    assert len(source.lookups) == 2
 
 
-async def test_a_revoked_key_works_for_five_seconds_at_the_most() -> None:
+async def test_a_revoked_key_works_for_at_most_five_seconds() -> None:
     source = Source()
     source.tenants["k"] = "t"
     find = source.find()
@@ -111,32 +116,32 @@ async def test_a_new_key_that_was_tried_too_early_works_after_five_seconds() -> 
     assert await find("k") == "t"
 
 
-async def test_a_flood_of_unknown_keys_pushes_out_no_known_one() -> None:
+async def test_a_flood_of_unknown_keys_evicts_no_known_key() -> None:
     source = Source()
     source.tenants["k"] = "t"
-    find = source.find(remembered=10)
+    find = source.find(max_cached=10)
     assert await find("k") == "t"
     for number in range(50):
         assert await find(f"guess {number}") is None
-    assert len(source.asked) == 51
+    assert len(source.lookups) == 51
     assert await find("k") == "t"
-    assert len(source.asked) == 51
+    assert len(source.lookups) == 51
 
 
-async def test_of_keys_that_are_remembered_the_least_used_is_forgotten() -> None:
+async def test_the_least_recently_used_key_is_evicted() -> None:
     source = Source()
     source.tenants.update(a="t", b="t", c="t")
-    find = source.find(remembered=2)
-    for key in "abac":  # b is the one that nobody asked for since
+    find = source.find(max_cached=2)
+    for key in "abac":  # b is the least recently used
         assert await find(key) == "t"
-    assert len(source.asked) == 3
+    assert len(source.lookups) == 3
     assert await find("a") == "t"
-    assert len(source.asked) == 3
+    assert len(source.lookups) == 3
     assert await find("b") == "t"
-    assert len(source.asked) == 4
+    assert len(source.lookups) == 4
 
 
-async def test_a_source_that_fails_is_not_a_wrong_key_and_is_asked_again() -> None:
+async def test_a_source_that_fails_is_asked_again_and_its_failure_is_not_cached() -> None:
     source = Source()
     source.tenants["k"] = "t"
     source.fails = True

@@ -1,4 +1,4 @@
-"""Quotas: what a tenant may keep, asked of the store now and then."""
+"""Storage quotas, checked against a usage that the store reports every few seconds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from antiphon.domain.response import Response
 
 
 class CountedStore(MemoryStore):
-    """Counts how often it is asked for what is used."""
+    """Counts how often it reports a usage."""
 
-    asked = 0
+    reports = 0
 
     async def usage(self, tenant: str) -> StorageUsage:
-        self.asked += 1
-        await asyncio.sleep(0)  # as a store that is not in memory
+        self.reports += 1
+        await asyncio.sleep(0)  # like a store that is not in memory
         return await super().usage(tenant)
 
 
@@ -51,12 +51,12 @@ async def keep(store: MemoryStore, tenant: str, count: int) -> list[str]:
     return ids
 
 
-async def test_no_quota_asks_no_store(store: CountedStore, clock: Clock) -> None:
+async def test_without_a_quota_the_store_is_not_asked(store: CountedStore, clock: Clock) -> None:
     await CheckQuota(store, Quotas(), clock=clock)("us", responses=1)
-    assert store.asked == 0
+    assert store.reports == 0
 
 
-async def test_the_last_response_that_may_be_kept_is_let_in_and_the_next_is_not(
+async def test_the_last_response_within_the_quota_is_accepted_and_the_next_is_refused(
     store: CountedStore, clock: Clock
 ) -> None:
     await keep(store, "us", 2)
@@ -79,7 +79,7 @@ async def test_deleting_makes_room_within_five_seconds(store: CountedStore, cloc
     await check("us", responses=1)
 
 
-async def test_bytes_are_bounded_as_well(store: CountedStore, clock: Clock) -> None:
+async def test_bytes_are_limited_as_well(store: CountedStore, clock: Clock) -> None:
     check = CheckQuota(store, Quotas(bytes=10), clock=clock)
     await check("us", responses=1)
     await keep(store, "us", 1)
@@ -89,24 +89,24 @@ async def test_bytes_are_bounded_as_well(store: CountedStore, clock: Clock) -> N
             await check("us", responses=responses)
 
 
-async def test_items_are_no_responses(store: CountedStore, clock: Clock) -> None:
+async def test_items_do_not_count_as_responses(store: CountedStore, clock: Clock) -> None:
     await keep(store, "us", 1)
     await CheckQuota(store, Quotas(responses=1), clock=clock)("us")
 
 
-async def test_a_burst_is_counted_although_the_store_is_asked_once_in_a_while(
+async def test_a_burst_is_counted_between_two_reports_of_the_store(
     store: CountedStore, clock: Clock
 ) -> None:
     check = CheckQuota(store, Quotas(responses=10), clock=clock)
 
-    async def is_let_in() -> bool:
+    async def is_accepted() -> bool:
         try:
             await check("us", responses=1)
         except QuotaExceeded:
             return False
         return True
 
-    assert sum(await asyncio.gather(*(is_let_in() for _ in range(100)))) == 10
-    asked = store.asked
-    assert not await is_let_in()
-    assert store.asked == asked
+    assert sum(await asyncio.gather(*(is_accepted() for _ in range(100)))) == 10
+    reports = store.reports
+    assert not await is_accepted()
+    assert store.reports == reports

@@ -1,4 +1,4 @@
-"""Vector stores expire when they were not used for long, and are bounded in number."""
+"""Vector stores expire after some time without use, and are limited in number."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from antiphon.domain.vector_stores import (
     NewVectorStore,
     VectorStoreChanges,
 )
-from antiphon.testing.vector_stores import US, indexed
+from antiphon.testing.vector_stores import US, index_file
 
 TWO_DAYS = ExpiresAfter(anchor="last_active_at", days=2)
 
 
 class House:
-    """The services over stores in memory; `time` is what the clock says."""
+    """The services over stores in memory; `time` is the time of their clock."""
 
     def __init__(self, stores: SqliteVectorStores) -> None:
         self.time = 1_790_000_000.0
@@ -66,9 +66,9 @@ async def house() -> AsyncIterator[House]:
     await stores.aclose()
 
 
-async def test_one_that_is_not_used_expires(house: House) -> None:
+async def test_a_vector_store_that_is_not_used_expires(house: House) -> None:
     store = await house.create(US, NewVectorStore(expires_after=TWO_DAYS))
-    await indexed(house.stores, "a", "hello", store_id=store.id)
+    await index_file(house.stores, "a", "hello", store_id=store.id)
     house.time += 2 * DAY_S - 1
     assert (await house.find(US, store.id)).status == "completed"
     house.time += 1
@@ -84,7 +84,7 @@ async def test_one_that_is_not_used_expires(house: House) -> None:
     assert (await house.find(US, store.id)).file_counts.total == 0
 
 
-async def test_a_use_puts_its_end_off(house: House) -> None:
+async def test_using_a_vector_store_postpones_its_expiry(house: House) -> None:
     store = await house.create(US, NewVectorStore(expires_after=TWO_DAYS))
     house.time += DAY_S
     await house.find.usable(US, store.id, "tools[0]")
@@ -93,7 +93,7 @@ async def test_a_use_puts_its_end_off(house: House) -> None:
     assert (used.status, used.last_active_at) == ("completed", store.last_active_at + DAY_S)
 
 
-async def test_there_are_only_so_many(house: House) -> None:
+async def test_vector_stores_and_their_files_are_limited_in_number(house: House) -> None:
     for _ in range(2):
         store = await house.create(US, NewVectorStore())
     with pytest.raises(RequestError) as refused:

@@ -1,4 +1,4 @@
-"""Webhooks: signed as the official SDK expects, sent until received, never lost."""
+"""Webhooks: signed as the official SDK expects, sent until they are received, never lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from antiphon.domain.response import Response
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 OLD, NEW = b"o" * 32, b"n" * 32
-ENDS = ("completed", "failed", "cancelled", "incomplete")
+END_STATUSES = ("completed", "failed", "cancelled", "incomplete")
 
 
 def whsec(secret: bytes) -> str:
@@ -37,7 +37,7 @@ def whsec(secret: bytes) -> str:
 
 
 class Receiver:
-    """An HTTP server on loopback that notes what it is sent; `answers` come first, then 200s."""
+    """An HTTP server on loopback that records its requests; it sends `answers` first, then 200s."""
 
     def __init__(self) -> None:
         self.answers: list[str] = []
@@ -96,7 +96,7 @@ def endpoint(receiver: Receiver, **fields: Any) -> WebhookEndpoint:
     return WebhookEndpoint(**{"name": "hook", "url": receiver.url, "secrets": (OLD,), **fields})
 
 
-def written(
+def create_deliveries(
     endpoints: Sequence[WebhookEndpoint], tenant: str = "t", **fields: Any
 ) -> Sequence[WebhookDelivery]:
     response = Response(
@@ -105,7 +105,7 @@ def written(
     return CreateDeliveries(endpoints, new_id=new_id, now=time.time)(tenant, response)
 
 
-def deliverer(
+def make_sender(
     store: MemoryStore, *endpoints: WebhookEndpoint, timeout_s: float = 5, **options: Any
 ) -> SendDeliveries:
     fetcher = HttpFetcher(
@@ -114,43 +114,41 @@ def deliverer(
         timeout_s=timeout_s,
         max_redirects=0,
     )
-    given = {"now": time.time, "clock": time.monotonic, "delays_s": (0.01,), **options}
-    return SendDeliveries(store, fetcher, endpoints, **given)
+    arguments = {"now": time.time, "clock": time.monotonic, "delays_s": (0.01,), **options}
+    return SendDeliveries(store, fetcher, endpoints, **arguments)
 
 
-async def leave(store: MemoryStore, *deliveries: WebhookDelivery) -> None:
-    """End a response that leaves these notices."""
+async def end_response(store: MemoryStore, *deliveries: WebhookDelivery) -> None:
+    """End a response with these deliveries."""
     response = Response(id=new_id("resp"), created_at=1, model="m", background=True)
     await store.create("t", StoredResponse(response=response, run=NewRun(owner="srv_1")))
-    over = msgspec.structs.replace(response, status="completed")
+    ended = msgspec.structs.replace(response, status="completed")
     assert await store.finish(
-        Lease(tenant="t", response_id=response.id), over, deliveries=deliveries
+        Lease(tenant="t", response_id=response.id), ended, deliveries=deliveries
     )
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(30):
-        while not await holds():  # noqa: ASYNC110 -- nobody tells of what became due
+        while not await condition():  # noqa: ASYNC110 -- no event reports what is due
             await asyncio.sleep(0.005)
 
 
-async def deliver_until_received(
-    deliver: SendDeliveries, receiver: Receiver, *, times: int
-) -> None:
-    async def holds() -> bool:
-        await deliver()
+async def deliver_until_received(send: SendDeliveries, receiver: Receiver, *, times: int) -> None:
+    async def is_received() -> bool:
+        await send()
         return len(receiver.received) >= times
 
-    await until(holds)
+    await wait_until(is_received)
 
 
-@pytest.mark.parametrize("status", ENDS)
-async def test_the_official_sdk_unwraps_what_is_sent(
+@pytest.mark.parametrize("status", END_STATUSES)
+async def test_the_official_sdk_unwraps_the_events(
     store: MemoryStore, receiver: Receiver, status: str
 ) -> None:
-    told = endpoint(receiver)
-    await leave(store, *written([told], status=status))
-    assert await deliverer(store, told)() == 1
+    hook = endpoint(receiver)
+    await end_response(store, *create_deliveries([hook], status=status))
+    assert await make_sender(store, hook)() == 1
 
     [(headers, body)] = receiver.received
     client = openai.OpenAI(api_key="none", webhook_secret=whsec(OLD))
@@ -163,34 +161,34 @@ async def test_the_official_sdk_unwraps_what_is_sent(
     assert await store.claim_due(limit=10, claim_s=0) == []
 
 
-async def test_the_body_names_the_response_and_holds_nothing_of_it() -> None:
-    [delivery] = written(
+async def test_the_body_names_the_response_without_its_content() -> None:
+    [delivery] = create_deliveries(
         [WebhookEndpoint(name="n", url="http://a/", secrets=(OLD,))], status="completed"
     )
-    told = json.loads(delivery.body)
-    assert told.pop("id").startswith("evt_")
-    assert told.pop("created_at")
-    assert told == {"object": "event", "type": "response.completed", "data": {"id": "resp_1"}}
+    event = json.loads(delivery.body)
+    assert event.pop("id").startswith("evt_")
+    assert event.pop("created_at")
+    assert event == {"object": "event", "type": "response.completed", "data": {"id": "resp_1"}}
 
 
 async def test_both_secrets_of_a_rotation_verify(store: MemoryStore, receiver: Receiver) -> None:
-    told = endpoint(receiver, secrets=(NEW, OLD))
-    await leave(store, *written([told], status="completed"))
-    await deliverer(store, told)()
+    hook = endpoint(receiver, secrets=(NEW, OLD))
+    await end_response(store, *create_deliveries([hook], status="completed"))
+    await make_sender(store, hook)()
     [(headers, body)] = receiver.received
     client = openai.OpenAI(api_key="none")
     for secret in (OLD, NEW):
         client.webhooks.verify_signature(body, headers, secret=whsec(secret))
 
 
-async def test_what_fails_is_sent_again_under_the_same_id_until_it_is_received(
+async def test_a_failed_delivery_is_retried_with_the_same_id_until_it_is_received(
     store: MemoryStore, receiver: Receiver
 ) -> None:
-    told = endpoint(receiver)
+    hook = endpoint(receiver)
     receiver.answers = ["500 Oops", "404 Not Found", "429 Wait", "503 Busy", "302 Found"]
-    deliver = deliverer(store, told, clock=iter(range(0, 10**9, 1000)).__next__)
-    await leave(store, *written([told], status="completed"))
-    await deliver_until_received(deliver, receiver, times=6)
+    send = make_sender(store, hook, clock=iter(range(0, 10**9, 1000)).__next__)
+    await end_response(store, *create_deliveries([hook], status="completed"))
+    await deliver_until_received(send, receiver, times=6)
 
     assert len(set(receiver.ids)) == 1
     client = openai.OpenAI(api_key="none", webhook_secret=whsec(OLD))
@@ -200,10 +198,10 @@ async def test_what_fails_is_sent_again_under_the_same_id_until_it_is_received(
 
 
 async def test_a_redirect_is_not_followed(store: MemoryStore, receiver: Receiver) -> None:
-    told = endpoint(receiver)
+    hook = endpoint(receiver)
     receiver.answers = [f"307 Redirect\r\nlocation: {receiver.url}\r\ncontent-length: 0"]
-    await leave(store, *written([told], status="completed"))
-    await deliverer(store, told, delays_s=(60,))()
+    await end_response(store, *create_deliveries([hook], status="completed"))
+    await make_sender(store, hook, delays_s=(60,))()
     assert len(receiver.received) == 1
 
 
@@ -216,121 +214,121 @@ async def test_a_redirect_is_not_followed(store: MemoryStore, receiver: Receiver
         "201 Created\r\ntransfer-encoding: chunked",
     ],
 )
-async def test_what_was_received_is_not_sent_again_whatever_follows_the_status(
+async def test_a_received_delivery_is_not_sent_again_whatever_follows_the_status(
     store: MemoryStore, receiver: Receiver, answer: str
 ) -> None:
-    told = endpoint(receiver)
+    hook = endpoint(receiver)
     receiver.answers = [answer]
-    await leave(store, *written([told], status="completed"))
-    await deliverer(store, told, delays_s=(0,))()
+    await end_response(store, *create_deliveries([hook], status="completed"))
+    await make_sender(store, hook, delays_s=(0,))()
     assert len(receiver.received) == 1
     assert await store.claim_due(limit=10, claim_s=0) == []
 
 
-async def test_an_endpoint_that_is_gone_is_not_asked_again(
+async def test_an_endpoint_that_is_gone_gets_no_more_deliveries(
     store: MemoryStore, receiver: Receiver
 ) -> None:
-    told = endpoint(receiver)
+    hook = endpoint(receiver)
     receiver.answers = ["410 Gone"]
-    await leave(store, *written([told], status="completed"))
-    await deliverer(store, told)()
+    await end_response(store, *create_deliveries([hook], status="completed"))
+    await make_sender(store, hook)()
     assert await store.claim_due(limit=10, claim_s=0) == []
 
 
-async def test_a_deliverer_that_dies_between_sending_and_removing_sends_twice_and_loses_nothing(
+async def test_a_server_that_dies_before_removing_a_delivery_sends_it_twice_and_loses_nothing(
     store: MemoryStore, receiver: Receiver
 ) -> None:
-    told = endpoint(receiver)
+    hook = endpoint(receiver)
     receiver.hangs = True
-    await leave(store, *written([told], status="completed"))
-    dying = asyncio.create_task(deliverer(store, told, claim_s=0.2)())
-    await until(lambda: _is(len(receiver.received) == 1))
+    await end_response(store, *create_deliveries([hook], status="completed"))
+    dying = asyncio.create_task(make_sender(store, hook, claim_s=0.2)())
+    await wait_until(lambda: _return(len(receiver.received) == 1))
     dying.cancel()
     with suppress(asyncio.CancelledError):
         await dying
 
     receiver.hangs = False
-    await deliver_until_received(deliverer(store, told), receiver, times=2)
+    await deliver_until_received(make_sender(store, hook), receiver, times=2)
     assert len(set(receiver.ids)) == 1
     assert await store.claim_due(limit=10, claim_s=0) == []
 
 
-async def _is(holds: bool) -> bool:
-    return holds
+async def _return(value: bool) -> bool:
+    return value
 
 
 async def test_an_endpoint_that_does_not_answer_counts_as_failed(
     store: MemoryStore, receiver: Receiver
 ) -> None:
-    told = endpoint(receiver)
+    hook = endpoint(receiver)
     receiver.hangs = True
-    await leave(store, *written([told], status="completed"))
-    await deliverer(store, told, timeout_s=0.1)()
+    await end_response(store, *create_deliveries([hook], status="completed"))
+    await make_sender(store, hook, timeout_s=0.1)()
     receiver.hangs = False
-    await deliver_until_received(deliverer(store, told), receiver, times=2)
+    await deliver_until_received(make_sender(store, hook), receiver, times=2)
 
 
-async def test_an_endpoint_that_fails_again_and_again_is_left_alone_for_a_while(
+async def test_an_endpoint_that_keeps_failing_gets_no_attempts_for_a_while(
     store: MemoryStore, receiver: Receiver
 ) -> None:
-    told = endpoint(receiver)
+    hook = endpoint(receiver)
     receiver.answers = ["500 Oops"] * 100
     now = 0.0
-    deliver = deliverer(store, told, clock=lambda: now, jitter=lambda _: 0.0)
-    await leave(store, *written([told], status="completed"))
-    await deliver_until_received(deliver, receiver, times=3)
+    send = make_sender(store, hook, clock=lambda: now, jitter=lambda _: 0.0)
+    await end_response(store, *create_deliveries([hook], status="completed"))
+    await deliver_until_received(send, receiver, times=3)
     for _ in range(3):
-        await deliver()
+        await send()
     assert len(receiver.received) == 3
 
     now = 61.0
-    await deliver_until_received(deliver, receiver, times=4)
+    await deliver_until_received(send, receiver, times=4)
 
 
-async def test_after_72_hours_a_notice_is_given_up_with_a_line_in_the_log(
+async def test_a_delivery_is_given_up_after_72_hours_with_a_line_in_the_log(
     store: MemoryStore, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = endpoint(receiver)
+    hook = endpoint(receiver)
     receiver.answers = ["500 Oops"]
-    [delivery] = written([told], status="completed")
-    await leave(store, delivery)
+    [delivery] = create_deliveries([hook], status="completed")
+    await end_response(store, delivery)
     later = time.time() + 72 * 3600 + 1
-    await deliverer(store, told, now=lambda: later)()
+    await make_sender(store, hook, now=lambda: later)()
     assert await store.claim_due(limit=10, claim_s=0) == []
-    assert f"webhook {delivery.id} to hook is given up: status 500" in caplog.text
+    assert f"giving up on webhook {delivery.id} to hook: status 500" in caplog.text
     assert receiver.url not in caplog.text
     assert sum(DELAYS_S) < 72 * 3600 < sum(DELAYS_S) + 10 * DELAYS_S[-1]
 
 
-async def test_a_notice_of_an_endpoint_that_no_settings_name_waits(
+async def test_a_delivery_to_an_endpoint_that_is_not_in_the_settings_waits(
     store: MemoryStore, receiver: Receiver
 ) -> None:
-    told = endpoint(receiver)
-    await leave(store, *written([told], status="completed"))
-    await deliverer(store, endpoint(receiver, name="other"))()
+    hook = endpoint(receiver)
+    await end_response(store, *create_deliveries([hook], status="completed"))
+    await make_sender(store, endpoint(receiver, name="other"))()
     assert receiver.received == []
-    await deliver_until_received(deliverer(store, told), receiver, times=1)
+    await deliver_until_received(make_sender(store, hook), receiver, times=1)
 
 
-async def test_only_ends_of_background_responses_are_told(receiver: Receiver) -> None:
-    told = [endpoint(receiver)]
-    assert written(told, status="completed", background=False) == ()
-    assert written(told, status="in_progress") == ()
+async def test_only_ended_background_responses_have_deliveries(receiver: Receiver) -> None:
+    hooks = [endpoint(receiver)]
+    assert create_deliveries(hooks, status="completed", background=False) == ()
+    assert create_deliveries(hooks, status="in_progress") == ()
 
 
-async def test_endpoints_are_told_what_they_want_of_whom_they_want(receiver: Receiver) -> None:
-    told = [
+async def test_endpoints_get_only_the_events_and_tenants_that_they_want(receiver: Receiver) -> None:
+    hooks = [
         endpoint(receiver, name="failures", events=("response.failed",)),
         endpoint(receiver, name="theirs", tenant="them"),
         endpoint(receiver, name="all"),
     ]
 
     def names(tenant: str, status: str) -> list[str]:
-        return [each.endpoint for each in written(told, tenant, status=status)]
+        return [each.endpoint for each in create_deliveries(hooks, tenant, status=status)]
 
     assert names("us", "completed") == ["all"]
     assert names("us", "failed") == ["failures", "all"]
     assert names("them", "completed") == ["theirs", "all"]
-    two = written(told, "us", status="failed")
-    assert len({each.id for each in two}) == 2
-    assert len({each.body for each in two}) == 1
+    deliveries = create_deliveries(hooks, "us", status="failed")
+    assert len({each.id for each in deliveries}) == 2
+    assert len({each.body for each in deliveries}) == 1

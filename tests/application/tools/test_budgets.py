@@ -1,4 +1,4 @@
-"""What a response and its calls may take: each has an end, and the response is whole."""
+"""Budgets of a response and its calls: both end in time, and the response stays complete."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from tests.application.tools.test_calls import ANSWER, SERVER, STOP, Written, ca
 from antiphon.application.ports import ModelTurn, ToolResult
 from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
-from antiphon.application.tools.work import Given
+from antiphon.application.tools.work import WorkOutput
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.mcp import LOST
 
-GONE = ToolResult(error={"type": "mcp_protocol_error", "code": LOST, "message": "no answer"})
-WRONG = ToolResult(error={"type": "mcp_protocol_error", "code": -32602, "message": "no such a"})
-SAID_NO = ToolResult(error={"type": "mcp_tool_execution_error", "content": "not found"})
-CALLING = [call("add", "{}"), [STOP]]
+LOST_RESULT = ToolResult(error={"type": "mcp_protocol_error", "code": LOST, "message": "no answer"})
+WRONG_ARGUMENTS = ToolResult(
+    error={"type": "mcp_protocol_error", "code": -32602, "message": "no such a"}
+)
+TOOL_ERROR = ToolResult(error={"type": "mcp_tool_execution_error", "content": "not found"})
+CALL_TURN = [call("add", "{}"), [STOP]]
 
 
 # --- turns ----------------------------------------------------------------------------------------
 
 
-async def test_a_model_that_only_calls_is_cut_after_its_last_turn(new_house: Any) -> None:
+async def test_a_model_that_only_makes_calls_is_cut_off_after_its_last_turn(new_house: Any) -> None:
     house = new_house(budgets=Budgets(turns=3))
-    house.model.played = CALLING
+    house.model.played = CALL_TURN
     response = await house.whole(tools=[SERVER])
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_turns")
     assert types(response) == [i.McpListTools, i.McpCall, i.McpCall, i.McpCall]
@@ -39,10 +41,10 @@ async def test_a_model_that_only_calls_is_cut_after_its_last_turn(new_house: Any
     assert await house.get("t", response.id) == response
 
 
-async def test_what_tools_give_beyond_the_context_cuts_the_response_and_is_kept(
+async def test_tool_output_beyond_the_context_is_kept_and_ends_the_response(
     house: Any,
 ) -> None:
-    house.model.played = CALLING
+    house.model.played = CALL_TURN
     house.model.later = [RequestError("too long", param="input", code=CONTEXT_EXCEEDED)]
     response = await house.whole(tools=[SERVER])
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_context")
@@ -50,11 +52,11 @@ async def test_what_tools_give_beyond_the_context_cuts_the_response_and_is_kept(
     assert await house.get("t", response.id) == response
 
 
-async def test_what_is_no_answer_of_the_models_is_no_turn_of_the_budget(new_house: Any) -> None:
+async def test_only_answers_of_the_model_count_as_turns(new_house: Any) -> None:
     house = new_house(budgets=Budgets(turns=2))
     house.model.context_length = 2
     house.model.played = [[d.TextDelta("They talked.")], [STOP]]
-    house.model.later = [CALLING, ANSWER]
+    house.model.later = [CALL_TURN, ANSWER]
     said = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
     response = await house.whole(
         input=said, tools=[SERVER], context_management=[{"type": "compaction"}]
@@ -63,20 +65,20 @@ async def test_what_is_no_answer_of_the_models_is_no_turn_of_the_budget(new_hous
     assert types(response) == [i.Compaction, i.McpListTools, i.McpCall, i.Message]
 
 
-async def test_a_response_that_was_cut_goes_on_in_the_next(new_house: Any) -> None:
+async def test_the_next_response_continues_one_that_was_cut_off(new_house: Any) -> None:
     house = new_house(budgets=Budgets(turns=1))
-    house.model.played = CALLING
+    house.model.played = CALL_TURN
     house.model.later = [ANSWER]
-    cut = await house.whole(tools=[SERVER])
-    assert cut.status == "incomplete"
-    response = await house.whole(tools=[SERVER], previous_response_id=cut.id, input=[])
+    cut_off = await house.whole(tools=[SERVER])
+    assert cut_off.status == "incomplete"
+    response = await house.whole(tools=[SERVER], previous_response_id=cut_off.id, input=[])
     assert response.status == "completed"
     assert any(getattr(item, "output", "") == "add 1" for item in house.model.turns[-1].items)
 
 
-async def test_the_next_turn_knows_what_the_last_one_read_and_wrote(house: Any) -> None:
-    house.model.played = CALLING
-    house.model.later = [CALLING, ANSWER]
+async def test_the_next_turn_knows_the_tokens_of_the_last_one(house: Any) -> None:
+    house.model.played = CALL_TURN
+    house.model.later = [CALL_TURN, ANSWER]
     await house.whole(tools=[SERVER])
     assert [turn.known_tokens for turn in house.model.turns] == [None, 5, 5]
 
@@ -85,7 +87,7 @@ async def test_the_next_turn_knows_what_the_last_one_read_and_wrote(house: Any) 
 
 
 @pytest.mark.parametrize("background", [False, True])
-async def test_an_engine_that_hangs_is_cut_in_time(new_house: Any, background: bool) -> None:
+async def test_an_engine_that_hangs_is_stopped_in_time(new_house: Any, background: bool) -> None:
     house = new_house(max_run_s=0.3)
     house.model.played = [[d.TextDelta("Hel")], asyncio.Event()]
     response = await house.whole(background=background, stream=True)
@@ -105,7 +107,7 @@ async def test_a_tool_that_hangs_is_stopped_with_its_response(
     house.model.played = [call("add", "{}"), call("wait", "{}"), call("wait", "{}"), [STOP]]
     response = await house.whole(tools=[SERVER], background=background, stream=True)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_time")
-    # On a busy machine the time may be up before all of it has begun.
+    # On a busy machine the time may be up before all of it has started.
     assert response.output[2:] == [] or response.output[2].status == "incomplete"
     assert house.tools.stopped == [name for name, _ in house.tools.called if name == "wait"]
     assert house.tools.open == 0
@@ -113,13 +115,13 @@ async def test_a_tool_that_hangs_is_stopped_with_its_response(
     assert await house.get("t", response.id) == response
 
 
-async def test_a_list_that_hangs_is_stopped_too(new_house: Any) -> None:
+async def test_a_tool_listing_that_hangs_is_stopped_too(new_house: Any) -> None:
     house = new_house(budgets=Budgets(call_s=0.05))
 
-    async def never() -> None:
+    async def hang() -> None:
         await asyncio.Event().wait()
 
-    house.tools.tools = never
+    house.tools.tools = hang
     response = await house.whole(tools=[SERVER])
     assert (response.status, types(response)) == ("completed", [i.McpListTools, i.Message])
     assert "0.05 seconds" in response.output[0].error
@@ -141,7 +143,7 @@ async def test_a_call_that_hangs_fails_alone(new_house: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "result",
     [
         ValueError("oops"),
         SystemExit(3),
@@ -151,33 +153,33 @@ async def test_a_call_that_hangs_fails_alone(new_house: Any) -> None:
         ToolResult(output="x" * 5000),
     ],
 )
-async def test_a_call_that_breaks_fails_alone_and_is_logged(
-    new_house: Any, given: Any, caplog: pytest.LogCaptureFixture
+async def test_a_call_that_raises_or_returns_too_much_fails_alone_and_is_logged(
+    new_house: Any, result: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = new_house(budgets=Budgets(call_bytes=4000))
-    house.model.played = CALLING
-    house.model.later = [CALLING, ANSWER]
-    house.tools.gives = [given]
+    house.model.played = CALL_TURN
+    house.model.later = [CALL_TURN, ANSWER]
+    house.tools.gives = [result]
     with caplog.at_level(logging.ERROR):
         response = await house.whole(tools=[SERVER])
     assert response.status == "completed"
-    broken, worked = response.output[1:3]
-    assert (broken.status, broken.output, worked.output) == ("failed", None, "add 2")
-    assert broken.error["content"]
-    is_too_much = isinstance(given, ToolResult) and len(str(given.output)) > 4000
-    assert ("a call of a tool broke" in caplog.text) != is_too_much
+    failed, completed = response.output[1:3]
+    assert (failed.status, failed.output, completed.output) == ("failed", None, "add 2")
+    assert failed.error["content"]
+    is_too_large = isinstance(result, ToolResult) and len(str(result.output)) > 4000
+    assert ("a tool call failed" in caplog.text) != is_too_large
 
 
-async def test_a_call_that_cannot_be_stopped_holds_nothing_up(
+async def test_a_call_that_cannot_be_stopped_does_not_hold_up_the_turn(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    is_free = asyncio.Event()
+    is_released = asyncio.Event()
 
-    class Stubborn(Named):
-        async def call(self, start: d.CallStart, arguments: str) -> Given:
-            while not is_free.is_set():
+    class Stubborn(RecordingCaller):
+        async def call(self, start: d.CallStart, arguments: str) -> WorkOutput:
+            while not is_released.is_set():
                 try:
-                    await is_free.wait()
+                    await is_released.wait()
                 except asyncio.CancelledError:
                     continue
             yield [d.ToolEnd()]
@@ -186,25 +188,25 @@ async def test_a_call_that_cannot_be_stopped_holds_nothing_up(
     try:
         ends = await ends_of(ToolCalls({"mcp": Stubborn()}, None, budgets), "one")
     finally:
-        is_free.set()
+        is_released.set()
     assert [end.status for end in ends] == ["failed"]
     assert "could not be stopped" in caplog.text
 
 
-async def test_no_more_calls_run_at_once_than_may_and_in_their_order() -> None:
-    class TokenCount(Named):
-        async def call(self, start: d.CallStart, arguments: str) -> Given:
-            self.begun.append(start.name)
+async def test_calls_run_in_order_within_the_limit_on_parallel_calls() -> None:
+    class Slow(RecordingCaller):
+        async def call(self, start: d.CallStart, arguments: str) -> WorkOutput:
+            self.log.append(start.name)
             await asyncio.sleep(0)
-            self.begun.append(f"end of {start.name}")
+            self.log.append(f"end of {start.name}")
             yield [d.ToolEnd()]
 
-    tool = TokenCount()
+    tool = Slow()
     await ends_of(ToolCalls({"mcp": tool}, None, at_once=1), "one", "two")
-    assert tool.begun == ["one", "end of one", "two", "end of two"]
+    assert tool.log == ["one", "end of one", "two", "end of two"]
 
 
-async def test_without_parallel_tool_calls_one_is_run_after_another(house: Any) -> None:
+async def test_without_parallel_tool_calls_calls_run_one_after_another(house: Any) -> None:
     house.model.played = [call("wait", "{}"), call("add", "{}"), [STOP]]
     created = await house.create(tools=[SERVER], parallel_tool_calls=False, stream=True)
     await house.tools.waits.wait()
@@ -215,62 +217,64 @@ async def test_without_parallel_tool_calls_one_is_run_after_another(house: Any) 
     await asyncio.wait([created.task])
 
 
-# --- who does not answer --------------------------------------------------------------------------
+# --- servers that do not answer -------------------------------------------------------------------
 
 
-async def asked(house: Any, *given: ToolResult | BaseException) -> Sequence[Any]:
-    """Return the calls of a response of one call a turn, of which these are the results."""
-    house.tools.gives = list(given)
-    house.model.played = CALLING
-    house.model.later = [*[CALLING] * (len(given) - 1), ANSWER]
+async def call_for_each(house: Any, *results: ToolResult | BaseException) -> Sequence[Any]:
+    """Return the calls of a response with one call per turn, which have these results."""
+    house.tools.gives = list(results)
+    house.model.played = CALL_TURN
+    house.model.later = [*[CALL_TURN] * (len(results) - 1), ANSWER]
     response = await house.whole(tools=[SERVER])
     assert response.status == "completed"
     return [item for item in response.output if isinstance(item, i.McpCall)]
 
 
-async def test_who_did_not_answer_three_times_is_not_asked_again(house: Any) -> None:
-    calls = await asked(house, *[GONE] * 6)
+async def test_a_server_that_left_three_calls_unanswered_is_not_called_again(house: Any) -> None:
+    calls = await call_for_each(house, *[LOST_RESULT] * 6)
     assert len(house.tools.called) == 3
     assert [item.error.get("code") for item in calls] == [LOST] * 3 + [None] * 3
-    assert "of no use to try again" in calls[-1].error["content"]
+    assert "Trying again in this response will not help" in calls[-1].error["content"]
     house.tools.gives = []
-    again = await house.whole(tools=[SERVER])  # of the next response nothing is known
+    again = await house.whole(tools=[SERVER])  # the next response starts counting anew
     assert again.output[1].output == "add 4"
 
 
-@pytest.mark.parametrize("between", [ToolResult(output="yes"), WRONG, SAID_NO])
-async def test_an_answer_of_any_kind_shows_that_somebody_is_there(house: Any, between: Any) -> None:
-    await asked(house, GONE, GONE, between, GONE, GONE, between)
+@pytest.mark.parametrize("answer", [ToolResult(output="yes"), WRONG_ARGUMENTS, TOOL_ERROR])
+async def test_any_answer_resets_the_count_of_failures(house: Any, answer: Any) -> None:
+    await call_for_each(house, LOST_RESULT, LOST_RESULT, answer, LOST_RESULT, LOST_RESULT, answer)
     assert len(house.tools.called) == 6
 
 
-@pytest.mark.parametrize("answer", [WRONG, SAID_NO])
-async def test_arguments_that_are_wrong_are_no_reason_to_stop(house: Any, answer: Any) -> None:
-    await asked(house, *[answer] * 6)
+@pytest.mark.parametrize("answer", [WRONG_ARGUMENTS, TOOL_ERROR])
+async def test_wrong_arguments_and_tool_errors_do_not_count_as_failures(
+    house: Any, answer: Any
+) -> None:
+    await call_for_each(house, *[answer] * 6)
     assert len(house.tools.called) == 6
 
 
-async def test_a_tool_with_a_defect_is_not_asked_for_ever(house: Any) -> None:
-    await asked(house, *[ValueError("oops")] * 6)
+async def test_a_tool_that_keeps_failing_is_not_called_forever(house: Any) -> None:
+    await call_for_each(house, *[ValueError("oops")] * 6)
     assert len(house.tools.called) == 3
 
 
-# --- what these tests call ------------------------------------------------------------------------
+# --- callers of these tests -----------------------------------------------------------------------
 
 
-class Named(ToolCaller):
-    """A tool that notes what is called."""
+class RecordingCaller(ToolCaller):
+    """A caller that records the calls it runs."""
 
     step = "calling"
 
     def __init__(self) -> None:
-        self.begun: list[str] = []
+        self.log: list[str] = []
 
     def open_item(self, start: d.CallStart) -> d.Delta:
         return start
 
-    def refused(self, start: d.CallStart, arguments: str, why: str) -> list[d.Delta]:
-        return [d.ToolEnd("failed", {"error": why})]
+    def refuse(self, start: d.CallStart, arguments: str, reason: str) -> list[d.Delta]:
+        return [d.ToolEnd("failed", {"error": reason})]
 
 
 async def ends_of(calls: ToolCalls, *names: str) -> list[d.ToolEnd]:

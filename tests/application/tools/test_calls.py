@@ -12,7 +12,7 @@ from msgspec import convert
 from antiphon.application.ports import ModelTurn
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
 from antiphon.application.tools.mcp import McpSessions
-from antiphon.application.tools.work import Given
+from antiphon.application.tools.work import WorkOutput
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
@@ -39,7 +39,7 @@ def types(response: Any) -> list[type]:
     return [type(item) for item in response.output]
 
 
-async def test_what_follows_a_call_comes_after_its_result(house: Any) -> None:
+async def test_text_after_a_call_follows_its_result(house: Any) -> None:
     house.model.played = [
         [d.TextDelta("Let me.")],
         call("add", '{"a":', " 1}"),
@@ -74,7 +74,7 @@ async def test_the_next_turn_has_the_tools_and_the_results(house: Any) -> None:
 
 
 @pytest.mark.parametrize("written", ["{", "[1]", "1", '"text"', "\\ud800", 5000 * "["])
-async def test_arguments_that_are_no_object_are_not_sent(house: Any, written: str) -> None:
+async def test_arguments_that_are_not_an_object_are_not_sent(house: Any, written: str) -> None:
     house.model.played = [call("add", written), [STOP]]
     house.model.later = [ANSWER]
     response = await house.whole(tools=[SERVER])
@@ -84,7 +84,7 @@ async def test_arguments_that_are_no_object_are_not_sent(house: Any, written: st
     assert house.tools.called == []
 
 
-async def test_a_turn_that_was_cut_runs_nothing(house: Any) -> None:
+async def test_a_turn_that_was_cut_off_runs_no_calls(house: Any) -> None:
     house.model.played = [call("add", "{}"), call("add", "{"), [LENGTH]]
     response = await house.whole(tools=[SERVER])
     assert response.status == "incomplete"
@@ -92,7 +92,7 @@ async def test_a_turn_that_was_cut_runs_nothing(house: Any) -> None:
     assert house.tools.called == []
 
 
-async def test_half_a_call_is_nothing_to_approve_of(house: Any) -> None:
+async def test_an_incomplete_call_needs_no_approval(house: Any) -> None:
     start = d.CallStart("add", namespace="calc", kind="mcp_approval")
     house.model.played = [[start, d.ArgumentsDelta("{")], [LENGTH]]
     response = await house.whole(tools=[SERVER])
@@ -100,7 +100,7 @@ async def test_half_a_call_is_nothing_to_approve_of(house: Any) -> None:
     assert (response.output[1].status, response.output[1].arguments) == ("incomplete", "{")
 
 
-async def test_a_list_that_fails_leaves_an_answer_without_the_tools(house: Any) -> None:
+async def test_a_listing_that_fails_leaves_an_answer_without_the_tools(house: Any) -> None:
     house.tools.error = ToolServerError("no way")
     response = await house.whole(tools=[SERVER], tool_choice="required")
     assert response.status == "completed"
@@ -122,7 +122,7 @@ async def test_a_list_that_fails_leaves_an_answer_without_the_tools(house: Any) 
         [{"name": "x" * 500}],
     ],
 )
-async def test_whatever_a_server_lists_does_no_harm(house: Any, listed: list[Any]) -> None:
+async def test_a_malformed_list_of_tools_does_no_harm(house: Any, listed: list[Any]) -> None:
     house.tools.listed = listed
     response = await house.whole(tools=[{**SERVER, "require_approval": {"never": {}}}])
     assert response.status == "completed"
@@ -131,12 +131,12 @@ async def test_whatever_a_server_lists_does_no_harm(house: Any, listed: list[Any
     assert all(0 < len(name) <= 64 for name in names)
 
 
-async def test_a_label_may_be_any_text(house: Any) -> None:
+async def test_a_label_may_be_any_string(house: Any) -> None:
     await house.whole(tools=[{**SERVER, "server_label": "Über allem / 1"}])
     assert house.model.turns[0].tools[0].name == "_ber_allem___1__add"
 
 
-async def test_who_leaves_stops_the_calls(house: Any) -> None:
+async def test_a_client_that_disconnects_stops_the_calls(house: Any) -> None:
     house.model.played = [call("wait", "{}"), [STOP]]
     created = await house.create(tools=[SERVER], stream=True)
     async for batch in created.events:
@@ -150,7 +150,7 @@ async def test_who_leaves_stops_the_calls(house: Any) -> None:
     assert (await house.get("t", created.id)).status == "cancelled"
 
 
-async def test_what_is_wrong_is_told_before_a_server_is_asked(house: Any) -> None:
+async def test_a_request_is_checked_before_a_server_is_called(house: Any) -> None:
     async def refuse(_: Any) -> int:
         message = "no"
         raise RequestError(message, param="input")
@@ -163,23 +163,24 @@ async def test_what_is_wrong_is_told_before_a_server_is_asked(house: Any) -> Non
 
 @pytest.mark.parametrize("arguments", ["{}", '{"a": 1}'])
 async def test_an_approval_without_its_server_is_a_failed_call(house: Any, arguments: str) -> None:
-    asked = {
+    approval_request = {
         "type": "mcp_approval_request",
         "id": "mcpr_1",
         "server_label": "gone",
         "name": "add",
         "arguments": arguments,
     }
-    given = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
-    response = await house.whole(input=[asked, given])
+    approval = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+    response = await house.whole(input=[approval_request, approval])
     assert types(response) == [i.McpCall, i.Message]
     assert "'gone'" in response.output[0].error["content"]
-    said = {"role": "assistant", "content": "Well."}
-    again = await house.whole(input=[asked, given, said, {"role": "user", "content": "And?"}])
+    answer = {"role": "assistant", "content": "Well."}
+    question = {"role": "user", "content": "And?"}
+    again = await house.whole(input=[approval_request, approval, answer, question])
     assert types(again) == [i.Message]
 
 
-async def test_a_compacted_conversation_has_its_servers_listed_next(house: Any) -> None:
+async def test_a_compacted_conversation_lists_its_servers_again(house: Any) -> None:
     house.model.context_length = 2
     house.model.played = [[d.TextDelta("They talked.")], [STOP]]
     house.model.later = [[call("add", "{}"), [STOP]], ANSWER]
@@ -191,11 +192,11 @@ async def test_a_compacted_conversation_has_its_servers_listed_next(house: Any) 
     assert response.usage.input_tokens == 9
 
 
-async def test_no_call_is_made_before_it_is_written_that_it_is_made(house: Any) -> None:
+async def test_no_call_is_made_before_its_item_is_stored(house: Any) -> None:
     house.model.played = [[d.CallStart("add", namespace="calc", kind="mcp_approval"), STOP]]
-    asks = {**SERVER, "require_approval": "always"}
-    asked = await house.whole(tools=[asks])
-    request = next(item for item in asked.output if isinstance(item, i.McpApprovalRequest))
+    server = {**SERVER, "require_approval": "always"}
+    first = await house.whole(tools=[server])
+    request = next(item for item in first.output if isinstance(item, i.McpApprovalRequest))
     approval = {
         "type": "mcp_approval_response",
         "approval_request_id": request.id,
@@ -203,16 +204,16 @@ async def test_no_call_is_made_before_it_is_written_that_it_is_made(house: Any) 
     }
     house.store.failing = {"append"}
     created = await house.create(
-        tools=[asks], previous_response_id=asked.id, input=[approval], background=True
+        tools=[server], previous_response_id=first.id, input=[approval], background=True
     )
     await asyncio.wait([created.task])
-    # Nothing of it is in the log: another server would begin it again.
+    # The log has nothing of it: another server would start it over.
     assert house.tools.called == []
 
 
-async def test_sessions_are_closed_also_for_who_is_cancelled_meanwhile(house: Any) -> None:
+async def test_sessions_are_closed_even_if_closing_them_is_cancelled(house: Any) -> None:
     sessions = McpSessions(house.tools, [convert(SERVER, McpTool)])
-    assert [batch async for batch in sessions.listing("calc").given]
+    assert [batch async for batch in sessions.list_tools("calc").output]
     closing = asyncio.create_task(sessions.aclose())
     await asyncio.sleep(0)
     closing.cancel()
@@ -221,26 +222,26 @@ async def test_sessions_are_closed_also_for_who_is_cancelled_meanwhile(house: An
 
 
 class Streaming(ToolCaller):
-    """A tool whose calls give an item of their own, piece by piece, after that of the call."""
+    """A tool whose calls stream an item of their own after the item of the call."""
 
     step = "calling"
 
     def __init__(self) -> None:
-        self.goes_on = asyncio.Event()
-        self.begun: list[str] = []
+        self.may_continue = asyncio.Event()
+        self.started: list[str] = []
 
     def open_item(self, start: d.CallStart) -> d.Delta:
         return start
 
-    async def call(self, start: d.CallStart, arguments: str) -> Given:
-        self.begun.append(start.name)
+    async def call(self, start: d.CallStart, arguments: str) -> WorkOutput:
+        self.started.append(start.name)
         yield [d.ToolEnd("completed", {"output": start.name})]
         yield [d.TextDelta(f"{start.name} 1")]
-        await self.goes_on.wait()
+        await self.may_continue.wait()
         yield [d.TextDelta(f"{start.name} 2"), d.ItemEnd()]
 
-    def refused(self, start: d.CallStart, arguments: str, why: str) -> list[d.Delta]:
-        return [d.ToolEnd("failed", {"error": why})]
+    def refuse(self, start: d.CallStart, arguments: str, reason: str) -> list[d.Delta]:
+        return [d.ToolEnd("failed", {"error": reason})]
 
 
 class Written(ModelTurn):
@@ -260,33 +261,33 @@ class Written(ModelTurn):
         return [], []
 
 
-async def test_what_a_call_gives_is_shown_while_it_runs_and_in_the_order_of_the_calls() -> None:
+async def test_the_output_of_calls_is_streamed_in_the_order_of_the_calls() -> None:
     tool = Streaming()
     turn = ToolCallingTurn(
-        Written(call("one"), call("two"), [STOP]), ToolCalls({"mcp": tool}, most=None)
+        Written(call("one"), call("two"), [STOP]), ToolCalls({"mcp": tool}, max_calls=None)
     )
     batches = aiter(turn)
     texts: list[str] = []
     async for batch in batches:
         texts += [delta.text for delta in batch if isinstance(delta, d.TextDelta)]
         if texts == ["one 1"]:
-            assert tool.begun == ["one", "two"]
-            tool.goes_on.set()
+            assert tool.started == ["one", "two"]
+            tool.may_continue.set()
     assert texts == ["one 1", "one 2", "two 1", "two 2"]
 
 
-async def test_a_call_that_breaks_after_it_gave_something_is_cut_and_the_next_is_shown() -> None:
+async def test_a_call_that_fails_midway_is_aborted_and_the_next_one_follows() -> None:
     class Broken(Streaming):
-        async def call(self, start: d.CallStart, arguments: str) -> Given:
+        async def call(self, start: d.CallStart, arguments: str) -> WorkOutput:
             yield [d.ToolEnd("completed", {"output": arguments})]
             yield [d.TextDelta(start.name)]
             if start.name == "one":
                 raise ToolServerError(start.name)
 
     turn = ToolCallingTurn(
-        Written(call("one"), call("two"), [STOP]), ToolCalls({"mcp": Broken()}, most=None)
+        Written(call("one"), call("two"), [STOP]), ToolCalls({"mcp": Broken()}, max_calls=None)
     )
-    given = [delta for batch in [batch async for batch in turn] for delta in batch]
-    shown = [delta for delta in given if isinstance(delta, d.TextDelta | d.ItemEnd)]
-    assert shown == [d.TextDelta("one"), d.ItemEnd(), d.TextDelta("two")]
-    assert given[-1] == STOP
+    deltas = [delta for batch in [batch async for batch in turn] for delta in batch]
+    texts_and_ends = [delta for delta in deltas if isinstance(delta, d.TextDelta | d.ItemEnd)]
+    assert texts_and_ends == [d.TextDelta("one"), d.ItemEnd(), d.TextDelta("two")]
+    assert deltas[-1] == STOP

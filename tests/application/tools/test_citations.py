@@ -1,4 +1,4 @@
-"""Markers in messages become annotations right behind them; the text stays as it is."""
+"""Each marker in a message is followed by its annotation; the text does not change."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ class Written(ModelTurn):
         return [], []
 
 
-def of_pages(words: str, start: int, end: int) -> Annotation | None:
+def cite_page(words: str, start: int, end: int) -> Annotation | None:
     if not words.startswith("p"):
         return None
     return UrlCitation(start_index=start, end_index=end, url=f"https://{words}", title=words)
 
 
-def of_files(words: str, start: int, end: int) -> Annotation | None:
+def cite_file(words: str, start: int, end: int) -> Annotation | None:
     return FileCitation(file_id=words, index=start) if words.startswith("f") else None
 
 
-async def cited(*batches: Sequence[d.Delta]) -> list[d.Delta]:
-    turn = CitingTurn(Written(*batches), [of_pages, of_files])
-    async with aclosing(aiter(turn)) as read:
-        return [delta async for batch in read for delta in batch]
+async def add_citations(*batches: Sequence[d.Delta]) -> list[d.Delta]:
+    turn = CitingTurn(Written(*batches), [cite_page, cite_file])
+    async with aclosing(aiter(turn)) as output:
+        return [delta async for batch in output for delta in batch]
 
 
 def page(words: str, start: int) -> d.AnnotationDelta:
-    annotation = of_pages(words, start, start + len(words) + 2)
+    annotation = cite_page(words, start, start + len(words) + 2)
     assert annotation
     return d.AnnotationDelta(annotation)
 
 
-def text(said: str, phase: str | None = None) -> d.TextDelta:
-    return d.TextDelta(said, phase=phase)
+def text(words: str, phase: str | None = None) -> d.TextDelta:
+    return d.TextDelta(words, phase=phase)
 
 
 async def test_an_annotation_follows_its_marker() -> None:
     written = [text("Dry 【p"), text("1】"), text(" and 【f2】 warm")]
-    assert await cited(written, [END]) == [
+    assert await add_citations(written, [END]) == [
         text("Dry 【p"),
         text("1】"),
         page("p1", 4),
@@ -73,9 +73,9 @@ async def test_an_annotation_follows_its_marker() -> None:
     ]
 
 
-async def test_what_nobody_knows_stays_text() -> None:
+async def test_unknown_markers_stay_text() -> None:
     written = [text("【x】 and 【】 and 【p"), END]
-    assert await cited(written) == written
+    assert await add_citations(written) == written
 
 
 @pytest.mark.parametrize(
@@ -89,17 +89,17 @@ async def test_what_nobody_knows_stays_text() -> None:
     ],
     ids=lambda delta: type(delta).__name__,
 )
-async def test_places_count_from_the_beginning_of_a_part(between: d.Delta) -> None:
+async def test_positions_count_from_the_beginning_of_a_part(between: d.Delta) -> None:
     last = text("a【p1】", phase="final_answer")
     written = [text("before 【p", phase="commentary"), between, last]
-    assert await cited(written) == [*written, page("p1", 1)]
+    assert await add_citations(written) == [*written, page("p1", 1)]
 
 
-async def test_a_part_goes_on_after_an_annotation_and_a_batch() -> None:
-    given = page("p0", 0)
-    assert await cited([text("ab"), given], [text("【p1】")]) == [
+async def test_a_part_continues_after_an_annotation_and_a_batch() -> None:
+    annotation = page("p0", 0)
+    assert await add_citations([text("ab"), annotation], [text("【p1】")]) == [
         text("ab"),
-        given,
+        annotation,
         text("【p1】"),
         page("p1", 2),
     ]
@@ -109,10 +109,10 @@ class Citing(SingleItemCaller):
     """A caller whose calls may be cited."""
 
     def cite(self, words: str, start: int, end: int) -> Annotation | None:
-        return of_pages(words, start, end)
+        return cite_page(words, start, end)
 
 
-def test_each_caller_is_asked_once_and_only_if_it_cites() -> None:
+def test_each_caller_that_cites_is_asked_only_once() -> None:
     citing = Citing()
     assert ToolCalls({"mcp": McpSessions(None, []), "a": citing, "b": citing}, None).cites == [
         citing.cite
@@ -120,10 +120,10 @@ def test_each_caller_is_asked_once_and_only_if_it_cites() -> None:
     assert ToolCalls({"mcp": McpSessions(None, [])}, None).cites == []
 
 
-async def test_any_pieces_give_the_same_annotations() -> None:
-    said = "One 【p1】【p22】, two 【f3】 and 【other】 and 【p4】"
-    whole = await cited([text(said)])
+async def test_any_split_of_the_text_gives_the_same_annotations() -> None:
+    message = "One 【p1】【p22】, two 【f3】 and 【other】 and 【p4】"
+    whole = await add_citations([text(message)])
     for size in range(1, 9):
-        pieces = [[text(said[at : at + size])] for at in range(0, len(said), size)]
-        found = await cited(*pieces)
-        assert [each for each in found if isinstance(each, d.AnnotationDelta)] == whole[1:]
+        pieces = [[text(message[at : at + size])] for at in range(0, len(message), size)]
+        deltas = await add_citations(*pieces)
+        assert [each for each in deltas if isinstance(each, d.AnnotationDelta)] == whole[1:]

@@ -1,4 +1,4 @@
-"""Steers are given back, each with the reason that fits."""
+"""A client gets each steer back, with the reason."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.application.websocket.steering import REMEMBERED, Steering
+from antiphon.application.websocket.steering import MAX_ENDED_RESPONSES, Steering
 from antiphon.domain.errors import RequestError
 
-RUNNING, OVER = "resp_running", "resp_over"
+RUNNING, ENDED = "resp_running", "resp_ended"
 
 
 @pytest.fixture
 def steering() -> Steering:
-    known = Steering()
-    known.track(OVER, None)
-    known.untrack(OVER)
-    known.track(RUNNING, "main")
-    return known
+    steering = Steering()
+    steering.track(ENDED, None)
+    steering.untrack(ENDED)
+    steering.track(RUNNING, "main")
+    return steering
 
 
-def answer(steering: Steering, target: Any, given: Any) -> dict[str, Any]:
-    message = {"type": "response.steer", "previous_response_id": target, "input": given}
+def answer(steering: Steering, target: Any, steer_input: Any) -> dict[str, Any]:
+    message = {"type": "response.steer", "previous_response_id": target, "input": steer_input}
     encoded = msgspec.json.encode(steering.answer(json.dumps(message).encode()))
-    found: dict[str, Any] = json.loads(encoded)
-    return found
+    decoded: dict[str, Any] = json.loads(encoded)
+    return decoded
 
 
 USER = {"role": "user", "content": "Shorter, please."}
 
 
 @pytest.mark.parametrize(
-    ("target", "given", "code"),
+    ("target", "steer_input", "code"),
     [
         (RUNNING, "Shorter, please.", "steering_not_supported"),
         (RUNNING, [USER, {**USER, "type": "message"}], "steering_not_supported"),
@@ -54,16 +54,16 @@ USER = {"role": "user", "content": "Shorter, please."}
             "invalid_input",
         ),
         (RUNNING, 5, "invalid_input"),
-        (OVER, "x", "response_already_completed"),
+        (ENDED, "x", "response_already_completed"),
         ("resp_none", "x", "response_not_found"),
     ],
 )
 def test_the_input_comes_back_with_the_reason(
-    steering: Steering, target: str, given: Any, code: str
+    steering: Steering, target: str, steer_input: Any, code: str
 ) -> None:
-    failed = answer(steering, target, given)
+    failed = answer(steering, target, steer_input)
     assert failed["type"] == "response.steer.failed"
-    assert failed["steer"] == {"previous_response_id": target, "input": given}
+    assert failed["steer"] == {"previous_response_id": target, "input": steer_input}
     assert failed["error"]["code"] == code
     assert failed["error"]["type"] == "invalid_request_error"
     assert failed.get("stream_id") == ("main" if target == RUNNING else None)
@@ -76,9 +76,9 @@ def test_a_steer_without_target_or_input_is_refused(steering: Steering, message:
     assert refused.value.code == "missing_required_parameter"
 
 
-def test_long_ago_is_as_never(steering: Steering) -> None:
-    for number in range(REMEMBERED):
+def test_responses_that_ended_long_ago_are_not_found(steering: Steering) -> None:
+    for number in range(MAX_ENDED_RESPONSES):
         steering.track(f"resp_{number}", None)
         steering.untrack(f"resp_{number}")
-    assert answer(steering, OVER, "x")["error"]["code"] == "response_not_found"
+    assert answer(steering, ENDED, "x")["error"]["code"] == "response_not_found"
     assert answer(steering, "resp_0", "x")["error"]["code"] == "response_already_completed"

@@ -1,4 +1,4 @@
-"""Reading what a model of a family writes, in whatever steps."""
+"""Fixtures that read what a model of a family writes, in any steps."""
 
 from __future__ import annotations
 
@@ -43,30 +43,38 @@ def tools() -> tuple[ToolSpec, ...]:
 
 def tokenizer_of(family: Family) -> WordTokenizer:
     return WordTokenizer(
-        [*(family.think or ()), *family.calls, *family.dropped, *family.ends, "<unused>"]
+        [
+            *(family.think or ()),
+            *family.calls,
+            *family.hidden_markers,
+            *family.end_markers,
+            "<unused>",
+        ]
     )
 
 
 @pytest.fixture
 def parser_of() -> Callable[..., ChatTemplateParser]:
-    def build(family: str, *, reasons_first: bool = False, **turn: Any) -> ChatTemplateParser:
+    def build(family: str, *, starts_in_reasoning: bool = False, **turn: Any) -> ChatTemplateParser:
         row = FAMILIES[family]
-        asked = Turn(model="m", items=(), **({"tools": TOOLS} | turn))
-        return ChatTemplateParser(row, tokenizer_of(row), turn=asked, reasons_first=reasons_first)
+        built = Turn(model="m", items=(), **({"tools": TOOLS} | turn))
+        return ChatTemplateParser(
+            row, tokenizer_of(row), turn=built, starts_in_reasoning=starts_in_reasoning
+        )
 
     return build
 
 
 @pytest.fixture
 def read(parser_of: Callable[..., ChatTemplateParser]) -> Read:
-    """`read(family, text, cuts=[3, 8], …)`: the deltas, neighbours of a kind joined."""
+    """`read(family, text, cuts=[3, 8], …)` returns the deltas, with neighbors of a kind joined."""
 
     def run(family: str, text: str, /, *, cuts: Sequence[int] = (), **turn: Any) -> list[d.Delta]:
         parser = parser_of(family, **turn)
-        found: list[d.Delta] = []
+        deltas: list[d.Delta] = []
         for start, end in pairwise([0, *sorted(cuts), len(text)]):
-            found += parser.feed(Step(text=text[start:end]))
-        return joined([*found, *parser.end()])
+            deltas += parser.feed(Step(text=text[start:end]))
+        return joined([*deltas, *parser.end()])
 
     return run
 

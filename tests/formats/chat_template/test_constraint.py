@@ -1,4 +1,4 @@
-"""What binds the engine, and what xgrammar makes of it."""
+"""Constraints of turns, and what xgrammar accepts with them."""
 
 from __future__ import annotations
 
@@ -36,50 +36,52 @@ BEYOND = ToolSpec(name="beyond", kind="custom", grammar=("lark", 'start: %json {
     ],
     None,
 ).specs
-OWN = (*web_tool_specs.SPECS.values(), PYTHON_SPEC, FILE_SEARCH_SPEC, SHELL)
+HOSTED_TOOLS = (*web_tool_specs.SPECS.values(), PYTHON_SPEC, FILE_SEARCH_SPEC, SHELL)
 REQUIRED = ToolChoice(mode="required")
 JSON = TextConfig(format={"type": "json_schema", "name": "n", "schema": SCHEMA})
 
 
-def bound(family: str = "hermes", *, inside: bool = False, **turn: Any) -> Constraint | None:
-    asked = Turn(model="m", items=(), **turn)
-    return constraint(FAMILIES[family], asked, inside_reasoning=inside)
+def constraint_for(
+    family: str = "hermes", *, inside: bool = False, **turn: Any
+) -> Constraint | None:
+    built = Turn(model="m", items=(), **turn)
+    return constraint(FAMILIES[family], built, inside_reasoning=inside)
 
 
-def test_nothing_is_bound_that_nothing_asks_for() -> None:
-    assert bound() is None
-    assert bound(tools=[ToolSpec(name="f"), PATCH, BEYOND]) is None
-    assert bound(tools=[WEATHER], choice=ToolChoice(mode="none")) is None
+def test_a_turn_without_requirements_has_no_constraint() -> None:
+    assert constraint_for() is None
+    assert constraint_for(tools=[ToolSpec(name="f"), PATCH, BEYOND]) is None
+    assert constraint_for(tools=[WEATHER], choice=ToolChoice(mode="none")) is None
 
 
-def test_a_text_format_without_reasoning_is_its_schema_with_few_blanks() -> None:
-    plain = bound("plain", text=JSON)
+def test_a_text_format_without_reasoning_is_its_schema_with_limited_whitespace() -> None:
+    plain = constraint_for("plain", text=JSON)
     assert plain is not None
-    assert plain == bound("hermes", text=JSON, effort="none")
+    assert plain == constraint_for("hermes", text=JSON, effort="none")
     assert plain.value["format"]["json_schema"] == SCHEMA
-    # Without a bound, a model that has lost its way writes blanks to its last token.
+    # Without a limit, a confused model would write blanks until it runs out of tokens.
     assert plain.value["format"]["max_whitespace_cnt"] > 0
-    anything = bound("plain", text=TextConfig(format={"type": "json_object"}))
+    anything = constraint_for("plain", text=TextConfig(format={"type": "json_object"}))
     assert anything is not None
     assert anything.value["format"]["json_schema"] == {"type": "object"}
 
 
 def test_a_family_without_calls_cannot_be_made_to_call() -> None:
     with pytest.raises(RequestError) as raised:
-        bound("plain", tools=[WEATHER], choice=REQUIRED)
+        constraint_for("plain", tools=[WEATHER], choice=REQUIRED)
     assert raised.value.param == "tool_choice"
 
 
-def test_calls_that_begin_like_any_text_are_bound_only_where_they_must_come() -> None:
-    assert bound("llama3_json", tools=[WEATHER]) is None
-    assert bound("llama3_json", tools=[WEATHER], choice=REQUIRED) is not None
+def test_calls_without_a_marker_are_only_constrained_if_required() -> None:
+    assert constraint_for("llama3_json", tools=[WEATHER]) is None
+    assert constraint_for("llama3_json", tools=[WEATHER], choice=REQUIRED) is not None
 
 
 # --- in xgrammar ----------------------------------------------------------------------------------
 
 
 def needs_xgrammar(test: Any) -> Any:
-    """Mark a test of `make test-vllm`; torch warns a lot there, and it is not ours to mend."""
+    """Mark a test of `make test-vllm`, in which torch emits warnings that we cannot fix."""
     return pytest.mark.filterwarnings("default")(pytest.mark.vllm(test))
 
 
@@ -98,7 +100,7 @@ THOUGHT = "<think>\nA <tool_call> { maybe.\n</think>\n\n"
 
 @pytest.fixture(scope="module")
 def accepts() -> Accepts:
-    import xgrammar  # comes with vLLM, which a machine that runs the other tests may be without
+    import xgrammar  # comes with vLLM, which is not installed everywhere
 
     letters = [bytes([byte]) for byte in range(256)]
     info = xgrammar.TokenizerInfo(
@@ -106,9 +108,9 @@ def accepts() -> Accepts:
     )
     compiler = xgrammar.GrammarCompiler(info)
 
-    def run(asked: Constraint | None, text: str) -> bool:
-        assert asked is not None
-        grammar = compiler.compile_structural_tag(json.dumps(asked.value))
+    def run(turn_constraint: Constraint | None, text: str) -> bool:
+        assert turn_constraint is not None
+        grammar = compiler.compile_structural_tag(json.dumps(turn_constraint.value))
         matcher = xgrammar.GrammarMatcher(grammar)
         return bool(matcher.accept_string(text) and matcher.accept_token(256))
 
@@ -117,7 +119,7 @@ def accepts() -> Accepts:
 
 @needs_xgrammar
 @pytest.mark.parametrize(
-    ("turn", "taken", "refused"),
+    ("turn", "allowed", "refused"),
     [
         (
             {"tools": [WEATHER, PATCH], "choice": REQUIRED},
@@ -144,29 +146,41 @@ def accepts() -> Accepts:
         ),
         (
             {
-                "tools": OWN,
+                "tools": HOSTED_TOOLS,
                 "choice": ToolChoice(mode="required", names=frozenset(web_tool_specs.SPECS)),
             },
             [SEARCHED, OPENED, THOUGHT + SEARCHED],
             ["Hi", CODE, FOUND, LISTED, SEARCHED.replace("bonn", "")],
         ),
         (
-            {"tools": OWN, "choice": ToolChoice(mode="required", names=frozenset({"python"}))},
+            {
+                "tools": HOSTED_TOOLS,
+                "choice": ToolChoice(mode="required", names=frozenset({"python"})),
+            },
             [CODE, THOUGHT + CODE],
             ["Hi", SEARCHED, FOUND, LISTED, CODE.replace("code", "cod")],
         ),
         (
-            {"tools": OWN, "choice": ToolChoice(mode="required", names=frozenset({"file_search"}))},
+            {
+                "tools": HOSTED_TOOLS,
+                "choice": ToolChoice(mode="required", names=frozenset({"file_search"})),
+            },
             [FOUND, THOUGHT + FOUND],
             ["Hi", SEARCHED, CODE, LISTED, FOUND.replace('"a", "b"', "")],
         ),
         (
-            {"tools": OWN, "choice": ToolChoice(mode="required", names=frozenset({"shell"}))},
+            {
+                "tools": HOSTED_TOOLS,
+                "choice": ToolChoice(mode="required", names=frozenset({"shell"})),
+            },
             [LISTED, THOUGHT + LISTED],
             ["Hi", SEARCHED, CODE, FOUND, LISTED.replace("commands", "cmd")],
         ),
         (
-            {"tools": OWN, "choice": ToolChoice(names=frozenset({"python", "file_search"}))},
+            {
+                "tools": HOSTED_TOOLS,
+                "choice": ToolChoice(names=frozenset({"python", "file_search"})),
+            },
             ["Hi", f"Hi\n{CODE}\n{FOUND}"],
             [SEARCHED, LISTED],
         ),
@@ -204,12 +218,12 @@ def accepts() -> Accepts:
         ({"text": TextConfig(format={"type": "json_object"})}, ['{"a": [1]}', "{}"], ["[]", "1"]),
     ],
 )
-def test_hermes_is_bound_as_asked(
-    accepts: Accepts, turn: dict[str, Any], taken: list[str], refused: list[str]
+def test_hermes_is_constrained_as_requested(
+    accepts: Accepts, turn: dict[str, Any], allowed: list[str], refused: list[str]
 ) -> None:
-    asked = bound(**turn)
-    assert [text for text in taken if not accepts(asked, text)] == []
-    assert [text for text in refused if accepts(asked, text)] == []
+    turn_constraint = constraint_for(**turn)
+    assert [text for text in allowed if not accepts(turn_constraint, text)] == []
+    assert [text for text in refused if accepts(turn_constraint, text)] == []
 
 
 LINES = ToolSpec(name="lines", kind="custom", grammar=("lark", 'start: (/"[a-c]+"/ "\\n")+'))
@@ -231,30 +245,32 @@ TEXTS = [('"a"\n', True), ('"ab"\n"c"\n', True), ('"d"\n', False), ('"a"', False
 def test_a_custom_tool_is_called_with_its_grammar(
     accepts: Accepts, family: str, call: str, mode: Any
 ) -> None:
-    asked = bound(family, tools=[LINES, WEATHER], choice=ToolChoice(mode=mode), effort="none")
-    form = FAMILIES[family].form
+    turn_constraint = constraint_for(
+        family, tools=[LINES, WEATHER], choice=ToolChoice(mode=mode), effort="none"
+    )
+    form = FAMILIES[family].call_form
     assert form
     if mode == "auto" and not form.trigger:
-        assert asked is None
+        assert turn_constraint is None
         return
     for text, is_sentence in TEXTS:
-        assert accepts(asked, call % json.dumps(text)) is is_sentence, text
+        assert accepts(turn_constraint, call % json.dumps(text)) is is_sentence, text
 
 
 @needs_xgrammar
 def test_a_custom_tool_is_called_with_its_grammar_verbatim(accepts: Accepts) -> None:
-    asked = bound("qwen3_coder", tools=[LINES], choice=REQUIRED, effort="none")
+    turn_constraint = constraint_for("qwen3_coder", tools=[LINES], choice=REQUIRED, effort="none")
     head, end = "<tool_call>\n<function=lines>\n<parameter=input>\n", "\n</parameter>\n</function>"
     for text, is_sentence in TEXTS:
-        assert accepts(asked, f"{head}{text}{end}\n</tool_call>") is is_sentence, text
+        assert accepts(turn_constraint, f"{head}{text}{end}\n</tool_call>") is is_sentence, text
 
 
 @needs_xgrammar
 def test_reasoning_that_the_prompt_opened_must_be_closed(accepts: Accepts) -> None:
-    asked = bound("deepseek_r1", text=JSON, inside=True)
-    assert accepts(asked, 'Hm.\n</think>\n\n{"city": "Oslo"}')
-    assert not accepts(asked, '{"city": "Oslo"}')
-    assert not accepts(asked, '<think>Hm.</think>{"city": "Oslo"}Hi')
+    turn_constraint = constraint_for("deepseek_r1", text=JSON, inside=True)
+    assert accepts(turn_constraint, 'Hm.\n</think>\n\n{"city": "Oslo"}')
+    assert not accepts(turn_constraint, '{"city": "Oslo"}')
+    assert not accepts(turn_constraint, '<think>Hm.</think>{"city": "Oslo"}Hi')
 
 
 B, S, E = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"  # noqa: RUF001
@@ -281,18 +297,18 @@ ARGUMENTS = '{"city": "Oslo"}'
         ("pythonic", 'get_weather(city="Oslo", days=-3)', ", "),
     ],
 )
-def test_every_family_is_bound_in_its_own_markup(
+def test_every_family_is_constrained_in_its_own_markup(
     accepts: Accepts, family: str, one: str, joint: str
 ) -> None:
-    form = FAMILIES[family].form
+    form = FAMILIES[family].call_form
     assert form
     call = f"{form.open}{one}{form.close}"
     calls = f"{form.open}{one}{joint}{one}{form.close}"
-    asked = bound(family, tools=[WEATHER, PATCH], choice=REQUIRED, effort="none")
-    assert accepts(asked, call)
-    assert accepts(asked, calls)
-    assert not accepts(asked, "Hi")
-    assert not accepts(asked, call.replace("city", "town"))
-    single = bound(family, tools=[WEATHER], choice=REQUIRED, parallel_tool_calls=False)
+    turn_constraint = constraint_for(family, tools=[WEATHER, PATCH], choice=REQUIRED, effort="none")
+    assert accepts(turn_constraint, call)
+    assert accepts(turn_constraint, calls)
+    assert not accepts(turn_constraint, "Hi")
+    assert not accepts(turn_constraint, call.replace("city", "town"))
+    single = constraint_for(family, tools=[WEATHER], choice=REQUIRED, parallel_tool_calls=False)
     assert accepts(single, call)
     assert not accepts(single, calls)

@@ -1,4 +1,4 @@
-"""A model folder: its own template and tokenizer."""
+"""Formats from a model folder, with its own template and tokenizer."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ async def test_a_folder_renders_with_its_template_and_tokenizer(folder: Path) ->
     assert model.messages(prompt.token_ids)[0]["message"] == text
 
 
-async def test_a_long_prompt_is_the_same_prompt(folder: Path) -> None:
+async def test_a_long_prompt_is_encoded_like_a_short_one(folder: Path) -> None:
     model = load(folder)
     item = i.Message(role="user", content="word " * 10_000)
     prompt = await model.render(Turn(model="m", items=[item]))
     assert len(prompt.token_ids) == 50_000 + len("user\n" + "\n" + "assistant\n") + 3
 
 
-def test_its_ends_of_turn_stop_the_engine(folder: Path) -> None:
+def test_tokens_that_end_a_turn_stop_the_engine(folder: Path) -> None:
     assert load(folder).stop_token_ids == (256, 258)
 
 
-async def test_its_parser_is_of_the_family_that_the_template_shows(folder: Path) -> None:
+async def test_the_parser_is_of_the_family_that_the_template_reveals(folder: Path) -> None:
     model = load(folder)
     turn = hello(tools=[ToolSpec(name="look")])
     parser = model.make_parser(turn, await model.render(turn))
@@ -104,8 +104,8 @@ async def test_a_prompt_may_have_opened_the_reasoning(
     folder: Path, turn: dict[str, Any], first: d.Delta
 ) -> None:
     model = load(folder)
-    asked = hello(**turn)
-    assert model.make_parser(asked, await model.render(asked)).feed(Step(text="Hm.")) == [first]
+    built = hello(**turn)
+    assert model.make_parser(built, await model.render(built)).feed(Step(text="Hm.")) == [first]
 
 
 def test_a_constraint_knows_whether_the_prompt_opens_the_reasoning(folder: Path) -> None:
@@ -113,9 +113,9 @@ def test_a_constraint_knows_whether_the_prompt_opens_the_reasoning(folder: Path)
 
     def reasoning(**turn: Any) -> Any:
         choice = ToolChoice(mode="required")
-        bound = model.constraint(hello(tools=[ToolSpec(name="look")], choice=choice, **turn))
-        assert bound
-        first = bound.value["format"]
+        constraint = model.constraint(hello(tools=[ToolSpec(name="look")], choice=choice, **turn))
+        assert constraint
+        first = constraint.value["format"]
         return first["elements"][0] if first["type"] == "sequence" else None
 
     assert reasoning()["type"] == "optional"
@@ -124,9 +124,9 @@ def test_a_constraint_knows_whether_the_prompt_opens_the_reasoning(folder: Path)
     assert reasoning(effort="none", template_kwargs={"always_thinks": True}) is None
 
 
-def test_a_tokenizer_of_transformers_does_as_well(folder: Path) -> None:
+def test_a_transformers_tokenizer_works_as_well(folder: Path) -> None:
     class HfLike:
-        """What transformers' fast tokenizers have of it."""
+        """The part of transformers' fast tokenizers that is used."""
 
         chat_template = TEMPLATE
         eos_token_id = 258
@@ -149,7 +149,7 @@ def test_a_tokenizer_of_transformers_does_as_well(folder: Path) -> None:
             return token
 
     ours, theirs = load(folder), from_hf_tokenizer(HfLike())
-    assert theirs.stop_token_ids == (256, 258)  # <|endoftext|> is an end of the family
+    assert theirs.stop_token_ids == (256, 258)  # <|endoftext|> comes from the family
     prompt = Turn(model="m", items=[i.Message(role="user", content="Hé <|im_end|>")])
     rendered = []
     for each in (ours, theirs):
@@ -164,23 +164,23 @@ def test_a_tokenizer_of_transformers_does_as_well(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_folder_that_lacks_a_file_stops_the_start(folder: Path, missing: str) -> None:
+def test_a_folder_with_a_missing_file_prevents_the_start(folder: Path, missing: str) -> None:
     (folder / missing).unlink()
     with pytest.raises(SettingsError, match="tokenizer|template"):
         load(folder)
 
 
-def test_a_folder_that_is_none_stops_the_start(tmp_path: Path) -> None:
+def test_a_missing_folder_prevents_the_start(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no model folder"):
         load(tmp_path / "none")
 
 
-def test_a_broken_tokenizer_stops_the_start(folder: Path) -> None:
+def test_a_broken_tokenizer_prevents_the_start(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(SettingsError, match="not a tokenizer"):
         load(folder)
 
 
-def test_an_unknown_family_stops_the_start(folder: Path) -> None:
+def test_an_unknown_family_prevents_the_start(folder: Path) -> None:
     with pytest.raises(SettingsError, match="hermes"):
         load(folder, family="hermetic")

@@ -1,8 +1,7 @@
-"""What models of each family really write, and the deltas of it.
+"""Recorded turns of models of each family, and the deltas that they are read as.
 
 A case is a JSON file: `family`, the `text` written, `reasons_first` if the prompt opened the
-reasoning, and `deltas` as [kind, field, …]. With --update-golden the deltas are written anew: read
-the diff.
+reasoning, and `deltas` as [kind, field, …]. --update-golden writes the deltas anew: read the diff.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "chat_template"
 CASES = sorted(GOLDEN.glob("*.json"))
 
 
-def told(deltas: list[d.Delta]) -> list[list[Any]]:
-    found = []
+def as_lists(deltas: list[d.Delta]) -> list[list[Any]]:
+    lists = []
     for delta in deltas:
         fields = list(msgspec.structs.astuple(delta))
         while fields and fields[-1] in (None, ()):
             fields.pop()
-        found.append([type(delta).__name__, *fields])
-    return found
+        lists.append([type(delta).__name__, *fields])
+    return lists
 
 
 @pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
@@ -37,8 +36,8 @@ def test_a_turn_is_read_as_recorded(
     read: Callable[..., list[d.Delta]], file: Path, update_golden: bool
 ) -> None:
     case = json.loads(file.read_text())
-    reasons_first = case.get("reasons_first", False)
-    deltas = told(read(case["family"], case["text"], reasons_first=reasons_first))
+    in_reasoning = case.get("reasons_first", False)
+    deltas = as_lists(read(case["family"], case["text"], starts_in_reasoning=in_reasoning))
     if update_golden:
         case["deltas"] = deltas
         file.write_text(json.dumps(case, ensure_ascii=False, indent=2) + "\n")

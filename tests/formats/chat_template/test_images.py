@@ -1,4 +1,4 @@
-"""Images in a template's prompt: where the template can write them, as it writes them."""
+"""Images in prompts of templates that can write them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.template_capabilities import (
     TemplateCapabilities,
-    template_capabilities,
+    detect_capabilities,
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.application.ports import Turn
@@ -73,24 +73,24 @@ def _parts(*parts: str) -> tuple[c.InputText | c.InputImage, ...]:
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "expected"),
     [
         (TEXT_ONLY, TemplateCapabilities()),
         (CARELESS, TemplateCapabilities()),
         (EITHER, TemplateCapabilities(images=True, tool_images=True)),
         (USERS_ALONE, TemplateCapabilities(images=True)),
-        (PARTS_ALONE, TemplateCapabilities(texts=False, images=True, tool_images=True)),
+        (PARTS_ALONE, TemplateCapabilities(text_content=False, images=True, tool_images=True)),
         ("{{ raise_exception('never') }}", TemplateCapabilities()),
         ("{{ messages[5].content }}", TemplateCapabilities()),
     ],
 )
-def test_what_a_template_takes_is_found_out_by_trying(
-    source: str, found: TemplateCapabilities
+def test_capabilities_of_a_template_are_detected_by_rendering(
+    source: str, expected: TemplateCapabilities
 ) -> None:
-    assert template_capabilities(template(source)) == found
+    assert detect_capabilities(template(source)) == expected
 
 
-async def test_images_stand_where_they_were_said_in_their_order() -> None:
+async def test_images_keep_their_places_and_their_order() -> None:
     text, images = await rendered(
         EITHER,
         said("Be brief.", role="system"),
@@ -102,19 +102,19 @@ async def test_images_stand_where_they_were_said_in_their_order() -> None:
     assert images == [A, B, C, A]
 
 
-async def test_a_template_of_parts_gets_no_texts() -> None:
+async def test_a_template_for_parts_gets_lists_of_parts() -> None:
     text, images = await rendered(PARTS_ALONE, said("Hi ", A), said("Yes?", role="assistant"))
     assert text == "[user]<img>Hi [assistant]Yes?"
     assert images == [A]
 
 
-async def test_images_of_tools_stand_in_their_results() -> None:
+async def test_images_of_tools_are_in_their_results() -> None:
     text, images = await rendered(EITHER, said("Look"), call("a"), returned("a", "Here: ", A))
     assert text == "[user]Look[assistant][tool]Here: <img>"
     assert images == [A]
 
 
-async def test_where_only_users_show_images_those_of_tools_follow_their_results() -> None:
+async def test_images_of_tools_follow_as_a_users_message_where_only_users_may_show_images() -> None:
     text, images = await rendered(
         USERS_ALONE,
         said("Look"),

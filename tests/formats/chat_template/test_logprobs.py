@@ -1,4 +1,4 @@
-"""Logprobs of visible text spell it, byte for byte."""
+"""The logprobs of visible text spell it byte by byte."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def tokens_of(text: str, cuts: Sequence[int]) -> list[bytes]:
 
 
 def steps_of(tokens: Sequence[bytes], size: int) -> list[Step]:
-    """Engines hold a character back until it is whole."""
-    steps, seen, shown = [], b"", 0
+    """Make steps; like engines, hold a character back until it is complete."""
+    steps, received, shown = [], b"", 0
     for start in range(0, len(tokens), size):
-        some = tokens[start : start + size]
-        seen += b"".join(some)
-        text = seen.decode("utf-8", "ignore")
-        steps.append(Step(text=text[shown:], logprobs=tuple(map(logprob, some))))
+        batch = tokens[start : start + size]
+        received += b"".join(batch)
+        text = received.decode("utf-8", "ignore")
+        steps.append(Step(text=text[shown:], logprobs=tuple(map(logprob, batch))))
         shown = len(text)
     return steps
 
@@ -51,7 +51,7 @@ def visible(parser: ChatTemplateParser, steps: Sequence[Step]) -> list[d.TextDel
     return [delta for delta in deltas if isinstance(delta, d.TextDelta)]
 
 
-def spelled(deltas: Sequence[d.TextDelta]) -> str:
+def text_of_bytes(deltas: Sequence[d.TextDelta]) -> str:
     return bytes(byte for delta in deltas for lp in delta.logprobs for byte in lp.bytes).decode()
 
 
@@ -63,7 +63,7 @@ def spelled(deltas: Sequence[d.TextDelta]) -> str:
 def test_logprobs_spell_the_visible_text(parser_of: Build, cuts: Sequence[int], size: int) -> None:
     deltas = visible(parser_of("hermes"), steps_of(tokens_of(TURN, cuts), size))
     assert "".join(delta.text for delta in deltas) == "".join(VISIBLE)
-    assert spelled(deltas) == "".join(VISIBLE)
+    assert text_of_bytes(deltas) == "".join(VISIBLE)
 
 
 def test_a_token_that_is_partly_markup_is_cut(parser_of: Build) -> None:
@@ -82,7 +82,7 @@ def test_each_token_is_given_once(parser_of: Build, size: int) -> None:
     assert [lp for delta in deltas for lp in delta.logprobs] == [logprob(t) for t in tokens]
 
 
-def test_a_step_has_its_logprobs_at_once(parser_of: Build) -> None:
+def test_a_step_returns_its_own_logprobs(parser_of: Build) -> None:
     parser = parser_of("hermes")
     token = logprob(b"Hello")
     step = Step(text="Hello", logprobs=(token,))
@@ -90,6 +90,6 @@ def test_a_step_has_its_logprobs_at_once(parser_of: Build) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 50])
-def test_a_token_that_spells_nothing_belongs_to_no_text(parser_of: Build, size: int) -> None:
+def test_a_token_without_bytes_belongs_to_no_text(parser_of: Build, size: int) -> None:
     deltas = visible(parser_of("hermes"), steps_of([b"One", b"", b" two", b""], size))
     assert [lp.token for delta in deltas for lp in delta.logprobs] == ["One", " two"]

@@ -1,6 +1,6 @@
-"""What a conversation spells is text to the model, even where it spells a control token."""
+"""The texts of a conversation stay texts, even if they spell a control token."""
 
-# ruff: noqa: RUF001 - DeepSeek's markers are spelled with a full-width bar
+# ruff: noqa: RUF001 - DeepSeek's markers contain a full-width bar
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from antiphon.adapters.formats.chat_template.marker_cutter import (
 from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.tokenizer import FolderTokenizer, HfTokenizer
-from antiphon.adapters.formats.chat_template.transcript import written
+from antiphon.adapters.formats.chat_template.transcript import to_json_text
 from antiphon.application.ports import Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
@@ -33,7 +33,7 @@ from antiphon.domain.tools import ToolSpec
 
 from .. import templates
 
-TOLD_TOOLS = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+TOOLS_TEMPLATE = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
 KINDS: Mapping[str, tuple[str, str, Sequence[str], Sequence[str]]] = {
     # family: template, special markers, markers that are tokens but not special
     "hermes": (
@@ -64,7 +64,7 @@ KINDS: Mapping[str, tuple[str, str, Sequence[str], Sequence[str]]] = {
 
 
 def byte_level(special: Sequence[str], plain: Sequence[str]) -> Tokenizer:
-    """As Qwen, Llama 3 and DeepSeek: any text becomes tokens of bytes, and comes back."""
+    """Like Qwen, Llama 3 and DeepSeek: any text becomes tokens of bytes."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({byte: n for n, byte in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -73,7 +73,7 @@ def byte_level(special: Sequence[str], plain: Sequence[str]) -> Tokenizer:
 
 
 def spaced(special: Sequence[str], plain: Sequence[str]) -> Tokenizer:
-    """As Llama 2 and the first Mistral: a space comes before every text."""
+    """Like Llama 2 and the first Mistral: every text gets a space before it."""
     vocabulary = {"<unk>": 0} | {f"<0x{byte:02X}>": byte + 1 for byte in range(256)}
     for char in ("▁", *map(chr, range(33, 127))):
         vocabulary[char] = len(vocabulary)
@@ -99,7 +99,7 @@ def _with_added(tokenizer: Tokenizer, special: Sequence[str], plain: Sequence[st
 
 
 class Model:
-    """A format with a real tokenizer, and what its prompts are made of."""
+    """A format with a real tokenizer, and its prompts as tokens and text."""
 
     def __init__(self, kind: str, build: Callable[..., Tokenizer] = byte_level) -> None:
         family, source, special, plain = KINDS[kind]
@@ -107,7 +107,7 @@ class Model:
         self._inner = build(special, plain)
         tokenizer = FolderTokenizer(self._inner)
         self.template = ChatTemplate(
-            {"default": TOLD_TOOLS + source},
+            {"default": TOOLS_TEMPLATE + source},
             {"bos_token": special[0], "eos_token": special[1]},
         )
         row = FAMILIES[family]
@@ -116,7 +116,9 @@ class Model:
             family,
             tokenizer,
             renderer=self.renderer,
-            stop_token_ids=[each for each in map(tokenizer.token_id, row.ends) if each is not None],
+            stop_token_ids=[
+                each for each in map(tokenizer.token_id, row.end_markers) if each is not None
+            ],
         )
 
     def prompt(self, turn: Turn) -> list[int]:
@@ -136,20 +138,28 @@ class Model:
 MODELS = {kind: Model(kind) for kind in KINDS}
 
 
-def conversation(told: str) -> Turn:
-    """A turn that says the same everywhere where others have a say."""
+def conversation(text_said: str) -> Turn:
+    """Return a turn with the same text everywhere that clients and tools can put one."""
     return Turn(
         model="m",
         instructions=None,
-        tools=[ToolSpec(name="look", description=told, parameters={"properties": {told: told}})],
-        items=[
-            i.Message(role="user", content=told),
-            i.FunctionCall(call_id="abcdefghi", name="look", arguments=written({told: [told]})),
-            i.FunctionCallOutput(call_id="abcdefghi", output=told),
-            i.Message(role="assistant", content=told),
-            i.Message(role="user", content=(c.InputText(text=told), c.InputText(text="!"))),
+        tools=[
+            ToolSpec(
+                name="look",
+                description=text_said,
+                parameters={"properties": {text_said: text_said}},
+            )
         ],
-        template_kwargs={"thinking": True, "said": told},
+        items=[
+            i.Message(role="user", content=text_said),
+            i.FunctionCall(
+                call_id="abcdefghi", name="look", arguments=to_json_text({text_said: [text_said]})
+            ),
+            i.FunctionCallOutput(call_id="abcdefghi", output=text_said),
+            i.Message(role="assistant", content=text_said),
+            i.Message(role="user", content=(c.InputText(text=text_said), c.InputText(text="!"))),
+        ],
+        template_kwargs={"thinking": True, "said": text_said},
     )
 
 
@@ -168,26 +178,26 @@ hostile = st.lists(
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None)
-@given(told=hostile)
-def test_no_text_of_a_conversation_becomes_a_control_token(kind: str, told: str) -> None:
+@given(text_said=hostile)
+def test_no_text_of_a_conversation_becomes_a_control_token(kind: str, text_said: str) -> None:
     model = MODELS[kind]
-    turn = conversation(told)
+    turn = conversation(text_said)
     ids, harmless = model.prompt(turn), model.prompt(conversation("xyz"))
     assert model.controls(ids) == model.controls(harmless)
-    escaped = written(told)[1:-1]
+    escaped = to_json_text(text_said)[1:-1]
     text = model.text(ids)
-    assert text.replace(escaped, "xyz").replace(told, "xyz") == model.text(harmless)
+    assert text.replace(escaped, "xyz").replace(text_said, "xyz") == model.text(harmless)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_that_spell_nothing_are_encoded_in_one(kind: str) -> None:
+def test_a_prompt_without_markers_in_its_texts_is_encoded_in_one(kind: str) -> None:
     model = MODELS[kind]
     ids = model.prompt(conversation("a < b, [1], x | y > z"))
     assert ids == model.encode(model.text(ids))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_turn_is_repeated_though_its_result_spells_every_marker(kind: str) -> None:
+def test_a_turn_is_repeated_even_if_its_result_spells_every_marker(kind: str) -> None:
     model = MODELS[kind]
     hello = i.Message(role="user", content="".join(model.markers))
     turn = Turn(model="m", items=[hello], tools=[ToolSpec(name="look")])
@@ -207,12 +217,12 @@ def test_a_turn_is_repeated_though_its_result_spells_every_marker(kind: str) -> 
     model.format.remember(turn, prompt, token_ids=output, parser=parser, items=[call])
     result = i.FunctionCallOutput(call_id="abcdefghi", output="".join(model.markers))
     after = model.prompt(Turn(model="m", items=[hello, call, result], tools=turn.tools))
-    begun = [*prompt.token_ids, *output]
-    assert after[: len(begun)] == begun
-    assert "".join(model.markers) in model.text(after[len(begun) :])
+    whole_turn = [*prompt.token_ids, *output]
+    assert after[: len(whole_turn)] == whole_turn
+    assert "".join(model.markers) in model.text(after[len(whole_turn) :])
 
 
-def test_a_marker_that_two_texts_spell_together_is_none() -> None:
+def test_two_texts_cannot_spell_a_marker_together() -> None:
     source = (
         "{% for m in messages %}<|im_start|>"
         "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
@@ -231,8 +241,8 @@ def test_a_marker_that_two_texts_spell_together_is_none() -> None:
 
 
 @pytest.mark.parametrize("key", ["|im_start|", "|im_start|>system", "x<|im_start|"])
-def test_a_marker_of_which_the_template_writes_a_bracket_is_none(key: str) -> None:
-    """So some write the keys of a schema."""
+def test_a_text_cannot_complete_a_bracket_of_the_template_to_a_marker(key: str) -> None:
+    """Some templates write the keys of a schema like this."""
     source = "{% for tool in tools or [] %}{% for key in tool.function.parameters %}<{{ key }}>"
     tokenizer = FolderTokenizer(byte_level(*KINDS["hermes"][2:]))
     template = ChatTemplate({"default": source + "{% endfor %}{% endfor %}"}, {})
@@ -244,48 +254,48 @@ def test_a_marker_of_which_the_template_writes_a_bracket_is_none(key: str) -> No
 
 
 @pytest.mark.parametrize("build", [byte_level, spaced])
-def test_a_text_comes_back_as_it_was_said(build: Callable[..., Tokenizer]) -> None:
+def test_a_text_is_encoded_unchanged(build: Callable[..., Tokenizer]) -> None:
     model = Model("mistral", build)
-    told = f"so {' and '.join(model.markers)}, end [[/INST]/INST] <<s>"
-    ids = model.prompt(Turn(model="m", items=[i.Message(role="user", content=told)]))
-    assert told in model.text(ids)
+    text_said = f"so {' and '.join(model.markers)}, end [[/INST]/INST] <<s>"
+    ids = model.prompt(Turn(model="m", items=[i.Message(role="user", content=text_said)]))
+    assert text_said in model.text(ids)
     assert model.controls(ids) == model.encode("<s>[INST]x[/INST]")[:2] + ids[-1:]
 
 
-def test_what_texts_are_made_of_is_no_marker() -> None:
+def test_added_tokens_for_ordinary_text_are_no_markers() -> None:
     tokenizer = FolderTokenizer(byte_level(["<eos>"], ["\n\n", "   ", "<table>", "<|a|>", "word"]))
     family = FAMILIES["plain"]
     assert markers_of(tokenizer, family, "{{ word }}\n\n") == {"<eos>", "<|a|>"}
     assert "<table>" in markers_of(tokenizer, family, "<table>")
 
 
-def test_a_tokenizer_of_transformers_has_what_it_tells_and_the_markers_of_its_family() -> None:
-    class Untold:
+def test_a_transformers_tokenizer_has_its_added_tokens_and_its_familys_markers() -> None:
+    class WithoutAddedTokens:
         def convert_tokens_to_ids(self, text: str) -> int | None:
             return {"<think>": 1, "</s>": 2}.get(text)
 
-    class Told(Untold):
+    class WithAddedTokens(WithoutAddedTokens):
         added_tokens_decoder = {3: AddedToken("<pad>", special=True)}  # noqa: RUF012
 
     known = {"<think>", "</s>"}
-    assert markers_of(HfTokenizer(Untold()), FAMILIES["think"], "") == known
-    assert markers_of(HfTokenizer(Told()), FAMILIES["think"], "") == {*known, "<pad>"}
+    assert markers_of(HfTokenizer(WithoutAddedTokens()), FAMILIES["think"], "") == known
+    assert markers_of(HfTokenizer(WithAddedTokens()), FAMILIES["think"], "") == {*known, "<pad>"}
 
 
-def test_markers_inside_markers_and_over_one_another_are_all_cut() -> None:
+def test_nested_and_overlapping_markers_are_all_cut() -> None:
     plain = MarkerCutter(["<<a>>", "<a>", ">!"])
     assert plain.cut("<<a>>!") == f"<{CUT}<{CUT}a>>{CUT}!"
     assert plain.cut({"type": ["a", 1, None, "b <a> "]}) == {"type": ["a", 1, None, f"b <{CUT}a> "]}
 
 
-def test_what_templates_compare_is_left_as_it_is() -> None:
+def test_values_that_templates_compare_are_not_cut() -> None:
     plain = MarkerCutter(["user", "<image>"])
     message = {"role": "user", "content": [{"type": "image"}]}
     assert plain.cut(message) == message
     assert plain.cut("a user") == f"a u{CUT}ser"
 
 
-def test_a_refusal_of_the_template_tells_the_text_as_it_was() -> None:
+def test_a_templates_error_shows_the_text_without_cuts() -> None:
     tokenizer = FolderTokenizer(byte_level(["<|x|>"], []))
     template = ChatTemplate({"default": "{{ raise_exception(messages[0].content) }}"}, {})
     renderer = TemplateRenderer(template, tokenizer, FAMILIES["plain"])
@@ -303,7 +313,7 @@ def test_a_conversation_nested_too_deeply_is_refused() -> None:
         MODELS["hermes"].prompt(Turn(model="m", items=[], tools=[tool]))
 
 
-def test_parts_of_a_text_are_encoded_apart() -> None:
+def test_parts_of_a_text_are_encoded_separately() -> None:
     tokenizer = FolderTokenizer(spaced(["<s>"], []))
     ids = PartEncoder(tokenizer).encode(f"a <{CUT}s>{CUT}")
     assert tokenizer.decode(ids) == "a <s>"

@@ -1,4 +1,4 @@
-"""What the parser makes of what models write."""
+"""The parser turns what models write into deltas."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def test_whitespace_alone_is_no_message(read: Read, text: str) -> None:
     assert read("hermes", text) == []
 
 
-def test_a_prompt_that_opened_the_reasoning_is_gone_on_from(read: Read) -> None:
-    assert read("deepseek_r1", "\nHm.\n</think>\n\nYes.", reasons_first=True) == [
+def test_reasoning_that_the_prompt_opened_is_continued(read: Read) -> None:
+    assert read("deepseek_r1", "\nHm.\n</think>\n\nYes.", starts_in_reasoning=True) == [
         d.ReasoningDelta("Hm."),
         d.ItemEnd(),
         d.TextDelta("Yes."),
     ]
 
 
-def test_what_is_said_before_reasoning_is_a_message(read: Read) -> None:
+def test_text_before_reasoning_is_a_message(read: Read) -> None:
     assert read("think", "First.\n<think>Hm.</think>Then.") == [
         d.TextDelta("First."),
         d.ItemEnd(),
@@ -76,7 +76,7 @@ def test_text_that_begins_like_a_marker_is_text(read: Read) -> None:
     assert read("hermes", text, cuts=range(1, len(text))) == [d.TextDelta(text)]
 
 
-def test_reasoning_that_is_cut_is_all_there(read: Read) -> None:
+def test_reasoning_that_is_cut_is_complete(read: Read) -> None:
     assert read("think", "<think>\nIt could be <thi") == [d.ReasoningDelta("It could be <thi")]
 
 
@@ -103,7 +103,7 @@ def test_two_calls_in_one_step_are_two_calls(parser_of: Build) -> None:
     assert parser.feed(Step(text=call(PARIS) + call(PARIS))) == [*CALLED_PARIS, *CALLED_PARIS]
 
 
-def test_arguments_are_passed_on_letter_for_letter(read: Read) -> None:
+def test_arguments_are_passed_on_unchanged(read: Read) -> None:
     arguments = r'{ "city":"Par\"is\\", "places" : ["}", "]"],"days":1e2 }'
     deltas = read("hermes", call(f'{{"name": "get_weather", "arguments": {arguments}}}'))
     assert deltas[1] == d.ArgumentsDelta(arguments)
@@ -143,7 +143,7 @@ def test_a_custom_tool_gets_its_input_unescaped(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "given"),
+    ("arguments", "expected"),
     [
         ('"raw"', "raw"),
         ('{"text": "raw"}', '{"text": "raw"}'),
@@ -151,9 +151,11 @@ def test_a_custom_tool_gets_its_input_unescaped(read: Read) -> None:
         ('{"input": "a", "input": "b"}', "a"),
     ],
 )
-def test_a_custom_tool_gets_what_there_is(read: Read, arguments: str, given: str) -> None:
+def test_a_custom_tool_gets_unwrapped_input_as_it_is(
+    read: Read, arguments: str, expected: str
+) -> None:
     text = call(f'{{"name": "apply_patch", "arguments": {arguments}}}')
-    assert read("hermes", text)[1] == d.ArgumentsDelta(given)
+    assert read("hermes", text)[1] == d.ArgumentsDelta(expected)
 
 
 def test_a_namespaced_call_has_the_name_that_the_client_knows(read: Read) -> None:
@@ -178,11 +180,11 @@ def test_a_tool_that_may_not_be_called_is_not_called(read: Read, choice: ToolCho
 @pytest.mark.parametrize(
     "payload", ["nonsense", "{name: get_weather}", '{"name": 3}', '{"city": "Paris"}', "{", "[1, 2"]
 )
-def test_what_cannot_become_a_call_is_text(read: Read, payload: str) -> None:
+def test_a_payload_that_is_no_call_is_text(read: Read, payload: str) -> None:
     assert read("hermes", f"<tool_call>{payload}</tool_call>") == [d.TextDelta(payload)]
 
 
-def test_after_something_malformed_a_call_is_a_call(read: Read) -> None:
+def test_a_call_after_malformed_markup_is_a_call(read: Read) -> None:
     deltas = read("hermes", f"<tool_call>oops</tool_call>\n{call(PARIS)}")
     assert deltas == [d.TextDelta("oops"), d.ItemEnd(), *CALLED_PARIS]
 
@@ -209,7 +211,7 @@ def test_a_cut_call_stays_open(read: Read, written: str, deltas: list[d.Delta]) 
     assert read("hermes", written) == deltas
 
 
-def test_without_parallel_calls_the_first_is_the_only_one(read: Read) -> None:
+def test_without_parallel_calls_only_the_first_is_made(read: Read) -> None:
     text = f"{call(PARIS)}\n{call(PARIS)}\nDone."
     assert read("hermes", text, parallel_tool_calls=False) == [*CALLED_PARIS, d.TextDelta("Done.")]
 
@@ -230,20 +232,20 @@ def test_reasoning_about_markup_is_reasoning(read: Read) -> None:
     ]
 
 
-def test_a_call_without_a_marker_only_begins_a_message(read: Read) -> None:
+def test_a_call_without_a_marker_must_start_the_message(read: Read) -> None:
     payload = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
     assert read("llama3_json", f" {payload}") == CALLED_PARIS
     assert read("llama3_json", f"So: {payload}") == [d.TextDelta(f"So: {payload}")]
 
 
-def test_a_call_without_a_marker_may_follow_another_and_an_end(read: Read) -> None:
+def test_a_call_without_a_marker_may_follow_another_and_an_end_marker(read: Read) -> None:
     payload = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
     text = f"{payload}<|eom_id|>{payload}"
     assert read("llama3_json", text) == [*CALLED_PARIS, *CALLED_PARIS]
     assert read("llama3_json", text, cuts=range(1, len(text))) == [*CALLED_PARIS, *CALLED_PARIS]
 
 
-def test_calls_without_markers_may_touch(read: Read) -> None:
+def test_calls_without_markers_need_no_separator(read: Read) -> None:
     text = "[get_weather(city='Paris')][get_weather(city='Paris')]"
     assert read("pythonic", text) == [*CALLED_PARIS, *CALLED_PARIS]
     assert read("pythonic", text, cuts=range(1, len(text))) == [*CALLED_PARIS, *CALLED_PARIS]
@@ -273,12 +275,12 @@ def test_types_of_xml_arguments_come_from_the_schema(read: Read) -> None:
     assert read("qwen3_coder", text)[1] == d.ArgumentsDelta(expected)
 
 
-def test_python_that_is_more_than_literals_is_text(read: Read) -> None:
+def test_python_beyond_literals_is_text(read: Read) -> None:
     text = "[get_weather(city=open('x').read())]"
     assert read("pythonic", text) == [d.TextDelta(text)]
 
 
-def test_a_mistral_call_may_bear_its_own_id(read: Read) -> None:
+def test_a_mistral_call_may_have_its_own_id(read: Read) -> None:
     text = '[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "Paris"}'
     assert read("mistral", text)[0] == d.CallStart("get_weather", "a1b2c3d4e")
 
@@ -314,7 +316,7 @@ def test_reasoning_tokens_are_those_between_the_markers(parser_of: Build, size: 
     )
 
 
-def test_reasoning_tokens_are_encoded_where_the_markers_are_no_tokens() -> None:
+def test_reasoning_is_encoded_to_count_its_tokens_if_its_markers_are_no_tokens() -> None:
     class Letters:
         def encode(self, text: str, *, special: bool) -> list[int]:
             return [ord(letter) for letter in text]
@@ -337,7 +339,7 @@ def test_reasoning_tokens_are_encoded_where_the_markers_are_no_tokens() -> None:
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def test_a_whole_turn_in_one_step_is_few_deltas(parser_of: Build) -> None:
+def test_a_whole_turn_in_one_step_gives_few_deltas(parser_of: Build) -> None:
     parser = parser_of("hermes")
     text = "a < b\n\nc <d> \n" * 1000
     assert parser.feed(Step(text=text)) == [d.TextDelta(text.rstrip())]
@@ -348,7 +350,7 @@ def test_a_step_without_text_gives_nothing(parser_of: Build) -> None:
     assert parser_of("hermes").feed(Step(token_ids=(5,))) == []
 
 
-def test_a_schema_that_makes_no_sense_does_not_break_reading(read: Read) -> None:
+def test_an_invalid_schema_does_not_break_the_parser(read: Read) -> None:
     odd = ToolSpec(name="odd", parameters={"properties": {"a": {"type": 3, "anyOf": 4, "enum": 5}}})
     text = "<function=odd>\n<parameter=a>\n1\n</parameter>\n</function>"
     assert read("qwen3_coder", text, tools=[odd])[1] == d.ArgumentsDelta('{"a": "1"}')
@@ -364,7 +366,7 @@ TYPED_CALLS = {
 
 
 @pytest.mark.parametrize("family", TYPED_CALLS)
-def test_a_call_of_a_tool_of_a_fixed_shape_says_so_and_fits(read: Read, family: str) -> None:
+def test_a_call_of_a_typed_tool_has_its_kind_and_valid_arguments(read: Read, family: str) -> None:
     (tool,) = make_offer([ToolDefinition(tool=ApplyPatch(), path="tools[0]")], None).specs
     start, arguments, *_ = read(family, TYPED_CALLS[family] % DELETE, tools=(tool,))
     assert start == d.CallStart("apply_patch", kind="apply_patch")

@@ -1,4 +1,4 @@
-"""What holds for every text, however it is cut."""
+"""Properties of the parser that hold for every text, however it is cut."""
 
 from __future__ import annotations
 
@@ -45,7 +45,13 @@ PAYLOADS = [
 
 
 def markers(family: Family) -> list[str]:
-    kinds = (family.think or (), family.refusal or (), family.calls, family.dropped, family.ends)
+    kinds = (
+        family.think or (),
+        family.refusal or (),
+        family.calls,
+        family.hidden_markers,
+        family.end_markers,
+    )
     return [marker for kind in kinds for marker in kind]
 
 
@@ -57,7 +63,7 @@ ARGUMENTS = {
 
 
 def calls(family: Family) -> list[str]:
-    form = family.form
+    form = family.call_form
     if form is None:
         return []
     names = ("get_weather", "apply_patch", "launch")
@@ -85,7 +91,7 @@ quick = settings(
 
 @quick
 @given(written=family_and_text, positions=st.lists(st.integers(0, 400), max_size=20))
-def test_steps_do_not_matter(
+def test_steps_make_no_difference(
     read: Read, written: tuple[str, str], positions: Sequence[int]
 ) -> None:
     family, text = written
@@ -97,8 +103,8 @@ def test_steps_do_not_matter(
 @quick
 @given(text=st.text(max_size=200), family=st.sampled_from(sorted(FAMILIES)))
 def test_any_text_without_markers_is_a_message(read: Read, text: str, family: str) -> None:
-    known = markers(FAMILIES[family])
-    if any(marker in text for marker in known) or not text.strip():
+    all_markers = markers(FAMILIES[family])
+    if any(marker in text for marker in all_markers) or not text.strip():
         return
     deltas = read(family, text)
     assert deltas == [d.TextDelta(text)]
@@ -107,9 +113,9 @@ def test_any_text_without_markers_is_a_message(read: Read, text: str, family: st
 @quick
 @given(written=family_and_text)
 def test_no_text_is_lost(read: Read, written: tuple[str, str]) -> None:
-    """Without tools nothing is a call: all but markers and whitespace is somewhere."""
+    """Without tools nothing is a call, so all text except markers and whitespace is shown."""
     family, text = written
-    given_out = "".join(
+    shown_text = "".join(
         delta.text
         for delta in read(family, text, tools=())
         if isinstance(delta, d.TextDelta | d.ReasoningDelta | d.RefusalDelta)
@@ -119,10 +125,10 @@ def test_no_text_is_lost(read: Read, written: tuple[str, str]) -> None:
     bare = re.sub("|".join(map(re.escape, longest_first)), "", text)
     for marker in longest_first:
         if marker in row.calls and row.think:
-            given_out = given_out.replace(marker, "")  # kept where it stood in reasoning
+            shown_text = shown_text.replace(marker, "")  # it stays in reasoning
     if any(marker in bare for marker in markers(row)):
-        return  # taking one out has made another
-    assert "".join(given_out.split()) == "".join(bare.split())
+        return  # removing one marker has made another
+    assert "".join(shown_text.split()) == "".join(bare.split())
 
 
 @quick
@@ -135,10 +141,10 @@ def test_no_text_is_lost(read: Read, written: tuple[str, str]) -> None:
     ),
     patch=st.text(max_size=30),
 )
-def test_arguments_come_back(
+def test_arguments_are_read_as_they_were_written(
     read: Read, family: str, arguments: dict[str, object], patch: str
 ) -> None:
-    form = FAMILIES[family].form
+    form = FAMILIES[family].call_form
     assert form
     calls = form.separator.join(
         form.begin.replace("{name}", name) + json.dumps(value) + form.end

@@ -1,4 +1,4 @@
-"""The conversation as chat messages."""
+"""Conversations as chat messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.formats.chat_template.renderer import chat_messages, options
+from antiphon.adapters.formats.chat_template.renderer import chat_messages, template_options
 from antiphon.application.ports import Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
@@ -55,7 +55,7 @@ def test_instructions_and_leading_system_texts_are_one_message() -> None:
     ]
 
 
-def test_previous_messages_come_first_but_for_the_instructions() -> None:
+def test_previous_messages_come_first_except_for_the_instructions() -> None:
     previous = [{"role": "system", "content": "Old"}, {"role": "user", "content": "Before"}]
     assert messages(said("user", "Now"), instructions="New", previous_messages=previous) == [
         {"role": "system", "content": "New\n\nOld"},
@@ -65,7 +65,7 @@ def test_previous_messages_come_first_but_for_the_instructions() -> None:
     assert previous[0]["content"] == "Old"
 
 
-def test_what_the_assistant_wrote_in_one_turn_is_one_message() -> None:
+def test_one_turn_of_the_assistant_is_one_message() -> None:
     items = [thought("Hm."), said("assistant", "I look."), call("a", '{"x": 1}'), call("b", "oops")]
     assert messages(*items, output("a"), output("b", "no"), said("assistant", "Done.")) == [
         {
@@ -96,7 +96,7 @@ def test_a_message_after_calls_of_its_turn_stays_with_them() -> None:
     }
 
 
-def test_a_reasoning_summary_stands_in_for_reasoning_that_is_not_there() -> None:
+def test_a_summary_replaces_missing_reasoning() -> None:
     item = i.Reasoning(summary=(c.SummaryText(text="A"), c.SummaryText(text="B")))
     assert messages(item, said("assistant", "C"))[0]["reasoning_content"] == "A\n\nB"
 
@@ -133,7 +133,7 @@ def test_hosted_calls_come_with_their_results() -> None:
     ]
 
 
-def test_a_declined_call_tells_the_model_so() -> None:
+def test_the_model_is_told_that_a_call_was_declined() -> None:
     items = [
         i.McpApprovalRequest(id="r", server_label="s", name="drop", arguments="{}"),
         i.McpApprovalResponse(approval_request_id="r", approve=False, reason="no way"),
@@ -195,13 +195,13 @@ def test_every_kind_of_item_can_be_rendered() -> None:
         (c.InputFile(file_id="file_1"), "input_file"),
     ],
 )
-def test_what_a_text_model_cannot_be_given_is_refused(part: c.MessagePart, named: str) -> None:
+def test_content_that_a_text_model_cannot_read_is_refused(part: c.MessagePart, named: str) -> None:
     with pytest.raises(RequestError, match=named) as raised:
         messages(i.Message(role="user", content=(part,)))
     assert raised.value.param == "input"
 
 
-def test_ids_are_fitted_to_templates_that_count_their_letters() -> None:
+def test_call_ids_get_the_length_that_a_template_requires() -> None:
     turn = Turn(model="m", items=[call("call_123"), output("call_123"), call("abcdefghi")])
     first, result, second = chat_messages(turn, call_id_length=9)
     assert first["tool_calls"][0]["id"] == result["tool_call_id"]
@@ -210,10 +210,10 @@ def test_ids_are_fitted_to_templates_that_count_their_letters() -> None:
     assert second["tool_calls"][0]["id"] == "abcdefghi"
 
 
-def test_effort_is_told_in_every_dialect() -> None:
-    assert options(Turn(model="m", items=())) == {}
-    assert options(Turn(model="m", items=(), effort="none"))["enable_thinking"] is False
-    asked = options(
+def test_the_effort_is_passed_under_every_name() -> None:
+    assert template_options(Turn(model="m", items=())) == {}
+    assert template_options(Turn(model="m", items=(), effort="none"))["enable_thinking"] is False
+    asked = template_options(
         Turn(model="m", items=(), effort="high", template_kwargs={"enable_thinking": 1, "x": 2})
     )
     assert asked == {

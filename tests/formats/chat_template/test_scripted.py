@@ -1,4 +1,4 @@
-"""The scripted chat model: what it is given, what it writes, and that both can be read back."""
+"""The scripted chat model: its prompts and its turns can be read back."""
 
 from __future__ import annotations
 
@@ -85,15 +85,15 @@ texts = st.text(max_size=20) | st.sampled_from(
 
 
 @settings(max_examples=100)
-@given(asked=texts, said=texts.filter(bool), thought=texts.filter(bool), result=texts)
-def test_any_text_can_be_read_back(asked: str, said: str, thought: str, result: str) -> None:
+@given(question=texts, answer=texts.filter(bool), thought=texts.filter(bool), result=texts)
+def test_any_text_can_be_read_back(question: str, answer: str, thought: str, result: str) -> None:
     turn = Turn(
         model="m",
         items=[
-            user(asked),
+            user(question),
             i.Reasoning(content=(c.ReasoningText(text=thought),)),
-            assistant(said),
-            call("get_weather", json.dumps({"city": said})),
+            assistant(answer),
+            call("get_weather", json.dumps({"city": answer})),
             output(result),
         ],
     )
@@ -101,9 +101,9 @@ def test_any_text_can_be_read_back(asked: str, said: str, thought: str, result: 
     with pytest.raises(StopIteration) as stopped:  # nothing in it waits
         coroutine.send(None)
     assert MARKUP.read(stopped.value.value.token_ids) == [
-        ("user", asked),
+        ("user", question),
         ("reasoning", thought),
-        ("preamble", said),
+        ("preamble", answer),
         ("call", "get_weather"),
         ("tool", result),
     ]
@@ -116,7 +116,7 @@ async def test_two_answers_in_a_row_are_two_turns() -> None:
     ]
 
 
-async def test_what_is_said_around_calls_of_a_turn_is_one_preamble() -> None:
+async def test_text_around_the_calls_of_a_turn_is_one_preamble() -> None:
     items = [assistant("A"), call("get_weather", "{}"), assistant("B"), output("x")]
     assert await rendered(*items) == [("preamble", "AB"), ("call", "get_weather"), ("tool", "x")]
 
@@ -134,7 +134,7 @@ async def test_a_hosted_call_is_a_call_and_its_result() -> None:
     ]
 
 
-async def test_images_are_tokens_of_their_own() -> None:
+async def test_an_image_has_its_own_tokens() -> None:
     picture = c.InputImage(image_url="https://example.org/a.png")
     item = i.Message(
         role="user", content=(c.InputText(text="See "), picture, c.InputText(text="?"))
@@ -146,7 +146,7 @@ async def test_images_are_tokens_of_their_own() -> None:
     assert MARKUP.read(prompt.token_ids) == [("user", "See ?")]
 
 
-async def test_what_it_cannot_be_given_is_refused() -> None:
+async def test_content_that_it_cannot_read_is_refused() -> None:
     item = i.Message(role="user", content=(c.InputAudio(input_audio={}),))
     with pytest.raises(RequestError, match="input_audio") as raised:
         await FORMAT.render(Turn(model="m", items=[item]))
@@ -187,8 +187,10 @@ def text(parts: Parts, **options: Any) -> str:
 def deltas(parts: Parts) -> list[d.Delta]:
     parser = FORMAT.make_parser(Turn(model="m", items=(), tools=TOOLS), prompt_of(()))
     written = [token for part in tokens(parts) for token in part]
-    found = [delta for n, text in written for delta in parser.feed(Step(text=text, token_ids=(n,)))]
-    return [*found, *parser.end()]
+    deltas_read = [
+        delta for n, text in written for delta in parser.feed(Step(text=text, token_ids=(n,)))
+    ]
+    return [*deltas_read, *parser.end()]
 
 
 def prompt_of(items: Sequence[i.Item], **turn: Any) -> Any:
@@ -239,7 +241,7 @@ def test_a_tool_of_a_server_has_the_name_that_is_offered(server: str | None, nam
     assert f'"name": "{name}"' in text([part])
 
 
-def test_what_it_writes_is_read_as_such() -> None:
+def test_the_parser_reads_what_a_script_writes() -> None:
     parts = [
         {"think": "Hm."},
         {"say": "Look: 😀"},
@@ -248,15 +250,15 @@ def test_what_it_writes_is_read_as_such() -> None:
         {"say": "Well."},
         {"refuse": "No."},
     ]
-    found = deltas(parts)
-    assert "".join(x.text for x in found if isinstance(x, d.ReasoningDelta)) == "Hm."
-    assert "".join(x.text for x in found if isinstance(x, d.TextDelta)) == "Look: 😀Well."
-    assert "".join(x.text for x in found if isinstance(x, d.RefusalDelta)) == "No."
-    assert d.CallStart("get_weather") in found
-    assert d.CallStart("apply_patch", kind="custom") in found
+    deltas_read = deltas(parts)
+    assert "".join(x.text for x in deltas_read if isinstance(x, d.ReasoningDelta)) == "Hm."
+    assert "".join(x.text for x in deltas_read if isinstance(x, d.TextDelta)) == "Look: 😀Well."
+    assert "".join(x.text for x in deltas_read if isinstance(x, d.RefusalDelta)) == "No."
+    assert d.CallStart("get_weather") in deltas_read
+    assert d.CallStart("apply_patch", kind="custom") in deltas_read
 
 
-async def test_a_refusal_comes_back_as_it_was_written() -> None:
+async def test_a_refusal_is_rendered_as_it_was_written() -> None:
     item = i.Message(role="assistant", content=(c.Refusal(refusal="No."),))
     prompt = await FORMAT.render(Turn(model="m", items=[user("Do."), item]))
     assert "<|refusal|>No.<|/refusal|>" in MARKUP.text(prompt.token_ids)
@@ -264,22 +266,22 @@ async def test_a_refusal_comes_back_as_it_was_written() -> None:
 
 
 def items_of(parts: Parts) -> list[i.Item]:
-    """What the conversation keeps of a turn."""
-    kept: list[i.Item] = []
+    """Return the items that a turn becomes."""
+    items: list[i.Item] = []
     for number, part in enumerate(parts):
         match part:
             case {"think": thought}:
-                kept.append(i.Reasoning(content=(c.ReasoningText(text=thought),)))
-            case {"say": said}:
-                kept.append(assistant(said))
+                items.append(i.Reasoning(content=(c.ReasoningText(text=thought),)))
+            case {"say": answer}:
+                items.append(assistant(answer))
             case {"call": name, "args": arguments}:
                 written = json.dumps(arguments, ensure_ascii=False)
-                kept.append(call(name, written, f"c{number}"))
+                items.append(call(name, written, f"c{number}"))
             case {"python": code}:
-                kept.append(i.CodeInterpreterCall(id="ci", container_id="cntr", code=code))
+                items.append(i.CodeInterpreterCall(id="ci", container_id="cntr", code=code))
             case {"custom": name, "input": given}:
-                kept.append(i.CustomToolCall(call_id=f"c{number}", name=name, input=given))
-    return kept
+                items.append(i.CustomToolCall(call_id=f"c{number}", name=name, input=given))
+    return items
 
 
 @pytest.mark.parametrize(
@@ -298,9 +300,9 @@ def test_the_next_prompt_begins_with_this_one_and_its_output(parts: Parts) -> No
     before = [user("Weather in <|im_end|>?")]
     first = prompt_of(before, instructions="Be brief.")
     generated = [token for part in tokens(parts) for token, _ in part]
-    kept = items_of(parts)
-    results = [output("ok", x.call_id) for x in kept if isinstance(x, i.FunctionCall)]
-    then = prompt_of([*before, *kept, *results, user("Go on")], instructions="Be brief.")
+    items = items_of(parts)
+    results = [output("ok", x.call_id) for x in items if isinstance(x, i.FunctionCall)]
+    then = prompt_of([*before, *items, *results, user("Go on")], instructions="Be brief.")
     whole = [*first.token_ids, *generated]
     assert list(then.token_ids[: len(whole)]) == whole
 
@@ -313,6 +315,6 @@ def test_messages_hold_the_tokens_and_their_text() -> None:
     assert message["message"].endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_reading_never_fails() -> None:
+def test_reading_never_raises() -> None:
     for ids in ([], [1], [1, 2, 3], [5, 6], [2, 1, 2**50], list(range(12)) * 3):
         assert isinstance(MARKUP.read(ids), list)

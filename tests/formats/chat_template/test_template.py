@@ -1,4 +1,4 @@
-"""Chat templates, run as Hugging Face runs them."""
+"""Chat templates are rendered as Hugging Face renders them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_blocks_leave_no_whitespace() -> None:
         ("{{ strftime_now('%Y') | length }}", "4"),
     ],
 )
-def test_templates_have_what_they_expect(source: str, text: str) -> None:
+def test_templates_get_the_variables_and_filters_that_they_expect(source: str, text: str) -> None:
     assert render(source) == text
 
 
@@ -56,17 +56,17 @@ def test_a_template_that_fails_is_the_clients_error() -> None:
         render("{{ messages[0].content + 1 }}", {"content": "a"})
 
 
-def test_a_template_cannot_reach_out() -> None:
+def test_a_template_cannot_access_python_internals() -> None:
     with pytest.raises(RequestError, match="unsafe"):
         render("{{ ''.__class__.__mro__ }}")
 
 
-def test_a_broken_template_stops_the_start() -> None:
+def test_a_broken_template_prevents_the_start() -> None:
     with pytest.raises(SettingsError, match="does not compile"):
         ChatTemplate({"default": "{% if %}"}, {})
 
 
-# --- where templates are --------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def write(folder: Path, name: str, content: Any) -> None:
@@ -79,7 +79,7 @@ def text_of(folder: Path, *, tools: Any = ()) -> str:
     return load_template(folder).render([], tools, {})
 
 
-def test_the_tokenizers_settings_hold_the_template(tmp_path: Path) -> None:
+def test_the_template_is_in_the_tokenizers_settings(tmp_path: Path) -> None:
     write(
         tmp_path,
         "tokenizer_config.json",
@@ -89,13 +89,13 @@ def test_the_tokenizers_settings_hold_the_template(tmp_path: Path) -> None:
     assert text_of(tmp_path) == "<b><e>!"
 
 
-def test_there_may_be_one_template_for_tools(tmp_path: Path) -> None:
+def test_there_may_be_a_separate_template_for_tools(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     write(tmp_path, "tokenizer_config.json", {"chat_template": named})
     assert (text_of(tmp_path), text_of(tmp_path, tools=[{}])) == ("plain", "tools")
 
 
-def test_a_file_of_its_own_comes_before_the_settings(tmp_path: Path) -> None:
+def test_a_template_file_takes_precedence_over_the_settings(tmp_path: Path) -> None:
     write(tmp_path, "tokenizer_config.json", {"chat_template": "settings"})
     write(tmp_path, "chat_template.json", {"chat_template": "json"})
     assert text_of(tmp_path) == "json"
@@ -107,7 +107,7 @@ def test_a_file_of_its_own_comes_before_the_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"), [({}, "no chat template"), ("{", "not JSON"), ("[]", "not JSON")]
 )
-def test_a_folder_without_a_template_stops_the_start(
+def test_a_folder_without_a_template_prevents_the_start(
     tmp_path: Path, content: Any, why: str
 ) -> None:
     write(tmp_path, "tokenizer_config.json", content)
@@ -136,6 +136,6 @@ def test_a_folder_without_a_template_stops_the_start(
         ("{{ name }}<｜tool▁sep｜> </think>", "deepseek_v31"),  # noqa: RUF001
     ],
 )
-def test_a_template_shows_its_family(template: str, family: str) -> None:
+def test_the_family_is_detected_from_the_template(template: str, family: str) -> None:
     assert detect_family(template) == family
     assert family in FAMILIES

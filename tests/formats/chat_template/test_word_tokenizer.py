@@ -12,22 +12,22 @@ TOKENIZER = WordTokenizer(["<a>", "</a>"])
 
 
 @given(st.text())
-def test_every_text_comes_back(text: str) -> None:
+def test_every_text_decodes_to_itself(text: str) -> None:
     ids = TOKENIZER.encode(text, special=False)
     assert TOKENIZER.decode(ids) == text
     assert all(2 < token < 2**53 for token in ids)
 
 
 @given(st.lists(st.sampled_from(["<a>", "</a>", "<", "a", " word", "ü😀", "\n"])).map("".join))
-def test_markers_become_tokens_only_where_they_are_asked_for(text: str) -> None:
+def test_markers_become_special_tokens_only_on_request(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER.encode(text, special=True)) == text
     assert not {1, 2} & set(TOKENIZER.encode(text, special=False))
     assert TOKENIZER.encode(text, special=True).count(1) == text.count("<a>")
 
 
 @given(st.text(), st.integers(0, 50))
-def test_the_text_of_the_first_tokens_has_these_tokens(text: str, count: int) -> None:
-    """An output that is cut and read again costs no cache."""
+def test_a_truncated_output_encodes_to_the_same_tokens(text: str, count: int) -> None:
+    """So an output that was cut can be rendered again without losing the prefix cache."""
     ids = TOKENIZER.encode(text, special=False)[:count]
     assert TOKENIZER.encode(TOKENIZER.decode(ids), special=False) == ids
 

@@ -1,4 +1,4 @@
-"""What the tests of Harmony share: a format of a fixed date, and steps made of markup."""
+"""Fixtures for Harmony: a format with a fixed date, and steps made from markup."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def parser() -> HarmonyParser:
 
 @pytest.fixture
 def parse(parser: HarmonyParser, encoding: Encoding) -> Parse:
-    """Parse markup one token at a time and return what came, joined."""
+    """Parse markup one token at a time and return the deltas, joined."""
 
     def parse(markup: str) -> list[d.Delta]:
         return joined(feed(parser, encoding.encode_markup(markup)))
@@ -68,7 +68,7 @@ def feed(parser: HarmonyParser, ids: Sequence[int], *, size: int = 1) -> list[d.
 
 
 def joined(deltas: Sequence[d.Delta]) -> list[d.Delta]:
-    """Join neighbours that continue the same item, as the sequencer's items would."""
+    """Join neighbors that continue the same item, as the sequencer does."""
     out: list[d.Delta] = []
     for delta in deltas:
         match (out[-1] if out else None), delta:
@@ -91,10 +91,10 @@ def parsed(
     render: Callable[[Turn], Prompt],
     turn: Turn,
     ids: list[int],
-    *record_items: Item,
+    *items: Item,
 ) -> list[d.Delta]:
-    """Parse what a turn has generated, and keep it as what it `record_items`."""
+    """Parse the output of a turn, and remember that it became `items`."""
     parser = harmony.make_parser(turn, render(turn))
     deltas = joined([*parser.feed(Step(token_ids=ids)), *parser.end()])
-    harmony.remember(turn, render(turn), token_ids=ids, parser=parser, items=record_items)
+    harmony.remember(turn, render(turn), token_ids=ids, parser=parser, items=items)
     return deltas

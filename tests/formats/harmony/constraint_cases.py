@@ -1,6 +1,6 @@
-"""Turns, and what their constraint lets the model write: for our matcher and for xgrammar's.
+"""Turns, and outputs that their constraints allow or refuse, for our matcher and xgrammar's.
 
-Without the stop token, which the engine allows by itself where the tag is matched.
+The outputs have no stop token: the engine allows it once the tag is matched.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def call(name: str, arguments: str) -> str:
     return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}"
 
 
-def own(recipient: str, given: str, channel: str = "analysis") -> str:
-    return f"<|channel|>{channel} to={recipient} code<|message|>{given}"
+def hosted_call(recipient: str, body: str, channel: str = "analysis") -> str:
+    return f"<|channel|>{channel} to={recipient} code<|message|>{body}"
 
 
 BROWSER = tuple(web_tool_specs.SPECS.values())
-PLACE = {"type": "container_auto"}
+ENVIRONMENT = {"type": "container_auto"}
 [SHELL] = make_offer(
-    [ToolDefinition(tool=Shell(environment=PLACE), path="tools[0]", is_server_run=True)], None
+    [ToolDefinition(tool=Shell(environment=ENVIRONMENT), path="tools[0]", is_server_run=True)], None
 ).specs
 RENAMED_PYTHON = msgspec.structs.replace(PYTHON_SPEC, name="code_interpreter")
 
@@ -144,47 +144,48 @@ CASES: dict[str, dict[str, Any]] = {
             "choice": a_choice("required", *web_tool_specs.SPECS),
         },
         "allowed": [
-            own("browser.search", '{"query": "bonn", "topn": 3}'),
-            own("browser.search", '{"query": "bonn"}', "commentary"),
-            THOUGHT + own("browser.open", '{"id": 3, "cursor": 0}'),
-            THOUGHT + own("browser.open", '{"id": "https://example.org"}'),
-            PREAMBLE + own("browser.find", '{"pattern": "x"}', "commentary"),
+            hosted_call("browser.search", '{"query": "bonn", "topn": 3}'),
+            hosted_call("browser.search", '{"query": "bonn"}', "commentary"),
+            THOUGHT + hosted_call("browser.open", '{"id": 3, "cursor": 0}'),
+            THOUGHT + hosted_call("browser.open", '{"id": "https://example.org"}'),
+            PREAMBLE + hosted_call("browser.find", '{"pattern": "x"}', "commentary"),
         ],
         "refused": [
             FINAL + "Hi",
-            own("browser.search", "{}"),
-            own("browser.search", '{"query": ""}'),
-            own("browser.find", '{"query": "bonn"}'),
-            own("browser.search", '{"query": "bonn"}', "final"),
-            own("functions.web_search", '{"query": "bonn"}'),
+            hosted_call("browser.search", "{}"),
+            hosted_call("browser.search", '{"query": ""}'),
+            hosted_call("browser.find", '{"query": "bonn"}'),
+            hosted_call("browser.search", '{"query": "bonn"}', "final"),
+            hosted_call("functions.web_search", '{"query": "bonn"}'),
             call("get_weather", ARGUMENTS),
         ],
     },
     "commands, forced": {
         "turn": {"tools": (SHELL, WEATHER), "choice": a_choice("required", SHELL.name)},
         "allowed": [
-            own("container.exec", '{"cmd": ["bash", "-lc", "ls"], "timeout": 9}'),
-            THOUGHT + own("container.exec", '{"cmd": ["a"], "env": {"A": "b"}}', "commentary"),
+            hosted_call("container.exec", '{"cmd": ["bash", "-lc", "ls"], "timeout": 9}'),
+            THOUGHT
+            + hosted_call("container.exec", '{"cmd": ["a"], "env": {"A": "b"}}', "commentary"),
         ],
         "refused": [
             FINAL + "Hi",
-            own("container.exec", '{"cmd": "ls"}'),
-            own("container.exec", '{"cmd": []}'),
-            own("container.exec", '{"workdir": "/tmp"}'),
-            own("container.feed", '{"cmd": ["ls"]}'),
+            hosted_call("container.exec", '{"cmd": "ls"}'),
+            hosted_call("container.exec", '{"cmd": []}'),
+            hosted_call("container.exec", '{"workdir": "/tmp"}'),
+            hosted_call("container.feed", '{"cmd": ["ls"]}'),
             call("get_weather", ARGUMENTS),
         ],
     },
     "code, forced": {
         "turn": {"tools": (PYTHON_SPEC, WEATHER), "choice": a_choice("required", "python")},
         "allowed": [
-            own("python", "print(1)\n"),
-            THOUGHT + own("python", '{"code": "1"}', "commentary"),
+            hosted_call("python", "print(1)\n"),
+            THOUGHT + hosted_call("python", '{"code": "1"}', "commentary"),
         ],
         "refused": [
             FINAL + "Hi",
-            own("python", "1<|end|>"),
-            own("functions.python", "1"),
+            hosted_call("python", "1<|end|>"),
+            hosted_call("functions.python", "1"),
             call("get_weather", ARGUMENTS),
         ],
     },
@@ -194,7 +195,7 @@ CASES: dict[str, dict[str, Any]] = {
             "choice": a_choice("required", RENAMED_PYTHON.name),
         },
         "allowed": [THOUGHT + call(RENAMED_PYTHON.name, '{"code": "print(1)"}')],
-        "refused": [own("python", "print(1)"), call("python", ARGUMENTS), FINAL + "Hi"],
+        "refused": [hosted_call("python", "print(1)"), call("python", ARGUMENTS), FINAL + "Hi"],
     },
     "a search of files, forced": {
         "turn": {
@@ -206,27 +207,27 @@ CASES: dict[str, dict[str, Any]] = {
             FINAL + "Hi",
             call("file_search", '{"queries": []}'),
             call("file_search", '{"query": "a"}'),
-            own("browser.search", '{"query": "bonn"}'),
+            hosted_call("browser.search", '{"query": "bonn"}'),
         ],
     },
-    "own tools that may be called, beside one that may not": {
+    "hosted tools that may be called, beside one that may not": {
         "turn": {
             "tools": (*BROWSER, PYTHON_SPEC, SHELL),
             "choice": a_choice("auto", *web_tool_specs.SPECS, "python"),
         },
         "allowed": [
             FINAL + "Hi",
-            THOUGHT + own("browser.search", '{"query": "bonn"}'),
-            PREAMBLE + THOUGHT + own("python", "1"),
+            THOUGHT + hosted_call("browser.search", '{"query": "bonn"}'),
+            PREAMBLE + THOUGHT + hosted_call("python", "1"),
         ],
-        "refused": [own("container.exec", '{"cmd": ["ls"]}')],
+        "refused": [hosted_call("container.exec", '{"cmd": ["ls"]}')],
     },
-    "a schema for the answer, beside tools of its own": {
+    "a schema for the answer, beside hosted tools": {
         "turn": {"tools": (*BROWSER, PYTHON_SPEC), "text": ANSWER},
         "allowed": [
             FINAL + '{"a": true}',
-            THOUGHT + own("browser.open", '{"cursor": 1}'),
-            own("python", "1"),
+            THOUGHT + hosted_call("browser.open", '{"cursor": 1}'),
+            hosted_call("python", "1"),
         ],
         "refused": [FINAL + "Hi"],
     },
@@ -281,4 +282,4 @@ GRAMMAR_CASES: dict[str, dict[str, Any]] = {
         ],
     },
 }
-"""What no matcher of ours understands."""
+"""Cases that only xgrammar can match."""

@@ -1,4 +1,4 @@
-"""Harmony's own browser: told of as gpt-oss knows it, called by its own recipients."""
+"""Harmony's own browser: described as gpt-oss knows it, called by its own recipients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELLO = i.Message(role="user", content="How is the weather?")
 BROWSER = tuple(SPECS.values())
 ARGUMENTS = '{"query": "bonn",  "topn": 3}'
 
-WAYS = {
+SPELLINGS = {
     "while thinking": "<|channel|>analysis to=browser.search code<|message|>{}<|call|>",
     "with a type": "<|channel|>analysis to=browser.search <|constrain|>json<|message|>{}<|call|>",
     "without a type": "<|channel|>analysis to=browser.search<|message|>{}<|call|>",
@@ -38,12 +38,15 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_a_call_is_read_however_it_is_addressed_and_continued_exactly(
-    harmony: HarmonyFormat, render: Render, encoding: Encoding, way: str
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+def test_a_call_is_read_in_any_spelling_and_continued_exactly(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding, spelling: str
 ) -> None:
     turn = a_turn(items=(HELLO,), tools=BROWSER)
-    before, generated = list(render(turn).token_ids), encoding.encode_markup(way.format(ARGUMENTS))
+    before, generated = (
+        list(render(turn).token_ids),
+        encoding.encode_markup(spelling.format(ARGUMENTS)),
+    )
     call = i.WebSearchCall(
         action={"type": "search", "query": "bonn"},
         results=({"arguments": ARGUMENTS, "text": "[0] bonn"},),
@@ -60,7 +63,7 @@ def test_a_call_is_read_however_it_is_addressed_and_continued_exactly(
 
 
 @pytest.mark.parametrize(("recipient", "kinds"), KINDS.items(), ids=KINDS)
-def test_each_recipient_is_a_kind_and_an_action(
+def test_each_recipient_has_a_kind_and_an_action(
     harmony: HarmonyFormat,
     render: Render,
     encoding: Encoding,
@@ -76,7 +79,7 @@ def test_each_recipient_is_a_kind_and_an_action(
     assert f"analysis to={recipient} code" in prompt_text(a_turn(items=(HELLO, call), tools=()))
 
 
-def test_the_model_is_told_of_it_as_it_was_trained(prompt_text: Callable[[Turn], str]) -> None:
+def test_the_prompt_describes_it_as_in_training(prompt_text: Callable[[Turn], str]) -> None:
     prompt = prompt_text(a_turn(items=(HELLO,), tools=(PYTHON_SPEC, *BROWSER)))
     system, _, rest = prompt.partition("<|end|>")
     assert "\n\n# Tools\n\n## browser\n\n// Tool for browsing.\n// The `cursor` appears" in system
@@ -86,7 +89,7 @@ def test_the_model_is_told_of_it_as_it_was_trained(prompt_text: Callable[[Turn],
     assert "web_search" not in rest
 
 
-def test_it_stands_beside_functions_of_any_name(
+def test_it_can_be_offered_beside_a_function_of_its_name(
     harmony: HarmonyFormat, render: Render, encoding: Encoding, prompt_text: Any
 ) -> None:
     function = ToolSpec(name="web_search")
@@ -99,21 +102,21 @@ def test_it_stands_beside_functions_of_any_name(
     assert start == d.CallStart("web_search")
 
 
-def test_without_an_offer_it_is_no_call(
+def test_a_call_of_a_browser_that_is_not_offered_is_text(
     harmony: HarmonyFormat, render: Render, encoding: Encoding
 ) -> None:
-    markup = WAYS["while thinking"].format(ARGUMENTS)
+    markup = SPELLINGS["while thinking"].format(ARGUMENTS)
     turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))
     deltas = parsed(harmony, render, turn, encoding.encode_markup(markup))
     assert deltas[0] == d.TextDelta(f"to=browser.search {ARGUMENTS}", phase="commentary")
 
 
-def test_nothing_is_told_where_nothing_may_be_called(prompt_text: Callable[[Turn], str]) -> None:
+def test_tool_choice_none_leaves_it_out_of_the_prompt(prompt_text: Callable[[Turn], str]) -> None:
     turn = a_turn(items=(HELLO,), tools=BROWSER, choice=ToolChoice(mode="none"))
     assert "browser" not in prompt_text(turn)
 
 
-def test_a_forced_call_has_its_arguments(harmony: HarmonyFormat) -> None:
+def test_a_forced_call_must_have_valid_arguments(harmony: HarmonyFormat) -> None:
     names = frozenset({"web_search"})
     turn = a_turn(items=(HELLO,), tools=BROWSER, choice=ToolChoice(mode="required", names=names))
     constraint = harmony.constraint(turn)

@@ -1,5 +1,5 @@
-"""What a turn binds, by a small matcher of structural tags; test_constraint_in_xgrammar.py asks
-the real one.
+"""Constraints of turns, checked by a small matcher of structural tags;
+test_constraint_in_xgrammar.py uses the real one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def units(encoding: Encoding, markup: str) -> list[Unit]:
 
 
 def ends(grammar: Any, text: list[Unit], start: int) -> Iterator[int]:
-    """Yield every place where a match of the grammar that begins at `start` may end."""
+    """Yield every position where a match of the grammar that starts at `start` may end."""
     match grammar:
         case {"type": "token", "token": token}:
             if text[start : start + 1] == [token]:
@@ -60,11 +60,15 @@ def ends(grammar: Any, text: list[Unit], start: int) -> Iterator[int]:
                 yield from ends(grammar, text, middle)
         case {"type": "regex", "pattern": pattern}:
             yield from (
-                end for end in spans(text, start) if re.fullmatch(pattern, said(text, start, end))
+                end
+                for end in spans(text, start)
+                if re.fullmatch(pattern, text_between(text, start, end))
             )
         case {"type": "json_schema", "json_schema": schema}:
             yield from (
-                end for end in spans(text, start) if is_valid(said(text, start, end), schema)
+                end
+                for end in spans(text, start)
+                if is_valid(text_between(text, start, end), schema)
             )
         case _:
             raise AssertionError(f"a grammar that xgrammar does not know: {grammar}")
@@ -76,7 +80,7 @@ def spans(text: list[Unit], start: int) -> Iterator[int]:
         yield start
 
 
-def said(text: list[Unit], start: int, end: int) -> str:
+def text_between(text: list[Unit], start: int, end: int) -> str:
     return "".join(str(unit) for unit in text[start:end])
 
 
@@ -97,7 +101,7 @@ def allows(encoding: Encoding, turn: Turn, markup: str, harmony: HarmonyFormat) 
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_constraint_allows_this_and_not_that(
+def test_a_constraint_allows_and_refuses_these_outputs(
     harmony: HarmonyFormat, encoding: Encoding, case: Any
 ) -> None:
     turn = a_turn(**case["turn"])
@@ -119,13 +123,13 @@ FREE = {
 
 
 @pytest.mark.parametrize("fields", FREE.values(), ids=FREE)
-def test_nothing_is_bound_where_nothing_is_asked_for(
+def test_a_turn_without_requirements_has_no_constraint(
     harmony: HarmonyFormat, fields: dict[str, object]
 ) -> None:
     assert harmony.constraint(a_turn(**fields)) is None
 
 
-def test_a_call_of_no_tool_cannot_be_required(harmony: HarmonyFormat) -> None:
+def test_a_call_cannot_be_required_without_tools(harmony: HarmonyFormat) -> None:
     with pytest.raises(RequestError) as error:
         harmony.constraint(a_turn(tools=(), choice=a_choice("required")))
     assert error.value.param == "tool_choice"
@@ -144,7 +148,7 @@ def test_every_tag_names_the_tokens_in_the_same_order(harmony: HarmonyFormat) ->
     assert orders == {(h.CHANNEL, h.CONSTRAIN, h.MESSAGE, h.END, h.START)}
 
 
-def test_the_matcher_of_these_tests_refuses_what_is_wrong(encoding: Encoding) -> None:
+def test_the_matcher_of_these_tests_rejects_wrong_text(encoding: Encoding) -> None:
     grammar = {"type": "json_schema", "json_schema": CITY}
     text = units(encoding, ARGUMENTS)
     assert len(text) in ends(grammar, text, 0)

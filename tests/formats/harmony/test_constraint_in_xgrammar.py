@@ -21,7 +21,7 @@ from .constraint_cases import CASES, GRAMMAR_CASES
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.timeout(120),
-    # torch warns a lot, and it is not ours to mend; our own warnings stay errors.
+    # torch warns a lot, which we cannot fix. Our own warnings stay errors.
     pytest.mark.filterwarnings("default"),
     pytest.mark.filterwarnings("error:::antiphon"),
 ]
@@ -31,11 +31,11 @@ ALL = {**CASES, **GRAMMAR_CASES}
 
 @pytest.fixture(scope="module")
 def compiler(encoding: Encoding) -> Any:
-    import xgrammar  # comes with vLLM, which a machine that runs the other tests may be without
+    import xgrammar  # comes with vLLM, which is not installed everywhere
 
-    spelled = [encoding.spell((token,)) for token in range(h.VOCABULARY_SIZE)]
+    token_bytes = [encoding.decode_bytes((token,)) for token in range(h.VOCABULARY_SIZE)]
     raw = xgrammar.VocabType.RAW
-    vocabulary = xgrammar.TokenizerInfo(spelled, raw, stop_token_ids=[h.RETURN])
+    vocabulary = xgrammar.TokenizerInfo(token_bytes, raw, stop_token_ids=[h.RETURN])
     return xgrammar.GrammarCompiler(vocabulary, max_threads=2)
 
 
@@ -60,7 +60,7 @@ def allowed_next(matcher: Any) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("case", ALL.values(), ids=ALL)
-def test_a_constraint_allows_this_and_not_that(
+def test_a_constraint_allows_and_refuses_these_outputs(
     compiler: Any, encoding: Encoding, case: dict[str, Any]
 ) -> None:
     for markup in case["allowed"]:
@@ -76,7 +76,7 @@ def test_a_constraint_allows_this_and_not_that(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_model_without_any_sense_still_makes_the_required_call(
+def test_a_random_model_still_makes_the_required_call(
     compiler: Any, encoding: Encoding, seed: int
 ) -> None:
     chance = random.Random(seed)

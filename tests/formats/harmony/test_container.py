@@ -1,4 +1,4 @@
-"""gpt-oss's own shell: told of as `container.exec`, read as commands, continued exactly."""
+"""gpt-oss's own shell: described as `container.exec`, read as commands, continued exactly."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .conftest import a_turn, joined
 
 Render = Callable[[Turn], Prompt]
 HELLO = i.Message(role="user", content="What is in there?")
-PLACE = {"type": "container_reference", "container_id": "cntr_1"}
+ENVIRONMENT = {"type": "container_reference", "container_id": "cntr_1"}
 [TOOL] = make_offer(
-    [ToolDefinition(tool=Shell(environment=PLACE), path="tools[0]", is_server_run=True)], None
+    [ToolDefinition(tool=Shell(environment=ENVIRONMENT), path="tools[0]", is_server_run=True)], None
 ).specs
 
 WRITTEN = {
@@ -67,18 +67,18 @@ def test_calls_become_commands_and_are_continued_exactly(
     fields = item_fields_of("container", arguments.text)
     assert fields is not None
     assert commands is None or list(fields["action"]["commands"]) == commands
-    call = i.ShellCall(call_id="c", environment=PLACE, **fields)
+    call = i.ShellCall(call_id="c", environment=ENVIRONMENT, **fields)
     output = i.ShellCallOutput(call_id="c", output=({"stdout": "1"},))
-    record_items = (call, output)
-    harmony.remember(turn, render(turn), token_ids=generated, parser=parser, items=record_items)
-    after = a_turn(items=(HELLO, *record_items), tools=(TOOL,))
+    items = (call, output)
+    harmony.remember(turn, render(turn), token_ids=generated, parser=parser, items=items)
+    after = a_turn(items=(HELLO, *items), tools=(TOOL,))
     prompt = list(render(after).token_ids)
     assert prompt[: len(before) + len(generated)] == before + generated
     assert "<|start|>container.exec to=assistant" in encoding.text(prompt)
 
 
 @pytest.mark.parametrize("written", ["", "{}", "ls -la", '{"cmd": []}', '{"cmd": "ls"}', "[" * 999])
-def test_what_is_no_call_is_handed_on_as_it_is(
+def test_invalid_arguments_are_passed_on_unchanged(
     harmony: HarmonyFormat, render: Render, encoding: Encoding, written: str
 ) -> None:
     turn = a_turn(items=(HELLO,), tools=(TOOL,))
@@ -89,7 +89,7 @@ def test_what_is_no_call_is_handed_on_as_it_is(
     assert item_fields_of("container", handed or "{}") is None
 
 
-def test_the_model_is_told_of_a_namespace(prompt_text: Callable[[Turn], str]) -> None:
+def test_the_prompt_describes_the_namespace(prompt_text: Callable[[Turn], str]) -> None:
     prompt = prompt_text(a_turn(items=(HELLO,), tools=(TOOL,)))
     assert "## container" in prompt
     assert "namespace container {" in prompt
@@ -98,7 +98,7 @@ def test_the_model_is_told_of_a_namespace(prompt_text: Callable[[Turn], str]) ->
     assert "namespace functions" not in prompt
 
 
-def test_a_shell_of_the_clients_is_a_function(prompt_text: Callable[[Turn], str]) -> None:
+def test_a_shell_that_the_client_runs_is_a_function(prompt_text: Callable[[Turn], str]) -> None:
     local = make_offer([ToolDefinition(tool=Shell(), path="tools[0]")], None).specs
     call = i.ShellCall(call_id="c", action={"commands": ["ls"]})
     prompt = prompt_text(a_turn(items=(HELLO, call), tools=local))
@@ -106,7 +106,7 @@ def test_a_shell_of_the_clients_is_a_function(prompt_text: Callable[[Turn], str]
     assert "container" not in prompt
 
 
-def test_a_forced_call_is_bound_to_what_the_model_was_told(harmony: HarmonyFormat) -> None:
+def test_a_forced_call_must_match_the_parameters_in_the_prompt(harmony: HarmonyFormat) -> None:
     turn = a_turn(items=(HELLO,), tools=(TOOL,), choice=ToolChoice(mode="required"))
     constraint = harmony.constraint(turn)
     assert constraint is not None

@@ -1,4 +1,4 @@
-"""The vocabulary is the library's, and loading it is nobody's burden but Harmony's."""
+"""The vocabulary is the library's, and it is only loaded when it is needed."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_special_tokens_have_the_numbers_of_the_library(
     assert encoding.encode_markup(name) == [token]
 
 
-def test_the_turns_of_an_assistant_stop_where_the_library_says(encoding: Encoding) -> None:
+def test_all_stop_tokens_of_the_library_are_known(encoding: Encoding) -> None:
     assert set(encoding._library.stop_tokens_for_assistant_actions()) <= set(h.STOPS)
 
 
 @given(st.text())
-def test_text_comes_back_as_it_was(text: str) -> None:
+def test_every_text_decodes_to_itself(text: str) -> None:
     text = text.encode("utf-8", "replace").decode()
     ids = load_encoding().encode(text)
     assert load_encoding().text(ids) == text
@@ -47,16 +47,16 @@ def test_text_comes_back_as_it_was(text: str) -> None:
 
 
 @given(st.lists(st.integers()))
-def test_any_numbers_spell_something(ids: list[int]) -> None:
-    assert isinstance(load_encoding().spell(ids), bytes)
+def test_any_numbers_can_be_decoded(ids: list[int]) -> None:
+    assert isinstance(load_encoding().decode_bytes(ids), bytes)
 
 
 def test_half_a_character_can_be_encoded(encoding: Encoding) -> None:
     assert encoding.text(encoding.encode("a\ud83d")) == "a\ufffd"
 
 
-def test_the_format_is_there_before_its_vocabulary() -> None:
-    """In a process of its own, as this one has long loaded it."""
+def test_the_format_does_not_load_its_vocabulary() -> None:
+    """In a separate process, since this one has already loaded it."""
     program = (
         "import sys\n"
         "from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup\n"

@@ -84,7 +84,7 @@ PARTS: dict[str, tuple[list[dict[str, Any]], list[d.Delta]]] = {
 
 
 @pytest.mark.parametrize(("parts", "deltas"), PARTS.values(), ids=PARTS)
-def test_what_a_script_says_is_what_the_parser_reads(
+def test_the_parser_reads_what_a_script_writes(
     markup: HarmonyMarkup,
     parser: HarmonyParser,
     parts: list[dict[str, Any]],
@@ -92,10 +92,10 @@ def test_what_a_script_says_is_what_the_parser_reads(
 ) -> None:
     written = markup.write(parts, tools=TOOLS, thinking=True)
     assert joined(feed(parser, ids_of(written))) == deltas
-    assert parser.recovered == 0
+    assert parser.repair_count == 0
 
 
-def test_without_thinking_nothing_is_thought(markup: HarmonyMarkup) -> None:
+def test_without_thinking_no_reasoning_is_written(markup: HarmonyMarkup) -> None:
     parts = [{"think": "Hm."}, {"say": "Hi"}]
     thought, *rest = markup.write(parts, tools=(), thinking=False)
     assert thought == []

@@ -1,4 +1,4 @@
-"""What gpt-oss writes, well-formed and not, becomes the right deltas."""
+"""Output of gpt-oss, well-formed or malformed, becomes the right deltas."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_well_formed_output_gives_exactly_these_deltas(
     parse: Parse, parser: HarmonyParser, markup: str, deltas: list[d.Delta]
 ) -> None:
     assert parse(markup) == deltas
-    assert parser.recovered == 0
+    assert parser.repair_count == 0
 
 
 ARGUMENTS = '<|message|>{"city": "Paris"}'
@@ -107,7 +107,7 @@ def test_every_way_to_write_a_call_is_the_same_call(parse: Parse, header: str) -
 
 
 @pytest.mark.parametrize("end", CALL_ENDS)
-def test_every_end_of_a_call_is_its_end(parse: Parse, end: str) -> None:
+def test_a_call_may_end_with_any_of_these_tokens(parse: Parse, end: str) -> None:
     assert parse(f"<|channel|>commentary {TO} json{ARGUMENTS}{end}") == CALL
 
 
@@ -129,11 +129,11 @@ TOLERATED: dict[str, tuple[str, list[d.Delta]]] = {
 
 
 @pytest.mark.parametrize(("markup", "deltas"), TOLERATED.values(), ids=TOLERATED)
-def test_deviations_without_stray_text_are_not_worth_counting(
+def test_deviations_without_stray_text_are_not_counted(
     parse: Parse, parser: HarmonyParser, markup: str, deltas: list[d.Delta]
 ) -> None:
     assert parse(markup) == deltas
-    assert parser.recovered == 0
+    assert parser.repair_count == 0
 
 
 MALFORMED: dict[str, tuple[str, list[d.Delta]]] = {
@@ -220,7 +220,7 @@ def test_malformed_output_loses_no_text_and_is_counted(
     parse: Parse, parser: HarmonyParser, markup: str, deltas: list[d.Delta]
 ) -> None:
     assert parse(markup) == deltas
-    assert 1 <= parser.recovered <= 2  # a message that was started before the last one ended
+    assert 1 <= parser.repair_count <= 2  # two if a message started before the last one ended
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_only_words_of_reasoning_count_as_reasoning(
     assert parser.reasoning_tokens == 3
 
 
-def test_a_character_of_several_tokens_comes_whole(
+def test_a_character_of_several_tokens_is_returned_whole(
     parser: HarmonyParser, encoding: Encoding
 ) -> None:
     said = encoding.encode("🫠")
@@ -298,7 +298,7 @@ def test_a_character_of_several_tokens_comes_whole(
     assert deltas == [text("🫠")]
 
 
-def test_a_character_that_is_never_finished_is_shown_as_such(
+def test_an_unfinished_character_becomes_a_replacement_character(
     parser: HarmonyParser, encoding: Encoding
 ) -> None:
     ids = [*encoding.encode_markup("<|channel|>final<|message|>"), encoding.encode("🫠")[0]]
@@ -313,7 +313,7 @@ def test_the_bytes_of_the_logprobs_spell_the_text(
     for start in range(0, len(ids), 2):
         part = ids[start : start + 2]
         logprobs = tuple(
-            Logprob(token="?", logprob=-1.0, bytes=tuple(encoding.spell((token,))))
+            Logprob(token="?", logprob=-1.0, bytes=tuple(encoding.decode_bytes((token,))))
             for token in part
         )
         deltas += parser.feed(Step(token_ids=part, logprobs=logprobs))
@@ -340,7 +340,7 @@ def test_an_endless_header_is_text(parser: HarmonyParser, encoding: Encoding) ->
 
 
 @pytest.mark.parametrize("token", [-1, 199_998, 200_013, 201_088, 2**40])
-def test_tokens_that_mean_nothing_are_dropped(
+def test_tokens_without_a_meaning_are_dropped(
     parser: HarmonyParser, encoding: Encoding, token: int
 ) -> None:
     ids = encoding.encode_markup("<|channel|>final<|message|>a")

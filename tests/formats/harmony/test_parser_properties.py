@@ -1,4 +1,4 @@
-"""Whatever the tokens and however they are cut: no error, no lost text, the same deltas."""
+"""Properties that hold for any tokens in any steps: no error, no lost text, the same deltas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from antiphon.adapters.formats.harmony import HarmonyParser
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import load_encoding
-from antiphon.adapters.formats.harmony.input_unwrapper import Unwrapper
+from antiphon.adapters.formats.harmony.input_unwrapper import InputUnwrapper
 from antiphon.adapters.formats.tools import wrap_text
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d
@@ -26,7 +26,7 @@ HEADERS = [
     " to=functions.note", " to=functions.nope", " to=browser.search", "user", " code",
     '{"input": "',
 ]  # fmt: skip
-# No part of any header: each holds a character that no header has.
+# Not part of any header: each has a character that no header has.
 TEXTS = ["§zebra", " quo§kka!", "§\n\n", '§{"a": 1}', " 🫠§", "§to be"]
 
 words = st.sampled_from([tuple(ENCODING.encode(word)) for word in HEADERS + TEXTS])
@@ -44,7 +44,7 @@ def new_parser() -> HarmonyParser:
     return HarmonyParser(ENCODING, a_turn())
 
 
-def said(deltas: Sequence[d.Delta]) -> str:
+def text_of(deltas: Sequence[d.Delta]) -> str:
     return "".join(getattr(delta, "text", "") for delta in deltas)
 
 
@@ -64,12 +64,12 @@ def test_the_same_tokens_give_the_same_items_in_any_steps(ids: list[int], cuts: 
     whole, cut = new_parser(), new_parser()
     assert joined(in_pieces(cut, ids, cuts)) == joined(in_pieces(whole, ids, []))
     assert cut.reasoning_tokens == whole.reasoning_tokens
-    assert cut.recovered == whole.recovered
+    assert cut.repair_count == whole.repair_count
 
 
 @given(turns)
-def test_every_text_that_is_no_header_is_shown_in_its_order(ids: list[int]) -> None:
-    shown = "".join(said(feed(new_parser(), ids)).split())
+def test_all_text_outside_headers_is_shown_in_order(ids: list[int]) -> None:
+    shown = "".join(text_of(feed(new_parser(), ids)).split())
     position = 0
     for character in "".join(ENCODING.text([t for t in ids if t < h.FIRST_SPECIAL]).split()):
         if character in "§🫠":
@@ -85,21 +85,23 @@ def test_no_delta_is_empty_and_none_shows_markup(ids: list[int]) -> None:
 
 
 @given(noise)
-def test_one_step_never_gives_two_deltas_that_are_one(ids: list[int]) -> None:
+def test_deltas_of_one_step_are_already_joined(ids: list[int]) -> None:
     deltas = new_parser().feed(Step(token_ids=ids))
     assert deltas == joined(deltas)
 
 
 @settings(max_examples=50)
 @given(st.text(), st.lists(st.integers(min_value=0, max_value=100)), st.booleans())
-def test_a_custom_tools_text_survives_its_wrapping(text: str, cuts: list[int], bare: bool) -> None:
+def test_a_custom_tools_text_survives_its_wrapping(
+    text: str, cuts: list[int], is_unwrapped: bool
+) -> None:
     text = text.encode("utf-8", "replace").decode()
-    unwrapper = Unwrapper("input")
-    written = f"= {text}" if bare else wrap_text(text)
+    unwrapper = InputUnwrapper("input")
+    written = f"= {text}" if is_unwrapped else wrap_text(text)
     pieces, start = [], 0
     for cut in [*sorted(cuts), len(written)]:
         pieces.append(unwrapper.feed(written[start:cut]))
         start = max(start, cut)
     held, stray = unwrapper.end()
-    assert "".join([*pieces, held]) == (written if bare else text)
+    assert "".join([*pieces, held]) == (written if is_unwrapped else text)
     assert stray == ""

@@ -89,7 +89,7 @@ def test_a_scripted_turn_is_continued_exactly(harmony: HarmonyFormat, render: Re
 
 
 WEATHER = "to=functions.get_weather"
-AS_THE_MODEL_LIKES = {
+UNUSUAL_SPELLINGS = {
     "recipient with the role": f' {WEATHER}<|channel|>commentary json<|message|>{{"a":1}}<|call|>',
     "in analysis": f'<|channel|>analysis {WEATHER} code<|message|>{{"a": 1}}<|call|>',
     "no arguments": f"<|channel|>commentary {WEATHER} json<|message|><|call|>",
@@ -100,8 +100,8 @@ AS_THE_MODEL_LIKES = {
 }
 
 
-@pytest.mark.parametrize("written", AS_THE_MODEL_LIKES.values(), ids=AS_THE_MODEL_LIKES)
-def test_what_the_model_wrote_its_own_way_is_continued_exactly(
+@pytest.mark.parametrize("written", UNUSUAL_SPELLINGS.values(), ids=UNUSUAL_SPELLINGS)
+def test_unusual_spellings_of_the_model_are_continued_exactly(
     harmony: HarmonyFormat, render: Render, encoding: Encoding, written: str
 ) -> None:
     turn = a_turn(items=(HELLO,))
@@ -120,7 +120,7 @@ TYPED = {
 
 
 @pytest.mark.parametrize("kind", TYPED)
-def test_a_call_of_a_fixed_shape_is_continued_as_the_model_wrote_it(
+def test_a_call_of_a_typed_tool_is_continued_exactly(
     harmony: HarmonyFormat, render: Render, encoding: Encoding, kind: Any
 ) -> None:
     tool = ToolSpec(name=f"{kind}_tool", kind=kind)
@@ -139,7 +139,7 @@ def test_a_call_of_a_fixed_shape_is_continued_as_the_model_wrote_it(
 
 
 @pytest.mark.parametrize("kind", ["mcp", "mcp_approval"])
-def test_a_call_of_a_server_is_continued_as_the_model_wrote_it(
+def test_a_call_of_an_mcp_tool_is_continued_exactly(
     harmony: HarmonyFormat, render: Render, encoding: Encoding, kind: Any
 ) -> None:
     tool = ToolSpec(name="my_docs__read_1", kind=kind, namespace="my docs", original_name="read")
@@ -159,7 +159,7 @@ def test_a_call_of_a_server_is_continued_as_the_model_wrote_it(
     assert after[: len(before) + len(generated)] == before + generated
 
 
-def test_words_of_other_tokens_are_continued_exactly(
+def test_words_in_unusual_tokens_are_continued_exactly(
     harmony: HarmonyFormat, render: Render, encoding: Encoding
 ) -> None:
     turn = a_turn(items=(HELLO,))
@@ -176,7 +176,7 @@ def test_words_of_other_tokens_are_continued_exactly(
     assert after[: len(before) + len(generated)] == before + generated
 
 
-def test_an_answer_is_ended_but_not_returned_in_the_next_prompt(
+def test_an_answer_ends_with_end_instead_of_return_in_the_next_prompt(
     harmony: HarmonyFormat, render: Render, encoding: Encoding
 ) -> None:
     turn = a_turn(items=(HELLO,))
@@ -187,10 +187,10 @@ def test_an_answer_is_ended_but_not_returned_in_the_next_prompt(
     assert encoding.text(after[len(before) + len(generated) - 1 :]) == "<|end|><|start|>assistant"
 
 
-def test_how_one_tenant_wrote_is_not_recalled_for_another(
+def test_tenants_do_not_share_cached_turns(
     harmony: HarmonyFormat, render: Render, encoding: Encoding
 ) -> None:
-    generated = encoding.encode_markup(AS_THE_MODEL_LIKES["recipient with the role"])
+    generated = encoding.encode_markup(UNUSUAL_SPELLINGS["recipient with the role"])
     theirs = play(harmony, render, a_turn(items=(HELLO,), cache_salt="a"), generated)
     ours = a_turn(items=theirs.items, cache_salt="b")
     assert " to=functions.get_weather<|channel|>" in encoding.text(render(theirs).token_ids)

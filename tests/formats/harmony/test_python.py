@@ -1,4 +1,4 @@
-"""Harmony's own Python tool: told of as gpt-oss knows it, called with code as it is."""
+"""Harmony's own Python tool: described as gpt-oss knows it, called with plain code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Render = Callable[[Turn], Prompt]
 HELLO = i.Message(role="user", content="What is 6 times 7?")
 CODE = 'x = "a\\n"\nprint({"b": x})'
 
-WAYS = {
+SPELLINGS = {
     "while thinking": "<|channel|>analysis to=python code<|message|>{}<|call|>",
     "in the open": "<|channel|>commentary to=python code<|message|>{}<|call|>",
     "recipient with the role": " to=python<|channel|>analysis code<|message|>{}<|call|>",
@@ -30,12 +30,12 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_code_is_read_as_it_is_and_continued_exactly(
-    harmony: HarmonyFormat, render: Render, encoding: Encoding, way: str
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+def test_code_is_read_unchanged_and_continued_exactly(
+    harmony: HarmonyFormat, render: Render, encoding: Encoding, spelling: str
 ) -> None:
     turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))
-    before, generated = list(render(turn).token_ids), encoding.encode_markup(way.format(CODE))
+    before, generated = list(render(turn).token_ids), encoding.encode_markup(spelling.format(CODE))
     call = i.CodeInterpreterCall(
         container_id="c", code=CODE, outputs=({"type": "logs", "logs": "42"},)
     )
@@ -45,7 +45,7 @@ def test_code_is_read_as_it_is_and_continued_exactly(
     assert prompt[: len(before) + len(generated)] == before + generated
 
 
-def test_code_in_the_wrapping_of_a_function_is_taken_out_of_it(
+def test_code_wrapped_in_json_is_unwrapped(
     harmony: HarmonyFormat, render: Render, encoding: Encoding
 ) -> None:
     turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))
@@ -54,19 +54,19 @@ def test_code_in_the_wrapping_of_a_function_is_taken_out_of_it(
     assert deltas[1] == d.ArgumentsDelta("1\n2")
 
 
-def test_the_model_is_told_of_it_as_it_was_trained(
+def test_the_prompt_describes_it_as_in_training(
     render: Render, encoding: Encoding, prompt_text: Callable[[Turn], str]
 ) -> None:
     system = Message.from_role_and_content(Role.SYSTEM, SystemContent.new().with_python_tool())
-    known = system.content[0].tools["python"].description
+    description = system.content[0].tools["python"].description
     prompt = prompt_text(a_turn(items=(HELLO,), tools=(PYTHON_SPEC,)))
-    told = f"# Tools\n\n## python\n\n{known}\n\n# Valid channels"
-    assert told in prompt
+    section = f"# Tools\n\n## python\n\n{description}\n\n# Valid channels"
+    assert section in prompt
     assert "'functions'" not in prompt
     assert "namespace functions" not in prompt
 
 
-def test_it_stands_beside_functions(prompt_text: Callable[[Turn], str]) -> None:
+def test_it_can_be_offered_beside_functions(prompt_text: Callable[[Turn], str]) -> None:
     function = ToolSpec(name="look")
     prompt = prompt_text(a_turn(items=(HELLO,), tools=(PYTHON_SPEC, function)))
     assert "## python" in prompt
@@ -75,7 +75,7 @@ def test_it_stands_beside_functions(prompt_text: Callable[[Turn], str]) -> None:
     assert "type python" not in prompt
 
 
-def test_nothing_is_told_where_nothing_may_be_called(prompt_text: Callable[[Turn], str]) -> None:
+def test_tool_choice_none_leaves_it_out_of_the_prompt(prompt_text: Callable[[Turn], str]) -> None:
     turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,), choice=ToolChoice(mode="none"))
     assert "python" not in prompt_text(turn)
 
@@ -94,7 +94,7 @@ def test_under_another_name_it_is_a_function(
     assert prompt[: len(before) + len(generated)] == before + generated
 
 
-def test_a_forced_call_may_hold_any_code(harmony: HarmonyFormat) -> None:
+def test_a_forced_call_may_contain_any_code(harmony: HarmonyFormat) -> None:
     turn = a_turn(items=(HELLO,), tools=(PYTHON_SPEC,), choice=ToolChoice(mode="required"))
     assert harmony.constraint(turn) is not None
     assert harmony.constraint(a_turn(items=(HELLO,), tools=(PYTHON_SPEC,))) is None

@@ -54,13 +54,13 @@ def test_a_question_becomes_system_and_user_messages(prompt_text: PromptText) ->
     ("effort", "written"),
     [(None, "medium"), ("none", "low"), ("minimal", "low"), ("high", "high"), ("max", "high")],
 )
-def test_every_effort_is_one_that_the_model_knows(
+def test_every_effort_becomes_one_that_the_model_knows(
     prompt_text: PromptText, effort: str | None, written: str
 ) -> None:
     assert f"\nReasoning: {written}\n" in prompt_text(a_turn(items=(HELLO,), effort=effort))
 
 
-def test_instructions_come_before_system_messages_and_once(prompt_text: PromptText) -> None:
+def test_instructions_and_leading_system_messages_are_one_message(prompt_text: PromptText) -> None:
     items = (
         i.Message(role="system", content="Second."),
         i.Message(role="developer", content=(c.InputText(text="Third."),)),
@@ -109,13 +109,13 @@ def test_a_custom_tool_is_offered_as_a_function_of_one_string(prompt_text: Promp
     assert "// start: X\n" in prompt
 
 
-def test_a_type_that_holds_itself_can_be_offered(prompt_text: PromptText) -> None:
+def test_a_recursive_schema_can_be_offered(prompt_text: PromptText) -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#"}, "prev": {"$ref": "#"}}}
     tool = ToolSpec(name="walk", parameters=node)
     assert "type walk" in prompt_text(a_turn(items=(HELLO,), tools=(tool,)))
 
 
-def test_definitions_that_multiply_do_not_stall(render: Render) -> None:
+def test_definitions_that_multiply_are_rendered_in_time(render: Render) -> None:
     definitions = {
         f"D{n}": {
             "type": "object",
@@ -130,7 +130,7 @@ def test_definitions_that_multiply_do_not_stall(render: Render) -> None:
 
 
 @pytest.mark.parametrize("depth", [200, 5000])
-def test_a_schema_nested_without_end_is_refused(render: Render, depth: int) -> None:
+def test_a_schema_that_is_nested_too_deeply_is_refused(render: Render, depth: int) -> None:
     schema: dict[str, object] = {"type": "object"}
     for _ in range(depth):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -144,19 +144,21 @@ def test_tool_choice_none_offers_no_tools(prompt_text: PromptText) -> None:
     assert prompt_text(turn) == prompt_text(a_turn(items=(HELLO,), tools=()))
 
 
-def test_a_choice_among_tools_leaves_the_prompt_as_it_is(prompt_text: PromptText) -> None:
+def test_a_choice_among_tools_does_not_change_the_prompt(prompt_text: PromptText) -> None:
     turn = a_turn(items=(HELLO,), choice=ToolChoice(names=frozenset({"note"})))
     assert prompt_text(turn) == prompt_text(a_turn(items=(HELLO,)))
 
 
-def test_a_schema_for_the_answer_stands_under_response_formats(prompt_text: PromptText) -> None:
-    wanted = {
+def test_a_schema_for_the_answer_is_in_the_response_formats(prompt_text: PromptText) -> None:
+    text_format = {
         "type": "json_schema",
         "name": "shopping",
         "description": "A list.",
         "schema": {"type": "object"},
     }
-    prompt = prompt_text(a_turn(items=(HELLO,), text=TextConfig(format=wanted), instructions="Go."))
+    prompt = prompt_text(
+        a_turn(items=(HELLO,), text=TextConfig(format=text_format), instructions="Go.")
+    )
     developer = conversation(prompt).partition("<|end|>")[0]
     assert developer.endswith(
         "// namespace functions".join(["} ", ""])
@@ -164,7 +166,9 @@ def test_a_schema_for_the_answer_stands_under_response_formats(prompt_text: Prom
     )
 
 
-def test_a_whole_turn_with_a_call_is_written_as_the_model_would(prompt_text: PromptText) -> None:
+def test_a_whole_turn_with_a_call_is_rendered_as_the_model_writes_it(
+    prompt_text: PromptText,
+) -> None:
     items = (
         HELLO,
         reasoning("I need the weather."),
@@ -209,7 +213,7 @@ def test_reasoning_before_an_answer_of_the_same_turn_is_dropped(prompt_text: Pro
     assert "<|message|>new<|end|>" in prompt
 
 
-def test_a_summary_is_read_only_where_there_is_no_reasoning_itself(prompt_text: PromptText) -> None:
+def test_a_summary_is_rendered_only_without_reasoning_content(prompt_text: PromptText) -> None:
     summary = (c.SummaryText(text="short"),)
     both = i.Reasoning(summary=summary, content=(c.ReasoningText(text="long"),))
     assert "short" not in prompt_text(a_turn(items=(HELLO, both)))
@@ -229,7 +233,7 @@ def test_a_message_that_lost_its_phase_is_commentary_before_a_call(prompt_text: 
     assert "<|message|>hm<|end|>" in prompt
 
 
-def test_a_refusal_is_written_as_the_parser_reads_it(prompt_text: PromptText) -> None:
+def test_a_refusal_is_rendered_as_the_parser_reads_it(prompt_text: PromptText) -> None:
     refusal = i.Message(role="assistant", content=(c.Refusal(refusal="No."),))
     prompt = prompt_text(a_turn(items=(HELLO, refusal)))
     assert "<|start|>assistant<|channel|>final <|constrain|>refusal<|message|>No.<|end|>" in prompt
@@ -299,7 +303,7 @@ HOSTED = {
 
 
 @pytest.mark.parametrize(("item", "call", "answer"), HOSTED.values(), ids=HOSTED)
-def test_hosted_tools_are_written_as_calls_with_their_results(
+def test_hosted_tools_are_rendered_as_calls_with_their_results(
     prompt_text: PromptText, item: i.Item, call: str, answer: str
 ) -> None:
     prompt = prompt_text(a_turn(items=(HELLO, item)))
@@ -307,7 +311,7 @@ def test_hosted_tools_are_written_as_calls_with_their_results(
     assert answer in prompt
 
 
-def test_the_output_of_a_shell_is_told_as_json(prompt_text: PromptText) -> None:
+def test_the_output_of_a_shell_is_rendered_as_json(prompt_text: PromptText) -> None:
     items = (
         HELLO,
         i.ShellCall(call_id="s", action={"commands": ["ls"]}),
@@ -317,7 +321,7 @@ def test_the_output_of_a_shell_is_told_as_json(prompt_text: PromptText) -> None:
     assert answer in prompt_text(a_turn(items=items))
 
 
-def test_a_call_that_was_not_allowed_is_told_as_such(prompt_text: PromptText) -> None:
+def test_a_call_that_was_not_approved_is_rendered_with_the_denial(prompt_text: PromptText) -> None:
     request = i.McpApprovalRequest(id="mcpr_1", server_label="docs", name="ask", arguments="{}")
     denial = i.McpApprovalResponse(approval_request_id="mcpr_1", approve=False, reason="No!")
     assert "did not allow this call. Reason: No!" in prompt_text(
@@ -356,14 +360,14 @@ def test_special_token_text_never_becomes_a_special_token(render: Render, where:
     assert count(evil) == count("")
 
 
-def test_images_are_refused_by_a_model_that_reads_text(render: Render) -> None:
+def test_a_text_only_model_refuses_images(render: Render) -> None:
     image = i.Message(role="user", content=(c.InputImage(image_url="https://x/y.png"),))
     with pytest.raises(RequestError) as error:
         render(a_turn(items=(image,)))
     assert error.value.param == "input"
 
 
-def test_images_become_placeholders_in_their_order() -> None:
+def test_images_become_placeholders_in_order() -> None:
     with_images = HarmonyFormat(today=lambda: "2026-11-20", image_tokens=4)
     items = (
         i.Message(
@@ -414,7 +418,7 @@ def test_previous_messages_of_another_shape_are_refused(
     assert error.value.param == "previous_input_messages"
 
 
-def test_messages_of_a_prompt_hold_all_its_tokens(harmony: HarmonyFormat, render: Render) -> None:
+def test_messages_of_a_prompt_have_all_its_tokens(harmony: HarmonyFormat, render: Render) -> None:
     ids = render(a_turn(items=(HELLO, reasoning("hm")), instructions="Be brief.")).token_ids
     messages = harmony.messages(ids)
     assert [token for message in messages for token in message["tokens"]] == list(ids)
@@ -425,7 +429,7 @@ def test_messages_of_a_prompt_hold_all_its_tokens(harmony: HarmonyFormat, render
     }
 
 
-def test_messages_of_broken_output_are_given_all_the_same(
+def test_messages_of_malformed_output_have_all_its_tokens(
     harmony: HarmonyFormat, encoding: Encoding
 ) -> None:
     ids = [-1, *encoding.encode_markup("stray<|end|><|channel|><|message|>a<|start|>"), 2**40]
@@ -434,13 +438,13 @@ def test_messages_of_broken_output_are_given_all_the_same(
 
 
 @pytest.mark.parametrize("text", ["a" * 100_000, "字" * 100_000, " " * 100_000, "!" * 100_000])
-def test_a_run_without_end_does_not_stall(render: Render, text: str) -> None:
+def test_a_very_long_run_is_encoded_in_time(render: Render, text: str) -> None:
     started = time.process_time()
     render(a_turn(items=(i.Message(role="user", content=text),)))
     assert time.process_time() - started < 3
 
 
-async def test_a_long_conversation_lets_others_have_their_turn(harmony: HarmonyFormat) -> None:
+async def test_rendering_a_long_conversation_lets_other_tasks_run(harmony: HarmonyFormat) -> None:
     await harmony.render(a_turn())
     turns = 0
 
@@ -457,7 +461,7 @@ async def test_a_long_conversation_lets_others_have_their_turn(harmony: HarmonyF
     assert turns > 20
 
 
-def test_a_long_text_has_the_same_tokens_as_if_it_were_encoded_at_once(
+def test_a_long_text_has_the_same_tokens_as_if_encoded_in_one(
     render: Render, encoding: Encoding
 ) -> None:
     text = "".join(f"line {n};\n//  comment\n\n   indented {n}\n" for n in range(4000))

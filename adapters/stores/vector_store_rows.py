@@ -1,0 +1,202 @@
+"""Conversion of vector stores, files and batches to and from rows of SQLite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+from msgspec import Struct
+
+from antiphon.adapters.stores.sqlite_file import Row, rows_of
+from antiphon.application.ports import FileToAdd, IndexJob
+from antiphon.domain.errors import NotFound
+from antiphon.domain.vector_stores import (
+    ChunkSizes,
+    ExpiresAfter,
+    FileBatch,
+    FileCounts,
+    IndexingError,
+    StaticChunking,
+    Status,
+    StoreFile,
+    VectorStore,
+    counts_of,
+)
+
+_STORE = """SELECT s.key FROM stores s JOIN tenants t ON t.key = s.tenant
+    WHERE t.name = ? AND s.id = ? AND NOT s.is_removed"""
+_FILE = """SELECT f.id, s.id, f.created_at, f.status, f.last_error, f.usage_bytes, f.attributes,
+        f.chunk_size, f.overlap
+    FROM files f JOIN stores s ON s.key = f.store"""
+
+
+class StoreDescription(Struct, frozen=True, kw_only=True):
+    """The fields of a vector store that are stored as JSON."""
+
+    name: str
+    description: str | None
+    expires_after: ExpiresAfter | None
+    metadata: dict[str, str]
+
+
+_decode_description = msgspec.json.Decoder(StoreDescription).decode
+_decode_error = msgspec.json.Decoder(IndexingError).decode
+decode_attributes = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def mutable_values(store: VectorStore) -> Row:
+    description = StoreDescription(
+        name=store.name,
+        description=store.description,
+        expires_after=store.expires_after,
+        metadata=store.metadata,
+    )
+    return store.last_active_at, store.expires_at, msgspec.json.encode(description)
+
+
+def store_key(db: apsw.Connection, tenant: str, store_id: str) -> int:
+    for (key,) in rows_of(db, _STORE, (tenant, store_id)):
+        return int(key)
+    raise NotFound(f"Vector store with id {store_id[:100]!r} not found.", param="vector_store_id")
+
+
+def read_stores(db: apsw.Connection, tenant: str, *ids: str) -> list[VectorStore]:
+    stores = rows_of(
+        db,
+        "SELECT s.key, s.id, s.created_at, s.last_active_at, s.expires_at, s.described"
+        " FROM stores s JOIN tenants t ON t.key = s.tenant"
+        f" WHERE t.name = ? AND NOT s.is_removed {'AND s.id = ?' if ids else ''} ORDER BY s.key",
+        (tenant, *ids),
+    )
+    totals = _count_files(db, [row[0] for row in stores])
+    return [_store_of(row, *totals.get(row[0], ({}, 0))) for row in stores]
+
+
+def _count_files(
+    db: apsw.Connection, keys: Sequence[int]
+) -> Mapping[int, tuple[dict[str, int], int]]:
+    """Return, for each store, the number of files by status and the bytes of all of them."""
+    totals: dict[int, tuple[dict[str, int], int]] = {}
+    for key, status, count, size in rows_of(
+        db,
+        "SELECT store, status, count(*), sum(usage_bytes) FROM files"
+        " WHERE store IN (SELECT value FROM json_each(?)) AND NOT is_removed"
+        " GROUP BY store, status",
+        (json.dumps(keys),),
+    ):
+        counts, total_size = totals.get(key, ({}, 0))
+        totals[key] = ({**counts, status: count}, total_size + size)
+    return totals
+
+
+def _store_of(row: Row, counts: dict[str, int], usage_bytes: int) -> VectorStore:
+    _, store_id, created_at, last_active_at, expires_at, encoded = row
+    description = _decode_description(encoded)
+    return VectorStore(
+        id=store_id,
+        created_at=created_at,
+        last_active_at=last_active_at,
+        expires_at=expires_at,
+        name=description.name,
+        description=description.description,
+        expires_after=description.expires_after,
+        metadata=description.metadata,
+        usage_bytes=usage_bytes,
+        file_counts=counts_of(counts),
+        status="in_progress" if counts.get("in_progress") else "completed",
+    )
+
+
+def insert_file(
+    db: apsw.Connection, store: int, file: FileToAdd, batch: FileBatch | None, now: float
+) -> None:
+    db.execute(
+        "INSERT INTO files (store, id, filename, created_at, status, attributes, chunk_size,"
+        " overlap, batch, due_at) VALUES (?, ?, ?, ?, 'in_progress', ?, ?, ?, ?, ?)",
+        (
+            store,
+            file.id,
+            file.filename,
+            file.created_at,
+            msgspec.json.encode(file.attributes),
+            file.sizes.max_chunk_size_tokens,
+            file.sizes.chunk_overlap_tokens,
+            None if batch is None else batch.id,
+            now,
+        ),
+    )
+
+
+def remove_file(db: apsw.Connection, store: int, file_id: str) -> None:
+    db.execute("UPDATE files SET is_removed = 1 WHERE store = ? AND id = ?", (store, file_id))
+
+
+def read_files(
+    db: apsw.Connection, store: int, condition: str = "", *values: Any
+) -> list[StoreFile]:
+    query = f"{_FILE} WHERE f.store = ? AND NOT f.is_removed {condition} ORDER BY f.key"
+    return [_file_of(row) for row in rows_of(db, query, (store, *values))]
+
+
+def read_file(db: apsw.Connection, store: int, file_id: str) -> StoreFile:
+    for file in read_files(db, store, "AND f.id = ?", file_id):
+        return file
+    raise NotFound(f"No file with id {file_id[:100]!r} in the vector store.", param="file_id")
+
+
+def _file_of(row: Row) -> StoreFile:
+    file_id, store_id, created_at, status, error, usage_bytes, attributes, size, overlap = row
+    sizes = ChunkSizes(max_chunk_size_tokens=size, chunk_overlap_tokens=overlap)
+    return StoreFile(
+        id=file_id,
+        created_at=created_at,
+        vector_store_id=store_id,
+        status=status,
+        last_error=None if error is None else _decode_error(error),
+        usage_bytes=usage_bytes,
+        attributes=decode_attributes(attributes),
+        chunking_strategy=StaticChunking(static=sizes),
+    )
+
+
+def batch_row(db: apsw.Connection, store: int, batch_id: str) -> Row:
+    query = "SELECT created_at, is_cancelled FROM batches WHERE store = ? AND id = ?"
+    for row in rows_of(db, query, (store, batch_id)):
+        return row
+    raise NotFound(f"File batch with id {batch_id[:100]!r} not found.", param="batch_id")
+
+
+def read_batch(db: apsw.Connection, store: int, store_id: str, batch_id: str) -> FileBatch:
+    created_at, is_cancelled = batch_row(db, store, batch_id)
+    query = "SELECT status, count(*) FROM files WHERE batch = ? AND NOT is_removed GROUP BY status"
+    counts = counts_of(dict(rows_of(db, query, (batch_id,))))
+    return FileBatch(
+        id=batch_id,
+        created_at=created_at,
+        vector_store_id=store_id,
+        file_counts=counts,
+        status=_batch_status(counts, is_cancelled=bool(is_cancelled)),
+    )
+
+
+def _batch_status(counts: FileCounts, *, is_cancelled: bool) -> Status:
+    if is_cancelled:
+        return "cancelled"
+    if counts.in_progress:
+        return "in_progress"
+    return "failed" if counts.total and counts.failed == counts.total else "completed"
+
+
+def job_of(row: Row) -> IndexJob:
+    key, attempt, tenant, file_id, filename, size, overlap = row
+    return IndexJob(
+        key=key,
+        attempt=attempt,
+        tenant=tenant,
+        file_id=file_id,
+        filename=filename,
+        sizes=ChunkSizes(max_chunk_size_tokens=size, chunk_overlap_tokens=overlap),
+    )

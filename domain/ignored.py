@@ -1,0 +1,64 @@
+"""What of a request has no effect here: named in a header, or refused where that is set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.domain import tools as t
+from antiphon.domain.errors import RequestError
+from antiphon.domain.offers import Offer, ToolDefinition
+from antiphon.domain.request import IGNORED_FIELDS, CreateResponse
+
+NOTHING_OFFERED = Offer()
+
+
+def ignored_paths(request: CreateResponse, offered: Offer) -> tuple[str, ...]:
+    """Return the paths of all that the request asks for and that does nothing here.
+
+    >>> request = CreateResponse(model="m", input="Hi", service_tier="flex")
+    >>> ignored_paths(request, Offer(ignored=("tools[0]",)))
+    ('tools[0]', 'service_tier')
+    """
+    fields = (
+        path
+        for path, harmless in IGNORED_FIELDS.items()
+        if _value(request, path) not in (None, *harmless)
+    )
+    return (*offered.ignored, *fields)
+
+
+def refuse_ignored(paths: Sequence[str], offered: Offer = NOTHING_OFFERED) -> None:
+    """Raises: RequestError for the first path, if there is one; it names the others as well."""
+    if not paths:
+        return
+    first, *others = paths
+    also = f" Nor would {', '.join(others)}." if others else ""
+    raise RequestError(
+        f"{first!r} would have no effect: {_reason(first, offered)}.{also}",
+        param=first,
+        code="unsupported_parameter",
+    )
+
+
+def _reason(path: str, offered: Offer) -> str:
+    definition = next((each for each in offered.definitions if each.path == path), None)
+    return "this server does nothing with it" if definition is None else _why_not(definition)
+
+
+def _why_not(definition: ToolDefinition) -> str:
+    tool = definition.original or definition.tool
+    if isinstance(tool, t.UnknownTool):
+        return f"this server does not know the tool type {str(tool.raw.get('type'))[:64]!r}"
+    if isinstance(tool, t.McpTool) and not definition.is_server_run:
+        return f"this server knows no tool server labelled {tool.server_label[:64]!r}"
+    if definition.is_server_run:
+        return "a later definition of the same tool holds in its place"
+    return f"this server does not run the tool {tool.__struct_config__.tag!r}"
+
+
+def _value(request: CreateResponse, path: str) -> Any:
+    found: Any = request
+    for name in path.split("."):
+        found = None if found is None else getattr(found, name)
+    return found

@@ -1,0 +1,42 @@
+"""`GET /`: a page that tells a person what this server is; clients of the API get an error."""
+
+from __future__ import annotations
+
+from litestar import Response, get
+from litestar.di import NamedDependency
+from litestar.exceptions import NotFoundException
+
+from antiphon import __version__
+from antiphon.application.model.models import Models
+from antiphon.entrypoints.first_request import curl_line, python_lines
+from antiphon.entrypoints.http import openapi, pages
+from antiphon.entrypoints.http.requests import HttpRequest, header, response_headers
+
+ANY_MODEL = "MODEL"
+"""In the example of a server that tells only those with a key which models it has."""
+
+
+@get("/", include_in_schema=False)
+async def home(
+    request: HttpRequest, models: NamedDependency[Models], needs_keys: NamedDependency[bool]
+) -> Response[bytes]:
+    if "text/html" not in header(request, b"accept"):
+        raise NotFoundException
+    names = [] if needs_keys else list(models.by_name)
+    url = f"{request.scope['scheme']}://{header(request, b'host') or 'localhost'}"
+    model = names[0] if names else ANY_MODEL
+    page = pages.render(
+        "home.html",
+        version=__version__,
+        models=names,
+        needs_keys=needs_keys,
+        base_url=f"{url}/v1",
+        schema=openapi.PATH,
+        curl=curl_line(url, model, keyed=needs_keys),
+        python=python_lines(url, model, keyed=needs_keys),
+    )
+    return Response(
+        page,
+        media_type="text/html",
+        headers={**pages.HEADERS, "vary": "accept", **response_headers(request)},
+    )

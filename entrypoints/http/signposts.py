@@ -1,0 +1,50 @@
+"""Where things are: what is said of a path that is none of the API's."""
+
+from __future__ import annotations
+
+RESOURCES = frozenset(
+    {"responses", "conversations", "files", "containers", "vector_stores", "models"}
+)
+DOCS = frozenset({"docs", "doc", "redoc", "swagger", "swagger-ui", "openapi.json", "openapi.yaml"})
+LONGEST_SHOWN = 200
+
+DOCUMENTED = "GET /schema documents the API, GET /schema/openapi.json is the OpenAPI document."
+
+
+def not_found(method: str, path: str, *, host: str) -> str:
+    """Say that nothing is at a path, and where what its reader may have looked for is.
+
+    >>> not_found("POST", "/responses", host="a")
+    'Invalid URL (POST /responses). Paths begin with /v1: set the base URL to http://a/v1.'
+    """
+    return f"Invalid URL ({method} {path[:LONGEST_SHOWN]}). {_hint(path, host)}"
+
+
+def not_allowed(method: str, path: str) -> str:
+    """Say that there is something at a path, but nothing that this method does."""
+    return f"Invalid method for this URL ({method} {path[:LONGEST_SHOWN]}). {DOCUMENTED}"
+
+
+def _hint(path: str, host: str) -> str:
+    parts = [part for part in path.split("/") if part]
+    if parts in ([], ["v1"]):
+        return (
+            "This is the Responses API: POST /v1/responses creates a response, GET /v1/models "
+            f"lists the models. {DOCUMENTED}"
+        )
+    if parts[-1] == "completions":
+        return (
+            "This server has the Responses API, not Chat Completions: send POST /v1/responses, "
+            f"with 'input' in place of 'messages'. {DOCUMENTED}"
+        )
+    if parts[-1] in DOCS:
+        return DOCUMENTED
+    if parts[:2] == ["v1", "v1"]:
+        return "The path has /v1 twice: take it out of either the base URL or the path."
+    if parts[0] != "v1" and not RESOURCES.isdisjoint(parts):
+        return f"Paths begin with /v1: set the base URL to {_base_url(host)}."
+    return DOCUMENTED
+
+
+def _base_url(host: str) -> str:
+    return f"http://{host}/v1" if host else "http://HOST:PORT/v1"

@@ -1,0 +1,204 @@
+"""The examples of the contracts run as they stand, with pytest and pytest-asyncio alone."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from itertools import takewhile
+from pathlib import Path
+from textwrap import dedent
+from typing import NamedTuple
+
+import pytest
+from tests.testing.runs import LIMIT_S, ONLY_FOR_OUR_TESTS, STRICT, run_pytest, write
+
+from antiphon.testing.store import StoreContract
+
+STRANGERS = f"""
+import sys
+
+sys.modules.update(dict.fromkeys({ONLY_FOR_OUR_TESTS!r}))  # importing one of them fails
+"""
+
+
+class Example(NamedTuple):
+    """A contract, and what the reader of its example has written."""
+
+    module: str
+    contract: str
+    setup: str
+
+
+EXAMPLES = (
+    Example(
+        "store",
+        "StoreContract",
+        """
+        from antiphon.adapters.stores.memory import MemoryStore
+
+        class MyStore(MemoryStore):
+            def __init__(self, folder):
+                super().__init__()
+        """,
+    ),
+    Example(
+        "event_log",
+        "EventLogContract",
+        "from antiphon.adapters.stores.memory_event_log import MemoryEventLog as MyLog",
+    ),
+    Example(
+        "file_store",
+        "FileStoreContract",
+        "from antiphon.adapters.stores.files import FolderFileStore as MyFiles",
+    ),
+    Example(
+        "vector_stores",
+        "VectorStoresContract",
+        "from antiphon.adapters.stores.vector_stores import SqliteVectorStores as MyVectorStores",
+    ),
+    Example(
+        "tool_server",
+        "ToolServerContract",
+        """
+        from antiphon.application.ports import ToolResult, ToolServer, ToolSession
+
+        class MySession(ToolSession):
+            async def tools(self):
+                schema = {"type": "object", "properties": {"word": {"type": "string"}}}
+                return ({"name": "look_up", "input_schema": schema},)
+
+            async def call(self, name, arguments):
+                if name != "look_up" or "word" not in arguments:
+                    return ToolResult(error={"type": "wrong_call"})
+                return ToolResult(output=f"{arguments['word']}: a word")
+
+            async def aclose(self):
+                pass
+
+        class MyTools(ToolServer):
+            label = "words"
+
+            def session(self):
+                return MySession()
+
+            async def aclose(self):
+                pass
+        """,
+    ),
+    Example(
+        "web",
+        "WebContract",
+        """
+        from pathlib import Path
+        from antiphon.adapters.pdf import PdfReader
+        from antiphon.adapters.web.corpus import CorpusWeb
+        from antiphon.adapters.web.page_reader import PageReader
+
+        class MyWeb(CorpusWeb):
+            def __init__(self):
+                super().__init__(
+                    Path("pages"),
+                    PageReader(PdfReader()),
+                    base_url="https://example.org/",
+                    most=10,
+                    max_bytes=10_000,
+                    timeout_s=10.0,
+                )
+        """,
+    ),
+    Example(
+        "engine",
+        "EngineContract",
+        """
+        import itertools
+        from antiphon.adapters.engines.scripted.engine import ScriptedEngine
+        from antiphon.application.ports import EngineRequest, Prompt, Sampling, Turn
+        from antiphon.testing.scripts import script
+        from tests.engines.conftest import WordMarkup
+
+        class CountingMarkup(WordMarkup):
+            def read(self, token_ids):
+                return [("user", script({"say": " ".join(map(str, range(40)))}))]
+
+        class MyEngine(ScriptedEngine):
+            def __init__(self):
+                super().__init__(CountingMarkup(), context_length=2000)
+        """,
+    ),
+    Example(
+        "model",
+        "ModelContract",
+        """
+        from antiphon.adapters.engines.scripted.engine import ScriptedEngine
+        from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_chat
+        from antiphon.application.model.token_model import TokenModel
+        from antiphon.application.ports import Turn
+        from antiphon.domain.items import Message
+
+        class CountingMarkup(ScriptedMarkup):
+            def read(self, token_ids):
+                count = '@@script [{"say": "%s"}]' % " ".join(map(str, range(40)))
+                return [
+                    (role, count if text == "Count to forty." else text)
+                    for role, text in super().read(token_ids)
+                ]
+
+        class MyModel(TokenModel):
+            def __init__(self):
+                engine = ScriptedEngine(CountingMarkup(), models=["mine"], context_length=4000)
+                super().__init__(scripted_chat, engine)
+        """,
+    ),
+)
+
+PAGES: Mapping[str, str] = {
+    "pages/choirs.md": "# Choirs\n\nAn antiphon is sung. See [psalms](psalms.md).",
+    "pages/psalms.md": "# Psalms\n\nEach has an antiphon.",
+}
+
+
+def example_of(contract: type) -> str:
+    """Return the class that a contract's docstring shows."""
+    lines = (inspect.getdoc(contract) or "").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("class Test"))
+    after = lines[start + 1 :]
+    return "\n".join([lines[start], *takewhile(lambda line: line[:1] in ("", " "), after)])
+
+
+def test_every_contract_has_an_example_here() -> None:
+    testing = Path(inspect.getfile(importlib.import_module("antiphon.testing"))).parent
+    contracts = {
+        file.stem
+        for file in testing.glob("*.py")
+        if re.search(r"^class \w+Contract\b", file.read_text(), re.MULTILINE)
+    }
+    parts_of_a_store = {base.__module__.rpartition(".")[2] for base in StoreContract.__mro__[1:-1]}
+    assert contracts - parts_of_a_store == {example.module for example in EXAMPLES}
+
+
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.parametrize("example", EXAMPLES, ids=[example.module for example in EXAMPLES])
+def test_an_example_runs_in_strict_mode(tmp_path: Path, example: Example) -> None:
+    module = importlib.import_module(f"antiphon.testing.{example.module}")
+    contract = getattr(module, example.contract)
+    write(
+        tmp_path,
+        {
+            **PAGES,
+            "conftest.py": STRANGERS,
+            "test_mine.py": "\n".join(
+                (
+                    "import pytest",
+                    "import pytest_asyncio",
+                    dedent(example.setup),
+                    f"from antiphon.testing.{example.module} import {example.contract}",
+                    example_of(contract),
+                )
+            ),
+        },
+    )
+    outcome = run_pytest(tmp_path, *STRICT, plugins=("pytest_asyncio.plugin",))
+    tests = [name for name in dir(contract) if name.startswith("test_")]
+    assert outcome.passed >= len(tests)
