@@ -1,4 +1,4 @@
-"""How to install an optional dependency: one command, the same in every message."""
+"""The command that installs an optional dependency, for messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _EXTRA = re.compile(r"""^(?P<package>[^;]+?)\s*;.*\bextra\s*==\s*['"](?P<extra>[
 
 def packages_of(extra: str) -> list[str]:
     """Return the requirements of an extra of this package."""
-    found = (_EXTRA.match(line) for line in metadata.requires("antiphon") or ())
-    return [match["package"] for match in found if match is not None and match["extra"] == extra]
+    matches = (_EXTRA.match(line) for line in metadata.requires("antiphon") or ())
+    return [match["package"] for match in matches if match and match["extra"] == extra]
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra beside this server.
+    """Return the command that installs the packages of an extra.
 
-    It names the packages, not `antiphon[extra]`: that works in a checkout as well, where there is
-    no release to install. It names this Python, since the shell's `pip` may be another's.
+    It names the packages and not `antiphon[extra]`, so that it also works in a checkout without a
+    release. It names this Python, because the shell's `pip` may belong to another one.
     """
     return shlex.join([sys.executable, "-m", "pip", "install", *packages_of(extra)])

@@ -101,7 +101,7 @@ async def main(count: int) -> None:
         for what, query in (("three rare words", rare), ("the three most frequent words", often)):
             async with watched(f"{SEARCHES} searches, {what}"):
                 for _ in range(SEARCHES):
-                    await stores.search(TENANT, ["vs_1"], words=query, most=50)
+                    await stores.search(TENANT, ["vs_1"], words=query, limit=50)
         await stores.delete(TENANT, "vs_1")
         async with watched("erase all of it"):
             while await stores.sweep(0, limit=200):

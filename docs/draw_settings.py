@@ -1,4 +1,4 @@
-"""Draw docs/reference/settings.md from the schema of the settings: `make docs`."""
+"""Write docs/reference/settings.md from the settings' schema: `make docs`."""
 
 from __future__ import annotations
 

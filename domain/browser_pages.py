@@ -70,11 +70,11 @@ def wrap_lines(text: str) -> tuple[str, ...]:
 
 
 def render_page(
-    page: BrowserPage, cursor: int, *, first: int = 0, count: int | None = None, most: int
+    page: BrowserPage, cursor: int, *, first: int = 0, count: int | None = None, max_chars: int
 ) -> str:
     """Return the text that the model is shown: `count` lines from line `first`, or all that follow.
 
-    It ends with the line that reaches `most` characters, so it has at least one line.
+    It ends with the line that reaches `max_chars` characters, so it has at least one line.
 
     Raises: WebError if the page has no line `first`.
     """
@@ -83,7 +83,7 @@ def render_page(
         raise WebError(f"There is no line {first}: the last line of the page is {len(lines) - 1}.")
     last = len(lines) if count is None else min(first + count, len(lines))
     numbered_lines: list[str] = []
-    remaining_chars = most
+    remaining_chars = max_chars
     for number in range(first, last):
         numbered_lines.append(f"L{number}: {lines[number]}")
         remaining_chars -= len(numbered_lines[-1]) + 1

@@ -326,7 +326,7 @@ ANSWERED_BY: Mapping[type[Item], type[Item]] = {
 """The item that answers each call of a tool that the client runs. A tool search that the server
 runs has no call_id."""
 
-REFERENCE = "container_reference"
+CONTAINER_REFERENCE = "container_reference"
 """The environment type of a shell call that ran in one of the server's containers."""
 
 ID_PREFIXES: Mapping[type[Item], str] = {
@@ -383,4 +383,6 @@ def is_server_run_call(item: Item) -> bool:
 
     The output is missing if the response ended before the call did.
     """
-    return isinstance(item, ShellCall) and (item.environment or {}).get("type") == REFERENCE
+    return (
+        isinstance(item, ShellCall) and (item.environment or {}).get("type") == CONTAINER_REFERENCE
+    )

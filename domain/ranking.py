@@ -57,10 +57,10 @@ def rank_passages(
     results: Iterable[Sequence[Passage]],
     weights: HybridSearch,
     *,
-    most: int,
+    limit: int,
     threshold: float = 0.0,
 ) -> list[RankedPassage]:
-    """Return the `most` best passages of several searches, best first and without duplicates."""
+    """Return the `limit` best passages of several searches, best first and without duplicates."""
     total = weights.embedding_weight + weights.text_weight
     best: dict[int, RankedPassage] = {}
     for passages in results:
@@ -74,4 +74,4 @@ def rank_passages(
             if score >= threshold and (previous is None or previous.score < score):
                 best[passage.id] = RankedPassage(score=score, passage=passage)
     ranking = sorted(best.values(), key=lambda ranked: (-ranked.score, ranked.passage.id))
-    return ranking[:most]
+    return ranking[:limit]

@@ -1,1 +1,1 @@
-"""How the server is started and reached: settings, container, HTTP, command line."""
+"""Entry points: settings, container, HTTP API, command line."""

@@ -1,4 +1,4 @@
-"""What a person sees while the server starts, and when it is ready; plain lines in a log file."""
+"""The server's startup and shutdown messages: styled in a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from antiphon.entrypoints.http import openapi
 from antiphon.entrypoints.settings import Settings
 
 REMINDER_S = 15.0
-_WILDCARDS = ("0.0.0.0", "::", "")  # listened on, but no address to connect to
+_WILDCARDS = ("0.0.0.0", "::", "")  # a server can listen on them, but nothing can connect to them
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the URL by which this machine reaches a server that listens on `host`.
+    """Return the URL at which this machine reaches a server that listens on `host`.
 
     >>> url_of("0.0.0.0", 8000), url_of("::1", 80)
     ('http://127.0.0.1:8000', 'http://[::1]:80')
@@ -45,76 +45,78 @@ def ready(
     first_key_command: str | None = None,
     console: Console | None = None,
 ) -> None:
-    """Say what is served and how to reach it; `url` is where this machine finds the server.
+    """Print what is served and how to reach it. `url` is the server's URL on this machine.
 
-    `first_key_command` makes the key without which nobody is let in yet.
+    `first_key_command` creates the first API key; pass it if there is no key yet.
     """
     console = console or Console(stderr=True)
-    where = (
+    store_text = (
         store if settings.sqlite_file is None else f"{store} ({settings.sqlite_file.absolute()})"
     )
     if durability is not None:
-        where = f"{where}: {durability}"
+        store_text = f"{store_text}: {durability}"
     facts = {
         "models": ", ".join(models),
         "engine": engine,
         "format": format,
-        "store": where,
+        "store": store_text,
         **({"containers": f"limits by {containers}"} if containers else {}),
-        "api keys": _keys(settings, first_key_command),
+        "api keys": _describe_keys(settings, first_key_command),
         "url": f"{url}/v1",
         "openapi": url + openapi.PATH,
     }
-    show = _for_people if console.is_terminal else _for_logs
-    keyed = settings.needs_keys
+    show = _print_styled if console.is_terminal else _print_plain
+    needs_key = settings.needs_keys
     show(
         console,
         facts,
-        curl_line(url, models[0], keyed=keyed),
-        python_lines(url, models[0], keyed=keyed),
+        curl_line(url, models[0], needs_key=needs_key),
+        python_lines(url, models[0], needs_key=needs_key),
     )
 
 
 def stopping(
     *, running: int, answering: int, limit_s: float, drain_delay_s: float, is_repeated: bool
 ) -> str | None:
-    """Return what a server says that is told to stop; None where it waits for nothing.
+    """Return the message for a signal to stop the server, or None if there is nothing to wait for.
 
     >>> stopping(running=1, answering=1, limit_s=25, drain_delay_s=0, is_repeated=False)
     'Stopping: waiting up to 25 s for 1 running response. Press Ctrl-C again to end it now.'
     """
     if running:
-        waits_for, it = _counted(running, "running response"), "it" if running == 1 else "them"
+        work, pronoun = _count(running, "running response"), "it" if running == 1 else "them"
     elif answering:
-        waits_for, it = _counted(answering, "open request"), "it" if answering == 1 else "them"
+        work, pronoun = _count(answering, "open request"), "it" if answering == 1 else "them"
     elif drain_delay_s and not is_repeated:
         return f"Stopping in {drain_delay_s:g} s. Press Ctrl-C again to stop now."
     else:
         return None
     if is_repeated:
-        return f"Stopping now: ending {waits_for}."
+        return f"Stopping now: ending {work}."
     return (
-        f"Stopping: waiting up to {max(limit_s, drain_delay_s):g} s for {waits_for}. "
-        f"Press Ctrl-C again to end {it} now."
+        f"Stopping: waiting up to {max(limit_s, drain_delay_s):g} s for {work}. "
+        f"Press Ctrl-C again to end {pronoun} now."
     )
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def say(sentence: str) -> None:
-    """Print one line where the banner stands."""
-    _verbatim(Console(stderr=True), sentence)
+    """Print one line to standard error, like the banner."""
+    _print_verbatim(Console(stderr=True), sentence)
 
 
-def _keys(settings: Settings, first_key_command: str | None) -> str:
+def _describe_keys(settings: Settings, first_key_command: str | None) -> str:
     if first_key_command is not None:
-        return f"NONE YET, so every request is refused; make one with `{first_key_command}`"
-    return "needed" if settings.needs_keys else "not asked for"
+        return f"NONE YET, so every request is refused; create one with `{first_key_command}`"
+    return "required" if settings.needs_keys else "not required"
 
 
-def _for_people(console: Console, facts: dict[str, str], curl: str, python: Sequence[str]) -> None:
+def _print_styled(
+    console: Console, facts: dict[str, str], curl: str, python: Sequence[str]
+) -> None:
     console.print(f"\n [bold green]●[/] [bold]antiphon[/] {_version()} is ready\n", highlight=False)
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
@@ -122,21 +124,21 @@ def _for_people(console: Console, facts: dict[str, str], curl: str, python: Sequ
         style = "bold yellow" if value.startswith("NONE") else style
         table.add_row(f"   [dim]{name}[/]", f"[{style}]{escape(value)}[/]")
     console.print(table)
-    # No frame and no wrapping around what is to be copied.
+    # No frame and no wrapping around text to copy.
     console.print("\n   [dim]try it from a shell[/]")
-    _verbatim(console, curl)
+    _print_verbatim(console, curl)
     console.print("\n   [dim]or from Python[/]")
-    _verbatim(console, *python)
+    _print_verbatim(console, *python)
     console.print()
 
 
-def _for_logs(console: Console, facts: dict[str, str], curl: str, python: Sequence[str]) -> None:
-    served = "; ".join(f"{name}: {value}" for name, value in facts.items())
-    _verbatim(console, f"antiphon {_version()} is ready; {served}", f"try: {curl}")
-    _verbatim(console, "or in Python: " + "; ".join(python))
+def _print_plain(console: Console, facts: dict[str, str], curl: str, python: Sequence[str]) -> None:
+    summary = "; ".join(f"{name}: {value}" for name, value in facts.items())
+    _print_verbatim(console, f"antiphon {_version()} is ready; {summary}", f"try: {curl}")
+    _print_verbatim(console, "or in Python: " + "; ".join(python))
 
 
-def _verbatim(console: Console, *lines: str) -> None:
+def _print_verbatim(console: Console, *lines: str) -> None:
     for line in lines:
         console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
@@ -145,33 +147,34 @@ def _version() -> str:
     return metadata.version("antiphon")
 
 
-class starting:  # noqa: N801 - read as a statement: `with starting("loading the model"):`
-    """Show that something long goes on: a spinner with the time, or a line now and then in a log.
+class starting:  # noqa: N801 - reads as a statement: `with starting("loading the model"):`
+    """A progress display for a long task: a spinner in a terminal, a line now and then in a log.
 
-    Both `with` and `async with`. A thread of its own moves it, since loading blocks the event loop.
+    It works with `with` and `async with`. It runs in its own thread, since loading a model blocks
+    the event loop.
     """
 
     def __init__(
         self,
-        what: str,
+        task: str,
         *,
         console: Console | None = None,
         reminder_s: float = REMINDER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._what = what
+        self._task = task
         self._console = console or Console(stderr=True)
         self._reminder_s = reminder_s
         self._clock = clock
-        self._over = threading.Event()
-        self._shown = ExitStack()
+        self._ended = threading.Event()
+        self._display = ExitStack()
 
     def __enter__(self) -> starting:
-        self._since = self._clock()
+        self._started_at = self._clock()
         if self._console.is_terminal:
-            self._spin()
+            self._start_spinner()
         else:
-            self._remind()
+            self._start_reminders()
         return self
 
     def __exit__(
@@ -180,10 +183,10 @@ class starting:  # noqa: N801 - read as a statement: `with starting("loading the
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._over.set()
-        self._shown.close()
+        self._ended.set()
+        self._display.close()
         outcome = "done" if kind is None else "failed"
-        _verbatim(self._console, f"{self._what}: {outcome} after {self._elapsed()}")
+        _print_verbatim(self._console, f"{self._task}: {outcome} after {self._elapsed()}")
 
     async def __aenter__(self) -> starting:
         return self.__enter__()
@@ -196,21 +199,21 @@ class starting:  # noqa: N801 - read as a statement: `with starting("loading the
     ) -> None:
         self.__exit__(kind, error, traceback)
 
-    def _spin(self) -> None:
+    def _start_spinner(self) -> None:
         text = TextColumn("{task.description} [dim]{task.elapsed:.0f} s[/]")
         progress = Progress(SpinnerColumn(), text, console=self._console, transient=True)
-        self._shown.enter_context(progress)
-        progress.add_task(escape(f"{self._what} …"), total=None)
+        self._display.enter_context(progress)
+        progress.add_task(escape(f"{self._task} …"), total=None)
+
+    def _start_reminders(self) -> None:
+        _print_verbatim(self._console, f"{self._task} …")
+        reminders = threading.Thread(target=self._remind, name="antiphon-starting", daemon=True)
+        reminders.start()
+        self._display.callback(reminders.join)
 
     def _remind(self) -> None:
-        _verbatim(self._console, f"{self._what} …")
-        reminder = threading.Thread(target=self._until_over, name="antiphon-starting", daemon=True)
-        reminder.start()
-        self._shown.callback(reminder.join)
-
-    def _until_over(self) -> None:
-        while not self._over.wait(self._reminder_s):
-            _verbatim(self._console, f"{self._what} … {self._elapsed()}")
+        while not self._ended.wait(self._reminder_s):
+            _print_verbatim(self._console, f"{self._task} … {self._elapsed()}")
 
     def _elapsed(self) -> str:
-        return f"{self._clock() - self._since:.0f} s"
+        return f"{self._clock() - self._started_at:.0f} s"

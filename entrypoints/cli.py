@@ -1,7 +1,7 @@
 """The command line: `antiphon serve`, `keys`, `change-seal-key` and `version`.
 
-Its options are made from the fields of `Settings`. Nothing heavy is imported before it is needed:
-help and version answer at once.
+The options are derived from the fields of `Settings`. Heavy imports are deferred, so that help and
+version respond immediately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints import settings as s
 
 EXIT_WRONG_USE = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect it
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 EXAMPLES = """\
 [bold]Examples[/]
@@ -31,23 +31,23 @@ EXAMPLES = """\
   [dim]# scripted models: no GPU, no weights, no network[/]
   antiphon serve
 
-  [dim]# a model from a folder, on vLLM, under a name of your own[/]
+  [dim]# a model from a folder, on vLLM, with your own name for it[/]
   antiphon serve ./models/Qwen3-8B --served-model-name qwen3
 
-  [dim]# options for vLLM itself stand after --[/]
+  [dim]# options for vLLM go after --[/]
   antiphon serve ./models/gpt-oss-20b -- --tensor-parallel-size 2
 
-  [dim]# open to the network, for those who have a key[/]
+  [dim]# open to the network, for clients with an API key[/]
   antiphon keys create --name me
   antiphon serve --host 0.0.0.0 --port 8080
 
-  [dim]# a settings file, and one setting from the environment[/]
+  [dim]# a settings file, and one setting as an environment variable[/]
   ANTIPHON_PORT=8080 antiphon serve --config antiphon.toml
 
 [bold]Where settings come from[/]
 
-Each option is also a key of the settings file and a variable. The command line
-wins over the variable, the variable over the file, the file over the default.
+Each option is also an environment variable and a key in the settings file.
+Options override variables, and variables override the file.
 
   [dim]# antiphon.toml[/]
   model = "./models/gpt-oss-20b"
@@ -57,7 +57,8 @@ wins over the variable, the variable over the file, the file over the default.
   \\[scripted]
   tokens_per_s = 50
 
-A list in a variable is separated by spaces and quoted as in a shell:
+In a variable, separate the values of a list with spaces, and quote them as in a
+shell:
 
   ANTIPHON_ENGINE_OPTIONS="--max-model-len 65536" antiphon serve ./models/gpt-oss-20b
 """
@@ -66,26 +67,26 @@ A list in a variable is separated by spaces and quoted as in a shell:
 KEYS_EXAMPLES = """\
 [bold]Examples[/]
 
-  [dim]# a key of the default tenant, in the store; it is printed once[/]
+  [dim]# create a key for the default tenant in the store; it is printed once[/]
   antiphon keys create --name laptop
 
-  [dim]# two teams that see nothing of each other[/]
+  [dim]# two teams that cannot see each other's data[/]
   antiphon keys create --name ci --tenant search
   antiphon keys create --name ci --tenant billing
 
-  [dim]# straight into a variable: the key alone goes to standard output[/]
+  [dim]# put the key into a variable: only the key goes to standard output[/]
   export OPENAI_API_KEY=$(antiphon keys create --name laptop)
 
-  [dim]# in a file, for a server that keeps nothing[/]
+  [dim]# create a key in a file, for a server with the memory store[/]
   antiphon keys create --name laptop --file keys.toml
   antiphon serve --store memory --auth on --keys-file keys.toml
 
-  [dim]# who has one; and no longer[/]
+  [dim]# list the keys, and revoke one[/]
   antiphon keys list
   antiphon keys revoke key_…
 
-Name the store as you do for the server: by --store, --data-dir, --config,
-or the same variables.
+Choose the store as for the server: with --store, --data-dir, --config, or the
+same environment variables.
 """
 
 
@@ -108,13 +109,13 @@ SERVE_HELP = click.RichHelpConfiguration(
 )
 
 
-def _explained(setting: s.Setting) -> str:
+def _format_help(setting: s.Setting) -> str:
     sources = escape(f"[default: {setting.default}; {setting.variable}]")
     return f"{escape(setting.text)} [dim]{sources}[/]"
 
 
 def _metavar(setting: s.Setting) -> str:
-    """Say what kind of value an option takes, in the words of its help."""
+    """Return the kind of value that an option takes, for its help."""
     if setting.choices:
         return "|".join(setting.choices)
     return "NUMBER" if "number" in setting.allowed else "TEXT"
@@ -123,7 +124,7 @@ def _metavar(setting: s.Setting) -> str:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _config_option(command: Command) -> Command:
+def _add_config_option(command: Command) -> Command:
     default = escape(
         f"[default: {s.DEFAULT_FILE} in this folder, if it exists; {s.CONFIG_VARIABLE}]"
     )
@@ -134,85 +135,91 @@ def _config_option(command: Command) -> Command:
     )(command)
 
 
-def _one_option_a_setting(command: Command) -> Command:
-    # Values stay text and no default is given: settings.py converts them, and it must see what was
-    # left out. Click reads no variable either, since an error has to name the source it came from.
+def _add_settings_options(command: Command) -> Command:
+    # Values stay text and have no default: settings/sources.py converts them, and it must see which
+    # ones are missing. Click reads no variables, since an error has to name the value's source.
     for path, setting in reversed(list(s.SETTINGS.items())):
         name = path.replace(".", "__")
-        if path in ("model", "engine_options"):  # these two have places of their own
+        if path in ("model", "engine_options"):  # these two are arguments
             continue
         if setting.is_flag:
             flags = f"{setting.option}/--no-{setting.option.removeprefix('--')}"
-            option = click.option(flags, name, default=None, help=_explained(setting))
+            option = click.option(flags, name, default=None, help=_format_help(setting))
         else:
             option = click.option(
                 setting.option,
                 name,
                 metavar=_metavar(setting),
                 multiple=setting.is_list,
-                help=_explained(setting),
+                help=_format_help(setting),
             )
         command = option(command)
     return command
 
 
 class CommandWithEngineOptions(click.RichCommand):
-    """Keeps what follows `--` apart from MODEL, so that it may be there without one."""
+    """A command that separates the engine options after `--` from MODEL, which may be missing."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ours, separator, theirs = _split(args)
-        ctx.meta["engine_options"] = tuple(theirs) if separator else None
-        return super().parse_args(ctx, ours)
+        own_args, engine_options = _split_at_separator(args)
+        ctx.meta["engine_options"] = engine_options
+        return super().parse_args(ctx, own_args)
 
 
-def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
+def _split_at_separator(args: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
     if "--" not in args:
-        return args, False, []
-    at = args.index("--")
-    return args[:at], True, args[at + 1 :]
+        return args, None
+    separator = args.index("--")
+    return args[:separator], tuple(args[separator + 1 :])
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.rich_config(help_config=HELP)
 @click.version_option(package_name="antiphon", message="antiphon %(version)s")
 def app() -> None:
-    """A Responses API server for models that you run yourself.
+    """A Responses API server for self-hosted models.
 
-    [bold]antiphon serve[/] starts it with scripted models, to try things out;
-    [bold]antiphon serve MODEL[/] with a model of yours, on vLLM.
-    [bold]antiphon serve --help[/] explains every setting, with examples;
-    [bold]antiphon keys --help[/] says how to let others in.
+    [bold]antiphon serve[/] starts the server with scripted models, to try it out.
+    [bold]antiphon serve MODEL[/] serves your own model on vLLM.
+    [bold]antiphon serve --help[/] explains every setting, with examples.
+    [bold]antiphon keys --help[/] explains how to create API keys for others.
     """
 
 
 @app.command(cls=CommandWithEngineOptions)
 @click.rich_config(help_config=SERVE_HELP)
-@click.argument("model", required=False, help=_explained(s.SETTINGS["model"]))
-@_one_option_a_setting
-@_config_option
+@click.argument("model", required=False, help=_format_help(s.SETTINGS["model"]))
+@_add_settings_options
+@_add_config_option
 @click.pass_context
 def serve(ctx: click.RichContext, /, config: Path | None, **options: Any) -> None:
-    """Serve the Responses API for MODEL, or for the scripted models without one.
+    """Serve the Responses API for MODEL, or for the scripted models if MODEL is omitted.
 
-    What follows [bold]--[/] is handed to vLLM as it is.
+    Everything after [bold]--[/] is passed to vLLM unchanged.
     """
     file = s.find_file(config, os.environ)
-    loaded = s.load(file, os.environ, _given(options, ctx.meta["engine_options"]))
+    settings = s.load(file, os.environ, _set_options(options, ctx.meta["engine_options"]))
     if file is not None:
-        click.echo(f"Settings are read from {file.absolute()}", err=True)
+        click.echo(f"Reading settings from {file.absolute()}", err=True)
 
-    # Here and not above: the server imports Litestar and the chosen adapters, which takes a second
-    # that help, version and a wrong setting should not have to wait for.
+    # Imported late: the server imports Litestar and the chosen adapters, which takes a second.
+    # Help, version, and setting errors should not have to wait for it.
     from antiphon.entrypoints.server import run
 
-    run(loaded)
+    run(settings)
 
 
-def _given(options: Mapping[str, Any], engine_options: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return the settings that the command line names, by their paths."""
-    named = {**options, "engine_options": engine_options}
-    # An option that may be repeated is an empty tuple when it is absent.
-    return {name.replace("__", "."): v for name, v in named.items() if v is not None and v != ()}
+def _set_options(
+    options: Mapping[str, Any], engine_options: tuple[str, ...] | None
+) -> dict[str, Any]:
+    """Return the settings that the command line sets, by path."""
+    all_options = {**options, "engine_options": engine_options}
+    # An absent option is None, or an empty tuple if it can be repeated.
+    return {
+        name.replace("__", "."): value
+        for name, value in all_options.items()
+        if value is not None and value != ()
+    }
 
 
 @app.group()
@@ -220,101 +227,101 @@ def _given(options: Mapping[str, Any], engine_options: tuple[str, ...] | None) -
     help_config=click.RichHelpConfiguration(text_markup="rich", footer_text=KEYS_EXAMPLES)
 )
 def keys() -> None:
-    """Make, list and revoke API keys.
+    """Create, list, and revoke API keys.
 
-    A key names a [bold]tenant[/]: responses, conversations and files belong to one, and are unknown
-    to every other. A server asks for keys when others than this machine can reach it
-    ([bold]--auth[/] of [bold]antiphon serve[/] says when).
+    Each key belongs to a [bold]tenant[/]. Responses, conversations, and files belong to one tenant
+    and are invisible to all others. A server requires keys if other machines can reach it
+    (see [bold]--auth[/] in [bold]antiphon serve --help[/]).
     """
 
 
-def _settings_options(*paths: str) -> Callable[[Command], Command]:
-    """Add the options that say which store a server with these settings has."""
+def _store_options(*paths: str) -> Callable[[Command], Command]:
+    """Add the options for these settings, which select the store, and `--config`."""
 
     def add(command: Command) -> Command:
-        command = _config_option(command)
+        command = _add_config_option(command)
         for path in reversed(paths):
             setting = s.SETTINGS[path]
             command = click.option(
-                setting.option, path, metavar=_metavar(setting), help=_explained(setting)
+                setting.option, path, metavar=_metavar(setting), help=_format_help(setting)
             )(command)
         return command
 
     return add
 
 
-def _settings_from(config: Path | None, **options: str | None) -> s.Settings:
-    return s.load(s.find_file(config, os.environ), os.environ, _given(options, None))
+def _load_settings(config: Path | None, **options: str | None) -> s.Settings:
+    return s.load(s.find_file(config, os.environ), os.environ, _set_options(options, None))
 
 
 @keys.command("create")
-@click.option("--name", required=True, help="What people know the key by.")
-@click.option("--tenant", default="default", show_default=True, help="Whose objects the key opens.")
+@click.option("--name", required=True, help="A name to recognize the key by.")
+@click.option("--tenant", default="default", show_default=True, help="The tenant of the key.")
 @click.option(
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A keys file to add it to, instead of the store; it is made when it is missing.",
+    help="Add the key to this file instead of the store. It is created if it is missing.",
 )
-@_settings_options("store", "data_dir")
+@_store_options("store", "data_dir")
 def create_key(
     name: str, tenant: str, file: Path | None, config: Path | None, **options: str | None
 ) -> None:
-    """Make a key and print it, once: only its hash is kept."""
-    from antiphon.entrypoints.keys import create  # like the server, it imports the stores
+    """Create a key and print it once. Only its hash is stored."""
+    from antiphon.entrypoints.keys import create  # imported late: it imports the stores
 
-    key, kept = create(_settings_from(config, **options), name, tenant, file)
+    key, api_key = create(_load_settings(config, **options), name, tenant, file)
     click.echo(key)
-    click.echo(f"{kept.id} is a key of the tenant {tenant}. It is not shown again.", err=True)
+    click.echo(f"{api_key.id} is a key of the tenant {tenant}. It is not shown again.", err=True)
 
 
 @keys.command("list")
-@_settings_options("store", "data_dir", "keys_file")
+@_store_options("store", "data_dir", "keys_file")
 def list_keys(config: Path | None, **options: str | None) -> None:
-    """List the keys, but not what they are: their ids, tenants, names, ages and places."""
+    """List the keys by id, tenant, name, creation date, and location. The secrets are not shown."""
     from antiphon.entrypoints.keys import collect_keys
 
-    for key, where in collect_keys(_settings_from(config, **options)):
-        made = datetime.fromtimestamp(key.created_at, UTC).strftime("%Y-%m-%d")
-        click.echo(f"{key.id}\t{key.tenant}\t{key.name}\t{made}\t{where}")
+    for key, location in collect_keys(_load_settings(config, **options)):
+        created = datetime.fromtimestamp(key.created_at, UTC).strftime("%Y-%m-%d")
+        click.echo(f"{key.id}\t{key.tenant}\t{key.name}\t{created}\t{location}")
 
 
 @keys.command("revoke")
 @click.argument("key_id", metavar="ID")
-@_settings_options("store", "data_dir", "keys_file")
+@_store_options("store", "data_dir", "keys_file")
 def revoke_key(key_id: str, config: Path | None, **options: str | None) -> None:
-    """Forget the key ID: within five seconds, no server takes it any more."""
+    """Revoke the key ID. All servers refuse it within five seconds."""
     from antiphon.entrypoints.keys import revoke
 
-    revoke(_settings_from(config, **options), key_id)
+    revoke(_load_settings(config, **options), key_id)
     click.echo(f"{key_id} is revoked.", err=True)
 
 
 @app.command("change-seal-key")
-@_settings_options("store", "data_dir", "seal_key_file")
+@_store_options("store", "data_dir", "seal_key_file")
 def change_seal_key(config: Path | None, **options: str | None) -> None:
-    """Let servers with this seal key have the store, and no others.
+    """Make this seal key the only one that the store accepts.
 
-    Stop those that run first. What was sealed with the key before is lost: responses that wait in
-    the store fail, sealed reasoning is left out, compactions are refused. A key file that is
-    missing is made.
+    Stop all of the store's servers first. Data sealed with the old key is lost: responses that wait
+    in the store fail, encrypted reasoning is left out, and compactions are refused. If the key file
+    is missing, it is created.
     """
-    from antiphon.entrypoints.seal_key import change  # like the server, it imports the stores
+    from antiphon.entrypoints.seal_key import change  # imported late: it imports the stores
 
-    settings = _settings_from(config, **options)
+    settings = _load_settings(config, **options)
     change(settings)
     click.echo(f"{settings.seal_key_path} is the seal key of {settings.shown_store}.", err=True)
 
 
 @app.command()
 def version() -> None:
-    """Print the versions of the server and of what it runs on."""
+    """Print the versions of the server, Python, and the main packages."""
     click.echo(f"antiphon {metadata.version('antiphon')}")
     click.echo(f"python {platform.python_version()}")
     for package in ("litestar", "msgspec", "uvicorn", "oss-harmony", "vllm"):
-        click.echo(f"{package} {_installed(package)}")
+        click.echo(f"{package} {_version_of(package)}")
 
 
-def _installed(package: str) -> str:
+def _version_of(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -322,7 +329,7 @@ def _installed(package: str) -> str:
 
 
 def main() -> None:
-    """Run the command line; what goes wrong by its use is one sentence and exit code 2."""
+    """Run the command line. A usage error is printed as one sentence, with exit code 2."""
     try:
         sys.exit(app.main(standalone_mode=False) or 0)
     except (SettingsError, StoreError) as error:
@@ -341,6 +348,6 @@ def _fail(sentence: str) -> None:
     sys.exit(EXIT_WRONG_USE)
 
 
-# vLLM spawns processes that import this module again.
+# vLLM spawns processes that import this module.
 if __name__ == "__main__":
     main()

@@ -1,7 +1,7 @@
-"""The composition root: which adapters the settings choose, and who is given what.
+"""The composition root: it chooses adapters by the settings and injects them into services.
 
-It only builds objects; `server.py` starts and closes the chosen ones. dependency-injector appears
-nowhere else. Tests build a container of their own and override providers.
+It only builds objects; `server.py` starts and closes them. No other module imports
+dependency-injector. Tests build their own container and override providers.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
-from antiphon.entrypoints.wiring.fetching import fetcher, guard
+from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
 from antiphon.entrypoints.wiring.models import (
     scripted_models,
@@ -129,20 +129,24 @@ from antiphon.entrypoints.wiring.stores import (
     file_store_kind,
     find_tenant,
     keys_file,
-    named_store,
+    own_store,
     postgres_store,
     prompt_templates,
     redis_store,
     sqlite_store,
     store_kind,
 )
-from antiphon.entrypoints.wiring.tools import hosted, tool_servers, tool_substitutions
+from antiphon.entrypoints.wiring.tools import (
+    hosted_tools,
+    tool_servers,
+    tool_substitutions,
+)
 from antiphon.entrypoints.wiring.web_search import web
 from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
 
 class Container(containers.DeclarativeContainer):
-    """Give it `settings`; ask it for what `server.py` starts and serves."""
+    """The dependency injection container. Pass `settings` to it."""
 
     settings: providers.Dependency[Settings] = providers.Dependency(instance_of=Settings)
 
@@ -153,7 +157,7 @@ class Container(containers.DeclarativeContainer):
         sqlite=providers.Singleton(sqlite_store, settings),
         postgres=providers.Singleton(postgres_store, settings),
         redis=providers.Singleton(redis_store, settings),
-        named=providers.Singleton(named_store, settings),
+        own=providers.Singleton(own_store, settings),
     )
     keys_file = providers.Singleton(keys_file, settings.provided.keys_file)
     find_tenant: providers.Provider[FindTenant | None] = providers.Singleton(
@@ -258,7 +262,7 @@ class Container(containers.DeclarativeContainer):
     )
     sandboxes: providers.Provider[Sandboxes | None] = providers.Singleton(sandboxes, settings)
     web: providers.Provider[Web | None] = providers.Singleton(
-        web, settings, providers.Singleton(guard, settings), read_pdf
+        web, settings, providers.Singleton(url_policy, settings), read_pdf
     )
     find_container = providers.Singleton(FindContainer, sandboxes)
     check_container = providers.Singleton(
@@ -273,7 +277,7 @@ class Container(containers.DeclarativeContainer):
         tool_servers,
         salt=sealer.provided.salt,
         hosted=providers.Singleton(
-            hosted,
+            hosted_tools,
             sandboxes,
             find_container,
             check_container,

@@ -1,6 +1,4 @@
-"""What `antiphon keys` does, to make, list and revoke API keys; and what a server does about them
-at its start.
-"""
+"""API keys: the `antiphon keys` commands, and the checks when a server starts."""
 
 from __future__ import annotations
 
@@ -24,48 +22,56 @@ T = TypeVar("T")
 
 _DEFAULTS = Settings()
 
-FORGETFUL = (
-    "The store memory belongs to one process and forgets its keys: add --file keys.toml, and serve "
-    "with --keys-file keys.toml."
+MEMORY_STORE_ERROR = (
+    "The memory store loses its keys when the server stops: add --file keys.toml, and start the "
+    "server with --keys-file keys.toml."
 )
 
 
 def create(settings: Settings, name: str, tenant: str, file: Path | None) -> tuple[str, ApiKey]:
-    """Make a key in this keys file, else in the store. Raises: SettingsError, StoreError."""
-    key, kept = create_key(name, tenant, new_id=new_id, now=time.time)
+    """Create a key in this keys file, or in the store. Raises: SettingsError, StoreError."""
+    key, api_key = create_key(name, tenant, new_id=new_id, now=time.time)
     if file is not None:
-        append(file, kept)
+        append(file, api_key)
     elif settings.store == "memory":
-        raise SettingsError(FORGETFUL)
+        raise SettingsError(MEMORY_STORE_ERROR)
     else:
-        _run(settings, lambda store: store.add_key(kept))
-    return key, kept
+        _run_with_store(settings, lambda store: store.add_key(api_key))
+    return key, api_key
 
 
 def collect_keys(settings: Settings) -> list[tuple[ApiKey, str]]:
-    """Return all keys, each with where it is kept. Raises: SettingsError, StoreError."""
-    found: list[tuple[ApiKey, str]] = []
+    """Return all keys, each with its location. Raises: SettingsError, StoreError."""
+    keys: list[tuple[ApiKey, str]] = []
     file = Container(settings=settings).keys_file()
     if file is not None:
         asyncio.run(file.start())
-        found += [(key, str(settings.keys_file)) for key in asyncio.run(file.keys())]
+        keys += [(key, str(settings.keys_file)) for key in asyncio.run(file.keys())]
     if settings.store != "memory":
-        found += [(key, "store") for key in _run(settings, lambda store: store.keys())]
-    return found
+        keys += [(key, "store") for key in _run_with_store(settings, lambda store: store.keys())]
+    return keys
 
 
 def revoke(settings: Settings, key_id: str) -> None:
-    """Forget a key of the store. Raises: SettingsError, where there is none; StoreError."""
-    if settings.store != "memory" and _run(settings, lambda store: store.revoke_key(key_id)):
+    """Delete a key from the store. Raises: SettingsError if it is not there; StoreError."""
+    if settings.store != "memory" and _run_with_store(
+        settings, lambda store: store.revoke_key(key_id)
+    ):
         return
-    where = next((where for key, where in collect_keys(settings) if key.id == key_id), None)
-    if where is not None:
-        raise SettingsError(f"The key {key_id!r} is in {where}: take its table out of that file.")
+    locations = (location for key, location in collect_keys(settings) if key.id == key_id)
+    location = next(locations, None)
+    if location is not None:
+        raise SettingsError(
+            f"The key {key_id!r} is in {location}: remove its table from that file."
+        )
     raise SettingsError(f"There is no key {key_id!r}; `antiphon keys list` shows them all.")
 
 
 async def start_keys(container: Container) -> None:
-    """Read the keys file. Raises: SettingsError, if that fails, or if nobody could be let in."""
+    """Read the keys file.
+
+    Raises: SettingsError if that fails, or if all requests would be refused.
+    """
     settings: Settings = container.settings()
     file = container.keys_file()
     if file is not None:
@@ -75,19 +81,19 @@ async def start_keys(container: Container) -> None:
         return
     if _forgets_keys(settings):
         raise SettingsError(
-            "Each request needs an API key, and this server has none and can be given none while "
-            f"it runs: make one with `{command}` and serve with --keys-file {_file(settings)}, or "
-            "serve without keys by --auth off."
+            "Each request needs an API key, but this server has no keys and cannot get one while "
+            f"it runs: create a key with `{command}` and start the server with "
+            f"--keys-file {_keys_file_name(settings)}, or turn keys off with --auth off."
         )
-    if settings.auth != "on":  # who says "on" may want to make the first key later
+    if settings.auth != "on":  # with "on", the operator may want to create the first key later
         raise SettingsError(
-            f"Requests to {settings.host} need an API key, since it is not this machine alone, and "
-            f"there is none: make one with `{command}`, or serve without keys by --auth off."
+            f"Requests to {settings.host} need an API key, because other machines can reach it, "
+            f"and there are no keys: create one with `{command}`, or turn keys off with --auth off."
         )
 
 
 async def first_key_command(container: Container) -> str | None:
-    """Return the command that makes the first key, None where one exists or none is needed."""
+    """Return the command that creates the first key, or None if one exists or none is needed."""
     settings: Settings = container.settings()
     if not settings.needs_keys:
         return None
@@ -96,13 +102,13 @@ async def first_key_command(container: Container) -> str | None:
         return None
     if await container.store().keys():
         return None
-    return shlex.join(["antiphon", "keys", "create", "--name", "me", *_options(settings)])
+    return shlex.join(["antiphon", "keys", "create", "--name", "me", *_create_options(settings)])
 
 
-def _options(settings: Settings) -> list[str]:
-    """Return what `antiphon keys create` needs so that a server with these settings has the key."""
+def _create_options(settings: Settings) -> list[str]:
+    """Return the options of `antiphon keys create` that add a key for a server like this."""
     if settings.keys_file is not None or _forgets_keys(settings):
-        return ["--file", _file(settings)]
+        return ["--file", _keys_file_name(settings)]
     options = []
     if settings.shown_store != settings.store:  # never a password
         options += ["--store", "URL"]
@@ -117,20 +123,20 @@ def _forgets_keys(settings: Settings) -> bool:
     return settings.store == "memory" and settings.keys_file is None
 
 
-def _file(settings: Settings) -> str:
+def _keys_file_name(settings: Settings) -> str:
     return str(settings.keys_file or "keys.toml")
 
 
-def _run(settings: Settings, work: Callable[[Any], Awaitable[T]]) -> T:
+def _run_with_store(settings: Settings, work: Callable[[Any], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with _opened(settings) as store:
+        async with _open_store(settings) as store:
             return await work(store)
 
     return asyncio.run(run())
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[Any]:
+async def _open_store(settings: Settings) -> AsyncIterator[Any]:
     store = Container(settings=settings).store()
     await store.start()
     try:

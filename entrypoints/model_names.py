@@ -1,4 +1,4 @@
-"""By which names clients know a model that was not given any."""
+"""The default names of a model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def names_of(model: str) -> tuple[str, ...]:
-    """Return the names of a model: its folder's name and the path as it was given.
+    """Return the default names of a model: its folder's name, and `model` itself.
 
-    What is no folder here is a name already, of a model that the engine fetches.
+    If `model` is not a folder, it is the name of a model that the engine downloads.
 
     >>> names_of("Qwen/Qwen3-8B")
     ('Qwen/Qwen3-8B',)

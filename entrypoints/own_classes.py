@@ -1,4 +1,4 @@
-"""Classes of the operator's own, `package.module:Class`: imported, and an instance made of each."""
+"""Import and instantiate the operator's own classes, `package.module:Class`."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from antiphon.domain.errors import SettingsError
 logger = logging.getLogger("antiphon.own_classes")
 
 
-def instance_of(path: str, *, what: str) -> Any:
+def load_instance(path: str, *, what: str) -> Any:
     """Return an instance of the class that `package.module:Class` names.
 
-    The working folder is searched too, before the installed packages. Raises: SettingsError, one
-    sentence that names the class and what went wrong; `what` begins it, "The store" for example.
+    The working folder is searched first, then the installed packages. Raises: SettingsError, one
+    sentence that starts with `what`, for example "The store", and names the class and the error.
     """
     module_name, _, class_name = path.partition(":")
-    with _working_folder_first(), _told_as(f"{what} {path!r} cannot be loaded"):
-        named = getattr(importlib.import_module(module_name), class_name)
-    with _told_as(f"{what} {path!r} cannot be constructed"):
-        return named()
+    with _working_folder_first(), _as_settings_error(f"{what} {path!r} cannot be loaded"):
+        own_class = getattr(importlib.import_module(module_name), class_name)
+    with _as_settings_error(f"{what} {path!r} cannot be constructed"):
+        return own_class()
 
 
 @contextmanager
 def _working_folder_first() -> Iterator[None]:
-    """Find modules in the working folder: before all others while the block lasts, so that an
-    installed package named `tools` is not taken for the operator's; after them from then on, so
-    that a file of theirs hides no package that this server still imports.
+    """Search the working folder first for modules inside the block, and last after it.
+
+    First, so that an installed package named `tools` does not hide the operator's module. Last, so
+    that the operator's files do not hide packages that the server imports later.
     """
     folder = str(Path.cwd())
     was_there = folder in sys.path
@@ -48,20 +49,20 @@ def _working_folder_first() -> Iterator[None]:
 
 
 @contextmanager
-def _told_as(failure: str) -> Iterator[None]:
+def _as_settings_error(failure: str) -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
         raise SettingsError(f"{failure}: {error}") from error
-    except Exception as error:  # it is their code: anything can be raised
+    except Exception as error:  # the operator's code can raise anything
         logger.debug("%s", failure, exc_info=error)
         raise SettingsError(
-            f"{failure}: {type(error).__name__}: {str(error).rstrip('.')}{_place(error)}."
+            f"{failure}: {type(error).__name__}: {str(error).rstrip('.')}{_location(error)}."
         ) from error
 
 
-def _place(error: Exception) -> str:
-    """Return where the operator's code failed, or "" where it was not reached."""
+def _location(error: Exception) -> str:
+    """Return the file and line where the operator's code failed, or "" if it did not run."""
     frames = [
         frame
         for frame in extract_tb(error.__traceback__)

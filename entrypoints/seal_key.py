@@ -1,4 +1,4 @@
-"""One seal key a store: what a server asks at its start, and `antiphon change-seal-key` changes."""
+"""The seal key of a store: checked when a server starts, changed by `antiphon change-seal-key`."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.settings import Settings
 
-AGREED = "seal key"
-"""The name under which the store has the fingerprint of its servers' key."""
+FINGERPRINT_NAME = "seal key"
+"""The name of the shared value that holds the fingerprint of the store's seal key."""
 
 
 async def start_sealing(container: Container) -> None:
-    """Read or make the key. Raises: SettingsError, if it is not that of the store; StoreError."""
+    """Read or create the key. Raises: SettingsError if the store has another key; StoreError."""
     sealer = container.sealer()
     sealer.start()
-    ours = sealer.fingerprint()
-    if await container.store().compare_and_set(AGREED, ours) != ours:
+    fingerprint = sealer.fingerprint()
+    if await container.store().compare_and_set(FINGERPRINT_NAME, fingerprint) != fingerprint:
         settings: Settings = container.settings()
         raise SettingsError(
             f"The servers of the store {settings.shown_store} have another seal key than "
-            f"{settings.seal_key_path}: name theirs with --seal-key-file or, if it is lost or is "
-            "to be changed, stop them all and run `antiphon change-seal-key`, which takes --store, "
-            "--data-dir, --seal-key-file and --config as this server does."
+            f"{settings.seal_key_path}: pass their key with --seal-key-file. To change the key, or "
+            "if it is lost, stop all servers and run `antiphon change-seal-key` with the same "
+            "--store, --data-dir, --seal-key-file, and --config as this server."
         )
 
 
 def change(settings: Settings) -> None:
-    """Make the key of these settings that of their store. Raises: SettingsError, StoreError."""
+    """Set the store's seal key to the key of these settings. Raises: SettingsError, StoreError."""
     asyncio.run(_change(Container(settings=settings)))
 
 
 async def _change(container: Container) -> None:
     sealer, store = container.sealer(), container.store()
     sealer.start()
-    ours: bytes = sealer.fingerprint()
+    fingerprint: bytes = sealer.fingerprint()
     await store.start()
     try:
-        kept = await store.compare_and_set(AGREED, ours)
-        while kept != ours:
-            kept = await store.compare_and_set(AGREED, ours, expected=kept)
+        stored = await store.compare_and_set(FINGERPRINT_NAME, fingerprint)
+        while stored != fingerprint:
+            stored = await store.compare_and_set(FINGERPRINT_NAME, fingerprint, expected=stored)
     finally:
         await store.aclose()

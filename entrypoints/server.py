@@ -1,4 +1,4 @@
-"""Start what the settings choose, serve it, and stop it in the opposite order."""
+"""Start the adapters that the settings choose, serve, and stop them in reverse order."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ from antiphon.entrypoints.http.auth import Authentication
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol, WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
-from antiphon.entrypoints.log_format import LogLines
+from antiphon.entrypoints.log_format import LogFormatter
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")
 GC_THRESHOLDS = (50_000, 20, 100)
-PINGS_UNANSWERED = 3
-"""For as many intervals of its pings a WebSocket client may be silent before it counts as gone."""
-LOOK_FOR_NOTICES_S = 1.0
-SENDING_S = 1
-"""For clients to be sent the end of their streams, after the runs were ended."""
-LEAVING_S = 0.5
-"""For the store to be told that this server is gone; it finds out by itself later."""
+MAX_UNANSWERED_PINGS = 3
+"""Ping intervals that a WebSocket client may be silent before it counts as disconnected."""
+DELIVERY_INTERVAL_S = 1.0
+"""Seconds between searches for webhook deliveries that are due."""
+STREAM_END_S = 1
+"""Seconds to send clients the end of their streams after the runs have ended."""
+LEAVE_S = 0.5
+"""Seconds to tell the store that this server is leaving. Otherwise its lease expires."""
 
 
 class RunningServer(Struct, frozen=True, kw_only=True):
-    """A server that answers; `url` is where this machine reaches it."""
+    """A running server. `url` is its URL on this machine."""
 
     url: str
     models: Models
@@ -54,10 +55,11 @@ class RunningServer(Struct, frozen=True, kw_only=True):
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us: uvicorn repeats them when it is done, which would skip our closing.
+    """A uvicorn server without signal handlers, stopped by `stop`.
 
-    It is told to stop by `stop`, and stops accepting `drain_delay_s` later; its runs get their time
-    from the first moment on.
+    uvicorn's own handlers raise the signal again at the end, which would skip our cleanup. The
+    server stops accepting requests `drain_delay_s` after `stop`; the time limit of its runs starts
+    immediately.
     """
 
     def __init__(
@@ -87,16 +89,16 @@ class _Server(uvicorn.Server):
 
     @property
     def running(self) -> int:
-        """How many responses run here."""
+        """The number of running responses."""
         return len(self._runs)
 
     @property
     def answering(self) -> int:
-        """How many requests are being answered."""
+        """The number of open requests."""
         return len(self.server_state.tasks)
 
     def stop(self) -> None:
-        """Begin nothing more, and give the runs their time; called again, give them none."""
+        """Start no new runs, and let the running ones finish. A second call ends them."""
         if self.is_stopping:
             self._runs.stop_draining()
             self.should_exit = self.force_exit = True
@@ -104,13 +106,13 @@ class _Server(uvicorn.Server):
         self._stopping.set()
         self._runs.close()
         self._draining = asyncio.ensure_future(self._drain())
-        asyncio.get_running_loop().call_later(self._drain_delay_s, self._leave)
+        asyncio.get_running_loop().call_later(self._drain_delay_s, self._stop_accepting)
 
-    def _leave(self) -> None:
+    def _stop_accepting(self) -> None:
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting; each stream still gets its terminal event."""
+        """Stop accepting requests. Each open stream still gets its terminal event."""
         await super().shutdown(sockets)
         if self._draining is not None:
             await self._draining
@@ -121,26 +123,26 @@ class _Server(uvicorn.Server):
 
 
 def run(settings: Settings) -> None:
-    """Serve until the process is told to stop. Raises: SettingsError."""
-    lines = logging.StreamHandler()
-    lines.setFormatter(LogLines())
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
-    if settings.log_level == "info":  # uvicorn tells of its own start what the banner tells better
+    """Serve until a signal stops the process. Raises: SettingsError."""
+    log_handler = logging.StreamHandler()
+    log_handler.setFormatter(LogFormatter())
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler])
+    if settings.log_level == "info":  # the banner replaces uvicorn's own startup messages
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with (
         asyncio.Runner(loop_factory=_new_loop) as runner,
-        suppress(asyncio.CancelledError),  # told to stop before it had started
+        suppress(asyncio.CancelledError),  # stopped before startup was complete
     ):
         runner.run(_serve(settings))
 
 
 @asynccontextmanager
 async def serving(container: Container) -> AsyncIterator[RunningServer]:
-    """Start everything, yield while it is served, stop everything. Raises: SettingsError."""
+    """Start everything, yield while the server runs, stop everything. Raises: SettingsError."""
     settings: Settings = container.settings()
-    listening = _listen(settings)
+    listener = _bind(settings)
     async with AsyncExitStack() as stack:
-        stack.callback(listening.close)
+        stack.callback(listener.close)
         app, models = await start_app(container, stack)
         server = _Server(
             _uvicorn_config(app, settings),
@@ -149,12 +151,12 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
             drain=partial(_drain, container),
             drain_delay_s=settings.drain_delay_s,
         )
-        _calm_collector()
-        started = asyncio.ensure_future(server.ready.wait())
-        task = asyncio.create_task(server.serve(sockets=[listening]))
-        await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
-        started.cancel()
-        host, port = listening.getsockname()[:2]
+        _tune_garbage_collector()
+        ready = asyncio.ensure_future(server.ready.wait())
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        host, port = listener.getsockname()[:2]
         try:
             yield RunningServer(
                 url=banner.url_of(host, port), models=models, server=server, serving=task
@@ -190,36 +192,36 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
 
 async def _serve(settings: Settings) -> None:
     container = Container(settings=settings)
-    starting = asyncio.current_task()
-    assert starting is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, starting.cancel)
-    async with serving(container) as served:
-        _on_signals(served.server, settings)  # before the banner: who reads it may send one
+    startup = asyncio.current_task()
+    assert startup is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, startup.cancel)
+    async with serving(container) as running:
+        _handle_signals(running.server, settings)  # before the banner, which invites signals
         banner.ready(
             settings,
-            models=list(served.models.by_name),
-            url=served.url,
+            models=list(running.models.by_name),
+            url=running.url,
             engine=settings.engine,
-            format=", ".join(model.format_name for model in served.models.all),
+            format=", ".join(model.format_name for model in running.models.all),
             store=settings.shown_store,
             durability=getattr(container.store(), "durability", None),
             containers=getattr(container.sandboxes(), "limited_by", None),
             first_key_command=await first_key_command(container),
         )
-        await served.serving
+        await running.serving
 
 
 async def _start(container: Container, stack: AsyncExitStack) -> Models:
-    """Start the chosen adapters; what was started is closed, whatever happens later."""
+    """Start the chosen adapters, and register each of them in `stack` to be closed."""
     settings: Settings = container.settings()
-    container.webhook_endpoints()  # now: a wrong one is told before anything is opened
+    container.webhook_endpoints()  # first, to report an invalid one before anything is opened
     store = container.store()
     await store.start()
     stack.push_async_callback(store.aclose)
-    await start_sealing(container)  # before anything of the store is touched
-    await stack.enter_async_context(_beside(container.sweep().run_every(settings.sweep_s)))
+    await start_sealing(container)  # before anything else uses the store
+    await stack.enter_async_context(_in_background(container.sweep().run_every(settings.sweep_s)))
     await stack.enter_async_context(
-        _beside(container.send_deliveries().run_every(LOOK_FOR_NOTICES_S))
+        _in_background(container.send_deliveries().run_every(DELIVERY_INTERVAL_S))
     )
     await start_keys(container)
     prompts = container.prompts()
@@ -235,9 +237,9 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     if embeddings is not None:
         stack.push_async_callback(embeddings.aclose)
         await embeddings.start()
-    await stack.enter_async_context(_beside(container.index_files().run_forever()))
+    await stack.enter_async_context(_in_background(container.index_files().run_forever()))
     await stack.enter_async_context(
-        _beside(container.sweep_vector_stores().run_every(settings.sweep_s))
+        _in_background(container.sweep_vector_stores().run_every(settings.sweep_s))
     )
     tool_servers = container.tool_servers()
     if tool_servers is not None:
@@ -255,13 +257,13 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
         stack.push_async_callback(model.aclose)
         with banner.starting(f"starting {settings.engine}: {', '.join(model.names)}"):
             await model.start()
-    _own(container, stack)
+    _start_owning_runs(container, stack)
     return models
 
 
 @asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Do what has no end of its own, until the block is left."""
+async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run endless work in a task until the block ends."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -270,24 +272,28 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-def _own(container: Container, stack: AsyncExitStack) -> None:
-    """Be alive in the store, and look after runs, until all else has stopped."""
+def _start_owning_runs(container: Container, stack: AsyncExitStack) -> None:
+    """Start the heartbeat and the tasks that watch and start runs. They stop before all else."""
     heartbeat = container.heartbeat()
     heartbeat.start()
     stack.push_async_callback(_leave, container)
-    for looking in (container.watch_leases(), container.start_background_runs()):
-        task = asyncio.create_task(looking.run_forever())
+    for service in (container.watch_leases(), container.start_background_runs()):
+        task = asyncio.create_task(service.run_forever())
         stack.callback(task.cancel)
 
 
 async def _leave(container: Container) -> None:
-    """Be dead for the others at once: what is left here is theirs."""
+    """Give up this server's leases, so that other servers take over its runs immediately."""
     await asyncio.to_thread(container.heartbeat().stop)
     try:
-        async with asyncio.timeout(LEAVING_S):
+        async with asyncio.timeout(LEAVE_S):
             await container.store().leave(container.owner())
     except (StoreError, TimeoutError) as exc:
-        logger.warning("other servers wait %g s for ours: %s", container.settings().lease_s, exc)
+        logger.warning(
+            "could not give up this server's leases; they expire in %g s: %s",
+            container.settings().lease_s,
+            exc,
+        )
 
 
 async def _drain(container: Container) -> None:
@@ -295,36 +301,36 @@ async def _drain(container: Container) -> None:
     container.drained().trigger()
 
 
-def _calm_collector() -> None:
-    # What lives now lives as long as the process: no collection need look at it again. Nothing that
-    # a response leaves behind is a cycle, so young objects need no search every 700 allocations:
-    # that search was an eighth of the cost of a streamed token.
+def _tune_garbage_collector() -> None:
+    # Objects that exist now live as long as the process, so no collection needs to visit them.
+    # Responses leave no reference cycles behind, so young objects need no collection every 700
+    # allocations: it was an eighth of the cost of a streamed token.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _listen(settings: Settings) -> socket.socket:
+def _bind(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        # Bound now, to fail early; listened on by uvicorn, so that nobody connects before we serve.
-        listening.bind((settings.host, settings.port))
+        # Bind now, to fail early. uvicorn listens later, so that nobody connects before we serve.
+        listener.bind((settings.host, settings.port))
     except OSError as exc:
-        listening.close()
+        listener.close()
         raise SettingsError(
-            f"Cannot listen on {settings.host} port {settings.port}: {_why_not(exc)}"
+            f"Cannot listen on {settings.host} port {settings.port}: {_explain_bind_error(exc)}"
         ) from None
-    return listening
+    return listener
 
 
-def _why_not(exc: OSError) -> str:
-    """Say why an address cannot be listened on, and what to change."""
+def _explain_bind_error(exc: OSError) -> str:
+    """Return why the server cannot listen on the address, and what to change."""
     if exc.errno == errno.EADDRNOTAVAIL:
         return (
             "this machine does not have that address. Choose another with --host: 127.0.0.1 for "
-            "this machine alone, 0.0.0.0 for the network."
+            "this machine only, 0.0.0.0 for the network."
         )
     if isinstance(exc, socket.gaierror):
         return f"{exc.strerror}. Choose another with --host."
@@ -339,32 +345,32 @@ def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
         http=BoundedProtocol.within(settings.arrival_s),
         ws=WebSocketProtocol,
         ws_max_size=settings.max_body_bytes,
-        ws_per_message_deflate=False,  # an event is too small to win by it
+        ws_per_message_deflate=False,  # events are too small to benefit
         ws_ping_interval=settings.keepalive_s,
-        ws_ping_timeout=PINGS_UNANSWERED * settings.keepalive_s,
+        ws_ping_timeout=MAX_UNANSWERED_PINGS * settings.keepalive_s,
         lifespan="off",
         access_log=False,
         log_config=None,
         server_header=False,
         proxy_headers=False,
         date_header=False,
-        # Counted from when no more is accepted, which is later than when the runs were told.
-        timeout_graceful_shutdown=SENDING_S
+        # It starts when the server stops accepting requests: `drain_delay_s` after the runs' limit.
+        timeout_graceful_shutdown=STREAM_END_S
         + ceil(max(settings.graceful_shutdown_s - settings.drain_delay_s, 0)),
     )
 
 
-def _on_signals(server: _Server, settings: Settings) -> None:
+def _handle_signals(server: _Server, settings: Settings) -> None:
     def stop() -> None:
-        sentence = banner.stopping(
+        message = banner.stopping(
             running=server.running,
             answering=server.answering,
             limit_s=settings.graceful_shutdown_s,
             drain_delay_s=settings.drain_delay_s,
             is_repeated=server.is_stopping,
         )
-        if sentence is not None:
-            banner.say(sentence)
+        if message is not None:
+            banner.say(message)
         server.stop()
 
     loop = asyncio.get_running_loop()

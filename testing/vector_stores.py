@@ -84,11 +84,11 @@ async def search(
     *,
     tenant: str = US,
     store_ids: Sequence[str] = ("vs_1",),
-    most: int = 10,
+    limit: int = 10,
     **options: Any,
 ) -> list[Passage]:
     """Search the first store, and return its passages, the best by words first."""
-    passages = await stores.search(tenant, store_ids, words=words, most=most, **options)
+    passages = await stores.search(tenant, store_ids, words=words, limit=limit, **options)
     return sorted(passages, key=lambda passage: (-passage.text_score, passage.id))
 
 
@@ -354,16 +354,16 @@ class VectorStoresContract:
     ) -> None:
         await stores.create(US, a_store())
         await index_file(stores, "a", *[f"hello {'world ' * n}" for n in range(20)])
-        best = texts_of(await search(stores, "hello", most=20))
+        best = texts_of(await search(stores, "hello", limit=20))
         assert len(best) == 20
-        assert texts_of(await search(stores, "hello", most=3)) == best[:3]
+        assert texts_of(await search(stores, "hello", limit=3)) == best[:3]
 
     async def test_only_files_that_fit_are_searched(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await index_file(stores, "a", "hello old", year=2020)
         await index_file(stores, "b", "hello new", year=2026)
-        fits = parse_filter({"type": "gt", "key": "year", "value": 2024}, "filters")
-        assert texts_of(await search(stores, "hello", fits=fits)) == ["hello new"]
+        file_filter = parse_filter({"type": "gt", "key": "year", "value": 2024}, "filters")
+        assert texts_of(await search(stores, "hello", file_filter=file_filter)) == ["hello new"]
 
     async def test_several_stores_are_searched_at_once(self, stores: VectorStores) -> None:
         for number in (1, 2, 3):
@@ -377,7 +377,7 @@ class VectorStoresContract:
         meaning = vectors_of([1, 0], [0.6, 0.8], [-1, 0])
         await index_file(stores, "a", "cats", "dogs", "bolts", meaning=meaning)
         await index_file(stores, "b", "of another model", meaning=vectors_of([1, 0], model="other"))
-        passages = await search(stores, "dogs", vectors=vectors_of([1, 0]), most=2)
+        passages = await search(stores, "dogs", vectors=vectors_of([1, 0]), limit=2)
         scores = {
             each.text: (each.text_score > 0, round(each.embedding_score, 3)) for each in passages
         }

@@ -34,6 +34,6 @@ def searched(
         PageReader(PdfReader()),
         service_fetcher=HttpFetcher(here, max_redirects=0, reads=("GET", "POST"), **limits),
         page_fetcher=HttpFetcher(pages or here, max_redirects=2, **limits, **page_fetcher),
-        most=10,
+        limit=10,
         timeout_s=timeout_s,
     )

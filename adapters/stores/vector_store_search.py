@@ -36,7 +36,7 @@ def search(
     store_ids: Sequence[str],
     words: str,
     vectors: Vectors | None,
-    fits: Filter | None,
+    file_filter: Filter | None,
     limit: int,
 ) -> list[Passage]:
     stores = rows_of(
@@ -45,7 +45,7 @@ def search(
         " AND s.id IN (SELECT value FROM json_each(?)) AND NOT s.is_removed",
         (tenant, json.dumps(store_ids)),
     )
-    files = _matching_files(db, [key for key, _ in stores], fits)
+    files = _matching_files(db, [key for key, _ in stores], file_filter)
     if not files:
         return []
     scopes = [scope_of(key) for key, _ in stores]
@@ -63,7 +63,9 @@ def search(
     ]
 
 
-def _matching_files(db: apsw.Connection, stores: Sequence[int], fits: Filter | None) -> list[int]:
+def _matching_files(
+    db: apsw.Connection, stores: Sequence[int], file_filter: Filter | None
+) -> list[int]:
     """Return the files to search."""
     files = rows_of(
         db,
@@ -74,7 +76,7 @@ def _matching_files(db: apsw.Connection, stores: Sequence[int], fits: Filter | N
     return [
         key
         for key, attributes in files
-        if fits is None or fits.matches(decode_attributes(attributes))
+        if file_filter is None or file_filter.matches(decode_attributes(attributes))
     ]
 
 

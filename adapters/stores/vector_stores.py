@@ -288,11 +288,11 @@ class SqliteVectorStores(VectorStores):
         *,
         words: str,
         vectors: Vectors | None = None,
-        fits: Filter | None = None,
-        most: int,
+        file_filter: Filter | None = None,
+        limit: int,
     ) -> list[Passage]:
         return await self._file.read(
-            lambda db: search(db, tenant, store_ids, words, vectors, fits, most)
+            lambda db: search(db, tenant, store_ids, words, vectors, file_filter, limit)
         )
 
     async def sweep(self, now: float, *, limit: int) -> int:

@@ -1,7 +1,7 @@
-"""A folder of pages as the web: what is searched and read is in it, and nothing is fetched.
+"""A folder of pages as the web: searches and reads use only its pages, and nothing is fetched.
 
-The folder is read once, when the server starts. Later, pages are looked up by their address in what
-was read then: no address leads to a file.
+The server reads the folder once, when it starts. Later it looks up pages by URL in the index, so a
+URL never leads to a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import quote, urldefrag
 
 from antiphon.adapters.web.page_index import PageIndex
 from antiphon.adapters.web.page_reader import PageReader
-from antiphon.adapters.web.text import one_line, shown
+from antiphon.adapters.web.text import filter_results, one_line
 from antiphon.adapters.web.time_limit import time_limit
 from antiphon.application.ports import DomainFilter, Json, Web, WebPage, WebResult
 from antiphon.domain.errors import SettingsError, WebError
@@ -31,10 +31,11 @@ TYPES: Mapping[str, str] = {
 
 
 class CorpusWeb(Web):
-    """The file `a/b.html` of `folder` is the page `a/b.html` below `base_url`.
+    """Serves the file `a/b.html` of `folder` as the page `a/b.html` below `base_url`.
 
-    Files with another ending, hidden ones, and what lies outside of the folder are no pages; one
-    with more than `max_bytes` is left out. `timeout_s` is for each use, and for each file.
+    Hidden files, files with other suffixes, and files outside the folder are not pages, and a file
+    above `max_bytes` is left out. A search or read takes at most `timeout_s`, and so does loading
+    a file.
     """
 
     is_external = False
@@ -45,14 +46,14 @@ class CorpusWeb(Web):
         reader: PageReader,
         *,
         base_url: str,
-        most: int,
+        limit: int,
         max_bytes: int,
         timeout_s: float,
     ) -> None:
         self._folder = folder
         self._reader = reader
         self._base_url = base_url
-        self._most = most
+        self._limit = limit
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._index = PageIndex()
@@ -82,13 +83,14 @@ class CorpusWeb(Web):
         self,
         query: str,
         *,
-        most: int,
+        limit: int,
         domains: DomainFilter,
         location: Json | None = None,  # noqa: ARG002
     ) -> Sequence[WebResult]:
-        most = min(most, self._most)
+        limit = min(limit, self._limit)
         async with time_limit(self._timeout_s):
-            return shown(await self._index.search(query, most), most=most, domains=domains)
+            results = await self._index.search(query, limit)
+            return filter_results(results, limit=limit, domains=domains)
 
     async def read(self, url: str) -> WebPage:
         async with time_limit(self._timeout_s):
@@ -101,31 +103,31 @@ class CorpusWeb(Web):
         return page
 
     async def _read(self, name: str, file: Path) -> WebPage:
-        content = await asyncio.to_thread(self._content, file)
+        content = await asyncio.to_thread(self._load, file)
         async with time_limit(self._timeout_s):
             return await self._reader.read(
                 content, TYPES[Path(name).suffix.lower()], self._base_url + quote(os.fsencode(name))
             )
 
-    def _content(self, file: Path) -> bytes:
-        with file.open("rb") as opened:
-            content = opened.read(self._max_bytes + 1)
+    def _load(self, file: Path) -> bytes:
+        with file.open("rb") as stream:
+            content = stream.read(self._max_bytes + 1)
         if len(content) > self._max_bytes:
             raise WebError(f"it has more than {self._max_bytes} bytes.")
         return content
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names of pages below the folder, in order, and the files that they are."""
+    """Yield the names of the pages below the folder and their files, sorted."""
     root = folder.resolve()
-    found: list[tuple[str, Path]] = []
-    for at, folders, names in os.walk(root):  # follows no links to folders
-        folders[:] = [each for each in folders if not each.startswith(".")]
+    pages: list[tuple[str, Path]] = []
+    for parent, subfolders, names in os.walk(root):  # does not follow links to folders
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         for name in names:
-            file = Path(at, name)
-            real = file.resolve()
+            file = Path(parent, name)
+            target = file.resolve()
             is_page = not name.startswith(".") and file.suffix.lower() in TYPES
-            # A link may stand for a file of this folder, as on Kubernetes; for no other.
-            if is_page and real.is_file() and real.is_relative_to(root):
-                found.append((file.relative_to(root).as_posix(), real))
-    return iter(sorted(found))
+            # A link must lead to a file in this folder; Kubernetes mounts files that way.
+            if is_page and target.is_file() and target.is_relative_to(root):
+                pages.append((file.relative_to(root).as_posix(), target))
+    return iter(sorted(pages))

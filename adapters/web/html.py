@@ -1,11 +1,11 @@
-"""HTML as text, by trafilatura; run as a module, it serves pages to the process that began it.
+"""HTML to text with trafilatura. Run as a module, this file serves pages to its parent process.
 
-    load_html       what it is parsed with: no network, no entities of others, no scripts
-    _mark_links     each link's words between characters that the page does not have
-    extract         the text that is worth reading, the words of links among it
-    Links           the links that are still there, numbered in their order
+    load_html       parses, without a network, external entities or scripts
+    _mark_links     puts each link's text between characters that the page does not contain
+    extract         returns the main text, including the text of links
+    PageLinks       numbers the links that are left, in their order
 
-Hostile HTML can take for ever, or all memory: see `reading.py`, which bounds the process.
+Malicious HTML can take endless time or all memory: page_reader.py limits and kills the process.
 """
 
 from __future__ import annotations
@@ -24,71 +24,71 @@ from lxml import etree  # the `web` extra, as trafilatura
 from trafilatura import extract, load_html
 
 from antiphon.adapters.fetching import DEFAULT_PORTS
-from antiphon.adapters.web.page_reader import LENGTH, Work
-from antiphon.adapters.web.text import PageLinks, clean, cut, one_line
+from antiphon.adapters.web.page_reader import LENGTH_PREFIX, HtmlRequest
+from antiphon.adapters.web.text import PageLinks, clean, one_line, truncate
 from antiphon.application.ports import WebPage
 
 MEMORY_BYTES = 1 << 30
 PAGE_S = 30
-"""An orphan that never comes to an end is ended by its own alarm."""
+"""The alarm that ends this process if its parent has died and the page takes too long."""
 
-MIN_TEXT = 200
-MIN_SHARE = 0.1
-"""What has less text than this, or less of the whole, is no article but a page of links."""
+MIN_MAIN_CHARS = 200
+MIN_MAIN_SHARE = 0.1
+"""With a shorter main text, or a smaller share of all text, a page is not an article."""
 
-LONG = 500_000
-MANY = 20_000
-"""To find what is worth reading in a longer text, or among more elements, takes seconds."""
+MAX_CHARS = 500_000
+MAX_ELEMENTS = 20_000
+"""Above these limits it takes seconds to find the main text."""
 
-RARE = range(0x2A000, 0x2A6D7)
-"""Characters that hardly any page has. Those of private use, trafilatura drops."""
+RARE_CHARS = range(0x2A000, 0x2A6D7)
+"""Characters that few pages contain. Trafilatura drops private-use characters."""
 
-LINK_LENGTH = 2000
+MAX_LINK_CHARS = 2000
 MAX_LINKS = 5000
 BLOCKS = (
     "address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 "
     "h3 h4 h5 h6 header hr li main nav ol p pre section table td th tr ul"
 )
-UNREAD = ("noscript", "script", "style", "svg", "template")
+IGNORED_ELEMENTS = ("noscript", "script", "style", "svg", "template")
 
 
 def page_of(html: str, url: str) -> WebPage:
-    """Return the page. Raises: whatever the libraries raise."""
+    """Convert HTML to a page. Raises: any exception of the libraries."""
     tree = load_html(html)
     if tree is None:
         return WebPage(url=url, title="", text="")
-    etree.strip_elements(tree, *UNREAD, with_tail=False)
+    etree.strip_elements(tree, *IGNORED_ELEMENTS, with_tail=False)
     title = one_line(tree.findtext(".//title") or tree.findtext(".//h1") or "")
-    marks = _unused(tree)
+    marks = _unused_chars(tree)
     targets = _mark_links(tree, url, marks)
-    whole = _whole(tree)
-    # Cut before links are numbered: half a link is none.
-    text = clean(cut(_main(tree, whole)))
+    # Truncate before numbering, so that a link is never cut in half.
+    text = clean(truncate(_main_text(tree, _full_text(tree))))
     links = PageLinks()
     opening, middle, closing = marks
     text = re.sub(
         f"{opening}([0-9]+){middle}([^{opening}{middle}{closing}]*){closing}",
-        lambda found: links.mark(" ".join(found[2].split()), targets[int(found[1])]),
+        lambda match: links.mark(" ".join(match[2].split()), targets[int(match[1])]),
         text,
     )
     text = re.sub(f"[{opening}{middle}{closing}]", "", text)
     return WebPage(url=url, title=title, text=text, links=links.urls)
 
 
-def _unused(tree: Any) -> tuple[str, str, str]:
-    """Return three characters that the page has nowhere."""
+def _unused_chars(tree: Any) -> tuple[str, str, str]:
+    """Return three characters that the page does not contain."""
     used = set().union(*tree.itertext(), *tree.xpath("//@*"))
-    first, second, third, *_ = (each for each in map(chr, RARE) if each not in used)
+    first, second, third, *_ = (char for char in map(chr, RARE_CHARS) if char not in used)
     return first, second, third
 
 
 def _mark_links(tree: Any, url: str, marks: tuple[str, str, str]) -> list[str]:
+    """Replace links by marked text with their number, and return their targets by number."""
     opening, middle, closing = marks
     base = urljoin(url, next(iter(tree.xpath("//base/@href")), ""))
     targets: list[str] = []
     for link in list(islice(tree.iter("a"), MAX_LINKS)):
-        target = _target(base, link.get("href") or "")
-        words = " ".join("".join(link.itertext()).split()) or _described(link)
+        target = _target_of(base, link.get("href") or "")
+        words = " ".join("".join(link.itertext()).split()) or _label_of(link)
         if target is None or not words:
             continue
         tail = link.tail
@@ -100,15 +100,15 @@ def _mark_links(tree: Any, url: str, marks: tuple[str, str, str]) -> list[str]:
     return targets
 
 
-def _described(link: Any) -> str:
-    told = [link.get("aria-label"), link.get("title"), *link.xpath(".//img/@alt")]
-    return one_line(next(filter(None, told), ""))
+def _label_of(link: Any) -> str:
+    labels = [link.get("aria-label"), link.get("title"), *link.xpath(".//img/@alt")]
+    return one_line(next(filter(None, labels), ""))
 
 
-def _target(base: str, href: str) -> str | None:
-    """Return where a link leads; None where that is no other page of http(s)."""
+def _target_of(base: str, href: str) -> str | None:
+    """Return the URL that a link leads to, or None if it is not another http(s) page."""
     href = href.strip()
-    if not href or href.startswith("#") or len(href) > LINK_LENGTH:
+    if not href or href.startswith("#") or len(href) > MAX_LINK_CHARS:
         return None
     try:
         target = httpx.URL(urljoin(base, href))
@@ -117,16 +117,17 @@ def _target(base: str, href: str) -> str | None:
     return str(target) if target.scheme in DEFAULT_PORTS and target.host else None
 
 
-def _main(tree: Any, whole: str) -> str:
-    """Return the text worth reading: the article, or all there is where that is hardly any."""
-    if len(whole) > LONG or sum(1 for _ in tree.iter()) > MANY:
-        return whole
+def _main_text(tree: Any, full_text: str) -> str:
+    """Return the article of a page, or the full text if there is hardly an article."""
+    if len(full_text) > MAX_CHARS or sum(1 for _ in tree.iter()) > MAX_ELEMENTS:
+        return full_text
     text = extract(tree, output_format="markdown", favor_recall=True) or ""
-    return text if len(text) >= max(MIN_TEXT, MIN_SHARE * len(whole)) else whole
+    min_chars = max(MIN_MAIN_CHARS, MIN_MAIN_SHARE * len(full_text))
+    return text if len(text) >= min_chars else full_text
 
 
-def _whole(tree: Any) -> str:
-    """Return all text, a line for each block."""
+def _full_text(tree: Any) -> str:
+    """Return all text of a page, with a line for each block."""
     blocks = frozenset(BLOCKS.split())
     lines: list[list[str]] = [[]]
     body = tree.find(".//body")
@@ -140,19 +141,20 @@ def _whole(tree: Any) -> str:
 
 
 def main() -> None:
-    """Read pages from the input and write them as text, one after another, until it ends."""
+    """Answer requests from stdin with pages on stdout, one after another, until stdin ends."""
     with contextlib.suppress(ImportError):  # not on Windows
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     alarm = getattr(signal, "alarm", lambda _: None)
-    while head := sys.stdin.buffer.read(LENGTH.size):
-        work = msgspec.msgpack.decode(sys.stdin.buffer.read(*LENGTH.unpack(head)), type=Work)
+    while prefix := sys.stdin.buffer.read(LENGTH_PREFIX.size):
+        body = sys.stdin.buffer.read(*LENGTH_PREFIX.unpack(prefix))
+        html, url = msgspec.msgpack.decode(body, type=HtmlRequest)
         alarm(PAGE_S)
-        written = msgspec.msgpack.encode(page_of(*work))
+        page = msgspec.msgpack.encode(page_of(html, url))
         alarm(0)
-        sys.stdout.buffer.write(LENGTH.pack(len(written)) + written)
+        sys.stdout.buffer.write(LENGTH_PREFIX.pack(len(page)) + page)
         sys.stdout.buffer.flush()
 
 

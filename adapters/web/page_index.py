@@ -1,4 +1,4 @@
-"""An index of pages: SQLite's own full-text search, ranked by BM25, in a file that nobody sees."""
+"""A full-text index of pages: SQLite FTS5 with BM25 ranking, in a temporary file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antiphon.application.ports import WebPage, WebResult
 T = TypeVar("T")
 
 MAX_WORDS = 32
-SHOWN_WORDS = 48
+SNIPPET_WORDS = 48
 TITLE_WEIGHT = 4.0
 
 TABLES = """
@@ -25,7 +25,7 @@ create table pages(id integer primary key, url text unique not null, page blob n
 """
 
 SEARCH = f"""
-select pages.url, words.title, snippet(words, 1, '', '', ' … ', {SHOWN_WORDS})
+select pages.url, words.title, snippet(words, 1, '', '', ' … ', {SNIPPET_WORDS})
 from words join pages on pages.id = words.rowid
 where words match ? order by bm25(words, {TITLE_WEIGHT}, 1.0), pages.id limit ?
 """
@@ -34,36 +34,36 @@ _LINK = re.compile("【[0-9]+†([^【】†]*)】")
 
 
 class PageIndex:
-    """Pages by address and by their words. One thread of its own does it all, in order."""
+    """Pages by URL and by their words. A separate thread does all work, in order."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pages")
         self._db: apsw.Connection | None = None
 
     async def start(self) -> None:
-        await self._do(self._open)
+        await self._run(self._open)
 
     async def aclose(self) -> None:
-        await self._do(self._close)
+        await self._run(self._close)
         self._thread.shutdown(wait=False)
 
     async def add(self, page: WebPage) -> None:
-        await self._do(lambda: self._add(page))
+        await self._run(lambda: self._add(page))
 
-    async def search(self, query: str, most: int) -> list[WebResult]:
-        """Return the pages that have any of the words, the best first."""
+    async def search(self, query: str, limit: int) -> list[WebResult]:
+        """Return the pages that contain any of the words, best first."""
         words = dict.fromkeys(re.findall(r"\w+", query.lower()))
-        asked = " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
-        return await self._do(lambda: self._search(asked, most)) if asked else []
+        match = " OR ".join(f'"{word}"' for word in list(words)[:MAX_WORDS])
+        return await self._run(lambda: self._search(match, limit)) if match else []
 
     async def page(self, url: str) -> WebPage | None:
-        return await self._do(lambda: self._page(url))
+        return await self._run(lambda: self._page(url))
 
-    async def _do(self, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _open(self) -> None:
-        self._db = apsw.Connection("")  # a file without a name, which goes with the connection
+        self._db = apsw.Connection("")  # SQLite deletes this temporary file on close
         self._db.execute(TABLES)
 
     def _close(self) -> None:
@@ -83,8 +83,8 @@ class PageIndex:
         words = (db.last_insert_rowid(), page.title, _LINK.sub(r"\1", page.text))
         db.execute("insert into words(rowid, title, text) values(?, ?, ?)", words)
 
-    def _search(self, asked: str, most: int) -> list[WebResult]:
-        rows = self._open_db.execute(SEARCH, (asked, most))
+    def _search(self, match: str, limit: int) -> list[WebResult]:
+        rows = self._open_db.execute(SEARCH, (match, limit))
         return [WebResult(url=url, title=title, text=text) for url, title, text in rows]
 
     def _page(self, url: str) -> WebPage | None:

@@ -1,4 +1,4 @@
-"""The web as a search service finds it, and as the guarded fetcher reads it."""
+"""Web search with a search service; the guarded fetcher reads the pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.search_services import MAX_QUERY_LENGTH, SearchRequest, SearchService
-from antiphon.adapters.web.text import one_line, shown
+from antiphon.adapters.web.text import filter_results, one_line
 from antiphon.adapters.web.time_limit import time_limit
 from antiphon.application.ports import (
     DomainFilter,
@@ -26,15 +26,15 @@ from antiphon.domain.errors import FetchError, WebError
 
 logger = logging.getLogger("antiphon.web")
 
-REFUSED = (401, 403)
-BUSY = (429, 503)
-ACCEPTED = "text/html,text/markdown,text/plain,application/pdf;q=0.9,*/*;q=0.1"
+REFUSED_STATUSES = (401, 403)
+BUSY_STATUSES = (429, 503)
+ACCEPT = "text/html,text/markdown,text/plain,application/pdf;q=0.9,*/*;q=0.1"
 
 
 class SearchServiceWeb(Web):
-    """`service_fetcher` reaches the search service alone; `page_fetcher` reaches pages.
+    """Searches with `service` through `service_fetcher`, and reads pages through `page_fetcher`.
 
-    `timeout_s` is for each use.
+    A search or a read takes at most `timeout_s`.
     """
 
     def __init__(
@@ -44,85 +44,86 @@ class SearchServiceWeb(Web):
         *,
         service_fetcher: Fetcher,
         page_fetcher: Fetcher,
-        most: int,
+        limit: int,
         timeout_s: float,
     ) -> None:
         self._service = service
         self._reader = reader
         self._service_fetcher = service_fetcher
         self._page_fetcher = page_fetcher
-        self._most = most
+        self._limit = limit
         self._timeout_s = timeout_s
 
     async def start(self) -> None:
-        # The service is not asked now: a search costs, and a server must start without it.
+        # Does not try the service: a search costs money, and the server must start without it.
         self._reader.start()
 
     async def aclose(self) -> None:
         await self._reader.aclose()
 
     async def search(
-        self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
+        self, query: str, *, limit: int, domains: DomainFilter, location: Json | None = None
     ) -> Sequence[WebResult]:
-        most = min(most, self._most)
+        limit = min(limit, self._limit)
         query = one_line(query, MAX_QUERY_LENGTH)
         if not query:
             return []
+        request = self._service.build_request(query, limit, domains, location)
         async with time_limit(self._timeout_s):
-            answer = await self._answer(self._service.build_request(query, most, domains, location))
+            answer = await self._send(request)
         try:
-            found = self._service.found(answer)
+            results = self._service.parse_results(answer)
         except (msgspec.DecodeError, ValueError) as error:
-            raise self._failed(f"its answer cannot be read: {error}") from None
-        return shown(found, most=most, domains=domains)
+            raise self._to_error(f"its answer cannot be read: {error}") from None
+        return filter_results(results, limit=limit, domains=domains)
 
     async def read(self, url: str) -> WebPage:
         async with time_limit(self._timeout_s):
-            page = await self._page(url)
+            page = await self._fetch_page(url)
             return await self._reader.read(
                 page.content, page.headers.get("content-type", ""), urldefrag(page.url).url
             )
 
-    async def _answer(self, asked: SearchRequest) -> bytes:
+    async def _send(self, request: SearchRequest) -> bytes:
         try:
             answer = await self._service_fetcher.fetch(
-                asked.url, method=asked.method, headers=asked.headers, content=asked.content
+                request.url, method=request.method, headers=request.headers, content=request.content
             )
         except FetchError as error:
-            raise self._failed(str(error)) from None
-        if answer.status in REFUSED:
-            raise self._failed(
-                f"it answers {answer.status}; {self._service.when_refused}",
+            raise self._to_error(str(error)) from None
+        if answer.status in REFUSED_STATUSES:
+            raise self._to_error(
+                f"it answers {answer.status}; {self._service.refusal_hint}",
                 "The search service refuses to search; asking again will not help.",
             )
-        if answer.status in BUSY:
-            raise self._failed(
+        if answer.status in BUSY_STATUSES:
+            raise self._to_error(
                 f"it answers {answer.status}",
-                "The search service takes no more searches for now.",
+                "The search service accepts no more searches for now.",
             )
         if answer.status != http.HTTPStatus.OK:
-            raise self._failed(f"it answers {answer.status}")
+            raise self._to_error(f"it answers {answer.status}")
         return answer.content
 
-    def _failed(self, reason: str, told: str = "The search service failed.") -> WebError:
-        """Return the error for the model; the reason is for the operator."""
+    def _to_error(self, reason: str, message: str = "The search service failed.") -> WebError:
+        """Log the reason for the operator, and return the error for the model."""
         logger.warning("%s could not search: %s", self._service.name, reason)
-        return WebError(told)
+        return WebError(message)
 
-    async def _page(self, url: str) -> FetchResult:
+    async def _fetch_page(self, url: str) -> FetchResult:
         try:
-            page = await self._page_fetcher.fetch(url, headers={"accept": ACCEPTED})
+            page = await self._page_fetcher.fetch(url, headers={"accept": ACCEPT})
         except FetchError as error:
             raise WebError(str(error)) from None
         if not http.HTTPStatus.OK <= page.status < http.HTTPStatus.MULTIPLE_CHOICES:
-            raise WebError(f"The page could not be read: status {_told(page.status)}.")
+            raise WebError(f"The page could not be read: status {_describe_status(page.status)}.")
         return page
 
 
-def _told(status: int) -> str:
-    """Return a status as people know it.
+def _describe_status(status: int) -> str:
+    """Return a status with its standard phrase.
 
-    >>> _told(404), _told(799)
+    >>> _describe_status(404), _describe_status(799)
     ('404 (Not Found)', '799')
     """
     try:

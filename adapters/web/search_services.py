@@ -1,6 +1,6 @@
-"""Search services: how each is asked, and what it answers. No I/O: see `searched.py`.
+"""The requests and answers of search services. The I/O is in search_service_web.py.
 
-SearxngService   a SearXNG of the operator's, https://docs.searxng.org/dev/search_api.html
+SearxngService   the operator's own SearXNG, https://docs.searxng.org/dev/search_api.html
 BraveService     https://api-dashboard.search.brave.com/app/documentation/web-search
 TavilyService    https://docs.tavily.com/documentation/api-reference/endpoint/search
 """
@@ -19,14 +19,14 @@ from msgspec import Struct
 from antiphon.application.ports import DomainFilter, Json, WebResult
 
 MAX_QUERY_LENGTH = 400
-"""What Brave and Tavily take; no person asks for more."""
+"""The limit of Brave and Tavily."""
 
 MAX_RESULTS = 20
-"""Pages that are asked for where some of them may not be shown."""
+"""The number of results to request if the domain filter may remove some."""
 
 
 class SearchRequest(Struct, frozen=True, kw_only=True):
-    """A request for a search service."""
+    """An HTTP request to a search service."""
 
     url: str
     method: str = "GET"
@@ -35,27 +35,27 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
 
 
 class SearchService(Protocol):
-    """A search service at its address, with its key."""
+    """A search service with its URL and key."""
 
     name: str
 
     url: str
-    """Where it is asked; no other address is."""
+    """The only URL that requests go to."""
 
-    when_refused: str
-    """What an operator should look at when the service answers 401 or 403."""
+    refusal_hint: str
+    """What the operator should check if the service answers 401 or 403."""
 
     def build_request(
-        self, query: str, most: int, domains: DomainFilter, location: Json | None
+        self, query: str, limit: int, domains: DomainFilter, location: Json | None
     ) -> SearchRequest:
-        """Return the request for this query, in one line. What it finds is filtered later."""
+        """Return the request for a query of one line. The results are filtered later."""
 
-    def found(self, answer: bytes) -> list[WebResult]:
-        """Return what the service has found. Raises: msgspec.DecodeError."""
+    def parse_results(self, answer: bytes) -> list[WebResult]:
+        """Return the results in an answer. Raises: msgspec.DecodeError."""
 
 
 class _Result(Struct):
-    """What all of them call alike."""
+    """The fields of a result that have the same names in all services."""
 
     url: str
     title: str | None = None
@@ -63,7 +63,7 @@ class _Result(Struct):
     description: str | None = None
     extra_snippets: list[str] = []
 
-    def as_found(self) -> WebResult:
+    def to_web_result(self) -> WebResult:
         text = " … ".join(filter(None, (self.content, self.description, *self.extra_snippets)))
         return WebResult(url=self.url, title=self.title or "", text=text)
 
@@ -73,10 +73,10 @@ class _Results(Struct):
 
 
 class SearxngService:
-    """Its operator has to allow JSON: `search.formats` of its settings.yml."""
+    """A SearXNG, which must allow JSON in `search.formats` of its settings.yml."""
 
     name = "SearXNG"
-    when_refused = "`json` must be among search.formats in its settings.yml"
+    refusal_hint = "`json` must be among search.formats in its settings.yml"
 
     def __init__(self, url: str) -> None:
         self.url = f"{url.rstrip('/')}/search"
@@ -84,17 +84,17 @@ class SearxngService:
     def build_request(
         self,
         query: str,
-        most: int,  # noqa: ARG002
+        limit: int,  # noqa: ARG002
         domains: DomainFilter,
         location: Json | None,  # noqa: ARG002
     ) -> SearchRequest:
-        fields = {"q": narrowed(query, domains), "format": "json"}
+        fields = {"q": add_sites(query, domains), "format": "json"}
         return SearchRequest(
             url=f"{self.url}?{urlencode(fields)}", headers={"accept": "application/json"}
         )
 
-    def found(self, answer: bytes) -> list[WebResult]:
-        return [each.as_found() for each in msgspec.json.decode(answer, type=_Results).results]
+    def parse_results(self, answer: bytes) -> list[WebResult]:
+        return [each.to_web_result() for each in msgspec.json.decode(answer, type=_Results).results]
 
 
 class _BraveAnswer(Struct):
@@ -102,39 +102,40 @@ class _BraveAnswer(Struct):
 
 
 class BraveService:
-    """`url` is where its API is; the key goes into a header."""
+    """Brave's Web Search API. `url` replaces its default URL."""
 
     name = "Brave"
-    when_refused = "web.key must be a key for Brave's Web Search API"
+    refusal_hint = "web.key must be a key for Brave's Web Search API"
 
     def __init__(self, key: str, url: str | None = None) -> None:
         self.url = url or "https://api.search.brave.com/res/v1/web/search"
         self._key = key
 
     def build_request(
-        self, query: str, most: int, domains: DomainFilter, location: Json | None
+        self, query: str, limit: int, domains: DomainFilter, location: Json | None
     ) -> SearchRequest:
         fields = {
-            "q": narrowed(query, domains),
-            "count": MAX_RESULTS if domains.allowed or domains.blocked else min(most, MAX_RESULTS),
+            "q": add_sites(query, domains),
+            "count": MAX_RESULTS if domains.allowed or domains.blocked else min(limit, MAX_RESULTS),
             "text_decorations": "false",
             "result_filter": "web",
         }
         headers = {"accept": "application/json", "x-subscription-token": self._key}
         return SearchRequest(
-            url=f"{self.url}?{urlencode(fields)}", headers={**headers, **_place(location or {})}
+            url=f"{self.url}?{urlencode(fields)}",
+            headers={**headers, **_location_headers(location or {})},
         )
 
-    def found(self, answer: bytes) -> list[WebResult]:
+    def parse_results(self, answer: bytes) -> list[WebResult]:
         web = msgspec.json.decode(answer, type=_BraveAnswer).web
-        return [_without_tags(each.as_found()) for each in web.results] if web else []
+        return [_remove_tags(each.to_web_result()) for each in web.results] if web else []
 
 
 class TavilyService:
-    """`url` is where its API is; the key goes into a header."""
+    """Tavily's search API. `url` replaces its default URL."""
 
     name = "Tavily"
-    when_refused = "web.key must be a key for Tavily"
+    refusal_hint = "web.key must be a key for Tavily"
 
     def __init__(self, key: str, url: str | None = None) -> None:
         self.url = url or "https://api.tavily.com/search"
@@ -143,13 +144,13 @@ class TavilyService:
     def build_request(
         self,
         query: str,
-        most: int,
+        limit: int,
         domains: DomainFilter,
         location: Json | None,  # noqa: ARG002
     ) -> SearchRequest:
         content = {
             "query": query,
-            "max_results": min(most, MAX_RESULTS),
+            "max_results": min(limit, MAX_RESULTS),
             "include_domains": domains.allowed,
             "exclude_domains": domains.blocked,
         }
@@ -160,27 +161,27 @@ class TavilyService:
             content=msgspec.json.encode(content),
         )
 
-    def found(self, answer: bytes) -> list[WebResult]:
-        return [each.as_found() for each in msgspec.json.decode(answer, type=_Results).results]
+    def parse_results(self, answer: bytes) -> list[WebResult]:
+        return [each.to_web_result() for each in msgspec.json.decode(answer, type=_Results).results]
 
 
-def narrowed(query: str, domains: DomainFilter) -> str:
-    """Return the query for these domains, in words that search engines know, if that is not long.
+def add_sites(query: str, domains: DomainFilter) -> str:
+    """Return the query with `site:` operators for the domains, unless that is too long.
 
-    >>> narrowed("bells", DomainFilter(allowed=("a.org", "b.org"), blocked=("c.org",)))
+    >>> add_sites("bells", DomainFilter(allowed=("a.org", "b.org"), blocked=("c.org",)))
     'bells (site:a.org OR site:b.org) -site:c.org'
     """
-    allowed = " OR ".join(f"site:{each}" for each in domains.allowed)
+    allowed = " OR ".join(f"site:{domain}" for domain in domains.allowed)
     parts = (
         query,
         f"({allowed})" if len(domains.allowed) > 1 else allowed,
-        *(f"-site:{each}" for each in domains.blocked),
+        *(f"-site:{domain}" for domain in domains.blocked),
     )
-    told = " ".join(filter(None, parts))
-    return told if len(told) <= MAX_QUERY_LENGTH else query
+    query_with_sites = " ".join(filter(None, parts))
+    return query_with_sites if len(query_with_sites) <= MAX_QUERY_LENGTH else query
 
 
-_PLACES: Sequence[tuple[str, str]] = (
+_LOCATION_HEADERS: Sequence[tuple[str, str]] = (
     ("city", "x-loc-city"),
     ("region", "x-loc-state-name"),
     ("country", "x-loc-country"),
@@ -188,18 +189,18 @@ _PLACES: Sequence[tuple[str, str]] = (
 )
 
 
-def _place(location: Json) -> dict[str, str]:
-    """Return the headers that tell Brave where the user is, of what a header can hold."""
-    told = ((header, location.get(name)) for name, header in _PLACES)
+def _location_headers(location: Json) -> dict[str, str]:
+    """Return Brave's headers for the user's location, without values that a header cannot hold."""
+    values = ((header, location.get(name)) for name, header in _LOCATION_HEADERS)
     return {
         header: value
-        for header, value in told
+        for header, value in values
         if isinstance(value, str) and re.fullmatch(r"[ -~]{1,100}", value)
     }
 
 
-def _without_tags(found: WebResult) -> WebResult:
+def _remove_tags(result: WebResult) -> WebResult:
     title, text = (
-        html.unescape(re.sub(r"</?\w{1,10}>", "", each)) for each in (found.title, found.text)
+        html.unescape(re.sub(r"</?\w{1,10}>", "", field)) for field in (result.title, result.text)
     )
-    return WebResult(url=found.url, title=title, text=text)
+    return WebResult(url=result.url, title=title, text=text)

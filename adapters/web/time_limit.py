@@ -1,4 +1,4 @@
-"""The time that a use of the web may take."""
+"""The time limit of a web search or of reading a page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon.domain.errors import WebError
 
 @asynccontextmanager
 async def time_limit(timeout_s: float) -> AsyncGenerator[None]:
-    """End what is not done in time. Raises: WebError."""
+    """Cancel the body after `timeout_s`. Raises: WebError."""
     try:
         async with asyncio.timeout(timeout_s):
             yield

@@ -76,7 +76,7 @@ def to_stored_item(entry: c.Entry) -> StoredItem:
     return StoredItem(id=entry.item.id or "", raw=entry.raw)
 
 
-def to_store(entries: Sequence[c.Entry], new_id: NewId) -> list[StoredItem]:
+def to_new_stored_items(entries: Sequence[c.Entry], new_id: NewId) -> list[StoredItem]:
     """Return the stored form of new items, each with an id."""
     resources = [c.to_resource(entry, new_id) for entry in entries]
     return [StoredItem(id=item_id, raw=raw) for item_id, raw in resources]

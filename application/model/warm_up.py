@@ -19,7 +19,7 @@ def shortest_turn(turn: Turn) -> Turn:
     return replace(turn, sampling=replace(turn.sampling, max_tokens=1))
 
 
-class WarmUp(HiddenTurn):
+class WarmUpTurn(HiddenTurn):
     """A turn without the model's output: it yields only its end."""
 
     async def __aiter__(self) -> AsyncGenerator[list[Delta]]:

@@ -149,14 +149,14 @@ class VectorStores(Protocol):
         *,
         words: str,
         vectors: Vectors | None = None,
-        fits: Filter | None = None,
-        most: int,
+        file_filter: Filter | None = None,
+        limit: int,
     ) -> list[Passage]:
-        """Return the best passages, in no order: up to `most` by keywords, and up to `most` by
+        """Return the best passages, in no order: up to `limit` by keywords, and up to `limit` by
         similarity to the one vector, each with both scores.
 
         The search covers files that were indexed without an error and whose attributes match
-        `fits`. `words` may be any text, also in scripts without spaces. Keyword scores are above 0
+        `file_filter`. `words` may be any text, also in scripts without spaces. Keyword scores are above 0
         and at most 1; better passages have higher scores. Vectors of another model have no score;
         an opposite vector has the score 0. An unknown store has no passages.
         """

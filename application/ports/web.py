@@ -92,9 +92,9 @@ class Web(Protocol):
         """Release all resources, if it was started."""
 
     async def search(
-        self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
+        self, query: str, *, limit: int, domains: DomainFilter, location: Json | None = None
     ) -> Sequence[WebResult]:
-        """Return up to `most` pages, best first; `location` is a web search's `user_location`.
+        """Return up to `limit` pages, best first; `location` is a web search's `user_location`.
 
         Any text is a query. The URLs are unique http or https URLs that `domains` allows. `read`
         returns the page of each URL, if it can be read.

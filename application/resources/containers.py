@@ -185,7 +185,7 @@ class CreateContainer:
         except BaseException:
             await sandbox.aclose()
             raise
-        return shown(sandbox)
+        return render_container(sandbox)
 
 
 class ContainerList(Struct, Generic[T], frozen=True, kw_only=True):
@@ -204,7 +204,7 @@ class ListContainers:
     ) -> ContainerList[Json]:
         """Raises: RequestError."""
         sandboxes = self._find.list_all(tenant)
-        containers = [shown(each) for each in sandboxes if name in (None, each.name)]
+        containers = [render_container(each) for each in sandboxes if name in (None, each.name)]
         return _to_page(containers, after=after, limit=limit, order=order)
 
 
@@ -292,7 +292,7 @@ async def _find_file(sandbox: Sandbox, file_id: str) -> SandboxFile:
     raise NotFound(f"File with id {file_id[:100]!r} not found in the container.", param="file_id")
 
 
-def shown(sandbox: Sandbox) -> Json:
+def render_container(sandbox: Sandbox) -> Json:
     """Return the container as the API shows it."""
     gigabytes = sandbox.memory_bytes / 1024**3
     return {

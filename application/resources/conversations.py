@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.application.input.items import ReadItems, to_store
+from antiphon.application.input.items import ReadItems, to_new_stored_items
 from antiphon.application.ports import Clock, NewId, ResponseStore, StoredItem
 from antiphon.application.resources.quotas import CheckQuota
 from antiphon.application.support.paging import Page, PageQuery
@@ -37,7 +37,7 @@ class CreateConversation:
             created_at=int(self._now()),
             metadata=request.metadata or {},
         )
-        items = to_store(entries, self._new_id)
+        items = to_new_stored_items(entries, self._new_id)
         await self._store.create_conversation(tenant, conversation, items)
         return conversation
 
@@ -97,7 +97,7 @@ class CreateItems:
         entries = await self._read_items(request.items, tenant=tenant, path="items")
         existing_items = await self._store.conversation_items(tenant, conversation_id)
         check_ids((item.id for item in existing_items), [each.item for each in entries], "items")
-        items = to_store(entries, self._new_id)
+        items = to_new_stored_items(entries, self._new_id)
         await self._store.add_items(tenant, conversation_id, items)
         return Page(items=items, has_more=False)
 

@@ -37,7 +37,7 @@ from antiphon.domain.vector_stores import (
     sizes_of,
 )
 
-RESULTS = 10
+DEFAULT_RESULTS = 10
 """Passages that a search returns unless it asks for another number."""
 
 MIN_CANDIDATES = 50
@@ -68,7 +68,7 @@ class FindVectorStore:
         """Raises: NotFound."""
         return self._with_status(await self._stores.get(tenant, store_id))
 
-    async def usable(self, tenant: str, store_id: str, path: str) -> VectorStore:
+    async def get_usable(self, tenant: str, store_id: str, path: str) -> VectorStore:
         """Return a vector store to use now, and record the use.
 
         `path` is where the request names it. Raises: NotFound; RequestError if it has expired.
@@ -245,7 +245,7 @@ class UpdateVectorStore:
         self, tenant: str, store_id: str, changes: VectorStoreChanges
     ) -> VectorStore:
         """Raises: NotFound; RequestError."""
-        store = await self._find.usable(tenant, store_id, "vector_store_id")
+        store = await self._find.get_usable(tenant, store_id, "vector_store_id")
         if changes.name is not UNSET:
             store = replace(store, name=changes.name or "")
         if changes.metadata is not UNSET:
@@ -280,9 +280,9 @@ class SearchVectorStores:
         store_ids: Sequence[str],
         queries: Sequence[str],
         *,
-        fits: Filter | None = None,
+        file_filter: Filter | None = None,
         options: RankingOptions | None = None,
-        most: int = RESULTS,
+        limit: int = DEFAULT_RESULTS,
     ) -> list[RankedPassage]:
         """Return the best passages for any of the queries. Raises: EmbeddingsError, StoreError."""
         weights = weights_of(options, has_embeddings=self._embeddings is not None)
@@ -297,13 +297,13 @@ class SearchVectorStores:
                 vectors=None
                 if vectors is None
                 else replace(vectors, each=[vectors.each[position]]),
-                fits=fits,
-                most=max(most, MIN_CANDIDATES),
+                file_filter=file_filter,
+                limit=max(limit, MIN_CANDIDATES),
             )
             for position, query in enumerate(queries)
         ]
         threshold = (options.score_threshold if options else None) or 0.0
-        return rank_passages(passages, weights, most=most, threshold=threshold)
+        return rank_passages(passages, weights, limit=limit, threshold=threshold)
 
 
 class CreateStoreFile:
@@ -314,7 +314,7 @@ class CreateStoreFile:
 
     async def __call__(self, tenant: str, store_id: str, request: NewStoreFile) -> StoreFile:
         """Raises: NotFound; RequestError."""
-        store = await self._find.usable(tenant, store_id, "vector_store_id")
+        store = await self._find.get_usable(tenant, store_id, "vector_store_id")
         sizes = sizes_of(request.chunking_strategy)
         file = RequestedFile(path="file_id", file=request, sizes=sizes)
         await self._add_files(tenant, store, await self._add_files.look_up(tenant, [file]))
@@ -339,7 +339,7 @@ class CreateFileBatch:
 
     async def __call__(self, tenant: str, store_id: str, request: NewFileBatch) -> FileBatch:
         """Raises: NotFound; RequestError."""
-        store = await self._find.usable(tenant, store_id, "vector_store_id")
+        store = await self._find.get_usable(tenant, store_id, "vector_store_id")
         files = await self._add_files.look_up(tenant, _requested_files_in(request))
         batch = FileBatch(
             id=self._new_id("vsfb"), created_at=int(self._now()), vector_store_id=store.id

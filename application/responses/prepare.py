@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from antiphon.application.input.from_request import response_of
 from antiphon.application.input.history import Remembered
-from antiphon.application.input.items import to_store, to_stored_item
+from antiphon.application.input.items import to_new_stored_items, to_stored_item
 from antiphon.application.ports import Clock, NewId, StoredItem
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.plan_turns import PlanTurns
@@ -107,7 +107,7 @@ class PrepareResponse:
             response=response,
             turns=turns,
             remembered=remembered,
-            input=to_store(turn.input, self._new_id) if needs_input else (),
+            input=to_new_stored_items(turn.input, self._new_id) if needs_input else (),
             job=await self._jobs.job_of(tenant, body) if is_durable and body else None,
             is_durable=is_durable,
             idempotency_key=idempotency_key,

@@ -18,7 +18,7 @@ from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.compaction import CompactingTurn, compaction_of
 from antiphon.application.model.reasoning_summaries import SummarizedTurn
 from antiphon.application.model.tool_search import ToolSearchTurn, tool_searches_in
-from antiphon.application.model.warm_up import WarmUp, shortest_turn
+from antiphon.application.model.warm_up import WarmUpTurn, shortest_turn
 from antiphon.application.ports import Json, Model, ModelTurn, Seal, ToolServers, Turn
 from antiphon.application.tools.budgets import MAX_PARALLEL_CALLS, Budgets
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
@@ -112,7 +112,7 @@ class Turns:
             {"mcp": self._sessions, **plan.tool_callers},
             plan.max_calls,
             budgets,
-            at_once=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
+            max_parallel=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
         )
         self._show_items = show_items
         self._seal = seal
@@ -231,10 +231,10 @@ class Turns:
 
     async def _start_answer(self, turn: Turn) -> ModelTurn:
         if self._plan.warms_up:
-            return WarmUp(await self._admit(shortest_turn(turn)))
+            return WarmUpTurn(await self._admit(shortest_turn(turn)))
         admitted = await self._admit(turn)
-        if self._calls.cites:
-            admitted = CitingTurn(admitted, self._calls.cites)
+        if self._calls.cite_functions:
+            admitted = CitingTurn(admitted, self._calls.cite_functions)
         if self._plan.mcp_servers or self._plan.tool_callers:
             admitted = ToolCallingTurn(admitted, self._calls)
         if self._plan.summary is None:

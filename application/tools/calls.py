@@ -95,16 +95,16 @@ class ToolCalls:
         max_calls: int | None,
         budgets: Budgets = DEFAULT_BUDGETS,
         *,
-        at_once: int = MAX_PARALLEL_CALLS,
+        max_parallel: int = MAX_PARALLEL_CALLS,
     ) -> None:
         self._callers = callers
         self._remaining_calls = max_calls
         distinct_callers = {id(caller): caller for caller in callers.values()}.values()
-        self.cites: Sequence[Cite] = [
+        self.cite_functions: Sequence[Cite] = [
             caller.cite for caller in distinct_callers if isinstance(caller, CitationSource)
         ]
         self._budgets = budgets
-        self._slots = asyncio.Semaphore(at_once)
+        self._slots = asyncio.Semaphore(max_parallel)
         self._failures_in_a_row: Counter[tuple[str, str | None]] = Counter()
 
     def open_item(self, delta: d.Delta) -> tuple[d.CallStart, d.Delta] | None:

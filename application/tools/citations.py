@@ -30,11 +30,11 @@ class CitationSource(Protocol):
 
 
 class CitingTurn(TurnWrapper):
-    """A turn whose messages have an annotation after each marker that one of `cites` knows."""
+    """A turn whose messages have an annotation after each marker that a cite function knows."""
 
-    def __init__(self, inner: ModelTurn, cites: Sequence[Cite]) -> None:
+    def __init__(self, inner: ModelTurn, cite_functions: Sequence[Cite]) -> None:
         super().__init__(inner)
-        self._cites = cites
+        self._cites = cite_functions
         self._markers = Markers()
         self._links = Links()
         self._phase: tuple[str | None] | None = None

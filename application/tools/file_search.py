@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UnsetType
 
 from antiphon.application.resources.vector_stores import (
-    RESULTS,
+    DEFAULT_RESULTS,
     FindVectorStore,
     SearchVectorStores,
 )
@@ -69,7 +69,7 @@ class FileSearchProvider(ToolProvider):
             results_of(conversation),
             file_filter=file_filter,
             options=options,
-            limit=_unset_to_none(tool.max_num_results) or RESULTS,
+            limit=_unset_to_none(tool.max_num_results) or DEFAULT_RESULTS,
         )
         return {FILE_SEARCH: caller}
 
@@ -79,7 +79,7 @@ class FileSearchProvider(ToolProvider):
                 f"Name one to {MAX_STORES} vector stores.", param=path, code="invalid_value"
             )
         for position, store_id in enumerate(store_ids):
-            await self._find.usable(tenant, store_id, f"{path}[{position}]")
+            await self._find.get_usable(tenant, store_id, f"{path}[{position}]")
 
 
 def _unset_to_none(value: T | None | UnsetType) -> T | None:
@@ -141,9 +141,9 @@ class FileSearchCaller(SingleItemCaller, CitationSource):
                 self._tenant,
                 self._store_ids,
                 [query[:MAX_QUERY_LENGTH] for query in queries[:MAX_QUERIES]],
-                fits=self._filter,
+                file_filter=self._filter,
                 options=self._options,
-                most=self._limit,
+                limit=self._limit,
             )
         except (EmbeddingsError, StoreError) as error:
             is_explained = type(error) is EmbeddingsError

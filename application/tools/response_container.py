@@ -145,7 +145,7 @@ def _options_of(definition: ToolDefinition) -> tuple[str | dict[str, object], st
     tool, path = definition.tool, definition.path
     if isinstance(tool, Shell):
         environment, path = tool.environment or {}, f"{path}.environment"
-        if environment.get("type") == i.REFERENCE:
+        if environment.get("type") == i.CONTAINER_REFERENCE:
             container = environment.get("container_id")
             if not isinstance(container, str):
                 raise missing_parameter(f"{path}.container_id")

@@ -14,7 +14,7 @@ from antiphon.domain import deltas as d
 from antiphon.domain.client_tools import item_fields_of
 from antiphon.domain.content import Annotation
 from antiphon.domain.errors import SandboxError
-from antiphon.domain.items import REFERENCE
+from antiphon.domain.items import CONTAINER_REFERENCE
 from antiphon.domain.json import Json
 from antiphon.domain.tools import CONTAINER
 
@@ -39,7 +39,7 @@ class ShellCaller(ToolCaller, CitationSource):
         return self._container.cite(words, start, end)
 
     def open_item(self, start: d.CallStart) -> d.Delta:
-        environment = {"type": REFERENCE, "container_id": self._container.id}
+        environment = {"type": CONTAINER_REFERENCE, "container_id": self._container.id}
         call_id = start.call_id or self._new_id("call")
         return d.HostedCallStart(
             start.name, call_id, start.namespace, start.kind, {"environment": environment}

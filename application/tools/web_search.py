@@ -217,7 +217,7 @@ class WebSearchCaller(SingleItemCaller, CitationSource):
         cursor = max(self._pages, default=-1) + 1
         count = call.number("num_lines") or None
         text = browser_pages.render_page(
-            page, cursor, first=first_line, count=count, most=self._size
+            page, cursor, first=first_line, count=count, max_chars=self._size
         )
         self._pages[cursor] = page
         for old in sorted(self._pages)[:-MAX_OPEN_PAGES]:
@@ -239,7 +239,7 @@ class WebSearchCaller(SingleItemCaller, CitationSource):
             limit = min(max(requested_results, 1), MAX_RESULTS)
         async with self._load_slots:
             results = await self._web.search(
-                query, most=limit, domains=self._domains, location=self._location
+                query, limit=limit, domains=self._domains, location=self._location
             )
         call.action["sources"] = [{"type": "url", "url": each.url} for each in results]
         return browser_pages.search_results_page(

@@ -21,7 +21,7 @@ from antiphon.application.resources.containers import (
     GetContainerFileContent,
     ListContainerFiles,
     ListContainers,
-    shown,
+    render_container,
 )
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import DecodedRequest, decode_request_body
@@ -100,7 +100,7 @@ class Containers(Controller):
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
         found = containers.find(tenant_of(request), container_id)
-        return JsonResponse(shown(found), response_headers(request))
+        return JsonResponse(render_container(found), response_headers(request))
 
     @handlers.delete(
         "/{container_id:str}",

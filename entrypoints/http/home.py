@@ -32,8 +32,8 @@ async def home(
         needs_keys=needs_keys,
         base_url=f"{url}/v1",
         schema=openapi.PATH,
-        curl=curl_line(url, model, keyed=needs_keys),
-        python=python_lines(url, model, keyed=needs_keys),
+        curl=curl_line(url, model, needs_key=needs_keys),
+        python=python_lines(url, model, needs_key=needs_keys),
     )
     return Response(
         page,

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from antiphon.application.ports import VectorStores as StoresPort
 from antiphon.application.resources.vector_stores import (
-    RESULTS,
+    DEFAULT_RESULTS,
     CreateFileBatch,
     CreateStoreFile,
     CreateVectorStore,
@@ -146,17 +146,17 @@ class VectorStores(Controller):
         ignored_fields = ("rewrite_query",) if asked.rewrite_query else ()
         if vector_stores.options.strict:
             refuse_ignored(ignored_fields)
-        fits = parse_filter(asked.filters, "filters")
+        file_filter = parse_filter(asked.filters, "filters")
         check_weights(asked.ranking_options, "ranking_options")
-        await vector_stores.find.usable(tenant, vector_store_id, "vector_store_id")
+        await vector_stores.find.get_usable(tenant, vector_store_id, "vector_store_id")
         queries = (asked.query,) if isinstance(asked.query, str) else asked.query
         found = await vector_stores.search(
             tenant,
             [vector_store_id],
             queries,
-            fits=fits,
+            file_filter=file_filter,
             options=asked.ranking_options,
-            most=asked.max_num_results or RESULTS,
+            limit=asked.max_num_results or DEFAULT_RESULTS,
         )
         ignored = [*decoded.unknown, *ignored_fields]
         return JsonResponse(_found(queries, found), response_headers(request, ignored))

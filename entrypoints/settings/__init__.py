@@ -1,4 +1,4 @@
-"""Settings: the schema, the table that is drawn from it, and the sources that fill it."""
+"""Settings: their schema, the table derived from it, and the sources that provide values."""
 
 from antiphon.entrypoints.settings.schema import SCRIPTED_MODELS, Settings, without_password
 from antiphon.entrypoints.settings.sections import McpServer, WebSearch

@@ -1,4 +1,4 @@
-"""How a setting is explained, and the groups of `antiphon serve --help`."""
+"""The explanation of a setting, and the groups in `antiphon serve --help`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Any
 
 from msgspec import Meta
 
-SERVED = "What is served"
-KEPT = "What is kept"
-BACKGROUND = "What runs in the background"
-ADDRESS = "Where it listens"
-ACCESS = "Who may ask"
-REQUESTS = "What a request may be"
+MODELS = "Models"
+STORAGE = "Storage"
+BACKGROUND = "Background responses"
+NETWORK = "Network"
+ACCESS = "API keys"
+REQUESTS = "Requests and limits"
 STREAMS = "Streams"
-LOGS = "Logs and errors"
+LOGS = "Logging"
 WEBHOOKS = "Webhooks"
-FETCHED = "What is fetched"
-TOOLS = "Tools that the server runs"
-CODE = "The code interpreter"
+FETCHING = "Fetching URLs"
+TOOLS = "Tools"
+CODE = "Code interpreter and shell"
 WEB = "Web search"
 FILE_SEARCH = "File search"
-SCRIPTED = "The scripted engine"
+SCRIPTED = "Scripted engine"
 
 
 def about(
@@ -32,9 +32,9 @@ def about(
     is_secret: bool = False,
     **limits: Any,
 ) -> Meta:
-    """Explain a setting; `allowed` and `shown_default` where type and default do not say it.
+    """Explain a setting. Pass `allowed` and `shown_default` if its type and default are not enough.
 
-    No sentence repeats a value that `is_secret`.
+    No error message repeats a value that `is_secret`.
     """
     extra = {
         "group": group,

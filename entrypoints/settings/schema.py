@@ -1,8 +1,8 @@
-"""What can be set: a setting is one field of `Settings`.
+"""The schema of the settings: each setting is one field of `Settings`.
 
-Its type, limits, default and explanation stand in one place. The options of the command line, its
-help, the names of environment variables and every error sentence are made from that field, so that
-none of them can be forgotten or differ.
+The field holds the setting's type, limits, default, and explanation. The command-line option, its
+help, the environment variable, and the error messages are all derived from it, so they always
+agree.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from msgspec.structs import force_setattr
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings.about import (
     ACCESS,
-    ADDRESS,
     BACKGROUND,
     CODE,
-    KEPT,
     LOGS,
+    MODELS,
+    NETWORK,
     REQUESTS,
-    SERVED,
+    STORAGE,
     STREAMS,
     TOOLS,
     WEB,
@@ -57,36 +57,36 @@ def _default_data_dir() -> Path:
         return Path(xdg) / "antiphon"
     try:
         return Path.home() / ".local" / "share" / "antiphon"
-    except RuntimeError:  # a container may run under a user id that has no home
+    except RuntimeError:  # in a container, the user may have no home directory
         return Path(".antiphon").absolute()
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of one server, checked. `engine` is never `auto` here: it has been chosen."""
+    """All settings of one server, validated. `engine` is resolved: it is never `auto`."""
 
     model: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         about(
-            SERVED,
-            "The model: a folder with its weights, or a name that the engine knows. "
-            "Without one, the scripted models are served, which need no GPU and no weights.",
+            MODELS,
+            "The model: a folder with its weights, or a name that the engine knows. The default "
+            "is the scripted models, which need no GPU and no weights.",
             shown_default="the scripted models",
         ),
     ] = None
     engine: Annotated[
         Literal["auto", "scripted", "vllm"],
         about(
-            SERVED,
-            "What generates the tokens: vLLM, or a script that the request carries. "
-            "auto takes vllm when a model is given, scripted for the scripted models.",
+            MODELS,
+            "The engine that generates tokens: vLLM, or a script in the request. auto uses "
+            "scripted for the scripted models and vllm for any other model.",
         ),
     ] = "auto"
     format: Annotated[
         str,
         about(
-            SERVED,
-            "How the model writes: harmony (gpt-oss), or the chat template of a family of models, "
-            "chat:hermes for example. auto finds it from the model.",
+            MODELS,
+            "The model's output format: harmony (gpt-oss), or the chat template of a model "
+            "family, for example chat:hermes. auto detects it from the model.",
             allowed="auto, harmony or chat:FAMILY",
             pattern=r"^(auto|harmony|chat:[A-Za-z0-9_.-]+)$",
         ),
@@ -94,16 +94,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     served_model_name: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
         about(
-            SERVED,
-            "The name that clients ask for. Repeat it for more names.",
-            shown_default="the name of the model's folder, and the model as it was given",
+            MODELS,
+            "The name that clients use for the model. Repeat the option to add names.",
+            shown_default="the name of the model's folder, and MODEL as written",
         ),
     ] = ()
     engine_options: Annotated[
         tuple[str, ...],
         about(
-            SERVED,
-            "Options for vLLM itself, in its own spelling. On the command line: all after `--`.",
+            MODELS,
+            "Options for vLLM, as vLLM spells them. On the command line, put them after `--`.",
             shown_default="none",
         ),
     ] = ()
@@ -111,9 +111,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompts_dir: Annotated[
         Path | None,
         about(
-            SERVED,
-            "The folder of the prompt templates that requests name in `prompt`: "
-            "NAME/VERSION.toml in it.",
+            MODELS,
+            "The folder of the prompt templates that requests name in `prompt`. It contains "
+            "NAME/VERSION.toml files.",
             shown_default="none",
         ),
     ] = None
@@ -121,12 +121,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store: Annotated[
         str,
         about(
-            KEPT,
-            "Where responses are kept. memory forgets them at the end; sqlite is a file in the "
-            "data folder; sqlite:///FILE is another file (four slashes for an absolute path); "
-            "postgresql://… and redis://… are databases, which several servers can share; "
-            "package.module:Class is a store of your own. Set an address with a password as a "
-            "variable: others can see a command line.",
+            STORAGE,
+            "Where to store responses. memory loses them when the server stops; sqlite is a file "
+            "in the data folder; sqlite:///FILE is another file (four slashes for an absolute "
+            "path); postgresql://… and redis://… are databases that several servers can share; "
+            "package.module:Class is your own store. Set an address with a password as an "
+            "environment variable: other users can see the command line.",
             allowed="memory, sqlite, sqlite:///FILE, postgresql://…, redis://… or "
             "package.module:Class",
             pattern=r"^(memory|sqlite|sqlite:///.+|(postgres(ql)?|rediss?)://.+"
@@ -136,17 +136,17 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data_dir: Annotated[
         Path,
         about(
-            KEPT,
-            "The folder of the store and of the server's key; it is made when it is missing.",
+            STORAGE,
+            "The folder for the store and the server's key. It is created if it is missing.",
             shown_default="~/.local/share/antiphon",
         ),
     ] = msgspec.field(default_factory=_default_data_dir)
     seal_key_file: Annotated[
         Path | None,
         about(
-            KEPT,
-            "The key that seals encrypted reasoning and the requests that wait in the store, and "
-            "salts cached prompts; it is made when it is missing. Servers that share clients or a "
+            STORAGE,
+            "The key that encrypts reasoning and the requests queued in the store, and salts "
+            "cached prompts. It is created if it is missing. Servers that share clients or a "
             "store must share it.",
             shown_default="seal.key in the data folder",
         ),
@@ -154,57 +154,60 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_days: Annotated[
         float,
         about(
-            KEPT,
-            "Days for which a response is kept; 0 keeps it until it is deleted, as one that is in "
-            "a conversation always is.",
+            STORAGE,
+            "Days to keep a response. 0 keeps responses until they are deleted; a response in a "
+            "conversation is always kept until then.",
             ge=0,
         ),
     ] = 30.0
     keep_responses: Annotated[
         int,
         about(
-            KEPT, "Responses that the store memory keeps; past them, the oldest are deleted.", ge=1
+            STORAGE,
+            "Maximum number of responses in the memory store. Beyond it, the oldest are deleted.",
+            ge=1,
         ),
     ] = 10_000
     keep_events: Annotated[
         int,
         about(
-            KEPT,
-            "Events of finished responses that stay in memory, all in all, so that their streams "
-            "can be read again.",
+            STORAGE,
+            "Events of finished responses to keep in memory, in total, so that clients can read "
+            "the streams again.",
             ge=0,
         ),
     ] = 20_000
     keep_events_s: Annotated[
-        float, about(KEPT, "Seconds for which those events stay at the most.", ge=0)
+        float, about(STORAGE, "Maximum number of seconds to keep those events.", ge=0)
     ] = 600.0
     quota_responses: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         about(
-            KEPT,
-            "Responses that may be kept for each tenant; past them, only `store: false` works.",
+            STORAGE,
+            "Maximum number of responses that each tenant may store. Beyond it, only "
+            "`store: false` works.",
             shown_default="no limit",
         ),
     ] = None
     quota_bytes: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         about(
-            KEPT,
-            "Bytes that may be kept for each tenant: texts, items and logs, about.",
+            STORAGE,
+            "Maximum bytes that each tenant may store, approximately: texts, items, and logs.",
             shown_default="no limit",
         ),
     ] = None
     sweep_s: Annotated[
-        float, about(KEPT, "Seconds between the searches for what is past its time.", gt=0)
+        float, about(STORAGE, "Seconds between deletions of expired data.", gt=0)
     ] = 60.0
     keep_file_bytes: Annotated[
-        int, about(KEPT, "The bytes that all uploaded files may have together.", ge=0)
+        int, about(STORAGE, "Maximum total bytes of all uploaded files.", ge=0)
     ] = 4 * 1024 * 1024 * 1024
     keep_vector_bytes: Annotated[
         int,
         about(
-            KEPT,
-            "The bytes that the vector stores of a tenant may take together, texts and vectors.",
+            STORAGE,
+            "Maximum total bytes of each tenant's vector stores: texts and vectors.",
             ge=0,
         ),
     ] = 16 * 1024 * 1024 * 1024
@@ -213,20 +216,20 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int,
         about(
             BACKGROUND,
-            "Responses in the background that this server runs at a time; more wait in the store "
-            "for a server that has room.",
+            "Background responses that this server runs at the same time. Others wait in the store "
+            "until a server has a free slot.",
             ge=1,
         ),
     ] = 64
     max_waiting: Annotated[
-        int, about(BACKGROUND, "How many of them may wait, of one tenant.", ge=0)
+        int, about(BACKGROUND, "Maximum number of waiting background responses per tenant.", ge=0)
     ] = 1000
     lease_s: Annotated[
         float,
         about(
             BACKGROUND,
-            "Seconds after which a server that gives no sign of life counts as dead: others then "
-            "take what it ran.",
+            "Seconds without a heartbeat after which a server counts as dead. Other servers then "
+            "take over its responses.",
             ge=1,
         ),
     ] = 15.0
@@ -234,7 +237,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float,
         about(
             BACKGROUND,
-            "Seconds for which a store that fails is asked again, before a response fails of it.",
+            "Seconds to retry a failing store before the response fails.",
             ge=0,
         ),
     ] = 10.0
@@ -242,25 +245,25 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[
         str,
         about(
-            ADDRESS,
-            "The address to listen on; 0.0.0.0 opens it to the network, for those who "
-            "have an API key.",
+            NETWORK,
+            "The address to listen on. 0.0.0.0 opens the server to the network; clients then need "
+            "an API key.",
             min_length=1,
         ),
     ] = "127.0.0.1"
     port: Annotated[
-        int, about(ADDRESS, "The port to listen on; 0 takes a free one.", ge=0, le=65_535)
+        int, about(NETWORK, "The port to listen on. 0 picks a free one.", ge=0, le=65_535)
     ] = 8000
     graceful_shutdown_s: Annotated[
         int,
-        about(ADDRESS, "Seconds that running responses get to end when the server stops.", ge=0),
+        about(NETWORK, "Seconds that running responses have to finish at shutdown.", ge=0),
     ] = 25
     drain_delay_s: Annotated[
         float,
         about(
-            ADDRESS,
-            "Seconds for which a server that was told to stop still answers, so that those who "
-            "send it requests notice. 5 on Kubernetes.",
+            NETWORK,
+            "Seconds to keep accepting requests after shutdown starts, so that load balancers "
+            "notice. Use 5 on Kubernetes.",
             ge=0,
         ),
     ] = 0.0
@@ -269,73 +272,82 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["auto", "on", "off"],
         about(
             ACCESS,
-            "Whether each request needs an API key (`antiphon keys create`). auto asks for one "
-            "unless the host is this machine alone; behind a proxy on the same machine, say on.",
+            "Whether each request needs an API key (`antiphon keys create`). auto requires one "
+            "unless the host is a loopback address. Behind a proxy on the same machine, use on.",
         ),
     ] = "auto"
     keys_file: Annotated[
         Path | None,
         about(
             ACCESS,
-            "A TOML file with hashes of API keys, besides those in the store. It is read again "
-            "when it changes.",
+            "A TOML file with hashes of API keys, in addition to those in the store. It is "
+            "reloaded when it changes.",
             shown_default="none",
         ),
     ] = None
 
     max_body_bytes: Annotated[
         int,
-        about(REQUESTS, "The longest request body. Images arrive inside it as data URLs.", ge=1024),
+        about(
+            REQUESTS,
+            "Maximum size of a request body in bytes, including images in data URLs.",
+            ge=1024,
+        ),
     ] = 32 * 1024 * 1024
     max_depth: Annotated[
-        int, about(REQUESTS, "How deep lists and objects of a body may nest.", ge=8, le=200)
+        int, about(REQUESTS, "Maximum nesting depth of a JSON body.", ge=8, le=200)
     ] = 64
     max_json_nodes: Annotated[
-        int, about(REQUESTS, "How many values a body may have in total.", ge=100)
+        int, about(REQUESTS, "Maximum number of values in a JSON body.", ge=100)
     ] = 200_000
     arrival_s: Annotated[
         float,
-        about(REQUESTS, "Seconds that a request may take to arrive, its body included.", gt=0),
+        about(REQUESTS, "Seconds to receive a whole request, including its body.", gt=0),
     ] = 60.0
     max_media: Annotated[
         int,
-        about(REQUESTS, "Images and files of one request, its history included.", ge=1, le=10_000),
+        about(
+            REQUESTS,
+            "Maximum number of images and files in one request, including its history.",
+            ge=1,
+            le=10_000,
+        ),
     ] = 100
     max_media_bytes: Annotated[
-        int, about(REQUESTS, "The bytes of those images and files, all together.", ge=1)
+        int, about(REQUESTS, "Maximum total bytes of those images and files.", ge=1)
     ] = 64 * 1024 * 1024
     max_image_pixels: Annotated[
         int,
         about(
             REQUESTS,
-            "Pixels that an image may have, width times height; all images of a request may have "
+            "Maximum pixels in one image, width times height. All images of a request may have "
             "eight times as many.",
             ge=1,
         ),
     ] = 50_000_000
     max_file_bytes: Annotated[
-        int, about(REQUESTS, "The largest file that can be uploaded.", ge=1)
+        int, about(REQUESTS, "Maximum size of an uploaded file in bytes.", ge=1)
     ] = 64 * 1024 * 1024
     strict: Annotated[
         bool,
         about(
             REQUESTS,
-            "Refuse a request of which something would have no effect: a mistyped tool or label, a "
-            "tool that this server does not run, a field that it does not know or does nothing "
-            "with. Else the header x-antiphon-ignored names it.",
+            "Refuse a request if any part of it would have no effect: a mistyped tool or label, a "
+            "tool that this server does not run, or a field that it does not know or use. "
+            "Otherwise the header x-antiphon-ignored names that part.",
         ),
     ] = False
     strict_unknown_fields: Annotated[
         bool,
-        about(REQUESTS, "Refuse a request that has a field which the server does not know."),
+        about(REQUESTS, "Refuse a request with a field that the server does not know."),
     ] = False
 
     keepalive_s: Annotated[
         float,
         about(
             STREAMS,
-            "Seconds of silence after which a stream gets a comment line, and between the pings "
-            "of a WebSocket, so that no proxy closes it. 0 sends none.",
+            "Seconds of silence before a stream sends a comment line, and seconds between "
+            "WebSocket pings, so that proxies keep connections open. 0 sends neither.",
             ge=0,
         ),
     ] = 15.0
@@ -343,18 +355,18 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["openai", "open-responses"],
         about(
             STREAMS,
-            "Whose names events and errors bear where the two specifications differ; "
-            "open-responses also ends streams with `data: [DONE]`. A request may choose by its "
-            "header x-antiphon-dialect.",
+            "The specification that names events and errors where the two differ. open-responses "
+            "also ends streams with `data: [DONE]`. A request can choose with the header "
+            "x-antiphon-dialect.",
         ),
     ] = "openai"
 
     response_s: Annotated[
         float,
         about(
-            SERVED,
-            "Seconds that one response may run, its tools included; then it ends as incomplete, "
-            "with what there is.",
+            REQUESTS,
+            "Seconds that one response may run, including its tools. It then ends as incomplete, "
+            "with the output so far.",
             gt=0,
         ),
     ] = 3600.0
@@ -363,7 +375,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         float,
         about(
             STREAMS,
-            "Seconds that a WebSocket connection may last; what runs then still ends.",
+            "Seconds that a WebSocket connection may last. Running responses still finish.",
             gt=0,
         ),
     ] = 3600.0
@@ -372,8 +384,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Path | None,
         about(
             WEBHOOKS,
-            "A TOML file of endpoints that are told when a background response ends: "
-            "[[endpoint]] tables with url, secret, and at will events, tenant and name.",
+            "A TOML file of endpoints to notify when a background response ends: [[endpoint]] "
+            "tables with url and secret, and optionally events, tenant, and name.",
             shown_default="none",
         ),
     ] = None
@@ -381,7 +393,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Annotated[str, Meta(min_length=1)] | None,
         about(
             WEBHOOKS,
-            "The one endpoint, where a file would be too much. It needs webhook_secret.",
+            "A single webhook endpoint, without a file. It needs webhook_secret.",
             shown_default="none",
             is_secret=True,
         ),
@@ -390,8 +402,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Annotated[str, Meta(min_length=1)] | None,
         about(
             WEBHOOKS,
-            "What signs its webhooks: whsec_ and 24 to 64 bytes in Base64. Set it as a variable: "
-            "others can see a command line.",
+            "The secret that signs the webhooks of webhook_url: whsec_ followed by 24 to 64 bytes "
+            "in Base64. Set it as an environment variable: other users can see the command line.",
             shown_default="none",
             is_secret=True,
         ),
@@ -399,24 +411,24 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        about(LOGS, "The least important line that is still logged."),
+        about(LOGS, "The lowest level to log."),
     ] = "info"
     log_requests: Annotated[
-        bool, about(LOGS, "Log what clients send. Their prompts are then in your logs.")
+        bool, about(LOGS, "Log what clients send. Your logs then contain their prompts.")
     ] = False
     log_outputs: Annotated[
-        bool, about(LOGS, "Log what the model answers. Its texts are then in your logs.")
+        bool, about(LOGS, "Log model outputs. Your logs then contain their text.")
     ] = False
-    error_stacks: Annotated[
-        bool, about(LOGS, "Log the stack of every error that a client is answered with.")
-    ] = False
+    error_stacks: Annotated[bool, about(LOGS, "Log the stack trace of every error response.")] = (
+        False
+    )
 
     tool: Annotated[
         tuple[Annotated[str, Meta(pattern=TOOL_CLASS)], ...],
         about(
             TOOLS,
-            "A class of yours whose tools this server runs, [LABEL=]package.module:Class. Requests "
-            "name its label. Repeat it for more.",
+            "Your own class of tools for the server to run: [LABEL=]package.module:Class. Requests "
+            "name its label. Repeat the option to add classes.",
             allowed="a list of [LABEL=]package.module:Class",
             shown_default="none",
         ),
@@ -428,9 +440,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[Annotated[str, Meta(pattern=STAND_IN)], ...],
         about(
             TOOLS,
-            "A server of yours whose tools a request gets that asks for a hosted tool, TYPE=LABEL: "
-            "web_search=LABEL, or code_interpreter, file_search, image_generation. Repeat it for "
-            "more.",
+            "Replace a hosted tool with the tools of one of your servers: TYPE=LABEL, where TYPE "
+            "is web_search, code_interpreter, file_search, or image_generation. Repeat the option "
+            "to replace more.",
             allowed="a list of TYPE=LABEL",
             shown_default="none",
         ),
@@ -439,9 +451,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[Literal["code_interpreter", "container", "web_search_preview"], ...],
         about(
             TOOLS,
-            "A label by which requests may ask for a tool of this server as if it were an MCP "
-            "server: code_interpreter, container (the shell) or web_search_preview, as clients of "
-            "vLLM do. Repeat it for more.",
+            "Let requests name a hosted tool as an MCP server with this label, as clients of vLLM "
+            "do: code_interpreter, container (the shell), or web_search_preview. Repeat the "
+            "option to add labels.",
             allowed="a list of code_interpreter, container, web_search_preview",
             shown_default="none",
         ),
@@ -451,9 +463,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool,
         about(
             CODE,
-            "Run the Python that models write for the tool code_interpreter, each container in a "
-            "sandbox of bubblewrap without files, network or processes of this machine. The server "
-            "tests the sandbox first, and does not start if anything gets out.",
+            "Run the Python code that models write for the code_interpreter tool. Each container "
+            "is a bubblewrap sandbox without access to this machine's files, network, or "
+            "processes. The server tests the sandbox and does not start if it leaks.",
         ),
     ] = False
 
@@ -461,9 +473,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["off", "searxng", "brave", "tavily", "corpus"],
         about(
             WEB,
-            "What searches the web for models: a SearXNG of yours, a search service that needs a "
-            "key, or a folder of pages. Models may then read the pages of any public http(s) URL "
-            "that fetch.hosts allows, with fetch.urls or without; of corpus, only its own.",
+            "How models search the web: your own SearXNG, a search service that needs a key, or "
+            "a folder of pages. Models can then read any public http(s) URL that fetch.hosts "
+            "allows, with or without fetch.urls. With corpus, they can read only its pages.",
         ),
     ] = "off"
 
@@ -471,9 +483,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool,
         about(
             CODE,
-            "Run the commands that models write for the tool shell with a container of the "
-            "server's, in the same sandboxes. They can then read the programs of this machine "
-            "(/usr/bin), and code can start processes too.",
+            "Run the commands that models write for the shell tool with a container on this "
+            "server, in the same sandboxes. Commands can read this machine's programs (/usr/bin), "
+            "and code can start processes.",
         ),
     ] = False
 
@@ -487,21 +499,21 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.engine == "auto":
             is_scripted = self.model is None or self.model in SCRIPTED_MODELS
-            # Chosen before anyone can see it, so that readers find two cases, not three.
+            # Resolved here, so that no caller has to handle `auto`.
             force_setattr(self, "engine", "scripted" if is_scripted else "vllm")
         if self.engine == "vllm" and self.model is None:
             raise SettingsError(
-                "The engine vllm needs a model: antiphon serve MODEL --engine vllm."
+                "The vllm engine needs a model: antiphon serve MODEL --engine vllm."
             )
         if self.engine == "scripted" and self.engine_options:
             raise SettingsError(
-                f"Engine options ({shlex.join(self.engine_options)}) are for the engine vllm, "
-                "but the engine is scripted: leave them out, or name a model."
+                f"Engine options ({shlex.join(self.engine_options)}) are for the vllm engine, "
+                "but the engine is scripted: remove them, or name a model."
             )
 
     @property
     def sqlite_file(self) -> Path | None:
-        """The file of the store, where the store is SQLite."""
+        """The store's file, if the store is SQLite."""
         if self.store == "sqlite":
             return self.data_dir / "antiphon.db"
         if self.store.startswith("sqlite:///"):
@@ -510,7 +522,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def shown_store(self) -> str:
-        """What people are told of the store: no password."""
+        """The store's address without its password, for messages."""
         return without_password(self.store)
 
     @property
@@ -528,7 +540,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def vector_stores_file(self) -> Path | None:
-        """None where nothing is kept on the disk."""
+        """The file of the vector stores; None keeps them in memory."""
         return None if self.store == "memory" else self.data_dir / "vector_stores.db"
 
     @property
@@ -537,7 +549,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def without_password(text: str) -> str:
-    """Return a text in which the passwords of URLs are hidden.
+    """Return the text with the passwords of URLs masked.
 
     >>> without_password("postgresql://anna:secret@db/kept?sslpassword=secret&sslmode=require")
     'postgresql://anna:***@db/kept?sslpassword=***&sslmode=require'
@@ -547,8 +559,8 @@ def without_password(text: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
-    """Say whether only this machine can connect: what is no address, and not this name, may lead
-    anywhere.
+    """Return whether only this machine can connect. A host name other than localhost may be any
+    address.
     """
     try:
         return ipaddress.ip_address(host).is_loopback

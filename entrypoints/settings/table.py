@@ -1,4 +1,4 @@
-"""The table of settings, drawn from the schema: names, defaults, what is allowed."""
+"""The table of settings, derived from the schema: names, defaults, allowed values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "ANTIPHON_"
 
 
 class Setting(NamedTuple):
-    """One leaf of the tree: `path` is its name in TOML, dots between table and key."""
+    """One setting. `path` is its name in TOML, with a dot between table and key."""
 
     path: str
     type: Any
@@ -36,22 +36,22 @@ class Setting(NamedTuple):
 
     @property
     def is_flag(self) -> bool:
-        return isinstance(_bare(mi.type_info(self.type)), mi.BoolType)
+        return isinstance(_strip_metadata(mi.type_info(self.type)), mi.BoolType)
 
     @property
     def is_list(self) -> bool:
-        return isinstance(_bare(mi.type_info(self.type)), mi.VarTupleType)
+        return isinstance(_strip_metadata(mi.type_info(self.type)), mi.VarTupleType)
 
     @property
     def choices(self) -> tuple[str, ...]:
-        return _literals(self.type)
+        return _choices_of(self.type)
 
 
 def _settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
     hints = get_type_hints(struct, include_extras=True)
     for field in fields(struct):
         hint = hints[field.name]
-        if get_origin(hint) is tuple:  # tables of the file, which no option or variable can hold
+        if get_origin(hint) is tuple:  # an array of tables: only the settings file can hold it
             continue
         if get_origin(hint) is not Annotated:
             yield from _settings_of(hint, f"{prefix}{field.name}.")
@@ -61,15 +61,17 @@ def _settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
         yield Setting(
             path=prefix + field.name,
             type=hint,
-            default=extra["shown_default"] or _shown(field.default),
+            default=extra["shown_default"] or _format_default(field.default),
             group=extra["group"],
             text=about.description or "",
-            allowed=extra["allowed"] or _one_of(_literals(hint)) or _allowed(mi.type_info(hint)),
+            allowed=extra["allowed"]
+            or _join_choices(_choices_of(hint))
+            or _describe_type(mi.type_info(hint)),
             is_secret=extra["is_secret"],
         )
 
 
-def _shown(value: Any) -> str:
+def _format_default(value: Any) -> str:
     match value:
         case bool():
             return str(value).lower()
@@ -79,44 +81,45 @@ def _shown(value: Any) -> str:
             return str(value)
 
 
-def _literals(hint: Any) -> tuple[str, ...]:
-    # Not from msgspec.inspect, which sorts them: log levels have an order of their own.
+def _choices_of(hint: Any) -> tuple[str, ...]:
+    # msgspec.inspect would sort them, and log levels have their own order.
     bare = get_args(hint)[0]
     return get_args(bare) if get_origin(bare) is Literal else ()
 
 
-def _one_of(names: tuple[str, ...]) -> str:
+def _join_choices(names: tuple[str, ...]) -> str:
     return " or ".join((", ".join(names[:-1]), names[-1])) if names else ""
 
 
-def _bare(kind: mi.Type) -> mi.Type:
+def _strip_metadata(kind: mi.Type) -> mi.Type:
     while isinstance(kind, mi.Metadata):
         kind = kind.type
     return kind
 
 
-def _allowed(kind: mi.Type) -> str:
-    """Say what a value of this type may be, to stand after "must be"."""
-    match _bare(kind):
+def _describe_type(kind: mi.Type) -> str:
+    """Describe the values of a type in words that follow "must be"."""
+    match _strip_metadata(kind):
         case mi.BoolType():
             return "true or false"
         case mi.IntType(ge=low, le=high):
-            return "a whole number" + _limits(low, high)
+            return "a whole number" + _describe_limits(low, high)
         case mi.FloatType(gt=above, ge=low, le=high):
-            return "a number" + (f" above {above:g}" if above is not None else _limits(low, high))
+            above_limit = f" above {above:g}" if above is not None else ""
+            return "a number" + (above_limit or _describe_limits(low, high))
         case mi.VarTupleType():
-            return "a list of texts"
+            return "a list of strings"
         case mi.UnionType(types=types):
-            return next(_allowed(each) for each in types if not isinstance(each, mi.NoneType))
+            return next(_describe_type(each) for each in types if not isinstance(each, mi.NoneType))
         case mi.CustomType(cls=cls) if cls is Path:
             return "a path"
         case mi.StrType(min_length=length):
-            return "a text that is not empty" if length else "a text"
+            return "a non-empty string" if length else "a string"
         case other:
             raise TypeError(f"no words for settings of type {other!r}")
 
 
-def _limits(low: float | None, high: float | None) -> str:
+def _describe_limits(low: float | None, high: float | None) -> str:
     if low is None:
         return ""
     return f" from {low:g} to {high:g}" if high is not None else f" of at least {low:g}"

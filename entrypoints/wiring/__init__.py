@@ -1,1 +1,1 @@
-"""Which adapter the settings choose for each port; `container.py` joins them."""
+"""Build the adapter that the settings choose for each port; `container.py` joins them."""

@@ -1,19 +1,15 @@
-"""Where the code of models runs."""
+"""Build the sandboxes that run models' code and commands."""
 
 from __future__ import annotations
 
 from antiphon.adapters.ids import new_id
-from antiphon.application.ports import (
-    Sandboxes,
-)
-from antiphon.application.resources.containers import (
-    ContainerLimits,
-)
+from antiphon.application.ports import Sandboxes
+from antiphon.application.resources.containers import ContainerLimits
 from antiphon.entrypoints.settings import Settings
 
 
 def sandboxes(settings: Settings) -> Sandboxes | None:
-    """Return what runs the code of models, None where it is not asked for."""
+    """Return the sandboxes, or None if the code interpreter and the shell are off."""
     if not settings.code_interpreter and not settings.shell:
         return None
     from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits, Timeouts
@@ -29,7 +25,7 @@ def sandboxes(settings: Settings) -> Sandboxes | None:
             disk_bytes=code.disk_mb * 1024**2,
             cpu_s=code.cpu_s,
         ),
-        pool_limits=PoolLimits(per_tenant=code.per_tenant, all=code.most),
+        pool_limits=PoolLimits(per_tenant=code.per_tenant, all=code.max_containers),
         timeouts=Timeouts(call_s=code.timeout_s, idle_s=code.idle_s),
         cgroup=code.cgroup,
     )

@@ -1,15 +1,13 @@
-"""What turns texts into vectors."""
+"""Build the embeddings client for file search."""
 
 from __future__ import annotations
 
-from antiphon.application.ports import (
-    Embeddings,
-)
+from antiphon.application.ports import Embeddings
 from antiphon.entrypoints.settings import Settings
 
 
 def embeddings(settings: Settings) -> Embeddings | None:
-    """Return what makes vectors, None where texts are searched by words alone."""
+    """Return the embeddings client, or None to search by words only."""
     engine = settings.embeddings
     if engine.url is None:
         return None

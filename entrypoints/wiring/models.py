@@ -1,4 +1,4 @@
-"""The models: an engine, and the format that its model writes."""
+"""Build the models: an engine with the format of its model."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.application.model.token_model import TokenModel
-from antiphon.application.ports import (
-    Engine,
-    Format,
-    Model,
-)
+from antiphon.application.ports import Engine, Format, Model
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.model_names import names_of
 from antiphon.entrypoints.settings import SCRIPTED_MODELS, Settings
@@ -22,18 +18,18 @@ SCRIPTED_IMAGE_TOKENS = 85
 
 
 def scripted_models(settings: Settings) -> Sequence[Model]:
-    """Return the scripted models: the one that was asked for, or both."""
-    asked = settings.model
+    """Return the scripted model that the settings name, or both if they name none."""
+    name = settings.model
     models: list[Model] = []
-    if asked is None or asked in CHAT_MODELS:
-        names = settings.served_model_name or (CHAT_MODELS if asked is None else (asked,))
+    if name is None or name in CHAT_MODELS:
+        names = settings.served_model_name or (CHAT_MODELS if name is None else (name,))
         models.append(_scripted_chat(settings, names))
-    if asked is None or asked == HARMONY_MODEL:
-        names = (settings.served_model_name if asked else ()) or (HARMONY_MODEL,)
+    if name is None or name == HARMONY_MODEL:
+        names = (settings.served_model_name if name else ()) or (HARMONY_MODEL,)
         models.append(_scripted_harmony(settings, names))
     if not models:
-        known = ", ".join(SCRIPTED_MODELS)
-        raise SettingsError(f"There is no scripted model {asked!r}; there are {known}.")
+        choices = ", ".join(SCRIPTED_MODELS)
+        raise SettingsError(f"There is no scripted model {name!r}. Choose one of {choices}.")
     return models
 
 
@@ -63,7 +59,7 @@ def _scripted_engine(settings: Settings, markup: Any, names: Sequence[str]) -> E
 
 
 def vllm_models(settings: Settings) -> Sequence[Model]:
-    """Return the model on vLLM. The adapters are imported here, only when they are chosen."""
+    """Return the model on vLLM. Its adapters are imported only if they are needed."""
     from antiphon.adapters.engines.vllm_engine import VllmEngine
 
     assert settings.model is not None
@@ -72,23 +68,23 @@ def vllm_models(settings: Settings) -> Sequence[Model]:
         served_names=settings.served_model_name or names_of(settings.model),
         engine_args=settings.engine_options,
     )
-    return [TokenModel(_format_of(settings, lambda: engine.tokenizer), engine)]
+    return [TokenModel(_format_factory(settings, lambda: engine.tokenizer), engine)]
 
 
-def _format_of(settings: Settings, tokenizer: Callable[[], Any]) -> Callable[[], Format]:
-    """Return what makes the model's format, by its own folder or by the engine's tokenizer."""
+def _format_factory(settings: Settings, tokenizer: Callable[[], Any]) -> Callable[[], Format]:
+    """Return a factory of the model's format, from the model's folder or the engine's tokenizer."""
     from antiphon.adapters.formats.chat_template import from_hf_tokenizer, load
     from antiphon.adapters.formats.harmony import HarmonyFormat
     from antiphon.adapters.formats.harmony.encoding import load_encoding
 
     folder = Path(settings.model or "")
     if settings.format == "harmony" or (settings.format == "auto" and _writes_harmony(folder)):
-        load_encoding()  # now: the first request should not wait for the vocabulary
+        load_encoding()  # early, so that the first request does not wait for the vocabulary
         return HarmonyFormat
     family = settings.format.removeprefix("chat:")
     if (folder / "tokenizer.json").is_file():
-        format_of_folder = load(folder, family=family)  # now: before the engine takes its minute
-        return lambda: format_of_folder
+        folder_format = load(folder, family=family)  # early: the engine takes a minute to start
+        return lambda: folder_format
     return lambda: from_hf_tokenizer(tokenizer(), family=family)
 
 

@@ -1,4 +1,4 @@
-"""Which store keeps what, and which keys and prompt templates there are."""
+"""Build the store, the keys file, and the prompt templates that the settings choose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon.application.ports import (
     Store,
 )
 from antiphon.application.resources.keys import FindTenant
-from antiphon.entrypoints.own_classes import instance_of
+from antiphon.entrypoints.own_classes import load_instance
 from antiphon.entrypoints.settings import Settings
 
 
@@ -34,9 +34,9 @@ def redis_store(settings: Settings) -> Store:
     return RedisStore(settings.store)
 
 
-def named_store(settings: Settings) -> Store:
-    """Return an instance of the class that `package.module:Class` names."""
-    store: Store = instance_of(settings.store, what="The store")
+def own_store(settings: Settings) -> Store:
+    """Return an instance of the operator's class, `package.module:Class`."""
+    store: Store = load_instance(settings.store, what="The store")
     return store
 
 
@@ -45,7 +45,7 @@ def keys_file(path: Path | None) -> KeysFile | None:
 
 
 def find_tenant(settings: Settings, file: KeysFile | None, store: KeyStore) -> FindTenant | None:
-    """Return what knows API keys, None where none are asked for."""
+    """Return the lookup of tenants by API key, or None if no keys are needed."""
     if not settings.needs_keys:
         return None
     return FindTenant([store.key] if file is None else [file.key, store.key])
@@ -68,7 +68,7 @@ STORE_KINDS = {
 
 
 def store_kind(settings: Settings) -> str:
-    return STORE_KINDS.get(settings.store.partition("://")[0], "named")
+    return STORE_KINDS.get(settings.store.partition("://")[0], "own")
 
 
 def file_store_kind(settings: Settings) -> str:

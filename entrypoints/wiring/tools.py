@@ -1,4 +1,4 @@
-"""Tool servers, and the tools that this server runs itself."""
+"""Build the tool servers and the hosted tools."""
 
 from __future__ import annotations
 
@@ -11,16 +11,8 @@ from antiphon.adapters.extras import install_command
 from antiphon.adapters.fetching import GuardedPools, UrlPolicy
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.tool_servers.configured import ConfiguredServer, ConfiguredServers
-from antiphon.application.ports import (
-    Sandboxes,
-    ToolServer,
-    ToolServers,
-    Web,
-)
-from antiphon.application.resources.containers import (
-    CheckContainer,
-    FindContainer,
-)
+from antiphon.application.ports import Sandboxes, ToolServer, ToolServers, Web
+from antiphon.application.resources.containers import CheckContainer, FindContainer
 from antiphon.application.tools.container_tools import CodeTools, ContainerToolProvider
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.tools.hosted import ToolProvider
@@ -29,62 +21,62 @@ from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.domain.mcp import McpServerPolicy
 from antiphon.domain.tool_substitutions import ToolSubstitutions
-from antiphon.entrypoints.own_classes import instance_of
+from antiphon.entrypoints.own_classes import load_instance
 from antiphon.entrypoints.settings import McpServer, Settings
-from antiphon.entrypoints.wiring.fetching import guard
+from antiphon.entrypoints.wiring.fetching import url_policy
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 
 def tool_servers(settings: Settings) -> ToolServers | None:
-    """Return what calls tools, None where there is nothing that could."""
-    others = _servers_of_requests(settings)
-    own = [_of_class(settings, named) for named in settings.tool]
-    own += [_of_table(settings, server) for server in settings.mcp_servers]
-    labels = [each.terms.label for each in own]
+    """Return the tool servers of the settings and of requests, or None if there can be none."""
+    request_servers = _request_servers(settings)
+    own_servers = [_server_of_class(settings, class_name) for class_name in settings.tool]
+    own_servers += [_server_of_table(settings, table) for table in settings.mcp_servers]
+    labels = [server.terms.label for server in own_servers]
     for label in labels:
         if labels.count(label) > 1:
-            raise SettingsError(f"Two servers of tools are labelled {label!r}.")
-    if not own:
-        return others
-    return ConfiguredServers(own, others, keep_lists_s=settings.tools.keep_lists_s)
+            raise SettingsError(f"Two tool servers have the label {label!r}.")
+    if not own_servers:
+        return request_servers
+    return ConfiguredServers(own_servers, request_servers, keep_lists_s=settings.tools.keep_lists_s)
 
 
 def tool_substitutions(settings: Settings, tool_servers: ToolServers | None) -> ToolSubstitutions:
-    """Return what stands in for tools. Raises: SettingsError for a server that is not there."""
+    """Return the servers that replace hosted tools. Raises: SettingsError for an unknown server."""
     servers: dict[str, str] = {}
     labels = tool_servers.labels if isinstance(tool_servers, ConfiguredServers) else ()
-    for named in settings.stand_in:
-        name, _, label = named.partition("=")
-        if name in servers:
-            raise SettingsError(f"Two servers stand in for {name!r}.")
+    for substitution in settings.stand_in:
+        tool_type, _, label = substitution.partition("=")
+        if tool_type in servers:
+            raise SettingsError(f"stand_in names two servers for {tool_type!r}.")
         if label not in labels:
-            raise SettingsError(f"There is no server of tools labelled {label!r} to stand in.")
-        servers[name] = label
+            raise SettingsError(f"stand_in names {label!r}, but no tool server has that label.")
+        servers[tool_type] = label
     return ToolSubstitutions(labels=frozenset(settings.hosted_label), servers=servers)
 
 
-def _servers_of_requests(settings: Settings) -> ToolServers | None:
+def _request_servers(settings: Settings) -> ToolServers | None:
     from antiphon.adapters.tool_servers.mcp import McpServers
 
     if importlib.util.find_spec("mcp") is None:
         return None
     return McpServers(
-        GuardedPools(guard(settings)) if settings.fetch.urls else None,
+        GuardedPools(url_policy(settings)) if settings.fetch.urls else None,
         timeout_s=settings.tools.timeout_s,
         max_bytes=settings.tools.max_bytes,
     )
 
 
-def _of_class(settings: Settings, named: str) -> ConfiguredServer:
+def _server_of_class(settings: Settings, class_name: str) -> ConfiguredServer:
     """Return the server of the class that `[LABEL=]package.module:Class` names."""
     from antiphon.adapters.tool_servers.in_process import LimitedServer
 
-    label, _, path = named.rpartition("=")
-    server: ToolServer = instance_of(path, what="The tool server")
+    label, _, path = class_name.rpartition("=")
+    server: ToolServer = load_instance(path, what="The tool server")
     if not (label := label or getattr(server, "label", "")):
         raise SettingsError(
             f"The tool server {path!r} has no label: give the class one, "
-            f"or say --tool LABEL={path}."
+            f"or use --tool LABEL={path}."
         )
     limited = LimitedServer(
         server, label, timeout_s=settings.tools.timeout_s, max_bytes=settings.tools.max_bytes
@@ -92,7 +84,7 @@ def _of_class(settings: Settings, named: str) -> ConfiguredServer:
     return ConfiguredServer(terms=McpServerPolicy(label=label), server=limited)
 
 
-def _of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
+def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
     from antiphon.adapters.tool_servers.mcp import UrlServer
     from antiphon.adapters.tool_servers.process import ProcessServer
 
@@ -108,7 +100,7 @@ def _of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
             table.label,
             table.url,
             table.headers,
-            GuardedPools(_guard_of(table.label, table.url)),
+            GuardedPools(_policy_of(table.label, table.url)),
             timeout_s=timeout_s,
             max_bytes=max_bytes,
         )
@@ -126,8 +118,8 @@ def _of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
     return ConfiguredServer(terms=terms, server=server, secrets=secrets)
 
 
-def _guard_of(label: str, url: str) -> UrlPolicy:
-    """Return the way to a server of the operator's alone, in a private network too."""
+def _policy_of(label: str, url: str) -> UrlPolicy:
+    """Return a policy that allows only the operator's server, also in a private network."""
     try:
         return operator_policy([url])
     except FetchRefused as error:
@@ -135,30 +127,30 @@ def _guard_of(label: str, url: str) -> UrlPolicy:
 
 
 def _check_command(table: McpServer) -> None:
-    if sys.platform == "win32":  # nothing there ends a process together with all that it began
+    if sys.platform == "win32":  # Windows cannot end a process together with its children
         raise SettingsError("Local MCP servers need Linux or macOS.")
     if shutil.which(table.command[0], path=table.env.get("PATH")) is None:
         raise SettingsError(
-            f"The MCP server {table.label!r} cannot be begun: there is no program "
+            f"The MCP server {table.label!r} cannot be started: there is no program "
             f"{table.command[0]!r}."
         )
 
 
-def hosted(
+def hosted_tools(
     sandboxes: Sandboxes | None,
     find: FindContainer,
     check: CheckContainer,
     web: Web | None,
-    file_searches: FileSearchProvider,
+    file_search: FileSearchProvider,
     settings: Settings,
 ) -> Sequence[ToolProvider]:
-    """Return what provides the tools that this server runs by itself."""
-    found: list[ToolProvider] = [file_searches]
+    """Return the providers of the hosted tools, which run in this server."""
+    tool_providers: list[ToolProvider] = [file_search]
     if sandboxes is not None:
-        allowed = CodeTools(code_interpreter=settings.code_interpreter, shell=settings.shell)
-        found.append(
-            ContainerToolProvider(FindResponseContainer(sandboxes, find, check), allowed, new_id)
+        code_tools = CodeTools(code_interpreter=settings.code_interpreter, shell=settings.shell)
+        tool_providers.append(
+            ContainerToolProvider(FindResponseContainer(sandboxes, find, check), code_tools, new_id)
         )
     if web is not None:
-        found.append(WebSearchProvider(web))
-    return found
+        tool_providers.append(WebSearchProvider(web))
+    return tool_providers

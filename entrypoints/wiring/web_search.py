@@ -1,4 +1,4 @@
-"""What searches and reads the web for models, as the settings have it."""
+"""Build the web search that the settings choose."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.settings import Settings, WebSearch
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
-ANSWER_BYTES = 4 * 1024 * 1024
-"""The most that is read of what a search service answers."""
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+"""The limit for one answer of a search service."""
 
 
-def web(settings: Settings, guard: UrlPolicy, read_pdf: ReadPdf) -> Web | None:
-    """Return the web, None where it is not asked for; `guard` says which pages may be read.
+def web(settings: Settings, policy: UrlPolicy, read_pdf: ReadPdf) -> Web | None:
+    """Return the web search, or None if it is off; `policy` limits the pages that may be read.
 
     Raises: SettingsError.
     """
@@ -34,73 +34,73 @@ def web(settings: Settings, guard: UrlPolicy, read_pdf: ReadPdf) -> Web | None:
             return None
         case "corpus":
             return _corpus(settings.web, reader)
-        case kind:
-            return _searched(_SERVICES[kind](settings.web), settings, guard, reader)
+        case name:
+            return _search_service(_SERVICES[name](settings.web), settings, policy, reader)
 
 
-def _corpus(given: WebSearch, reader: PageReader) -> Web:
-    if given.folder is None:
-        raise SettingsError("The web search corpus needs web.folder: the folder of its pages.")
+def _corpus(options: WebSearch, reader: PageReader) -> Web:
+    if options.folder is None:
+        raise SettingsError("The corpus web search needs web.folder: the folder of its pages.")
     return CorpusWeb(
-        given.folder,
+        options.folder,
         reader,
-        base_url=given.folder_url,
-        most=given.results,
-        max_bytes=given.max_page_kb * 1024,
-        timeout_s=given.timeout_s,
+        base_url=options.folder_url,
+        limit=options.results,
+        max_bytes=options.max_page_kb * 1024,
+        timeout_s=options.timeout_s,
     )
 
 
-def _searched(
-    service: SearchService, settings: Settings, guard: UrlPolicy, reader: PageReader
+def _search_service(
+    service: SearchService, settings: Settings, policy: UrlPolicy, reader: PageReader
 ) -> Web:
-    given = settings.web
+    options = settings.web
     try:
-        to_service = operator_policy([service.url])
+        service_policy = operator_policy([service.url])
     except FetchRefused as error:
-        raise SettingsError(f"The search service at web.url cannot be asked: {error}") from None
+        raise SettingsError(f"The search service at web.url cannot be used: {error}") from None
     return SearchServiceWeb(
         service,
         reader,
-        # No redirects: the key is for this address alone.
+        # No redirects: the key is only for this address.
         service_fetcher=HttpFetcher(
-            to_service,
-            max_bytes=ANSWER_BYTES,
-            timeout_s=given.timeout_s,
+            service_policy,
+            max_bytes=MAX_ANSWER_BYTES,
+            timeout_s=options.timeout_s,
             max_redirects=0,
             reads=("GET", "POST"),
         ),
         page_fetcher=HttpFetcher(
-            guard,
-            max_bytes=given.max_page_kb * 1024,
-            timeout_s=given.timeout_s,
+            policy,
+            max_bytes=options.max_page_kb * 1024,
+            timeout_s=options.timeout_s,
             max_redirects=settings.fetch.redirects,
         ),
-        most=given.results,
-        timeout_s=given.timeout_s,
+        limit=options.results,
+        timeout_s=options.timeout_s,
     )
 
 
-def _searxng(given: WebSearch) -> SearchService:
-    if given.url is None:
-        raise SettingsError("The web search searxng needs web.url: the address of your SearXNG.")
-    return SearxngService(given.url)
+def _searxng(options: WebSearch) -> SearchService:
+    if options.url is None:
+        raise SettingsError("The searxng web search needs web.url: the address of your SearXNG.")
+    return SearxngService(options.url)
 
 
-def _brave(given: WebSearch) -> SearchService:
-    return BraveService(_key(given, "brave"), given.url)
+def _brave(options: WebSearch) -> SearchService:
+    return BraveService(_key(options, "brave"), options.url)
 
 
-def _tavily(given: WebSearch) -> SearchService:
-    return TavilyService(_key(given, "tavily"), given.url)
+def _tavily(options: WebSearch) -> SearchService:
+    return TavilyService(_key(options, "tavily"), options.url)
 
 
-def _key(given: WebSearch, service: str) -> str:
-    if given.key is None:
+def _key(options: WebSearch, service: str) -> str:
+    if options.key is None:
         raise SettingsError(
-            f"The web search {service} needs web.key, your key for it: set ANTIPHON_WEB__KEY."
+            f"The {service} web search needs web.key, your key for it: set ANTIPHON_WEB__KEY."
         )
-    return given.key
+    return options.key
 
 
 _SERVICES: Mapping[str, Callable[[WebSearch], SearchService]] = {

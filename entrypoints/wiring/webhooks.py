@@ -1,6 +1,6 @@
-"""The endpoints of webhooks, as the settings and their file have them, checked before the start.
+"""Read the webhook endpoints from the settings and their file, before the server starts.
 
-No error sentence repeats a secret, nor a URL, which may hold one.
+No error message repeats a secret, or a URL, which may contain one.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Event = Literal[
     "response.completed", "response.failed", "response.cancelled", "response.incomplete"
 ]
 PREFIX = "whsec_"
-SECRET_BYTES = range(24, 65)  # what Standard Webhooks demands
+SECRET_BYTES = range(24, 65)  # as Standard Webhooks requires
 
-OPERATORS_NETWORKS: Sequence[Network] = [
+OPERATOR_NETWORKS: Sequence[Network] = [
     ipaddress.ip_network(text)
     for text in (
         "10.0.0.0/8",
@@ -49,11 +49,11 @@ OPERATORS_NETWORKS: Sequence[Network] = [
         "fc00::/7",
     )
 ]
-"""Where an operator's own servers may be; a cloud's metadata (link-local) are not among them."""
+"""Networks where operators run their own servers, without a cloud's metadata (link-local)."""
 
 
 class _Endpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table `[[endpoint]]` of the file."""
+    """A table `[[endpoint]]` in the file."""
 
     url: str
     secret: str | tuple[str, ...]
@@ -67,92 +67,90 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_endpoints(settings: Settings) -> Sequence[WebhookEndpoint]:
-    """Return all endpoints, each under a name of its own. Raises: SettingsError."""
-    found = tuple(_endpoints_of(settings))
-    names = [each.name for each in found]
+    """Return all endpoints, each with a unique name. Raises: SettingsError."""
+    endpoints = tuple(_endpoints_of(settings))
+    names = [endpoint.name for endpoint in endpoints]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(
-                f"Two endpoints of webhooks are called {name!r}: give each a name of its own."
+                f"Two webhook endpoints have the name {name!r}: give each a unique name."
             )
-    return found
+    return endpoints
 
 
 def operator_policy(urls: Sequence[str]) -> UrlPolicy:
-    """Return what lets exactly these hosts and ports be reached, in the operator's networks too.
+    """Return a policy that allows only these hosts and ports, also in the operator's networks.
 
-    There must be URLs: a guard without hosts would let any be reached.
+    `urls` must not be empty: a policy without hosts allows any host.
     """
     assert urls
-    read = [read_url(url) for url in urls]
-    hosts = [f"{_host(url)}:{url.port or DEFAULT_PORTS[url.scheme]}" for url in read]
-    return UrlPolicy(hosts=hosts, private=OPERATORS_NETWORKS)
+    parsed_urls = [read_url(url) for url in urls]
+    hosts = [f"{_host(url)}:{url.port or DEFAULT_PORTS[url.scheme]}" for url in parsed_urls]
+    return UrlPolicy(hosts=hosts, private=OPERATOR_NETWORKS)
 
 
 def _endpoints_of(settings: Settings) -> Iterator[WebhookEndpoint]:
     if (settings.webhook_url is None) != (settings.webhook_secret is None):
         raise SettingsError("webhook_url and webhook_secret need each other: set both.")
     if settings.webhook_url is not None and settings.webhook_secret is not None:
-        simple = _Endpoint(url=settings.webhook_url, secret=settings.webhook_secret)
-        yield _checked(simple, "webhook_url", "webhook_secret")
+        endpoint = _Endpoint(url=settings.webhook_url, secret=settings.webhook_secret)
+        yield _validate(endpoint, "webhook_url", "webhook_secret")
     if settings.webhooks is not None:
         file = settings.webhooks
-        for number, each in enumerate(_read(file).endpoint, 1):
-            place = f"of endpoint {number} in {file}"
-            yield _checked(each, f"url {place}", f"secret {place}")
+        for number, endpoint in enumerate(_read_file(file).endpoint, 1):
+            location = f"of endpoint {number} in {file}"
+            yield _validate(endpoint, f"url {location}", f"secret {location}")
 
 
-def _read(file: Path) -> _File:
+def _read_file(file: Path) -> _File:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"The file {str(file)!r} of webhooks cannot be read: {error}."
-        ) from None
+        raise SettingsError(f"The webhooks file {str(file)!r} cannot be read: {error}.") from None
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"The file {str(file)!r} of webhooks is not TOML: {error}.") from None
+        raise SettingsError(f"The webhooks file {str(file)!r} is not TOML: {error}.") from None
     try:
         return msgspec.convert(table, _File)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"The file {str(file)!r} of webhooks is not right: {error}.") from None
+        raise SettingsError(f"The webhooks file {str(file)!r} is invalid: {error}.") from None
 
 
-def _checked(given: _Endpoint, url_name: str, secret_name: str) -> WebhookEndpoint:
-    texts = (given.secret,) if isinstance(given.secret, str) else given.secret
-    if not texts or not given.events:
-        raise SettingsError(f"{secret_name} is empty." if not texts else "events are empty.")
-    url = _url(given.url, url_name)
+def _validate(endpoint: _Endpoint, url_name: str, secret_name: str) -> WebhookEndpoint:
+    secrets = (endpoint.secret,) if isinstance(endpoint.secret, str) else endpoint.secret
+    if not secrets or not endpoint.events:
+        raise SettingsError(f"{secret_name} is empty." if not secrets else "events is empty.")
+    url = _parse_url(endpoint.url, url_name)
     return WebhookEndpoint(
-        name=given.name or _name_of(url),
-        url=given.url,
-        secrets=[_secret(text, secret_name) for text in texts],
-        events=given.events,
-        tenant=given.tenant,
+        name=endpoint.name or _name_of(url),
+        url=endpoint.url,
+        secrets=[_decode_secret(secret, secret_name) for secret in secrets],
+        events=endpoint.events,
+        tenant=endpoint.tenant,
     )
 
 
-def _url(text: str, name: str) -> httpx.URL:
+def _parse_url(text: str, name: str) -> httpx.URL:
     try:
         return read_url(text)
     except FetchRefused as error:
         raise SettingsError(f"{name} cannot be called: {error}") from None
 
 
-def _secret(text: str, name: str) -> bytes:
+def _decode_secret(text: str, name: str) -> bytes:
     try:
         secret = base64.b64decode(text.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
         secret = b""
     if not text.startswith(PREFIX) or len(secret) not in SECRET_BYTES:
         raise SettingsError(
-            f"{name} must be {PREFIX} and 24 to 64 bytes in Base64: "
-            f'make one with `echo "{PREFIX}$(openssl rand -base64 32)"`.'
+            f"{name} must be {PREFIX} followed by 24 to 64 bytes in Base64: "
+            f'create one with `echo "{PREFIX}$(openssl rand -base64 32)"`.'
         )
     return secret
 
 
 def _name_of(url: httpx.URL) -> str:
-    # The path may be what makes a URL secret: its digest tells one endpoint of a host from another.
+    # The path may be secret, so its digest distinguishes the endpoints of one host.
     return f"{_host(url)}-{hashlib.sha256(str(url).encode()).hexdigest()[:12]}"
 
 
@@ -165,7 +163,7 @@ WEBHOOK_ANSWER_BYTES = 1024 * 1024
 
 
 def webhook_fetcher(endpoints: Sequence[WebhookEndpoint]) -> Fetcher:
-    """Return the way to the operator's endpoints, and to nothing else."""
+    """Return a fetcher that can reach only the operator's endpoints."""
     if not endpoints:
         return NoFetcher()
     return HttpFetcher(

@@ -1,4 +1,4 @@
-"""A folder as the web: which files are pages, and what is found in them."""
+"""A folder as the web: which of its files are pages, and what a search finds."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from antiphon.adapters.web.page_reader import PageReader
 from antiphon.application.ports import DomainFilter
 from antiphon.domain.errors import SettingsError, WebError
 
-BASE = "https://corpus.invalid/"
-EVERYWHERE = DomainFilter()
+BASE_URL = "https://corpus.invalid/"
+NO_FILTER = DomainFilter()
 
 
-def corpus(folder: Path, **given: Any) -> CorpusWeb:
-    limits = {"base_url": BASE, "most": 10, "max_bytes": 1000, "timeout_s": 10.0}
-    return CorpusWeb(folder, PageReader(PdfReader()), **(limits | given))
+def make_corpus(folder: Path, **options: Any) -> CorpusWeb:
+    defaults = {"base_url": BASE_URL, "limit": 10, "max_bytes": 1000, "timeout_s": 10.0}
+    return CorpusWeb(folder, PageReader(PdfReader()), **(defaults | options))
 
 
 @asynccontextmanager
-async def started(folder: Path, **given: Any) -> AsyncIterator[CorpusWeb]:
-    web = corpus(folder, **given)
+async def running_corpus(folder: Path, **options: Any) -> AsyncIterator[CorpusWeb]:
+    web = make_corpus(folder, **options)
     await web.start()
     try:
         yield web
@@ -40,9 +40,9 @@ def write(folder: Path, **texts: str) -> None:
         (folder / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
-async def found(web: CorpusWeb, query: str) -> list[str]:
-    pages = await web.search(query, most=10, domains=EVERYWHERE)
-    return [each.url.removeprefix(BASE).removesuffix(".txt") for each in pages]
+async def search(web: CorpusWeb, query: str) -> list[str]:
+    results = await web.search(query, limit=10, domains=NO_FILTER)
+    return [each.url.removeprefix(BASE_URL).removesuffix(".txt") for each in results]
 
 
 async def test_the_best_page_comes_first(tmp_path: Path) -> None:
@@ -53,40 +53,42 @@ async def test_the_best_page_comes_first(tmp_path: Path) -> None:
         never="Nothing rings here.",
         bell="Named for it.",
     )
-    async with started(tmp_path) as web:
-        assert await found(web, "Which bells?") == ["bell", "often", "once"]
-        assert set(await found(web, "bell OR ring*")) == {"bell", "often", "once", "never"}
-        assert await found(web, "silence") == []
+    async with running_corpus(tmp_path) as web:
+        assert await search(web, "Which bells?") == ["bell", "often", "once"]
+        assert set(await search(web, "bell OR ring*")) == {"bell", "often", "once", "never"}
+        assert await search(web, "silence") == []
 
 
-async def test_a_page_keeps_its_address_and_is_read_from_it(tmp_path: Path) -> None:
+async def test_a_page_is_read_by_the_url_of_its_search_result(tmp_path: Path) -> None:
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / "ö#1.md").write_text("# Ö\n\nText. [c](../c.txt) [d](#d)", "utf-8")
-    async with started(tmp_path, base_url="https://docs.example/x/") as web:
+    async with running_corpus(tmp_path, base_url="https://docs.example/x/") as web:
         url = "https://docs.example/x/a%20b/%C3%B6%231.md"
-        [page] = await web.search("text", most=5, domains=EVERYWHERE)
-        assert (page.url, page.title) == (url, "Ö")
-        read = await web.read(f"{url}#part")
-        assert read.text == "# Ö\n\nText. 【0†c】 [d](#d)"
-        assert read.links == ("https://docs.example/x/c.txt",)
-        assert not await web.search("text", most=5, domains=DomainFilter(blocked=("example",)))
+        [result] = await web.search("text", limit=5, domains=NO_FILTER)
+        assert (result.url, result.title) == (url, "Ö")
+        page = await web.read(f"{url}#part")
+        assert page.text == "# Ö\n\nText. 【0†c】 [d](#d)"
+        assert page.links == ("https://docs.example/x/c.txt",)
+        assert not await web.search("text", limit=5, domains=DomainFilter(blocked=("example",)))
 
 
-async def test_html_of_the_folder_is_read_as_text(tmp_path: Path) -> None:
-    page = "<title>Bells</title><script>x()</script><p>They <a href=/more>ring</a>.</p>"
-    (tmp_path / "bells.html").write_text(page, encoding="utf-8")
-    async with started(tmp_path) as web:
-        read = await web.read(f"{BASE}bells.html")
-        assert (read.title, read.text) == ("Bells", "They 【0†ring】.")
-        assert read.links == (f"{BASE}more",)
+async def test_an_html_file_is_read_as_text(tmp_path: Path) -> None:
+    html = "<title>Bells</title><script>x()</script><p>They <a href=/more>ring</a>.</p>"
+    (tmp_path / "bells.html").write_text(html, encoding="utf-8")
+    async with running_corpus(tmp_path) as web:
+        page = await web.read(f"{BASE_URL}bells.html")
+        assert (page.title, page.text) == ("Bells", "They 【0†ring】.")
+        assert page.links == (f"{BASE_URL}more",)
 
 
-async def test_the_example_is_a_corpus() -> None:
-    async with started(Path(__file__).parents[2] / "examples" / "corpus", max_bytes=10_000) as web:
-        [first, *_] = await web.search("Which antiphons are sung?", most=5, domains=EVERYWHERE)
+async def test_the_example_corpus_works() -> None:
+    async with running_corpus(
+        Path(__file__).parents[2] / "examples" / "corpus", max_bytes=10_000
+    ) as web:
+        [first, *_] = await web.search("Which antiphons are sung?", limit=5, domains=NO_FILTER)
         assert first.title == "Antiphon"
         links = (await web.read(first.url)).links
-        assert links == (f"{BASE}instruments/bells.html", f"{BASE}psalms.txt")
+        assert links == (f"{BASE_URL}instruments/bells.html", f"{BASE_URL}psalms.txt")
         assert [(await web.read(link)).title for link in links] == ["Bells", "psalms.txt"]
 
 
@@ -97,25 +99,25 @@ async def test_only_files_of_the_folder_are_pages(tmp_path: Path) -> None:
     write(outside, secret="bell")
     write(folder, page="bell", **{".hidden": "bell", ".git/config": "bell", "deep/page": "bell"})
     (folder / "program.py").write_text("bell")
-    (folder / "linked.txt").symlink_to(outside / "secret.txt")
+    (folder / "link.txt").symlink_to(outside / "secret.txt")
     (folder / "up").symlink_to(outside)
     (folder / "round").symlink_to(folder)
     (folder / "nowhere.txt").symlink_to(folder / "gone.txt")
     (folder / "within.txt").symlink_to(folder / "deep" / "page.txt")
     os.mkfifo(folder / "pipe.txt")
-    async with started(folder) as web:
-        assert await found(web, "bell") == ["deep/page", "page", "within"]
+    async with running_corpus(folder) as web:
+        assert await search(web, "bell") == ["deep/page", "page", "within"]
         for path in ("../outside/secret.txt", "up/secret.txt", "%2e%2e/outside/secret.txt"):
             with pytest.raises(WebError):
-                await web.read(BASE + path)
+                await web.read(BASE_URL + path)
 
 
-async def test_what_cannot_be_a_page_is_left_out_and_told(
+async def test_a_file_that_cannot_be_a_page_is_left_out_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path, large="bell " * 1000, empty=" \n", binary="bell \0", good="bell")
-    async with started(tmp_path) as web:
-        assert await found(web, "bell") == ["good"]
+    async with running_corpus(tmp_path) as web:
+        assert await search(web, "bell") == ["good"]
     for name in ("large", "empty", "binary"):
         assert f"{name}.txt is left out" in caplog.text
 
@@ -123,7 +125,7 @@ async def test_what_cannot_be_a_page_is_left_out_and_told(
 @pytest.mark.parametrize("name", ["none", "empty"])
 async def test_a_folder_without_pages_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
-    web = corpus(tmp_path / name)
+    web = make_corpus(tmp_path / name)
     with pytest.raises(SettingsError, match=name):
         await web.start()
     await web.aclose()

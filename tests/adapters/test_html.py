@@ -1,4 +1,4 @@
-"""HTML as text: what is worth reading, its links, and what hostile HTML can do."""
+"""HTML to text: the main text, its links, and malicious HTML."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ ARTICLE = f"""<!DOCTYPE html><html><head><title> Bells\n of Bonn </title></head>
 <footer><p>Imprint</p></footer><script>alert("x")</script></body></html>"""
 
 
-def page(html: str) -> WebPage:
-    read = page_of(html, URL)
-    if read.text and read.title:
-        check_page(read)
-    return read
+def convert(html: str) -> WebPage:
+    page = page_of(html, URL)
+    if page.text and page.title:
+        check_page(page)
+    return page
 
 
-def test_an_article_is_read_without_what_is_around_it() -> None:
-    read = page(ARTICLE)
-    assert read.title == "Bells of Bonn"
-    assert "# Bells\n" in read.text
-    assert "- one\n- two" in read.text
-    assert "and 【3†bell 3】 is one of them." in read.text
-    assert read.links[3] == "https://a.example/bell/3"
+def test_an_article_is_read_without_navigation_scripts_and_footer() -> None:
+    page = convert(ARTICLE)
+    assert page.title == "Bells of Bonn"
+    assert "# Bells\n" in page.text
+    assert "- one\n- two" in page.text
+    assert "and 【3†bell 3】 is one of them." in page.text
+    assert page.links[3] == "https://a.example/bell/3"
     for other in ("Home", "alert", "Imprint"):
-        assert other not in read.text
+        assert other not in page.text
 
 
-def test_a_page_of_links_is_read_whole() -> None:
+def test_a_page_of_links_is_read_in_full() -> None:
     rows = "".join(f"<tr><td><a href='{n}.html'>Page {n}</a></td></tr>" for n in range(40))
-    read = page(f"<title>Index</title><h1>Index</h1><table>{rows}</table>")
-    assert read.text.startswith("Index\n【0†Page 0】\n【1†Page 1】")
-    assert read.links[39] == "https://a.example/b/39.html"
+    page = convert(f"<title>Index</title><h1>Index</h1><table>{rows}</table>")
+    assert page.text.startswith("Index\n【0†Page 0】\n【1†Page 1】")
+    assert page.links[39] == "https://a.example/b/39.html"
 
 
-def test_each_address_has_one_number_in_the_order_of_the_text() -> None:
-    read = page("<p><a href=/x>one</a> <a href=/y>two</a> <a href=/x>three</a></p>")
-    assert read.text == "【0†one】 【1†two】 【0†three】"
-    assert read.links == ("https://a.example/x", "https://a.example/y")
+def test_each_url_has_one_number_in_the_order_of_the_text() -> None:
+    page = convert("<p><a href=/x>one</a> <a href=/y>two</a> <a href=/x>three</a></p>")
+    assert page.text == "【0†one】 【1†two】 【0†three】"
+    assert page.links == ("https://a.example/x", "https://a.example/y")
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_each_address_has_one_number_in_the_order_of_the_text() -> None:
         ("<a href='http://'>x</a>", "x", []),
     ],
 )
-def test_links_lead_to_other_pages_only(link: str, text: str, links: list[str]) -> None:
-    read = page(f"<title>T</title><p>See {link}.</p>")
-    assert (read.text, list(read.links)) == (f"See {text}.", links)
+def test_only_links_to_other_pages_are_marked(link: str, text: str, links: list[str]) -> None:
+    page = convert(f"<title>T</title><p>See {link}.</p>")
+    assert (page.text, list(page.links)) == (f"See {text}.", links)
 
 
 @pytest.mark.parametrize(
-    "forged",
+    "html",
     [
         "【7†forged】",
         "&#12304;7&#8224;forged&#12305;",
@@ -97,11 +97,11 @@ def test_links_lead_to_other_pages_only(link: str, text: str, links: list[str]) 
         "<a href=x>【7†forged】</a>",
     ],
 )
-def test_a_page_cannot_forge_a_link(forged: str) -> None:
-    read = page(f"<title>【1†T】</title><p>See {forged}</p>")
-    assert "forged" in read.text
-    assert "【7†" not in read.text
-    assert read.title == "〖1‡T〗"
+def test_a_page_cannot_forge_a_link_mark(html: str) -> None:
+    page = convert(f"<title>【1†T】</title><p>See {html}</p>")
+    assert "forged" in page.text
+    assert "【7†" not in page.text
+    assert page.title == "〖1‡T〗"
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_a_page_cannot_forge_a_link(forged: str) -> None:
     ],
     ids=lambda html: html[:20].encode("ascii", "backslashreplace").decode(),
 )
-def test_any_html_gives_a_page_or_nothing(html: str) -> None:
-    page(html)
+def test_any_html_can_be_converted(html: str) -> None:
+    convert(html)
 
 
 # --- the processes ---
@@ -142,50 +142,50 @@ async def reader() -> AsyncIterator[PageReader]:
 
 
 def processes() -> list[int]:
-    """The processes of this one that read HTML."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*"):
+    """Return the children of this process that convert HTML."""
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            is_one = b"antiphon.adapters.web.html" in (each / "cmdline").read_bytes()
-            parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+            reads_html = b"antiphon.adapters.web.html" in (folder / "cmdline").read_bytes()
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if is_one and parent == os.getpid():
-            found.append(int(each.name))
-    return found
+        if reads_html and parent == os.getpid():
+            pids.append(int(folder.name))
+    return pids
 
 
-def of_process(process: int, name: str) -> str:
+def proc_file(process: int, name: str) -> str:
     return Path(f"/proc/{process}/{name}").read_text(encoding="utf-8", errors="replace")
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 
 
-async def read(reader: PageReader, html: str, kind: str = "text/html") -> WebPage:
-    return await reader.read(html.encode(), kind, URL)
+async def read(reader: PageReader, html: str, content_type: str = "text/html") -> WebPage:
+    return await reader.read(html.encode(), content_type, URL)
 
 
 @linux
-async def test_a_process_reads_many_pages_and_not_for_ever() -> None:
-    reader = PageReader(PdfReader(), pages_each=3)
-    seen = []
+async def test_a_process_is_replaced_after_some_pages() -> None:
+    reader = PageReader(PdfReader(), pages_per_process=3)
+    pids_by_page = []
     for _ in range(3):
         assert (await read(reader, ARTICLE)).title == "Bells of Bonn"
-        seen.append(processes())
-    assert seen[0] == seen[1] != []
-    assert seen[2] == []
+        pids_by_page.append(processes())
+    assert pids_by_page[0] == pids_by_page[1] != []
+    assert pids_by_page[2] == []
 
 
-async def test_a_page_says_how_it_is_written(reader: PageReader) -> None:
+async def test_a_page_can_declare_its_charset(reader: PageReader) -> None:
     latin = "<meta charset=iso-8859-1><p>Größe".encode("latin-1")
-    found = await reader.read(latin, "text/html", URL)
-    assert (found.title, found.text) == ("c.html", "Größe")
+    page = await reader.read(latin, "text/html", URL)
+    assert (page.title, page.text) == ("c.html", "Größe")
 
 
 @linux
 @pytest.mark.faults
-async def test_a_page_that_takes_too_long_costs_its_process(
+async def test_a_page_that_times_out_ends_its_process(
     reader: PageReader,
 ) -> None:
     slow = "<p>" + "<b>x</b> " * 400_000
@@ -198,7 +198,7 @@ async def test_a_page_that_takes_too_long_costs_its_process(
 
 @linux
 @pytest.mark.faults
-async def test_a_process_that_dies_costs_one_page(
+async def test_a_process_that_dies_fails_one_page(
     reader: PageReader,
 ) -> None:
     await read(reader, ARTICLE)
@@ -212,7 +212,7 @@ async def test_a_process_that_dies_costs_one_page(
     assert (await read(reader, ARTICLE)).links
 
 
-async def test_nothing_is_fetched_and_nothing_of_ours_is_known(
+async def test_html_cannot_cause_a_request_or_read_the_environment(
     reader: PageReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTIPHON_WEB__KEY", "k3y")
@@ -230,6 +230,6 @@ async def test_nothing_is_fetched_and_nothing_of_ours_is_known(
         assert "text" in (await read(reader, html, "application/xhtml+xml")).text
         if sys.platform == "linux":
             [process] = processes()
-            assert "k3y" not in of_process(process, "environ")
-            assert re.search(rf"Max address space +{MEMORY_BYTES} ", of_process(process, "limits"))
+            assert "k3y" not in proc_file(process, "environ")
+            assert re.search(rf"Max address space +{MEMORY_BYTES} ", proc_file(process, "limits"))
         assert sink.connections == 0

@@ -73,7 +73,7 @@ async def read_page(policy: UrlPolicy, resolve: Resolve | None, url: str) -> obj
         PageReader(no_pdf),
         service_fetcher=NoFetcher(),
         page_fetcher=make_fetcher(policy, resolve),
-        most=1,
+        limit=1,
         timeout_s=LIMIT_S,
     )
     return await web.read(url)

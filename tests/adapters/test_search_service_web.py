@@ -1,4 +1,4 @@
-"""Search services and pages of the web, with what real and hostile servers answer."""
+"""Search services and web pages, with the answers of real and malicious servers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from antiphon.application.ports import DomainFilter, WebPage
 from antiphon.domain.errors import WebError
 
 KEY = "k3y-of-a-service"
-EVERYWHERE = DomainFilter()
-PLACE = {"type": "approximate", "country": "DE", "city": "Bonn", "region": "Nordrhein\r\nx: y"}
+NO_FILTER = DomainFilter()
+LOCATION = {"type": "approximate", "country": "DE", "city": "Bonn", "region": "Nordrhein\r\nx: y"}
 
 SERVICES: dict[str, Callable[[str], SearchService]] = {
     "searxng": lambda url: SearxngService(url.removesuffix("/search")),
     "brave": lambda url: BraveService(KEY, url),
     "tavily": lambda url: TavilyService(KEY, url),
 }
-FOUND = {"results": [{"url": "https://a.example/", "title": "A", "content": "x"}]}
+RESULTS = {"results": [{"url": "https://a.example/", "title": "A", "content": "x"}]}
 
 
 @pytest.fixture
@@ -48,41 +48,45 @@ def service(request: pytest.FixtureRequest, sink: LoopbackServer) -> SearchServi
 
 
 @asynccontextmanager
-async def told(*words: str) -> AsyncIterator[None]:
+async def raises_web_error(*words: str) -> AsyncIterator[None]:
     with pytest.raises(WebError) as raised:
         yield
-    sentence = str(raised.value)
-    assert all(word in sentence for word in words), sentence
+    message = str(raised.value)
+    assert all(word in message for word in words), message
     for secret in ("127.", "10.", "k3y", "Errno", "\n"):
-        assert secret not in sentence
+        assert secret not in message
 
 
-async def search(web: SearchServiceWeb, query: str = "bells", **given: Any) -> list[str]:
-    found = await web.search(query, **{"most": 5, "domains": EVERYWHERE, **given})
-    return [each.url for each in found]
+async def search(web: SearchServiceWeb, query: str = "bells", **options: Any) -> list[str]:
+    results = await web.search(query, **{"limit": 5, "domains": NO_FILTER, **options})
+    return [each.url for each in results]
 
 
-# --- what services are asked, and how they fail ---
+# --- requests to services, and their failures ---
 
 
-async def test_searxng_is_asked_for_json_with_sites_in_the_query(sink: LoopbackServer) -> None:
-    sink.answers["/sx/search"] = answer(json.dumps(FOUND).encode())
+async def test_a_searxng_request_asks_for_json_and_has_sites_in_the_query(
+    sink: LoopbackServer,
+) -> None:
+    sink.answers["/sx/search"] = answer(json.dumps(RESULTS).encode())
     web = searched(sink, SearxngService(f"http://127.0.0.1:{sink.port}/sx/"))
     domains = DomainFilter(allowed=("a.example",), blocked=("b.a.example",))
     assert await search(web, "größe & \n#1", domains=domains) == ["https://a.example/"]
-    asked = urlsplit(sink.heads[0].split(" ")[1])
-    assert parse_qs(asked.query) == {
+    target = urlsplit(sink.heads[0].split(" ")[1])
+    assert parse_qs(target.query) == {
         "q": ["größe & #1 site:a.example -site:b.a.example"],
         "format": ["json"],
     }
 
 
-async def test_brave_is_asked_with_the_key_and_where_the_user_is(sink: LoopbackServer) -> None:
+async def test_a_brave_request_has_the_key_and_the_location_of_the_user(
+    sink: LoopbackServer,
+) -> None:
     result = {"url": "https://a.example/", "title": "A &amp; B", "description": "a <b>c</b> 1 < 2"}
     sink.answers["/search"] = answer(json.dumps({"web": {"results": [result]}}).encode())
     web = searched(sink, BraveService(KEY, f"http://127.0.0.1:{sink.port}/search"))
-    [found] = await web.search("bells", most=3, domains=EVERYWHERE, location=PLACE)
-    assert (found.title, found.text) == ("A & B", "a c 1 < 2")
+    [web_result] = await web.search("bells", limit=3, domains=NO_FILTER, location=LOCATION)
+    assert (web_result.title, web_result.text) == ("A & B", "a c 1 < 2")
     [head] = sink.heads
     assert parse_qs(urlsplit(head.split(" ")[1]).query)["count"] == ["3"]
     assert f"x-subscription-token: {KEY}\r\n" in head
@@ -92,15 +96,15 @@ async def test_brave_is_asked_with_the_key_and_where_the_user_is(sink: LoopbackS
     assert KEY not in head.split("\r\n", 1)[0]
 
 
-async def test_brave_may_find_nothing_of_the_web(sink: LoopbackServer) -> None:
+async def test_a_brave_answer_may_have_no_web_results(sink: LoopbackServer) -> None:
     sink.answers["/search"] = answer(b'{"query": {}, "mixed": {}}')
     assert not await search(
         searched(sink, BraveService(KEY, f"http://127.0.0.1:{sink.port}/search"))
     )
 
 
-async def test_tavily_is_asked_for_the_domains(sink: LoopbackServer) -> None:
-    sink.answers["/search"] = answer(json.dumps(FOUND).encode())
+async def test_a_tavily_request_has_the_domains(sink: LoopbackServer) -> None:
+    sink.answers["/search"] = answer(json.dumps(RESULTS).encode())
     web = searched(sink, TavilyService(KEY, f"http://127.0.0.1:{sink.port}/search"))
     domains = DomainFilter(allowed=("a.example",), blocked=("b.example",))
     assert await search(web, domains=domains) == ["https://a.example/"]
@@ -113,7 +117,7 @@ async def test_tavily_is_asked_for_the_domains(sink: LoopbackServer) -> None:
     }
 
 
-async def test_a_query_is_as_long_as_services_take(sink: LoopbackServer) -> None:
+async def test_a_query_is_truncated_to_the_limit_of_the_services(sink: LoopbackServer) -> None:
     sink.answers["/search"] = answer(b"{}")
     web = searched(sink, SearxngService(f"http://127.0.0.1:{sink.port}"))
     domains = DomainFilter(allowed=tuple(f"{number}.example" for number in range(100)))
@@ -122,9 +126,7 @@ async def test_a_query_is_as_long_as_services_take(sink: LoopbackServer) -> None
     assert len(query) <= 400
 
 
-async def test_a_query_of_nothing_is_not_asked(
-    sink: LoopbackServer, service: SearchService
-) -> None:
+async def test_an_empty_query_is_not_sent(sink: LoopbackServer, service: SearchService) -> None:
     assert not await search(searched(sink, service), " \n\x00")
     assert sink.connections == 0
 
@@ -133,7 +135,7 @@ STATUSES = {401: "refuses", 403: "refuses", 429: "no more", 500: "failed", 503: 
 
 
 @pytest.mark.parametrize(("status", "word"), STATUSES.items())
-async def test_a_service_that_refuses_or_fails_is_told(
+async def test_an_error_status_of_a_service_is_an_error(
     sink: LoopbackServer,
     service: SearchService,
     status: int,
@@ -141,7 +143,7 @@ async def test_a_service_that_refuses_or_fails_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     sink.answers["/search"] = answer(b"secret of theirs", status=f"{status} X")
-    async with told(word):
+    async with raises_web_error(word):
         await search(searched(sink, service))
     assert str(status) in caplog.text
     assert KEY not in caplog.text
@@ -150,12 +152,12 @@ async def test_a_service_that_refuses_or_fails_is_told(
 GZIP_BOMB = gzip.compress(bytes(20_000_000))
 BROKEN = {
     "not http": b"nonsense\r\n\r\n",
-    "nothing": b"",
+    "empty": b"",
     "not json": answer(b"<html>"),
     "a list": answer(b"[]"),
     "a number": answer(b"7"),
     "other shapes": answer(b'{"results": {"a": 1}, "web": 3}'),
-    "urls that are none": answer(b'{"results": [{"url": 1}], "web": {"results": [{"url": 1}]}}'),
+    "invalid urls": answer(b'{"results": [{"url": 1}], "web": {"results": [{"url": 1}]}}'),
     "deep": answer(b"[" * 90_000),
     "not utf-8": answer(b'{"results": "\xff", "web": "\xff"}'),
     "half of it": answer(b"{}")[:-1],
@@ -166,37 +168,37 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-async def test_an_answer_that_is_none_is_told(
+async def test_an_invalid_answer_of_a_service_is_an_error(
     sink: LoopbackServer, service: SearchService, broken: str
 ) -> None:
     sink.answers |= {"/search": BROKEN[broken], "/elsewhere": answer(b"{}")}
-    async with told("search service failed"):
+    async with raises_web_error("search service failed"):
         await search(searched(sink, service))
     assert sink.connections == 1
 
 
 @pytest.mark.parametrize("kind", SERVICES)
-async def test_an_answer_without_an_end_is_left_early(sink: LoopbackServer, kind: str) -> None:
+async def test_an_endless_answer_of_a_service_is_cut_off(sink: LoopbackServer, kind: str) -> None:
     sink.answers["/endless/search"] = b"HTTP/1.1 200 OK\r\n\r\n"
     service = SERVICES[kind](f"http://127.0.0.1:{sink.port}/endless/search")
-    async with told("failed"):
+    async with raises_web_error("failed"):
         await search(searched(sink, service))
     assert sink.endless_bytes < 20_000_000
 
 
-async def test_a_service_that_hangs_is_left_in_time(sink: LoopbackServer) -> None:
+async def test_a_service_that_hangs_times_out(sink: LoopbackServer) -> None:
     sink.answers["/hang/search"] = b"HTTP/1.1 200 OK\r\n"
     web = searched(sink, SearxngService(f"http://127.0.0.1:{sink.port}/hang"), timeout_s=0.2)
     with pytest.raises(WebError):
         await search(web)
 
 
-async def test_a_key_does_not_go_where_a_service_redirects_to(
+async def test_a_redirect_of_a_service_does_not_get_the_key(
     sink: LoopbackServer, service: SearchService
 ) -> None:
     async with listening() as other:
         sink.answers["/search"] = redirect(f"http://127.0.0.1:{other.port}/search")
-        async with told("failed"):
+        async with raises_web_error("failed"):
             await search(searched(sink, service))
         assert other.connections == 0
 
@@ -204,15 +206,15 @@ async def test_a_key_does_not_go_where_a_service_redirects_to(
 # --- pages ---
 
 
-async def read(sink: LoopbackServer, path: str = "/page", **given: Any) -> WebPage:
-    web = searched(sink, SearxngService("http://127.0.0.1:1"), **given)
+async def read(sink: LoopbackServer, path: str = "/page", **options: Any) -> WebPage:
+    web = searched(sink, SearxngService("http://127.0.0.1:1"), **options)
     try:
         return await web.read(f"http://127.0.0.1:{sink.port}{path}")
     finally:
         await web.aclose()
 
 
-async def test_a_page_is_where_its_redirects_lead(sink: LoopbackServer) -> None:
+async def test_a_page_has_the_url_after_its_redirects(sink: LoopbackServer) -> None:
     sink.answers |= {
         "/page": redirect("/b/there#x"),
         "/b/there": answer(b"# T\n\n[next](c)", "content-type: text/markdown"),
@@ -239,14 +241,14 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-async def test_text_of_many_kinds_is_read(sink: LoopbackServer, kind: str) -> None:
+async def test_many_types_of_text_are_read(sink: LoopbackServer, kind: str) -> None:
     content, text = TEXTS[kind]
     sink.answers["/page"] = answer(content, f"content-type: {kind}")
     page = await read(sink)
     assert (page.title, page.text, page.links) == ("page", text, ())
 
 
-async def test_text_is_clean_and_bounded(sink: LoopbackServer) -> None:
+async def test_text_is_clean_and_limited(sink: LoopbackServer) -> None:
     hidden = "a\x08\x1b[2J\u202eb\u2028c【0†d】" + "".join(chr(0xE0000 + ord(c)) for c in "hidden")
     sink.answers["/page"] = answer(hidden.encode() + b"x" * 2_000_000)
     page = await read(sink, max_bytes=3_000_000)
@@ -262,9 +264,9 @@ async def test_text_is_clean_and_bounded(sink: LoopbackServer) -> None:
         (answer(b"x", status="799 Oops"), "799"),
         (answer(b"x", status="304 Not Modified"), "304"),
         (answer(b"\x89PNG", "content-type: image/png"), "'image/png'"),
-        (answer(b"x", "content-type: application/octet-stream"), "no text"),
-        (answer(b"x", "content-type: " + "x" * 1000), "no text"),
-        (answer(b"a\0b", "content-type: text/plain"), "no text"),
+        (answer(b"x", "content-type: application/octet-stream"), "not text"),
+        (answer(b"x", "content-type: " + "x" * 1000), "not text"),
+        (answer(b"a\0b", "content-type: text/plain"), "not text"),
         (answer(b" \n", "content-type: text/plain"), "has no text"),
         (answer(b"%PDF-", "content-type: application/pdf"), "PDF"),
         (answer(b"x" * 100_001), "100000 bytes"),
@@ -276,28 +278,28 @@ async def test_text_is_clean_and_bounded(sink: LoopbackServer) -> None:
         (b"nonsense\r\n\r\n", "could not be fetched"),
     ],
 )
-async def test_a_page_that_cannot_be_read_is_told(
+async def test_a_page_that_cannot_be_read_is_an_error(
     sink: LoopbackServer, content: bytes, word: str
 ) -> None:
     sink.answers["/page"] = content
-    async with told(word):
+    async with raises_web_error(word):
         await read(sink)
 
 
-async def test_a_page_that_hangs_is_left_in_time(sink: LoopbackServer) -> None:
+async def test_a_page_that_hangs_times_out(sink: LoopbackServer) -> None:
     sink.answers["/hang"] = answer(b"half")[:-2]
     with pytest.raises(WebError):
         await read(sink, "/hang", timeout_s=0.2)
 
 
-async def test_a_page_without_an_end_is_left_early(sink: LoopbackServer) -> None:
+async def test_an_endless_page_is_cut_off(sink: LoopbackServer) -> None:
     sink.answers["/endless"] = b"HTTP/1.1 200 OK\r\n\r\n"
-    async with told("bytes"):
+    async with raises_web_error("bytes"):
         await read(sink, "/endless")
     assert sink.endless_bytes < 20_000_000
 
 
-async def test_nothing_remembers_a_cookie(sink: LoopbackServer) -> None:
+async def test_cookies_are_not_kept(sink: LoopbackServer) -> None:
     sink.answers["/page"] = answer(b"text", "set-cookie: a=b; Path=/")
     web = searched(sink, SearxngService("http://127.0.0.1:1"))
     for _ in range(2):
@@ -319,19 +321,19 @@ async def test_nothing_remembers_a_cookie(sink: LoopbackServer) -> None:
         "http://moves.example/",
     ],
 )
-async def test_no_page_inside_is_read(sink: LoopbackServer, url: str) -> None:
-    looks = iter([["8.8.8.8", "127.0.0.1"], ["127.0.0.1"]])
+async def test_an_internal_page_is_not_read(sink: LoopbackServer, url: str) -> None:
+    resolutions = iter([["8.8.8.8", "127.0.0.1"], ["127.0.0.1"]])
 
     async def resolve(host: str, port: int) -> Sequence[str]:
-        return next(looks) if host == "moves.example" else ["127.0.0.1"]
+        return next(resolutions) if host == "moves.example" else ["127.0.0.1"]
 
     web = searched(sink, SearxngService("http://127.0.0.1:1"), pages=UrlPolicy(), resolve=resolve)
-    async with told():
+    async with raises_web_error():
         await web.read(url.replace("{port}", str(sink.port)))
     assert sink.connections == 0
 
 
-async def test_the_operators_own_network_may_hold_pages(sink: LoopbackServer) -> None:
+async def test_pages_of_an_allowed_private_network_are_read(sink: LoopbackServer) -> None:
     sink.answers["/page"] = answer(b"intranet")
-    guard = UrlPolicy(hosts=[f"127.0.0.1:{sink.port}"], private=[LOOPBACK])
-    assert (await read(sink, pages=guard)).text == "intranet"
+    policy = UrlPolicy(hosts=[f"127.0.0.1:{sink.port}"], private=[LOOPBACK])
+    assert (await read(sink, pages=policy)).text == "intranet"

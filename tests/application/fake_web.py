@@ -34,16 +34,16 @@ class FakeWeb(Web):
     async def aclose(self) -> None: ...
 
     async def search(
-        self, query: str, *, most: int, domains: DomainFilter, location: Json | None = None
+        self, query: str, *, limit: int, domains: DomainFilter, location: Json | None = None
     ) -> Sequence[WebResult]:
-        self.requests.append((query, most, domains, location))
+        self.requests.append((query, limit, domains, location))
         await self._wait(query)
         if query == "broken":
             raise WebError("The search does not answer.")
         results = [
             WebResult(url=page.url, title=page.title, text=query) for page in self.pages.values()
         ]
-        return results[: min(2, most)]
+        return results[: min(2, limit)]
 
     async def read(self, url: str) -> WebPage:
         self.requests.append(url)

@@ -45,7 +45,7 @@ class TestACorpus(WebContract):
             tmp_path,
             PageReader(PdfReader()),
             base_url="https://corpus.invalid/",
-            most=10,
+            limit=10,
             max_bytes=10_000,
             timeout_s=10.0,
         )

@@ -26,7 +26,7 @@ PAGE = BrowserPage(
 
 
 def test_a_page_is_shown_with_its_number_its_position_and_numbered_lines() -> None:
-    assert render_page(PAGE, 3, most=1000) == (
+    assert render_page(PAGE, 3, max_chars=1000) == (
         "[3] A page (https://a.example/x)\n"
         "**viewing lines [0 - 3] of 3**\n\n"
         "L0: # Top\n"
@@ -42,13 +42,13 @@ def test_a_page_is_shown_with_its_number_its_position_and_numbered_lines() -> No
         ({"first": 2}, "[2 - 3]"),
         ({"first": 1, "count": 2}, "[1 - 2]"),
         ({"count": 99}, "[0 - 3]"),
-        ({"most": 1}, "[0 - 0]"),
-        ({"most": 20}, "[0 - 1]"),
-        ({"first": 3, "count": 1, "most": 1}, "[3 - 3]"),
+        ({"max_chars": 1}, "[0 - 0]"),
+        ({"max_chars": 20}, "[0 - 1]"),
+        ({"first": 3, "count": 1, "max_chars": 1}, "[3 - 3]"),
     ],
 )
 def test_a_part_says_which_lines_it_has(options: dict[str, int], lines: str) -> None:
-    text = render_page(PAGE, 0, **{"most": 1000, **options})
+    text = render_page(PAGE, 0, **{"max_chars": 1000, **options})
     first, last = lines[1:-1].split(" - ")
     assert f"**viewing lines {lines} of 3**\n\nL{first}: " in text
     assert f"\nL{last}: " in text
@@ -57,12 +57,12 @@ def test_a_part_says_which_lines_it_has(options: dict[str, int], lines: str) -> 
 
 def test_a_line_beyond_the_last_is_an_error() -> None:
     with pytest.raises(WebError, match="last line of the page is 3"):
-        render_page(PAGE, 0, first=4, most=1000)
+        render_page(PAGE, 0, first=4, max_chars=1000)
 
 
 def test_a_page_without_text_has_one_empty_line() -> None:
     page = BrowserPage(url="u", title="t", lines=wrap_lines(""))
-    assert render_page(page, 0, most=10) == "[0] t (u)\n**viewing lines [0 - 0] of 0**\n\nL0: "
+    assert render_page(page, 0, max_chars=10) == "[0] t (u)\n**viewing lines [0 - 0] of 0**\n\nL0: "
 
 
 @pytest.mark.parametrize(

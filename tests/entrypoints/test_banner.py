@@ -1,4 +1,4 @@
-"""What is printed at the start: for people in a terminal, for machines in a log."""
+"""The startup and shutdown messages, in a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log() -> Console:
     return Console(file=io.StringIO(), force_terminal=False, width=60, _environ={})
 
 
-def written(console: Console) -> str:
+def output_of(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -42,7 +42,7 @@ def show_ready(console: Console, settings: Settings) -> str:
         store=settings.store,
         console=console,
     )
-    return written(console)
+    return output_of(console)
 
 
 @pytest.mark.parametrize("console", [terminal(), log()], ids=["terminal", "log"])
@@ -84,15 +84,15 @@ def test_a_log_gets_whole_lines_without_escape_codes() -> None:
         ("gpu-1.example", "http://gpu-1.example:80"),
     ],
 )
-def test_the_url_is_one_that_can_be_connected_to(host: str, url: str) -> None:
+def test_the_url_is_one_that_clients_can_connect_to(host: str, url: str) -> None:
     assert banner.url_of(host, 80) == url
 
 
-def test_a_long_start_says_what_it_does_and_how_long_it_took() -> None:
+def test_a_long_start_says_what_it_is_doing_and_how_long_it_took() -> None:
     console, times = log(), iter([10.0, 22.4])
     with banner.starting("loading the model", console=console, clock=lambda: next(times)):
-        assert written(console) == "loading the model …\n"
-    assert written(console).splitlines()[1:] == ["loading the model: done after 12 s"]
+        assert output_of(console) == "loading the model …\n"
+    assert output_of(console).splitlines()[1:] == ["loading the model: done after 12 s"]
 
 
 def test_a_start_that_fails_says_so_and_lets_the_error_through() -> None:
@@ -102,10 +102,10 @@ def test_a_start_that_fails_says_so_and_lets_the_error_through() -> None:
         banner.starting("loading the model", console=console),
     ):
         raise RuntimeError("no such folder")
-    assert "loading the model: failed after 0 s" in written(console)
+    assert "loading the model: failed after 0 s" in output_of(console)
 
 
-async def test_a_log_is_reminded_while_the_event_loop_is_blocked() -> None:
+async def test_a_log_gets_reminders_while_the_event_loop_is_blocked() -> None:
     console, reminded = log(), threading.Event()
     times = iter([0.0, 15.0])
 
@@ -117,20 +117,20 @@ async def test_a_log_is_reminded_while_the_event_loop_is_blocked() -> None:
 
     async with banner.starting("loading", console=console, reminder_s=0.001, clock=clock):
         assert reminded.wait(30)
-    assert "loading … 15 s" in written(console).splitlines()
+    assert "loading … 15 s" in output_of(console).splitlines()
 
 
-def test_a_terminal_gets_a_spinner_that_is_gone_at_the_end() -> None:
+def test_a_terminal_gets_a_spinner_that_disappears_at_the_end() -> None:
     console = terminal()
     with banner.starting("loading", console=console):
         pass
-    text = written(console)
+    text = output_of(console)
     assert "loading …" in text
     assert text.endswith("loading: done after 0 s\n")
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("state", "message"),
     [
         ({}, None),
         ({"is_repeated": True}, None),
@@ -147,6 +147,8 @@ def test_a_terminal_gets_a_spinner_that_is_gone_at_the_end() -> None:
         ({"running": 2, "is_repeated": True}, "Stopping now: ending 2 running responses."),
     ],
 )
-def test_who_stops_a_server_reads_what_it_waits_for(given: Any, said: str | None) -> None:
-    asked = {"running": 0, "answering": 0, "limit_s": 25, "drain_delay_s": 0, "is_repeated": False}
-    assert banner.stopping(**{**asked, **given}) == said
+def test_the_shutdown_message_says_what_the_server_waits_for(
+    state: Any, message: str | None
+) -> None:
+    idle = {"running": 0, "answering": 0, "limit_s": 25, "drain_delay_s": 0, "is_repeated": False}
+    assert banner.stopping(**{**idle, **state}) == message

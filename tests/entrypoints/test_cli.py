@@ -1,4 +1,4 @@
-"""The command line, as a person or a script meets it: in a process of its own."""
+"""The command line, run in its own process."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def antiphon(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
 
 @pytest.fixture(scope="module")
 def serve_help() -> str:
-    asked = antiphon("serve", "--help", COLUMNS="200")
-    assert (asked.returncode, asked.stderr) == (0, "")
-    return asked.stdout
+    finished = antiphon("serve", "--help", COLUMNS="200")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    return finished.stdout
 
 
-def test_version_says_what_runs() -> None:
-    asked = antiphon("version")
-    lines = asked.stdout.splitlines()
-    assert asked.returncode == 0
+def test_version_lists_the_installed_versions() -> None:
+    finished = antiphon("version")
+    lines = finished.stdout.splitlines()
+    assert finished.returncode == 0
     assert lines[0] == f"antiphon {metadata.version('antiphon')}"
     assert f"litestar {metadata.version('litestar')}" in lines
     assert antiphon("--version").stdout.splitlines() == lines[:1]
 
 
 def test_help_names_the_commands() -> None:
-    asked = antiphon("--help")
-    assert asked.returncode == 0
-    assert "serve" in asked.stdout
-    assert "version" in asked.stdout
+    finished = antiphon("--help")
+    assert finished.returncode == 0
+    assert "serve" in finished.stdout
+    assert "version" in finished.stdout
 
 
 @pytest.mark.parametrize("path", SETTINGS)
@@ -55,15 +55,15 @@ def test_help_explains_every_setting(serve_help: str, path: str) -> None:
     setting = SETTINGS[path]
     flat = " ".join(serve_help.replace("│", " ").split())
     assert setting.variable in flat
-    if path == "engine_options":  # they have no option: they stand after `--`
-        assert "What follows -- is handed to vLLM" in flat
+    if path == "engine_options":  # no option: they go after `--`
+        assert "Everything after -- is passed to vLLM" in flat
     else:
         assert ("MODEL" if path == "model" else setting.option) in flat
         assert setting.text in flat
         assert f"[default: {setting.default};" in flat
 
 
-def test_help_has_commands_to_copy(serve_help: str) -> None:
+def test_help_has_examples_to_copy(serve_help: str) -> None:
     assert "antiphon serve ./models/gpt-oss-20b -- --tensor-parallel-size 2\n" in "".join(
         line.rstrip() + "\n" for line in serve_help.splitlines()
     )
@@ -74,7 +74,7 @@ def test_help_has_commands_to_copy(serve_help: str) -> None:
     [
         (["serve", "--port", "abc"], "--port must be a whole number from 0 to 65535, not 'abc'."),
         (["serve", "--store", "disk"], "--store must be memory, sqlite, sqlite:///FILE,"),
-        (["serve", "--engine", "vllm"], "The engine vllm needs a model"),
+        (["serve", "--engine", "vllm"], "The vllm engine needs a model"),
         (["serve", "--", "--max-model-len", "9"], "Engine options (--max-model-len 9) are for"),
         (["serve", "--config", "no.toml"], "The settings file 'no.toml' does not exist."),
         (["serve", "--prot", "1"], "No such option"),
@@ -91,7 +91,7 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(arguments: list[str], sentenc
     assert len(refused.stderr.splitlines()) == 1
 
 
-def test_a_wrong_variable_or_file_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+def test_an_invalid_variable_or_file_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     by_variable = antiphon("serve", ANTIPHON_PORT="x")
     assert by_variable.returncode == 2
     assert by_variable.stderr.startswith("antiphon: ANTIPHON_PORT must be a whole number")
@@ -104,7 +104,7 @@ def test_a_wrong_variable_or_file_is_one_sentence_and_exit_code_2(tmp_path: Path
 
 @pytest.mark.parametrize("arguments", [["version"], ["serve", "--help"], ["serve", "--port", "x"]])
 def test_help_version_and_wrong_use_load_no_server(arguments: list[str]) -> None:
-    asked = subprocess.run(
+    finished = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -120,4 +120,4 @@ def test_help_version_and_wrong_use_load_no_server(arguments: list[str]) -> None
         timeout=30,
         check=False,
     )
-    assert asked.stdout.splitlines()[-1] == "loaded []"
+    assert finished.stdout.splitlines()[-1] == "loaded []"

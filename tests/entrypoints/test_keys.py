@@ -1,4 +1,4 @@
-"""`antiphon keys`, as a person or a script meets it: in a process of its own."""
+"""`antiphon keys`, run in its own process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = re.compile(r"ak-[A-Za-z0-9_-]{43}\n")
 
 
 class Shell:
-    """Runs commands in a folder, which is also where the data is."""
+    """Runs commands in a folder that is also the data folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Shell:
             check=False,
         )
 
-    def started(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")}
         return subprocess.Popen(
             [*MODULE, *arguments],
@@ -55,23 +55,23 @@ class Shell:
             stderr=subprocess.PIPE,
         )
 
-    def made(self, *arguments: str) -> tuple[str, str]:
-        """Make a key; return it and its id."""
-        made = self("keys", "create", *arguments)
-        assert made.returncode == 0, made.stderr
-        assert KEY.fullmatch(made.stdout)
-        return made.stdout.strip(), made.stderr.split()[0]
+    def create_key(self, *arguments: str) -> tuple[str, str]:
+        """Create a key; return it and its id."""
+        finished = self("keys", "create", *arguments)
+        assert finished.returncode == 0, finished.stderr
+        assert KEY.fullmatch(finished.stdout)
+        return finished.stdout.strip(), finished.stderr.split()[0]
 
-    def listed(self, *arguments: str) -> list[list[str]]:
-        listed = self("keys", "list", *arguments)
-        assert listed.returncode == 0, listed.stderr
-        return [line.split("\t") for line in listed.stdout.splitlines()]
+    def list_keys(self, *arguments: str) -> list[list[str]]:
+        finished = self("keys", "list", *arguments)
+        assert finished.returncode == 0, finished.stderr
+        return [line.split("\t") for line in finished.stdout.splitlines()]
 
-    def refused(self, *arguments: str) -> str:
-        refused = self("keys", *arguments)
-        assert (refused.returncode, refused.stdout) == (2, "")
-        assert len(refused.stderr.splitlines()) == 1
-        return refused.stderr
+    def refusal(self, *arguments: str) -> str:
+        finished = self("keys", *arguments)
+        assert (finished.returncode, finished.stdout) == (2, "")
+        assert len(finished.stderr.splitlines()) == 1
+        return finished.stderr
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def test_a_key_is_printed_once_and_listed_without_itself(shell: Shell) -> None:
-    key, key_id = shell.made("--name", "ci", "--tenant", "search")
-    [row] = shell.listed()
+    key, key_id = shell.create_key("--name", "ci", "--tenant", "search")
+    [row] = shell.list_keys()
     assert row[:3] == [key_id, "search", "ci"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", row[3])
     assert row[4] == "store"
@@ -91,25 +91,25 @@ def test_a_key_is_printed_once_and_listed_without_itself(shell: Shell) -> None:
         assert hash_of(key) not in content or file.name.startswith("antiphon.db")
 
 
-def test_a_key_is_the_default_tenants_unless_another_is_named(shell: Shell) -> None:
-    shell.made("--name", "me")
-    assert shell.listed()[0][1] == "default"
+def test_a_key_belongs_to_the_default_tenant_unless_another_is_named(shell: Shell) -> None:
+    shell.create_key("--name", "me")
+    assert shell.list_keys()[0][1] == "default"
 
 
 def test_a_revoked_key_is_gone(shell: Shell) -> None:
-    (_, first), (_, second) = shell.made("--name", "a"), shell.made("--name", "b")
+    (_, first), (_, second) = shell.create_key("--name", "a"), shell.create_key("--name", "b")
     assert shell("keys", "revoke", first).returncode == 0
-    assert [row[0] for row in shell.listed()] == [second]
-    assert "There is no key" in shell.refused("revoke", first)
+    assert [row[0] for row in shell.list_keys()] == [second]
+    assert "There is no key" in shell.refusal("revoke", first)
 
 
-def test_a_running_server_takes_keys_that_are_made_beside_it(
+def test_a_running_server_accepts_keys_that_are_created_meanwhile(
     shell: Shell, serve: Callable[..., Any]
 ) -> None:
     """`serve` and `shell` have the same folder."""
-    _, first = shell.made("--name", "first")
+    _, first = shell.create_key("--name", "first")
     with serve(store="sqlite", auth="on") as server:
-        key, _ = shell.made("--name", "second")
+        key, _ = shell.create_key("--name", "second")
         headers = {"authorization": f"Bearer {key}"}
         assert httpx.get(f"{server.api}/models", headers=headers).status_code == 200
         assert shell("keys", "revoke", first).returncode == 0
@@ -118,11 +118,11 @@ def test_a_running_server_takes_keys_that_are_made_beside_it(
 @pytest.mark.parametrize(
     "options", [("--store", "sqlite"), ("--store", "memory", "--keys-file", "its keys.toml")]
 )
-def test_the_command_that_a_server_without_keys_prints_lets_its_reader_in(
+def test_a_server_without_keys_prints_a_command_that_creates_a_working_key(
     shell: Shell, options: tuple[str, ...]
 ) -> None:
     (shell.folder / "its keys.toml").write_text("")
-    process = shell.started("serve", "--auth", "on", "--port", "0", *options)
+    process = shell.start("serve", "--auth", "on", "--port", "0", *options)
     try:
         assert process.stderr is not None
         ready = next(line for line in process.stderr if line.startswith("antiphon "))
@@ -137,7 +137,7 @@ def test_the_command_that_a_server_without_keys_prints_lets_its_reader_in(
         process.communicate(timeout=30)
 
 
-def test_a_command_that_is_printed_holds_no_password(tmp_path: Path) -> None:
+def test_the_printed_command_contains_no_password(tmp_path: Path) -> None:
     settings = Settings(store="postgresql://anna:s3cret@db/kept", auth="on", data_dir=tmp_path)
     container = Container(settings=settings)
     container.store.override(providers.Object(MemoryStore()))
@@ -145,19 +145,19 @@ def test_a_command_that_is_printed_holds_no_password(tmp_path: Path) -> None:
     assert command == f"antiphon keys create --name me --store URL --data-dir {tmp_path}"
 
 
-def test_a_key_can_be_kept_in_a_file(shell: Shell) -> None:
-    key, key_id = shell.made("--name", "a", "--tenant", "t", "--file", "keys.toml")
+def test_a_key_can_be_created_in_a_file(shell: Shell) -> None:
+    key, key_id = shell.create_key("--name", "a", "--tenant", "t", "--file", "keys.toml")
     [entry] = tomllib.loads((shell.folder / "keys.toml").read_text())["keys"]
     assert (entry["id"], entry["tenant"]) == (key_id, "t")
     assert entry["sha256"] == hash_of(key).hex()
-    rows = shell.listed("--store", "memory", "--keys-file", "keys.toml")
+    rows = shell.list_keys("--store", "memory", "--keys-file", "keys.toml")
     assert [(row[0], row[4]) for row in rows] == [(key_id, "keys.toml")]
-    told = shell.refused("revoke", key_id, "--store", "memory", "--keys-file", "keys.toml")
-    assert "is in keys.toml: take its table out" in told
+    error = shell.refusal("revoke", key_id, "--store", "memory", "--keys-file", "keys.toml")
+    assert "is in keys.toml: remove its table" in error
 
 
-def test_a_store_that_forgets_takes_no_key(shell: Shell) -> None:
-    assert "add --file keys.toml" in shell.refused("create", "--name", "a", "--store", "memory")
+def test_the_memory_store_refuses_new_keys(shell: Shell) -> None:
+    assert "add --file keys.toml" in shell.refusal("create", "--name", "a", "--store", "memory")
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ def test_a_store_that_forgets_takes_no_key(shell: Shell) -> None:
     ],
 )
 def test_wrong_use_is_one_sentence(shell: Shell, arguments: list[str], sentence: str) -> None:
-    assert sentence in shell.refused(*arguments)
+    assert sentence in shell.refusal(*arguments)
 
 
-def test_help_teaches_by_commands_to_copy(shell: Shell) -> None:
+def test_help_has_commands_to_copy(shell: Shell) -> None:
     asked = shell("keys", "--help")
     assert asked.returncode == 0
     assert "antiphon keys create --name ci --tenant search" in asked.stdout

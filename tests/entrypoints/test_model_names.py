@@ -1,4 +1,4 @@
-"""A model that was given no name is known by its folder's."""
+"""The default names of a model."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("given", ["./models/Qwen3-8B", "models/Qwen3-8B/", "{folder}"])
-def test_a_folder_is_served_by_its_name_and_by_its_path(folder: Path, given: str) -> None:
-    given = given.format(folder=folder)
-    assert names(given) == ["Qwen3-8B", given]
+@pytest.mark.parametrize("path", ["./models/Qwen3-8B", "models/Qwen3-8B/", "{folder}"])
+def test_a_folder_is_served_by_its_name_and_by_its_path(folder: Path, path: str) -> None:
+    path = path.format(folder=folder)
+    assert names(path) == ["Qwen3-8B", path]
 
 
-def test_the_folder_in_which_the_server_is_started_has_a_name_too(
+def test_the_working_folder_is_served_by_its_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     assert names(".") == ["Qwen3-8B", "."]
 
 
-def test_a_name_that_is_no_folder_stays_as_it_is(folder: Path) -> None:
+def test_a_name_that_is_not_a_folder_is_kept(folder: Path) -> None:
     assert names("Qwen/Qwen3-8B") == ["Qwen/Qwen3-8B"]
 
 
-def test_names_of_ones_own_are_the_only_ones(folder: Path) -> None:
+def test_served_model_names_replace_the_default_ones(folder: Path) -> None:
     assert names(str(folder), "qwen", "default") == ["qwen", "default"]

@@ -1,4 +1,4 @@
-"""`--tool` and `--store` with classes of one's own, as a newcomer starts them."""
+"""`--tool` and `--store` with the operator's own classes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Nameless:
 
 
 def antiphon(folder: Path, *arguments: str) -> list[str]:
-    """The installed command, which finds nothing in the working folder by itself."""
+    """Return the installed command, which does not search the working folder by itself."""
     command = Path(sys.executable).with_name("antiphon")
     return [str(command), "serve", "--port", "0", "--data-dir", str(folder), *arguments]
 
@@ -40,8 +40,8 @@ def environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(("ANTIPHON_", "PYTHONPATH"))}
 
 
-def said_of(folder: Path, *arguments: str) -> str:
-    """Return what is said by a server that does not start."""
+def refusal(folder: Path, *arguments: str) -> str:
+    """Return the error of a server that does not start."""
     ran = subprocess.run(
         antiphon(folder, *arguments),
         cwd=folder,
@@ -88,7 +88,7 @@ def test_a_class_in_the_working_folder_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error"),
     [
         (
             ("--tool", "my_tools:Broken"),
@@ -107,7 +107,7 @@ def test_a_class_in_the_working_folder_is_found(tmp_path: Path) -> None:
         ),
         (
             ("--tool", "my_tools:Nameless"),
-            "The tool server 'my_tools:Nameless' has no label: give the class one, or say "
+            "The tool server 'my_tools:Nameless' has no label: give the class one, or use "
             "--tool LABEL=my_tools:Nameless.",
         ),
         (
@@ -122,24 +122,24 @@ def test_a_class_in_the_working_folder_is_found(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_class_that_cannot_be_used_is_one_sentence(
-    folder: Path, arguments: tuple[str, ...], said: str
+def test_a_class_that_cannot_be_used_is_refused_in_one_sentence(
+    folder: Path, arguments: tuple[str, ...], error: str
 ) -> None:
-    assert said_of(folder, *arguments) == f"antiphon: {said.format(folder=folder)}\n"
+    assert refusal(folder, *arguments) == f"antiphon: {error.format(folder=folder)}\n"
 
 
-def test_a_module_that_cannot_be_read_is_one_sentence_that_says_where(folder: Path) -> None:
+def test_a_module_that_fails_on_import_is_refused_in_one_sentence(folder: Path) -> None:
     (folder / "torn.py").write_text("import json\n\njson.loads('{')\n")
-    said = said_of(folder, "--store", "torn:Store")
-    assert said.startswith("antiphon: The store 'torn:Store' cannot be loaded: JSONDecodeError: ")
-    assert len(said.splitlines()) == 1
+    error = refusal(folder, "--store", "torn:Store")
+    assert error.startswith("antiphon: The store 'torn:Store' cannot be loaded: JSONDecodeError: ")
+    assert len(error.splitlines()) == 1
 
 
-def test_a_file_of_the_working_folder_hides_no_package_of_the_server(folder: Path) -> None:
+def test_a_file_in_the_working_folder_hides_no_package_of_the_server(folder: Path) -> None:
     (folder / "redis.py").write_text("raise SystemExit('the wrong redis')\n")
     code = (
-        "from antiphon.entrypoints.own_classes import instance_of\n"
-        "instance_of('my_tools:Mine', what='The tool server')\n"
+        "from antiphon.entrypoints.own_classes import load_instance\n"
+        "load_instance('my_tools:Mine', what='The tool server')\n"
         "import redis\n"
         "print(redis.__file__)\n"
     )

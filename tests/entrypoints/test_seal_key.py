@@ -1,4 +1,4 @@
-"""Servers of a store have one seal key: another one is told at the start, or changed on purpose."""
+"""All servers of a store share one seal key; another key is refused or set by a command."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def starts(serve_from: Serve, folder: Path, **settings: Any) -> bool:
         return True
 
 
-def refused(serve_from: Serve, folder: Path, **settings: Any) -> str:
-    with pytest.raises(SettingsError) as told, serve_from(folder, **settings):
+def refusal(serve_from: Serve, folder: Path, **settings: Any) -> str:
+    with pytest.raises(SettingsError) as error, serve_from(folder, **settings):
         pass
-    return str(told.value)
+    return str(error.value)
 
 
-def test_a_server_with_another_key_than_the_stores_is_refused(
+def test_a_server_with_another_key_than_its_store_does_not_start(
     serve_from: Serve, tmp_path: Path, store: str
 ) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     with serve_from(ours, store=store):
-        sentence = refused(serve_from, theirs, store=store)
+        sentence = refusal(serve_from, theirs, store=store)
         assert starts(serve_from, theirs, store=store, seal_key_file=ours / "seal.key")
     assert f"another seal key than {theirs / 'seal.key'}" in sentence
     assert "--seal-key-file" in sentence
     assert "`antiphon change-seal-key`" in sentence
-    assert refused(serve_from, theirs, store=store) == sentence
+    assert refusal(serve_from, theirs, store=store) == sentence
 
 
-def test_the_key_of_a_store_is_changed_on_purpose(
+def test_a_command_changes_the_key_of_a_store(
     serve_from: Serve, tmp_path: Path, store: str
 ) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
@@ -62,5 +62,5 @@ def test_the_key_of_a_store_is_changed_on_purpose(
     )
     assert (changed.returncode, changed.stdout) == (0, ""), changed.stderr
     assert changed.stderr == f"{new / 'seal.key'} is the seal key of {store}.\n"
-    assert "another seal key" in refused(serve_from, old, store=store)
+    assert "another seal key" in refusal(serve_from, old, store=store)
     assert starts(serve_from, new, store=store)

@@ -1,4 +1,4 @@
-"""What is secret in settings is in no sentence that people are told."""
+"""No message shows a secret setting."""
 
 from __future__ import annotations
 
@@ -22,37 +22,35 @@ ADDRESSES = [
 ]
 
 
-def tells_nothing(text: str) -> bool:
+def hides_secrets(text: str) -> bool:
     return not any(half in text for half in HALVES)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
 @pytest.mark.parametrize("scheme", ["postgresql", "redis"])
 def test_the_banner_shows_no_password(scheme: str, address: str) -> None:
-    assert tells_nothing(load(None, {}, {"store": f"{scheme}:{address}"}).shown_store)
+    assert hides_secrets(load(None, {}, {"store": f"{scheme}:{address}"}).shown_store)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_a_store_that_there_is_not_is_refused_without_its_password(address: str) -> None:
+def test_an_unknown_store_is_refused_without_its_password(address: str) -> None:
     with pytest.raises(SettingsError) as refused:
         load(None, {"ANTIPHON_STORE": f"mysql:{address}"}, {})
-    assert tells_nothing(str(refused.value))
+    assert hides_secrets(str(refused.value))
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
 @pytest.mark.parametrize(
     "store", [lambda it: PostgresStore(f"postgresql:{it}"), lambda it: RedisStore(f"redis:{it}")]
 )
-async def test_a_store_that_cannot_be_reached_is_named_without_its_password(
-    store: Any, address: str
-) -> None:
+async def test_an_unreachable_store_is_named_without_its_password(store: Any, address: str) -> None:
     with pytest.raises(SettingsError) as refused:
         await store(address).start()
-    assert tells_nothing(str(refused.value))
+    assert hides_secrets(str(refused.value))
 
 
 @pytest.mark.parametrize("store", [PostgresStore, RedisStore])
-async def test_a_password_that_was_not_written_as_urls_have_it_is_answered_with_how(
+async def test_a_password_that_is_not_percent_encoded_is_refused_with_advice(
     store: Any,
 ) -> None:
     scheme = "postgresql" if store is PostgresStore else "redis"
@@ -60,18 +58,20 @@ async def test_a_password_that_was_not_written_as_urls_have_it_is_answered_with_
         await store(f"{scheme}://anna:h4lf/r3st@127.0.0.1/0").start()
 
 
-async def test_an_option_of_redis_that_there_is_none_of_is_refused_in_a_sentence() -> None:
+async def test_an_unknown_redis_option_is_refused_in_one_sentence() -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         await RedisStore("redis://127.0.0.1:1/0?h4lf=r3st").start()
 
 
 @pytest.mark.parametrize("name", ["webhook_secret", "webhook_url"])
 @pytest.mark.parametrize("value", ['["h4lf"]', '{ r3st = "h4lf" }', '""'])
-def test_what_is_no_text_is_not_repeated_where_it_is_secret(
+def test_an_invalid_secret_is_refused_without_its_value(
     tmp_path: Path, name: str, value: str
 ) -> None:
     file = tmp_path / "antiphon.toml"
     file.write_text(f"{name} = {value}")
-    with pytest.raises(SettingsError, match=rf"^{name} in .* must be a text") as refused:
+    with pytest.raises(
+        SettingsError, match=rf"^{name} in .* must be a non-empty string"
+    ) as refused:
         load(file, {}, {})
-    assert tells_nothing(str(refused.value))
+    assert hides_secrets(str(refused.value))

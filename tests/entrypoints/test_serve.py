@@ -1,4 +1,4 @@
-"""`antiphon serve` from its first line to Ctrl-C."""
+"""`antiphon serve`, from its first line to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from antiphon.adapters.extras import install_command
 SERVE = (sys.executable, "-m", "antiphon.entrypoints.cli", "serve")
 
 
-def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start_server(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*SERVE, "--store", "memory", "--data-dir", str(folder), *arguments],
         env={k: v for k, v in os.environ.items() if not k.startswith("ANTIPHON_")},
@@ -36,7 +36,7 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    process = started(tmp_path, "--port", "0")
+    process = start_server(tmp_path, "--port", "0")
     try:
         yield process
     finally:
@@ -45,7 +45,7 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def lines_until(process: subprocess.Popen[str], start: str) -> str:
-    """Return the first line that starts so; the test's time limit bounds the wait."""
+    """Return the first line with this start. The test's time limit bounds the wait."""
     assert process.stderr is not None
     seen = []
     for line in process.stderr:
@@ -63,7 +63,7 @@ def test_the_request_that_is_printed_at_the_start_works(server: subprocess.Popen
     assert answer.json()["status"] == "completed"
 
 
-def test_the_api_page_that_is_printed_at_the_start_is_there(server: subprocess.Popen[str]) -> None:
+def test_the_api_page_that_is_printed_at_the_start_exists(server: subprocess.Popen[str]) -> None:
     ready = lines_until(server, "antiphon ")
     page = ready.strip().rpartition("openapi: ")[2]
     answer = httpx.get(page, follow_redirects=True)
@@ -82,7 +82,7 @@ def test_a_signal_ends_the_server_without_a_traceback(
     assert "Traceback" not in rest
 
 
-def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_it(
+def test_ctrl_c_says_what_the_server_waits_for_and_a_second_one_ends_it(
     server: subprocess.Popen[str],
 ) -> None:
     url = shlex.split(lines_until(server, "try: curl "))[2]
@@ -95,18 +95,18 @@ def test_ctrl_c_says_what_it_waits_for_and_a_second_one_ends_it(
             "Stopping: waiting up to 25 s for 1 running response. "
             "Press Ctrl-C again to end it now.\n"
         )
-        told = time.monotonic()
+        signalled_at = time.monotonic()
         server.send_signal(signal.SIGINT)
         assert lines_until(server, "Stopping now") == "Stopping now: ending 1 running response.\n"
         _, rest = server.communicate(timeout=30)
-        assert time.monotonic() - told < 20  # not the 25 s of the first
+        assert time.monotonic() - signalled_at < 20  # not the 25 s of the first
         assert "event: response.failed" in list(frames)
     assert server.returncode == 0
     assert "Traceback" not in rest
 
 
-def test_what_a_client_sends_looks_like_no_line_of_the_log(tmp_path: Path) -> None:
-    process = started(tmp_path, "--port", "0", "--error-stacks", "--log-requests")
+def test_a_client_cannot_forge_lines_in_the_log(tmp_path: Path) -> None:
+    process = start_server(tmp_path, "--port", "0", "--error-stacks", "--log-requests")
     forged = "\r\nINFO all is well\n2026-01-01 INFO all is well\x1b[2K\x9b2K\u2028INFO"
     try:
         url = shlex.split(lines_until(process, "try: curl "))[2]
@@ -128,7 +128,7 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        process = started(tmp_path, "--port", str(port))
+        process = start_server(tmp_path, "--port", str(port))
         _, said = process.communicate(timeout=30)
     assert process.returncode == 2
     assert said.startswith(f"antiphon: Cannot listen on 127.0.0.1 port {port}")
@@ -143,8 +143,10 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         ("no-such-host.invalid", "Choose another with --host."),
     ],
 )
-def test_an_address_that_is_not_ours_is_told_as_such(tmp_path: Path, host: str, why: str) -> None:
-    process = started(tmp_path, "--host", host, "--auth", "off", "--port", "0")
+def test_an_address_that_this_machine_does_not_have_is_refused(
+    tmp_path: Path, host: str, why: str
+) -> None:
+    process = start_server(tmp_path, "--host", host, "--auth", "off", "--port", "0")
     _, said = process.communicate(timeout=30)
     assert process.returncode == 2
     assert said.startswith(f"antiphon: Cannot listen on {host} port 0: ")
@@ -154,8 +156,8 @@ def test_an_address_that_is_not_ours_is_told_as_such(tmp_path: Path, host: str, 
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
-def test_without_vllm_a_model_is_answered_with_the_command_that_installs_it(tmp_path: Path) -> None:
-    process = started(tmp_path, "some/model", "--port", "0")
+def test_without_vllm_a_model_is_refused_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    process = start_server(tmp_path, "some/model", "--port", "0")
     _, said = process.communicate(timeout=30)
     assert process.returncode == 2
     assert said.splitlines()[-1] == (
@@ -165,11 +167,11 @@ def test_without_vllm_a_model_is_answered_with_the_command_that_installs_it(tmp_
 
 def test_a_settings_file_in_the_working_folder_is_read_and_named(tmp_path: Path) -> None:
     (tmp_path / "antiphon.toml").write_text('port = 0\nhost = "192.0.2.1"\n')
-    process = started(tmp_path)
+    process = start_server(tmp_path)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 2
     first, second = said.splitlines()
-    assert first == f"Settings are read from {tmp_path / 'antiphon.toml'}"
+    assert first == f"Reading settings from {tmp_path / 'antiphon.toml'}"
     assert second.startswith("antiphon: Cannot listen on 192.0.2.1 port 0")
 
 
@@ -187,9 +189,9 @@ class Slow(MemoryStore):
 """
 
 
-def test_a_server_that_is_told_to_stop_while_it_starts_stops_at_once(tmp_path: Path) -> None:
+def test_a_signal_stops_a_server_that_is_still_starting(tmp_path: Path) -> None:
     (tmp_path / "slow_store.py").write_text(SLOW_STORE)
-    process = started(tmp_path, "--port", "0", "--store", "slow_store:Slow")
+    process = start_server(tmp_path, "--port", "0", "--store", "slow_store:Slow")
     try:
         lines_until(process, "the store opens")
         process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Where settings come from, which source wins, and what is said about a wrong one."""
+"""The sources of settings, their priority, and the errors for invalid values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refusal(**sources: Any) -> str:
     return str(refused.value)
 
 
-# --- precedence ---
+# --- priority ---
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ EXAMPLES = {
     "code.timeout_s": "2.5",
     "code.idle_s": "60",
     "code.per_tenant": "2",
-    "code.most": "4",
+    "code.max_containers": "4",
     "web_search": "searxng",
     "web.url": "https://search.example.org/searx",
     "web.key": "k3y",
@@ -162,12 +162,12 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("path", SETTINGS)
-def test_every_setting_is_reached_from_the_environment_and_the_command_line(path: str) -> None:
-    beside = {"model": "./m"} if path in ("engine", "engine_options") else {}
-    by_variable = load(None, {SETTINGS[path].variable: EXAMPLES[path]}, beside)
-    by_option = load(None, {}, {**beside, path: EXAMPLES[path]})
+def test_every_setting_can_be_set_by_variable_and_by_option(path: str) -> None:
+    required = {"model": "./m"} if path in ("engine", "engine_options") else {}
+    by_variable = load(None, {SETTINGS[path].variable: EXAMPLES[path]}, required)
+    by_option = load(None, {}, {**required, path: EXAMPLES[path]})
     assert by_variable == by_option
-    assert by_variable != load(None, {}, beside)
+    assert by_variable != load(None, {}, required)
 
 
 def test_lists_come_from_toml_as_lists_and_from_variables_as_shell_words(toml: Any) -> None:
@@ -176,9 +176,9 @@ def test_lists_come_from_toml_as_lists_and_from_variables_as_shell_words(toml: A
     assert load(None, {"ANTIPHON_SERVED_MODEL_NAME": "'a b' c"}).served_model_name == ("a b", "c")
 
 
-def test_no_password_of_a_store_is_told() -> None:
+def test_no_message_shows_the_password_of_a_store() -> None:
     wrong = "postgres:/anna:se:cret@db/kept"
-    assert "cret" not in refusal(given={"store": f"x://{wrong[10:]}"})
+    assert "cret" not in refusal(options={"store": f"x://{wrong[10:]}"})
     assert Settings(store="redis://:s@cret@host").shown_store == "redis://:***@host"
 
 
@@ -186,21 +186,21 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert load(None, {"ANTIPHON_MODEL": "", "ANTIPHON_PORT": ""}) == load()
 
 
-def test_variables_that_kubernetes_sets_for_a_service_named_antiphon_are_left_alone() -> None:
-    of_kubernetes = {
+def test_variables_that_kubernetes_sets_for_a_service_named_antiphon_are_ignored() -> None:
+    kubernetes_variables = {
         "ANTIPHON_PORT": "tcp://10.0.0.1:8000",
         "ANTIPHON_PORT_8000_TCP_ADDR": "10.0.0.1",
         "ANTIPHON_SERVICE_HOST": "10.0.0.1",
         "ANTIPHON_SERVICE_PORT_HTTP": "8000",
     }
-    assert load(None, of_kubernetes) == load()
+    assert load(None, kubernetes_variables) == load()
 
 
-# --- what follows from what was set ---
+# --- derived settings ---
 
 
 @pytest.mark.parametrize(
-    ("given", "engine"),
+    ("options", "engine"),
     [
         ({}, "scripted"),
         ({"model": "scripted-harmony"}, "scripted"),
@@ -209,24 +209,24 @@ def test_variables_that_kubernetes_sets_for_a_service_named_antiphon_are_left_al
         ({"model": "Qwen/Qwen3-8B", "engine": "scripted"}, "scripted"),
     ],
 )
-def test_the_engine_follows_from_the_model_unless_it_is_named(
-    given: dict[str, str], engine: str
+def test_the_engine_follows_from_the_model_unless_it_is_set(
+    options: dict[str, str], engine: str
 ) -> None:
-    assert load(None, {}, given).engine == engine
+    assert load(None, {}, options).engine == engine
 
 
-def test_the_store_and_the_key_are_in_the_data_folder_unless_they_are_named() -> None:
-    kept = Settings(data_dir=Path("/srv/a"))
-    assert kept.sqlite_file == Path("/srv/a/antiphon.db")
-    assert kept.seal_key_path == Path("/srv/a/seal.key")
-    named = Settings(store="sqlite:////var/b.db", seal_key_file=Path("/run/key"))
-    assert (named.sqlite_file, named.seal_key_path) == (Path("/var/b.db"), Path("/run/key"))
+def test_the_store_and_the_key_are_in_the_data_folder_unless_they_are_set() -> None:
+    by_default = Settings(data_dir=Path("/srv/a"))
+    assert by_default.sqlite_file == Path("/srv/a/antiphon.db")
+    assert by_default.seal_key_path == Path("/srv/a/seal.key")
+    explicit = Settings(store="sqlite:////var/b.db", seal_key_file=Path("/run/key"))
+    assert (explicit.sqlite_file, explicit.seal_key_path) == (Path("/var/b.db"), Path("/run/key"))
     assert Settings(store="sqlite:///b.db").sqlite_file == Path("b.db")
     assert Settings(store="memory").sqlite_file is None
 
 
 @pytest.mark.parametrize(
-    ("given", "needed"),
+    ("options", "needs_keys"),
     [
         ({}, False),
         ({"host": "localhost"}, False),
@@ -241,8 +241,8 @@ def test_the_store_and_the_key_are_in_the_data_folder_unless_they_are_named() ->
         ({"host": "0.0.0.0", "auth": "off"}, False),
     ],
 )
-def test_keys_are_needed_where_others_may_ask(given: dict[str, str], needed: bool) -> None:
-    assert load(None, {}, given).needs_keys is needed
+def test_keys_are_needed_if_others_can_connect(options: dict[str, str], needs_keys: bool) -> None:
+    assert load(None, {}, options).needs_keys is needs_keys
 
 
 def test_the_data_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_the_data_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the settings file ---
 
 
-def test_the_file_is_the_named_one_else_the_variable_else_the_one_in_the_working_folder(
+def test_the_file_comes_from_the_option_or_the_variable_or_the_working_folder(
     toml: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -268,7 +268,7 @@ def test_the_file_is_the_named_one_else_the_variable_else_the_one_in_the_working
     assert find_file(third, {"ANTIPHON_CONFIG": str(other)}) == third
 
 
-def test_a_named_file_that_does_not_exist_is_refused() -> None:
+def test_a_missing_settings_file_is_refused_if_it_was_named() -> None:
     with pytest.raises(SettingsError, match=r"^The settings file 'no.toml' does not exist\.$"):
         find_file(Path("no.toml"), {})
 
@@ -280,17 +280,17 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
     )
 
 
-# --- wrong values ---
+# --- invalid values ---
 
 
 @pytest.mark.parametrize(
     ("path", "value", "allowed"),
     [
-        ("model", "", "a text that is not empty"),
+        ("model", "", "a non-empty string"),
         ("engine", "llama", "auto, scripted or vllm"),
         ("format", "chatml", "auto, harmony or chat:FAMILY"),
-        ("served_model_name", "'unclosed", "a list of texts"),
-        ("engine_options", "'unclosed", "a list of texts"),
+        ("served_model_name", "'unclosed", "a list of strings"),
+        ("engine_options", "'unclosed", "a list of strings"),
         ("store", "postgres", STORES),
         ("data_dir", "", "a path"),
         ("seal_key_file", "", "a path"),
@@ -298,7 +298,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("keep_responses", "0", "a whole number of at least 1"),
         ("keep_events", "-1", "a whole number of at least 0"),
         ("keep_events_s", "-1", "a number of at least 0"),
-        ("host", "", "a text that is not empty"),
+        ("host", "", "a non-empty string"),
         ("auth", "maybe", "auto, on or off"),
         ("keys_file", "", "a path"),
         ("port", "65536", "a whole number from 0 to 65535"),
@@ -323,8 +323,8 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("quota_bytes", "0", "a whole number of at least 1"),
         ("sweep_s", "0", "a number above 0"),
         ("webhooks", "", "a path"),
-        ("webhook_url", "", "a text that is not empty"),
-        ("webhook_secret", "", "a text that is not empty"),
+        ("webhook_url", "", "a non-empty string"),
+        ("webhook_secret", "", "a non-empty string"),
         ("max_media", "0", "a whole number from 1 to 10000"),
         ("max_media_bytes", "0", "a whole number of at least 1"),
         ("max_image_pixels", "0", "a whole number of at least 1"),
@@ -336,7 +336,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("store_retry_s", "-1", "a number of at least 0"),
         ("drain_delay_s", "-1", "a number of at least 0"),
         ("fetch.urls", "maybe", "true or false"),
-        ("fetch.hosts", "'unclosed", "a list of texts"),
+        ("fetch.hosts", "'unclosed", "a list of strings"),
         ("fetch.private", "'unclosed", "a list of networks"),
         ("fetch.max_bytes", "0", "a whole number of at least 1"),
         ("fetch.timeout_s", "0", "a number above 0"),
@@ -354,20 +354,20 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("code_interpreter", "maybe", "true or false"),
         ("shell", "maybe", "true or false"),
         ("code.cgroup", "maybe", "auto, required or off"),
-        ("code.python", "", "a text that is not empty"),
+        ("code.python", "", "a non-empty string"),
         ("code.memory_mb", "16", "a whole number from 64 to 262144"),
         ("code.disk_mb", "0", "a whole number from 1 to 65536"),
         ("code.cpu_s", "0", "a whole number of at least 1"),
         ("code.timeout_s", "0", "a number above 0"),
         ("code.idle_s", "0", "a number above 0"),
         ("code.per_tenant", "0", "a whole number of at least 1"),
-        ("code.most", "0", "a whole number of at least 1"),
+        ("code.max_containers", "0", "a whole number of at least 1"),
         ("web_search", "google", "off, searxng, brave, tavily or corpus"),
-        ("web.url", "file:///srv", "an http(s) URL without user, query and fragment"),
-        ("web.key", "k3y\n", "a text without spaces"),
+        ("web.url", "file:///srv", "an http(s) URL without user, query, and fragment"),
+        ("web.key", "k3y\n", "a string without spaces"),
         ("embeddings.url", "ftp://a.b", "an http(s) URL"),
-        ("embeddings.model", "", "a text that is not empty"),
-        ("embeddings.api_key", "", "a text that is not empty"),
+        ("embeddings.model", "", "a non-empty string"),
+        ("embeddings.api_key", "", "a non-empty string"),
         ("embeddings.timeout_s", "0", "a number above 0"),
         ("web.folder", "", "a path"),
         ("web.folder_url", "https://a.b", "an http(s) URL that ends with a slash"),
@@ -379,24 +379,24 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("scripted.context_length", "2", "a whole number of at least 16"),
     ],
 )
-def test_a_wrong_value_is_answered_with_its_name_and_what_is_allowed(
+def test_an_invalid_value_is_refused_with_its_name_and_what_is_allowed(
     path: str, value: str, allowed: str
 ) -> None:
     setting = SETTINGS[path]
     option = "MODEL" if path == "model" else setting.option
     shown = "" if setting.is_secret else f", not {value!r}"
-    assert refusal(given={path: value}) == f"{option} must be {allowed}{shown}."
+    assert refusal(options={path: value}) == f"{option} must be {allowed}{shown}."
     if value:
         sentence = f"{setting.variable} must be {allowed}{shown}."
         assert refusal(environ={setting.variable: value}) == sentence
 
 
-def test_every_setting_has_a_wrong_value_in_the_table_above() -> None:
-    marks = test_a_wrong_value_is_answered_with_its_name_and_what_is_allowed.pytestmark
+def test_every_setting_has_an_invalid_value_in_the_table_above() -> None:
+    marks = test_an_invalid_value_is_refused_with_its_name_and_what_is_allowed.pytestmark
     assert {row[0] for row in marks[0].args[1]} == set(SETTINGS)
 
 
-def test_a_wrong_value_in_the_file_is_answered_with_key_and_file(toml: Any) -> None:
+def test_an_invalid_value_in_the_file_is_refused_with_key_and_file(toml: Any) -> None:
     file = toml('port = "8000"')
     expected = f"port in {file} must be a whole number from 0 to 65535, not '8000'."
     assert refusal(file=file) == expected
@@ -407,11 +407,11 @@ def test_a_wrong_value_in_the_file_is_answered_with_key_and_file(toml: Any) -> N
     assert refusal(file=file) == f"scripted in {file} must be a table, not 3."
 
 
-def test_a_wrong_value_is_refused_even_where_another_source_wins(toml: Any) -> None:
-    assert "ANTIPHON_PORT" in refusal(environ={"ANTIPHON_PORT": "x"}, given={"port": "1"})
+def test_an_invalid_value_is_refused_even_if_another_source_overrides_it(toml: Any) -> None:
+    assert "ANTIPHON_PORT" in refusal(environ={"ANTIPHON_PORT": "x"}, options={"port": "1"})
 
 
-def test_an_unknown_name_is_refused_with_the_likely_one(toml: Any) -> None:
+def test_an_unknown_name_is_refused_with_the_closest_one(toml: Any) -> None:
     file = toml("prot = 1")
     assert refusal(file=file) == f"prot in {file} is not a setting; did you mean port?"
     file = toml("[scripted]\nstep_token = 1")
@@ -427,33 +427,33 @@ def test_an_unknown_name_is_refused_with_the_likely_one(toml: Any) -> None:
 
 
 def test_vllm_without_a_model_is_refused() -> None:
-    expected = "The engine vllm needs a model: antiphon serve MODEL --engine vllm."
-    assert refusal(given={"engine": "vllm"}) == expected
+    expected = "The vllm engine needs a model: antiphon serve MODEL --engine vllm."
+    assert refusal(options={"engine": "vllm"}) == expected
 
 
 def test_engine_options_for_the_scripted_engine_are_refused() -> None:
-    assert refusal(given={"engine_options": ("--tensor-parallel-size", "2")}) == (
-        "Engine options (--tensor-parallel-size 2) are for the engine vllm, but the engine is "
-        "scripted: leave them out, or name a model."
+    assert refusal(options={"engine_options": ("--tensor-parallel-size", "2")}) == (
+        "Engine options (--tensor-parallel-size 2) are for the vllm engine, but the engine is "
+        "scripted: remove them, or name a model."
     )
 
 
-def test_a_network_that_is_none_is_answered_with_an_example() -> None:
-    sentence = refusal(given={"fetch.private": ["10.1.0.0/16", "intranet"]})
+def test_an_invalid_network_is_refused_with_an_example() -> None:
+    sentence = refusal(options={"fetch.private": ["10.1.0.0/16", "intranet"]})
     assert "'intranet'" in sentence
     assert "10.1.0.0/16" in sentence
 
 
-# --- tool servers of the operator's ---
+# --- the operator's MCP servers ---
 
 
 LOCAL = 'label = "files"\ncommand = ["mcp-files", "/srv"]\n'
 REMOTE = 'label = "wiki"\nurl = "https://wiki.example/mcp"\n'
 
 
-def test_mcp_servers_are_tables_of_the_file(toml: Any) -> None:
-    more = 'env = {TOKEN = "s3cret"}\ntimeout_s = 5\nallowed_tools = ["read"]\n'
-    file = toml(f"[[mcp_servers]]\n{LOCAL}{more}[[mcp_servers]]\n{REMOTE}headers = {{a = 'b'}}")
+def test_mcp_servers_are_tables_in_the_file(toml: Any) -> None:
+    options = 'env = {TOKEN = "s3cret"}\ntimeout_s = 5\nallowed_tools = ["read"]\n'
+    file = toml(f"[[mcp_servers]]\n{LOCAL}{options}[[mcp_servers]]\n{REMOTE}headers = {{a = 'b'}}")
     local, remote = load(file).mcp_servers
     assert (local.command, local.env, local.timeout_s) == (
         ("mcp-files", "/srv"),
@@ -464,18 +464,18 @@ def test_mcp_servers_are_tables_of_the_file(toml: Any) -> None:
     assert (remote.url, remote.headers) == ("https://wiki.example/mcp", {"a": "b"})
 
 
-def test_no_variable_can_bring_a_command() -> None:
+def test_no_variable_can_set_an_mcp_server() -> None:
     for name in ("ANTIPHON_MCP_SERVERS", "ANTIPHON_MCP_SERVERS__COMMAND"):
         assert "is not a setting" in refusal(environ={name: "[]"})
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "reason"),
     [
         ('label = "x"', "either `command` or `url`"),
         (LOCAL + 'url = "http://a"', "either `command` or `url`"),
-        (REMOTE + 'env = {KEY = "s3cret"}', "`env` is for"),
-        (LOCAL + 'headers = {key = "s3cret"}', "`headers` are for"),
+        (REMOTE + 'env = {KEY = "s3cret"}', "`env` needs"),
+        (LOCAL + 'headers = {key = "s3cret"}', "`headers` needs"),
         (LOCAL + 'env = {KEY = ["s3cret"]}', "$.env"),
         (LOCAL + 'shell = "s3cret"', "unknown field `shell`"),
         ('label = "x"\ncommand = "rm s3cret"', "$.command"),
@@ -486,17 +486,17 @@ def test_no_variable_can_bring_a_command() -> None:
         (LOCAL + "timeout_s = 0", "$.timeout_s"),
     ],
 )
-def test_a_wrong_mcp_server_is_named_and_none_of_its_values(
-    toml: Any, table: str, said: str
+def test_an_invalid_mcp_server_is_refused_without_its_values(
+    toml: Any, table: str, reason: str
 ) -> None:
     file = toml(f"[[mcp_servers]]\n{REMOTE}[[mcp_servers]]\n{table}")
     sentence = refusal(file=file)
-    assert f"mcp_servers[1] in {file} is wrong" in sentence
-    assert said in sentence
+    assert f"mcp_servers[1] in {file} is invalid" in sentence
+    assert reason in sentence
     assert "s3cret" not in sentence
 
 
-def test_mcp_servers_that_are_no_tables_are_refused(toml: Any) -> None:
+def test_mcp_servers_that_are_not_tables_are_refused(toml: Any) -> None:
     assert "[[mcp_servers]]" in refusal(file=toml('mcp_servers = "s3cret"'))
     assert "[[mcp_servers]]" in refusal(file=toml("[mcp_servers]\nlabel = 'x'"))
 
@@ -506,7 +506,7 @@ def test_settings_do_not_show_the_secrets_of_servers(toml: Any) -> None:
     assert "s3cret" not in repr(load(file))
 
 
-def test_the_tables_that_the_page_on_tools_shows_can_be_read(toml: Any) -> None:
+def test_the_mcp_servers_in_the_tools_guide_are_valid(toml: Any) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text(encoding="utf-8")
-    shown = page.split("```toml\n")[1].split("```")[0]
-    assert [each.label for each in load(toml(shown)).mcp_servers] == ["files", "tickets"]
+    example = page.split("```toml\n")[1].split("```")[0]
+    assert [server.label for server in load(toml(example)).mcp_servers] == ["files", "tickets"]

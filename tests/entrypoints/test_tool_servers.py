@@ -1,4 +1,4 @@
-"""The operator's tool servers in the settings: what is wrong is told before the start."""
+"""The operator's tool servers: errors in their settings are reported before the server starts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def refusal(*servers: dict[str, Any], tool: tuple[str, ...] = ()) -> str:
 
 
 @pytest.mark.parametrize(
-    ("servers", "tool", "said"),
+    ("servers", "tool", "error"),
     [
-        ([FILES, FILES], (), "Two servers of tools are labelled 'files'."),
-        ([FILES], ("files=examples.tools:Lengths",), "Two servers of tools are labelled 'files'."),
+        ([FILES, FILES], (), "Two tool servers have the label 'files'."),
+        ([FILES], ("files=examples.tools:Lengths",), "Two tool servers have the label 'files'."),
         ([{**FILES, "command": ("no-such-program", "s3cret")}], (), "no program 'no-such-program'"),
         ([{**FILES, "env": {"PATH": "/s3cret"}}], (), "no program 'true'"),
         ([{"label": "w", "url": "http://user:s3cret@host/"}], (), "'w' cannot be called"),
@@ -36,30 +36,30 @@ def refusal(*servers: dict[str, Any], tool: tuple[str, ...] = ()) -> str:
         ([], ("builtins:object",), "'builtins:object' has no label"),
     ],
 )
-def test_what_cannot_be_served_is_one_sentence(
+def test_a_tool_server_that_cannot_be_used_is_refused_in_one_sentence(
     servers: list[dict[str, Any]],
     tool: tuple[str, ...],
-    said: str,
+    error: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     sentence = refusal(*servers, tool=tool)
-    assert said in sentence
+    assert error in sentence
     assert "s3cret" not in sentence
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("stand_in", "error"),
     [
-        (("web_search=browser",), "There is no server of tools labelled 'browser' to stand in."),
-        (("web_search=mine", "web_search=mine"), "Two servers stand in for 'web_search'."),
+        (("web_search=browser",), "stand_in names 'browser', but no tool server has that label."),
+        (("web_search=mine", "web_search=mine"), "stand_in names two servers for 'web_search'."),
     ],
 )
-def test_who_stands_in_has_to_be_there(
-    asked: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_hosted_tool_is_replaced_by_one_known_server(
+    stand_in: tuple[str, ...], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
-    settings = Settings(tool=("mine=examples.tools:Lengths",), stand_in=asked)
+    settings = Settings(tool=("mine=examples.tools:Lengths",), stand_in=stand_in)
     with pytest.raises(SettingsError) as refused:
         tool_substitutions(settings, tool_servers(settings))
-    assert str(refused.value) == said
+    assert str(refused.value) == error

@@ -1,4 +1,4 @@
-"""Which web the settings choose, and what is said of settings that go together with none."""
+"""The web search that the settings choose, and errors in those settings."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from antiphon.entrypoints.container import Container
 KEY = "k3y-of-a-service"
 
 
-def web_of(folder: Path, **given: Any) -> Web | None:
-    web: Web | None = Container(settings=settings_for(folder, **given)).web()
+def web_of(folder: Path, **settings: Any) -> Web | None:
+    web: Web | None = Container(settings=settings_for(folder, **settings)).web()
     return web
 
 
-def test_there_is_no_web_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_web_search_is_off_by_default(tmp_path: Path) -> None:
     assert web_of(tmp_path) is None
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("settings", "sentence"),
     [
         ({"web_search": "corpus"}, "needs web.folder"),
         ({"web_search": "corpus", "web.folder": Path("/no/such")}, "no folder '/no/such'"),
@@ -37,26 +37,26 @@ def test_there_is_no_web_unless_it_is_asked_for(tmp_path: Path) -> None:
         ({"web_search": "tavily"}, "needs web.key.*ANTIPHON_WEB__KEY"),
         (
             {"web_search": "tavily", "web.key": KEY, "web.url": "http://[::1"},
-            r"web.url cannot be asked: The URL is not valid\.$",
+            r"web.url cannot be used: The URL is not valid\.$",
         ),
     ],
 )
-def test_a_web_that_cannot_be_is_one_sentence_before_anything_is_served(
-    tmp_path: Path, given: dict[str, Any], sentence: str
+def test_invalid_settings_are_refused_in_one_sentence_before_the_start(
+    tmp_path: Path, settings: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(SettingsError, match=sentence), running(settings_for(tmp_path, **given)):
+    with pytest.raises(SettingsError, match=sentence), running(settings_for(tmp_path, **settings)):
         pass
 
 
 def test_a_server_with_a_corpus_starts_and_stops(tmp_path: Path) -> None:
     (tmp_path / "page.txt").write_text("An antiphon is sung.", encoding="utf-8")
-    given = {"web_search": "corpus", "web.folder": tmp_path}
-    with running(settings_for(tmp_path, **given)) as server:
+    settings = {"web_search": "corpus", "web.folder": tmp_path}
+    with running(settings_for(tmp_path, **settings)) as server:
         assert server.container.web() is not None
 
 
 @pytest.mark.parametrize("kind", ["searxng", "brave", "tavily"])
-async def test_a_service_may_be_inside_where_no_page_is_read(
+async def test_a_search_service_may_be_in_a_private_network_but_pages_may_not(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -68,7 +68,7 @@ async def test_a_service_may_be_inside_where_no_page_is_read(
         web = web_of(tmp_path, **{"web_search": kind, "web.key": KEY, "web.url": url})
         assert web is not None
         await web.start()
-        [found] = await web.search("bells", most=5, domains=DomainFilter())
+        [found] = await web.search("bells", limit=5, domains=DomainFilter())
         with pytest.raises(WebError):
             await web.read(found.url)
         await web.aclose()

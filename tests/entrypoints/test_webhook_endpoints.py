@@ -1,4 +1,4 @@
-"""Endpoints of webhooks: what the settings and their file may say, and what is never repeated."""
+"""Webhook endpoints in the settings and their file, and secrets that errors never repeat."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ SECRET = b"s" * 32
 WHSEC = f"whsec_{base64.b64encode(SECRET).decode()}"
 
 
-def endpoints(**given: Any) -> list[WebhookEndpoint]:
-    return list(read_endpoints(load(None, {}, given)))
+def endpoints(**options: Any) -> list[WebhookEndpoint]:
+    return list(read_endpoints(load(None, {}, options)))
 
 
-def refusal(**given: Any) -> str:
-    with pytest.raises(SettingsError) as caught:
-        endpoints(**given)
-    return str(caught.value)
+def refusal(**options: Any) -> str:
+    with pytest.raises(SettingsError) as error:
+        endpoints(**options)
+    return str(error.value)
 
 
-def in_file(folder: Path, text: str) -> str:
+def write_file(folder: Path, text: str) -> str:
     file = folder / "webhooks.toml"
     file.write_text(text)
     return str(file)
 
 
-def test_none_are_told_unless_the_settings_say_so() -> None:
+def test_there_are_no_endpoints_by_default() -> None:
     assert endpoints() == []
 
 
 def test_one_endpoint_needs_no_file() -> None:
-    [told] = endpoints(webhook_url="https://example.org/hook?key=k", webhook_secret=WHSEC)
-    assert told.url == "https://example.org/hook?key=k"
-    assert told.secrets == [SECRET]
-    assert told.wants("anybody", "response.cancelled")
-    assert told.name.startswith("example.org-")
-    assert "key" not in told.name
+    [endpoint] = endpoints(webhook_url="https://example.org/hook?key=k", webhook_secret=WHSEC)
+    assert endpoint.url == "https://example.org/hook?key=k"
+    assert endpoint.secrets == [SECRET]
+    assert endpoint.wants("anybody", "response.cancelled")
+    assert endpoint.name.startswith("example.org-")
+    assert "key" not in endpoint.name
 
 
-def test_a_file_has_any_number_of_them(tmp_path: Path) -> None:
+def test_a_file_can_hold_several_endpoints(tmp_path: Path) -> None:
     new = f"whsec_{base64.b64encode(b'n' * 24).decode()}"
-    file = in_file(
+    file = write_file(
         tmp_path,
         f"""
         [[endpoint]]
@@ -88,15 +88,15 @@ def test_a_file_has_any_number_of_them(tmp_path: Path) -> None:
             f'[[endpoint]]\nurl = "https://e.org/"\nsecret = "{WHSEC}"\nevents = ["response.done"]',
             "events",
         ),
-        (f'[[endpoint]]\nurl = "https://e.org/"\nsecret = "{WHSEC}"\n' * 2, "name of its own"),
+        (f'[[endpoint]]\nurl = "https://e.org/"\nsecret = "{WHSEC}"\n' * 2, "a unique name"),
     ],
 )
-def test_a_wrong_file_is_answered_with_what_is_wrong_but_not_with_secrets(
+def test_an_invalid_file_is_refused_without_showing_secrets(
     tmp_path: Path, text: str, sentence: str
 ) -> None:
-    told = refusal(webhooks=in_file(tmp_path, text))
-    assert sentence in told
-    assert "k3y" not in told
+    error = refusal(webhooks=write_file(tmp_path, text))
+    assert sentence in error
+    assert "k3y" not in error
 
 
 def test_url_and_secret_need_each_other() -> None:
@@ -104,35 +104,37 @@ def test_url_and_secret_need_each_other() -> None:
     assert "set both" in refusal(webhook_secret=WHSEC)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in refusal(webhooks=str(tmp_path / "none.toml"))
 
 
-def guard_of(*urls: str) -> UrlPolicy:
+def policy_for(*urls: str) -> UrlPolicy:
     return operator_policy(urls)
 
 
 @pytest.mark.parametrize(
     "url", ["https://hooks.example.org/other", "http://10.0.0.7:9000/", "http://[::1]:9000/x"]
 )
-def test_exactly_the_hosts_and_ports_of_the_settings_are_reached(url: str) -> None:
-    guard = guard_of("https://Hooks.example.org./a", "http://10.0.0.7:9000", "http://[::1]:9000/")
-    guard.check_url(url)
+def test_the_hosts_and_ports_of_the_settings_are_allowed(url: str) -> None:
+    policy = policy_for(
+        "https://Hooks.example.org./a", "http://10.0.0.7:9000", "http://[::1]:9000/"
+    )
+    policy.check_url(url)
 
 
 @pytest.mark.parametrize(
     "url",
     ["http://hooks.example.org/", "http://10.0.0.7/", "http://10.0.0.8:9000/", "http://[::1]/"],
 )
-def test_no_other_host_or_port_is_reached(url: str) -> None:
-    guard = guard_of("https://hooks.example.org/a", "http://10.0.0.7:9000", "http://[::1]:9000/")
+def test_no_other_host_or_port_is_allowed(url: str) -> None:
+    policy = policy_for("https://hooks.example.org/a", "http://10.0.0.7:9000", "http://[::1]:9000/")
     with pytest.raises(FetchRefused):
-        guard.check_url(url)
+        policy.check_url(url)
 
 
-def test_the_operators_networks_are_reached_and_a_clouds_metadata_are_not() -> None:
-    guard = guard_of("http://hooks.internal/")
-    assert all(map(guard.allows_address, ("127.0.0.1", "10.1.1.1", "::1", "fd00::1", "9.9.9.9")))
+def test_the_operators_networks_are_allowed_but_not_a_clouds_metadata_service() -> None:
+    policy = policy_for("http://hooks.internal/")
+    assert all(map(policy.allows_address, ("127.0.0.1", "10.1.1.1", "::1", "fd00::1", "9.9.9.9")))
     assert not any(
-        map(guard.allows_address, ("169.254.169.254", "fe80::1", "0.0.0.0", "224.0.0.1"))
+        map(policy.allows_address, ("169.254.169.254", "fe80::1", "0.0.0.0", "224.0.0.1"))
     )

@@ -199,7 +199,7 @@ def test_of_a_name_only_the_last_part_counts(
 
 @pytest.mark.parametrize("name", ["..", ".", 300 * "ü"])
 def test_names_that_are_none_are_refused(client: OpenAI, container: str, name: str) -> None:
-    with pytest.raises(openai.BadRequestError, match="name of a file"):
+    with pytest.raises(openai.BadRequestError, match="is not a valid file name"):
         client.containers.files.create(container, file=(name, b"1"))
 
 

@@ -102,7 +102,7 @@ EXAMPLES = (
                     Path("pages"),
                     PageReader(PdfReader()),
                     base_url="https://example.org/",
-                    most=10,
+                    limit=10,
                     max_bytes=10_000,
                     timeout_s=10.0,
                 )

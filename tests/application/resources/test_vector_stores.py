@@ -74,7 +74,7 @@ async def test_a_vector_store_that_is_not_used_expires(house: House) -> None:
     house.time += 1
     assert (await house.find(US, store.id)).status == "expired"
     for use in (
-        house.find.usable(US, store.id, "tools[0]"),
+        house.find.get_usable(US, store.id, "tools[0]"),
         house.update(US, store.id, VectorStoreChanges(name="late")),
     ):
         with pytest.raises(RequestError, match="expired"):
@@ -87,7 +87,7 @@ async def test_a_vector_store_that_is_not_used_expires(house: House) -> None:
 async def test_using_a_vector_store_postpones_its_expiry(house: House) -> None:
     store = await house.create(US, NewVectorStore(expires_after=TWO_DAYS))
     house.time += DAY_S
-    await house.find.usable(US, store.id, "tools[0]")
+    await house.find.get_usable(US, store.id, "tools[0]")
     house.time += 2 * DAY_S - 1
     used = await house.find(US, store.id)
     assert (used.status, used.last_active_at) == ("completed", store.last_active_at + DAY_S)

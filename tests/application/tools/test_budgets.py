@@ -202,7 +202,7 @@ async def test_calls_run_in_order_within_the_limit_on_parallel_calls() -> None:
             yield [d.ToolEnd()]
 
     tool = Slow()
-    await ends_of(ToolCalls({"mcp": tool}, None, at_once=1), "one", "two")
+    await ends_of(ToolCalls({"mcp": tool}, None, max_parallel=1), "one", "two")
     assert tool.log == ["one", "end of one", "two", "end of two"]
 
 

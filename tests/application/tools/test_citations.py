@@ -114,10 +114,10 @@ class Citing(SingleItemCaller):
 
 def test_each_caller_that_cites_is_asked_only_once() -> None:
     citing = Citing()
-    assert ToolCalls({"mcp": McpSessions(None, []), "a": citing, "b": citing}, None).cites == [
-        citing.cite
-    ]
-    assert ToolCalls({"mcp": McpSessions(None, [])}, None).cites == []
+    assert ToolCalls(
+        {"mcp": McpSessions(None, []), "a": citing, "b": citing}, None
+    ).cite_functions == [citing.cite]
+    assert ToolCalls({"mcp": McpSessions(None, [])}, None).cite_functions == []
 
 
 async def test_any_split_of_the_text_gives_the_same_annotations() -> None:
