@@ -156,9 +156,9 @@ class VectorStores(Protocol):
         similarity to the one vector, each with both scores.
 
         The search covers files that were indexed without an error and whose attributes match
-        `file_filter`. `words` may be any text, also in scripts without spaces. Keyword scores are above 0
-        and at most 1; better passages have higher scores. Vectors of another model have no score;
-        an opposite vector has the score 0. An unknown store has no passages.
+        `file_filter`. `words` may be any text, also in scripts without spaces. Keyword scores are
+        above 0 and at most 1; better passages have higher scores. Vectors of another model have no
+        score; an opposite vector has the score 0. An unknown store has no passages.
         """
 
     async def sweep(self, now: float, *, limit: int) -> int:
