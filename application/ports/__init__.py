@@ -1,27 +1,28 @@
-"""The ports: what the server needs from the outside, each a promise that contract tests check.
+"""The ports: what the server needs from the outside. Contract tests check each promise.
 
-Model ⊃ Format + Engine   one turn: a conversation in, deltas out
-Store                     all that is kept, in one place; one class implements its six parts:
-    ResponseStore         responses, conversations and their items
-    RunStore              who runs what, and the logs of runs that outlive their process
-    IdempotencyStore           which response an Idempotency-Key has
-    Outbox                webhooks that are to be delivered
-    KeyStore              API keys, hashed
-    Agreements            what all servers of the store have in common
-EventLog                  the events of each run of this process, for its readers
-PromptTemplates           what requests leave open, by name and version
-FileStore                 the files that clients uploaded
-VectorStores              what of them is searched: which are in which store, and their chunks
-Embeddings                what texts mean, as vectors
-Fetcher                   what a URL names, within the bounds that the operator set
-ToolServers ⊃ ToolSession the tools of servers that requests name, for one response
-ToolServer                a server of tools that the operator set up
-Sandboxes ⊃ Sandbox       where the code of models runs
-ReadPdf                   the text of a PDF
+Model ⊃ Format + Engine    one turn: a conversation in, deltas out
+Store                      the persistent state; one class implements its six parts:
+    ResponseStore          responses, conversations and their items
+    RunStore               which server runs what, and the logs of runs that outlive their process
+    IdempotencyStore       Idempotency-Keys and their responses
+    Outbox                 webhooks to deliver
+    KeyStore               API keys, hashed
+    SharedValues           values that all servers of the store share
+EventLog                   the events of each run of this process, for its readers
+PromptTemplates            prompt templates, by id and version
+FileStore                  uploaded files
+VectorStores               vector stores, their files and the chunks of those
+Embeddings                 vectors for texts
+Fetcher                    outgoing HTTP requests, within the limits of the operator
+ToolServers ⊃ ToolSession  the tools of servers that requests name, for one response
+ToolServer                 the operator's own tools
+Sandboxes ⊃ Sandbox        where the code of models runs
+Web                        web search, and pages of the web
+ReadPdf                    the text of a PDF
 
-A port that opens something raises there, before the first result, whatever can still be answered
-with a status code. Leaving an iterator (`aclose`, or cancelling the task that reads it) releases
-what it holds.
+A method that opens something raises an error that a status code can report before it returns the
+first result. Leaving an iterator (`aclose`, or cancelling the task that reads it) releases its
+resources.
 """
 
 from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal

@@ -1,4 +1,4 @@
-"""What services are given as plain functions: the clock, ids, sealing."""
+"""Ports that are plain functions: the clock, ids and sealing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ Clock = Callable[[], float]
 """Seconds since the epoch."""
 
 NewId = Callable[[str], str]
-"""A fresh id with this prefix: `new_id("msg")` -> `msg_…`."""
+"""A new id with this prefix: `new_id("msg")` -> `msg_…`."""
 
 Seal = Callable[[str, str], str]
 """(tenant, text) -> an opaque, authenticated string."""
 
 Unseal = Callable[[str, str], str | None]
-"""(tenant, sealed) -> the text, or None if it was not sealed by us for this tenant."""
+"""(tenant, sealed) -> the text, or None if this server did not seal it for this tenant."""
 
 MakeSalt = Callable[[str, str | None], str]
-"""What the prompts of a tenant share in the engine's prefix cache, and no other tenant's do; apart
-for each `cache_salt` of the client's, if it gave one."""
+"""(tenant, the client's `cache_salt` if any) -> the salt of the engine's prefix cache. Prompts
+share cache entries only within one tenant and one `cache_salt`."""

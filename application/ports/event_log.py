@@ -9,7 +9,7 @@ from antiphon.domain.events import Event
 
 
 class EventBatches(Protocol):
-    """Events of one run, read once, in batches of what is ready."""
+    """Events of one run, read once, in batches of those that are ready."""
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]: ...
 
@@ -19,34 +19,34 @@ class EventBatches(Protocol):
 
 
 class EventLog(Protocol):
-    """The events of each run, in order, for any number of readers that do not slow the run.
+    """The events of each run, in order. Any number of readers may read them without slowing it.
 
-    Each reader has its own pace: one that is slow, cancelled or closed affects no other. A reader
-    of a long log lets other tasks run in between. A terminal event ends every reader.
+    A reader that is slow, cancelled or closed affects no other. A reader of a long log lets other
+    tasks run in between. A terminal event ends every reader.
     """
 
     async def create(self, response_id: str) -> None:
-        """Start an empty log, also in place of one that was abandoned."""
+        """Start an empty log. It may replace an abandoned one."""
 
     async def append(self, response_id: str, events: Sequence[Event]) -> None:
         """Add events; their numbers start at 0 and continue those before them.
 
-        Does nothing if there is no such log and no reader has it open.
+        Does nothing if the log does not exist and no reader has it open.
         """
 
     async def open(self, response_id: str, *, after: int = -1) -> EventBatches:
-        """Return the events numbered above `after`, then live ones, up to a terminal event.
+        """Return the events after number `after`, then live ones, up to a terminal event.
 
-        What is ready comes in one batch. `after` may be a number that the log has not reached yet,
-        or never reaches. Raises: NotFound, here, before the first batch.
+        Events that are ready come in one batch. The log may not have reached `after` yet, or may
+        never reach it. Raises: NotFound, before the first batch.
         """
 
     async def drop(self, response_id: str) -> None:
-        """Forget the log, if there is one; readers that have it open still read to its end."""
+        """Remove the log, if it exists. Readers that have it open still read to its end."""
 
     async def abandon(self, response_id: str) -> None:
-        """Forget a log that gets no terminal event here: its run goes on elsewhere, or nowhere.
+        """Remove a log that gets no terminal event here, because this server stopped its run.
 
-        Readers that have it open get what it has, then no more. One that has its end is kept. It
-        may be unknown, dropped or abandoned already.
+        Readers that have it open get its events and then end. A log with a terminal event is not
+        removed. The log may be unknown, dropped or abandoned already.
         """

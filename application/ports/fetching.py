@@ -1,4 +1,4 @@
-"""The only way out: outgoing HTTP requests."""
+"""Outgoing HTTP requests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec import Struct
 
 
 class FetchResult(Struct, frozen=True, kw_only=True):
-    """An answer, whatever its status. Names of headers are in small letters.
+    """An answer with any status. The names of headers are in lower case.
 
-    `url` is what answered: where redirects were followed, the last of them.
+    `url` is the URL that answered, after redirects.
     """
 
     status: int
@@ -22,7 +22,7 @@ class FetchResult(Struct, frozen=True, kw_only=True):
 
 
 class Fetcher(Protocol):
-    """The only way out: every outgoing HTTP request that a client can cause takes it."""
+    """Makes all outgoing HTTP requests that a client can cause."""
 
     async def fetch(
         self,
@@ -32,9 +32,9 @@ class Fetcher(Protocol):
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
     ) -> FetchResult:
-        """Return the answer; a GET follows redirects, each checked like the URL itself.
+        """Return the answer; a GET follows redirects and checks each like the URL itself.
 
-        Of the answer to anything but a GET, status and headers may be all that is read.
+        For other methods, only the answer's status and headers may be read.
         Raises: FetchRefused for a URL that may not be fetched; FetchTooLarge; FetchFailed. Their
-        messages may be shown to clients: they say nothing of the network behind this server.
+        messages may be shown to clients, so they reveal nothing about the server's network.
         """

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class StoredFile(Struct, frozen=True, kw_only=True):
-    """What is known of an uploaded file; its content is kept apart."""
+    """An uploaded file without its content."""
 
     id: str
     filename: str
@@ -19,17 +19,16 @@ class StoredFile(Struct, frozen=True, kw_only=True):
 
 
 class FileStore(Protocol):
-    """Files and their content, by tenant. What was written is read at once.
+    """Files and their content, by tenant. Reads return every write that has finished.
 
-    Every id of another tenant is unknown, and so is every string that is no id: it may hold
-    slashes, dots or null characters, and be of any length. Names of tenants and files are arbitrary
-    texts too. A file is there with its whole content, which may be empty, or not at all. Calls may
-    run at the same time.
+    Ids of other tenants are unknown, and so are strings that are not ids: they may contain slashes,
+    dots or null characters, and have any length. Names of tenants and files may be any text. A file
+    has its whole content, which may be empty, or it does not exist. Calls may run concurrently.
     Raises: StoreError, from any method, when the store fails.
     """
 
     async def start(self) -> None:
-        """Open, and prove that it can be written. Raises: SettingsError."""
+        """Open the store and check that it is writable. Raises: SettingsError."""
 
     async def aclose(self) -> None: ...
 
@@ -45,9 +44,9 @@ class FileStore(Protocol):
         """Raises: NotFound."""
 
     def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes]:
-        """Return the content in pieces, of which few are in memory at a time.
+        """Yield the content in pieces, only a few of them in memory at a time.
 
-        Raises, with the first piece: NotFound.
+        Raises: NotFound, with the first piece.
         """
 
     async def delete(self, tenant: str, file_id: str) -> None:
@@ -55,4 +54,4 @@ class FileStore(Protocol):
 
 
 ReadPdf = Callable[[bytes], Awaitable[str]]
-"""The text of a PDF. Raises: DocumentError, with what to do about it."""
+"""Returns the text of a PDF. Raises: DocumentError, which says what to do."""

@@ -1,4 +1,4 @@
-"""One turn of a model: formats, engines, and what joins them."""
+"""One turn of a model: formats, engines, and the model that joins them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from antiphon.domain.usage import TurnUsage
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """One engine run, as asked for: independent of any format or engine.
+    """One model run, independent of format and engine.
 
-    `items` are the conversation in order, without what the conversation rules drop. `tools` are
-    offered to the model in this order; `choice` says which of them it may or must call. `effort`
-    is None where the request leaves it to the model. `previous_messages` are in the format's own
-    shape and come first. `known_tokens` are those that the turn before read and wrote, where this
-    one goes on after what the server did for it: what its prompt has beyond them, tools gave.
+    `items` are the conversation in order, without those that the conversation rules drop. `tools`
+    are offered to the model in this order; `choice` says which of them it may or must call.
+    `effort` is None if the request leaves it to the model. `previous_messages` come first, in the
+    format's own shape. `known_tokens`, if this turn follows the results of server-run tools, is the
+    number of tokens that the turn before read and wrote: the rest of the prompt came from tools.
     """
 
     model: str
@@ -46,12 +46,12 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True, kw_only=True, gc=False):
-    """What the engine generated since its last step.
+    """The tokens that the engine generated since its last step.
 
     `text` is the tokens' text, special tokens included; it may lag behind `token_ids` while a
-    character or a stop string is unfinished. `logprobs` has one entry a token, when asked for.
-    `finish` is set on the last step: `stop`, `length`, `abort` or `error`. `cached_tokens` counts
-    prompt tokens that were not computed again; it is known from the first step on.
+    character or a stop string is incomplete. `logprobs`, if requested, has one entry for each
+    token. `finish` is set on the last step: `stop`, `length`, `abort` or `error`. `cached_tokens`
+    counts prompt tokens that were not computed again; it is known from the first step on.
     """
 
     text: str = ""
@@ -62,10 +62,11 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """A rendered turn; `image_urls` belong, in order, to the image placeholders in it.
+    """A rendered turn.
 
-    They are data URLs of a checked type. Only the engine reads `prepared`. Only the format reads
-    `prefix_digest`, which identifies the conversation that the prompt renders.
+    `image_urls` are data URLs of a checked type, in the order of the prompt's image placeholders.
+    Only the engine reads `prepared`. Only the format reads `prefix_digest`, which identifies the
+    conversation that the prompt renders.
     """
 
     token_ids: Sequence[int]
@@ -75,47 +76,48 @@ class Prompt(Struct, frozen=True, kw_only=True):
 
 
 class Parser(Protocol):
-    """Reads what the model writes in one turn. Never raises on it, and loses no text.
+    """Parses the output of one turn. Never raises on any output, and loses no text.
 
-    The same tokens give the same items and the same joined deltas, in however many steps they come.
+    The same tokens give the same items and the same joined deltas, however they are split into
+    steps.
     """
 
     reasoning_tokens: int
-    """Tokens of reasoning read so far."""
+    """The number of reasoning tokens parsed so far."""
 
     is_well_formed: bool
-    """Whether what was read can be shown to the model again as it was written: nothing had to be
-    mended, and all of it was given out."""
+    """Whether the model can be shown the output again as it wrote it: the parser repaired nothing
+    and returned all of it."""
 
     def feed(self, step: Step) -> list[Delta]: ...
 
     def end(self) -> list[Delta]:
-        """Return what was held back; nothing is fed afterwards."""
+        """Return the remaining deltas; nothing is fed afterwards."""
 
 
 class Format(Protocol):
-    """How one family of models writes: conversation → tokens, tokens → deltas."""
+    """The format of one family of models: conversation → tokens, tokens → deltas."""
 
     name: str
-    """As `--format` spells it: `harmony`, `chat:hermes`…"""
+    """Its name in `--format`: `harmony`, `chat:hermes`…"""
 
     stop_token_ids: Sequence[int]
-    """Tokens that end the assistant's turn, besides the model's own."""
+    """Tokens that end the assistant's turn, in addition to the model's own."""
 
     skip_special_tokens: bool
     """Whether the engine should leave special tokens out of `Step.text`."""
 
     reads_text: bool
-    """Whether the parser needs `Step.text`; if not, the engine need not decode."""
+    """Whether the parser needs `Step.text`; if not, the engine need not detokenize."""
 
     reads_images: bool
-    """Whether a prompt can hold images."""
+    """Whether a prompt can contain images."""
 
     efforts: Sequence[str]
-    """Values of `reasoning.effort` that the model knows."""
+    """The values of `reasoning.effort` that the model knows."""
 
     async def render(self, turn: Turn) -> Prompt:
-        """Return the prompt. Raises: RequestError for what this model cannot be given."""
+        """Return the prompt. Raises: RequestError for input that this model does not support."""
 
     def make_parser(self, turn: Turn, prompt: Prompt) -> Parser: ...
 
@@ -128,29 +130,30 @@ class Format(Protocol):
         parser: Parser,
         items: Sequence[Item],
     ) -> None:
-        """Remember that this output, complete and read by `parser`, has become `items`: a prompt
-        with them continues this prompt and its output exactly.
+        """Remember that this complete output, parsed by `parser`, became `items`.
+
+        A later prompt with these items then continues this prompt and its output exactly.
         """
 
     def constraint(self, turn: Turn) -> Constraint | None:
-        """Return what the output must match so that tool choice, strict tools and text format hold.
+        """Return the constraint that enforces tool choice, strict tools and the text format.
 
-        Reasoning stays free; only what follows it is bound. None where nothing is asked for.
-        Raises: RequestError where the format cannot bind what is asked for.
+        Reasoning stays free; only the output after it is constrained. None if the turn requests no
+        constraint. Raises: RequestError if the format cannot enforce it.
         """
 
     def messages(self, token_ids: Sequence[int]) -> list[Json]:
-        """Return prompt or output as the format's own messages, each with its tokens.
+        """Return a prompt or an output as the format's own messages, each with its tokens.
 
-        Shape (vLLM's): `{"type": "raw_message_tokens", "message": …, "tokens": [int]}`.
+        They have vLLM's shape: `{"type": "raw_message_tokens", "message": …, "tokens": [int]}`.
         """
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
-    """A run for the engine. `request_id` is unique among live runs.
+    """A request to the engine. `request_id` is unique among live runs.
 
-    `turn` is what the prompt was rendered from: no engine that samples looks at it; the scripted
-    engine takes tools and schemas from it that a real model would understand from the prompt.
+    The prompt was rendered from `turn`. An engine with a real model ignores it; the scripted engine
+    reads tools and schemas from it, which a real model would understand from the prompt.
     """
 
     request_id: str
@@ -165,7 +168,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
 
 
 class Steps(Protocol):
-    """A run's steps, read once; `aclose` aborts the run if it is not over."""
+    """The steps of a run, read once; `aclose` aborts the run if it has not ended."""
 
     def __aiter__(self) -> AsyncIterator[Step]: ...
 
@@ -175,21 +178,21 @@ class Steps(Protocol):
 class Engine(Protocol):
     """Generates tokens for prompts.
 
-    Any number of runs go side by side and do not mix.
+    Any number of runs may be live, without affecting each other.
     """
 
     async def start(self) -> None:
-        """Load what is needed. Raises: SettingsError with what to do about it."""
+        """Load the model. Raises: SettingsError, which says what to do."""
 
     async def aclose(self) -> None: ...
 
     @property
     def models(self) -> Sequence[str]:
-        """The names that the engine serves, the base model first."""
+        """The model names that the engine serves, the base model first."""
 
     @property
     def context_length(self) -> int:
-        """Tokens that prompt and output may have together."""
+        """The maximum number of tokens of prompt and output together."""
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:
@@ -197,37 +200,38 @@ class Engine(Protocol):
 
     @property
     def reads_images(self) -> bool:
-        """Whether prompts may bring images."""
+        """Whether prompts may contain images."""
 
     async def check(self) -> None:
         """Raises: EngineDead when no request can be served."""
 
     async def prepare(self, prompt: Prompt) -> Prompt:
-        """Return the prompt as it will run: each image has all the tokens that it takes.
+        """Return the prompt as it will run, with all tokens of each image.
 
-        What has no images comes back as it is. Raises: RequestError for images it cannot take.
+        A prompt without images is returned as it is. Raises: RequestError for unsupported images.
         """
 
     async def generate(self, request: EngineRequest) -> Steps:
-        """Admit the run and return its steps: `finish` is set on the last, and on no other.
+        """Admit the run and return its steps; only the last one has `finish`.
 
-        `max_tokens` is met exactly, a step has at most `step_tokens` tokens, and text and tokens
-        are the same in however many steps they come. A stop string ends the text; it is left out
-        unless `include_stop_str_in_output`. With `logprobs`, each token has as many alternatives,
-        the likeliest first. `cached_tokens` is the same in all steps and less than the prompt has.
+        The output is cut at exactly `max_tokens`, and a step has at most `step_tokens` tokens. The
+        number of steps does not change text or tokens. A stop string ends the text and is left out
+        unless `include_stop_str_in_output` is set. With `logprobs`, each token has this number of
+        alternatives, the likeliest first. `cached_tokens` is the same in all steps and less than
+        the prompt's length.
 
         Leaving the iterator at any step, or cancelling the task that reads it, aborts the run and
         leaves the engine working.
-        Raises: here TooManyRequests, or RequestError (for a prompt that leaves no room, with the
-        code `context_length_exceeded` and the param `input`); later EngineError.
+        Raises: TooManyRequests; RequestError for a prompt that leaves no room for output, with the
+        code `context_length_exceeded` and the param `input`; while iterating: EngineError.
         """
 
 
 class ModelTurn(Protocol):
-    """An admitted turn: iterate once over lists of deltas, one list per engine step.
+    """An admitted turn: iterate once over lists of deltas, one list for each engine step.
 
-    The last delta, and no other, is a TurnEnd. Its reason is `length` if the turn reached
-    `max_tokens` or the end of the context, else `stop`. Raises while iterating: EngineError.
+    Only the last delta is a TurnEnd. Its reason is `length` if the turn reached `max_tokens` or the
+    end of the context, else `stop`. Raises while iterating: EngineError.
     Leaving the iterator, cancelling the task that reads it, or calling `aclose` before the first
     step aborts the run and affects no other turn.
     """
@@ -237,10 +241,10 @@ class ModelTurn(Protocol):
     async def aclose(self) -> None: ...
 
     def record_items(self, items: Sequence[Item]) -> None:  # noqa: ARG002 - it is a default
-        """Learn which items this turn has become, once it has ended by itself.
+        """Record which items this turn became; called if it ended with `stop`.
 
         Later prompts with these items may then repeat the turn exactly as the model wrote it. A
-        turn that no model wrote has nothing to repeat.
+        turn that no model wrote records nothing.
         """
         return
 
@@ -255,15 +259,15 @@ class ModelTurn(Protocol):
 class Model(Protocol):
     """A model: runs turns, each from a conversation to deltas.
 
-    Any number of turns run side by side and do not mix. What a turn's `sampling` asks for holds:
-    `max_tokens` is met exactly, a stop string ends the text, and `step_tokens` changes how many
-    deltas the text comes in, but not the text. `choice`, strict tools and the text format hold for
-    all that the model writes. Except for `names`, nothing is asked before `start`.
+    Any number of turns may be live, without affecting each other. A turn follows its `sampling`:
+    the output is cut at exactly `max_tokens`, a stop string ends the text, and `step_tokens`
+    changes the number of deltas but not the text. The output follows `choice`, strict tools and the
+    text format. Before `start`, only `names` may be read.
     """
 
     @property
     def names(self) -> Sequence[str]:
-        """The names that clients may ask for: at least one, and no name twice."""
+        """The names that requests may use: at least one, without duplicates."""
 
     @property
     def format_name(self) -> str:
@@ -271,22 +275,22 @@ class Model(Protocol):
 
     @property
     def reads_images(self) -> bool:
-        """Whether a turn's items may hold images."""
+        """Whether a turn's items may contain images."""
 
     @property
     def efforts(self) -> Sequence[str]:
-        """Values of `reasoning.effort` that the model knows; may be empty."""
+        """The values of `reasoning.effort` that the model knows; may be empty."""
 
     @property
     def context_length(self) -> int:
-        """Tokens that prompt and output may have together."""
+        """The maximum number of tokens of prompt and output together."""
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:
         """The model's own sampling defaults, as fields of Sampling; may be empty."""
 
     async def start(self) -> None:
-        """Load what is needed. Raises: SettingsError with what to do about it."""
+        """Load the model. Raises: SettingsError, which says what to do."""
 
     async def aclose(self) -> None: ...
 
@@ -296,14 +300,14 @@ class Model(Protocol):
     async def count(self, turn: Turn) -> int:
         """Return the number of the turn's input tokens, even if they exceed the context.
 
-        It is the number that the turn's usage gives: with `truncate`, that of the items that stay.
+        The turn's usage has the same number. With `truncate`, it counts the items that stay.
         Raises: RequestError.
         """
 
     async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
         """Render and admit a turn; `request_id` is unique among live turns.
 
-        With `truncate`, the oldest items that the conversation rules let go are dropped until the
-        input fits. Raises: RequestError, with the code `context_length_exceeded` and the param
-        `input` if the input leaves no room for output; TooManyRequests; EngineDead.
+        With `truncate`, it drops the oldest items that the conversation rules allow until the input
+        fits. Raises: RequestError, with the code `context_length_exceeded` and the param `input` if
+        the input leaves no room for output; TooManyRequests; EngineDead.
         """

@@ -1,4 +1,4 @@
-"""Prompt templates, by name and version."""
+"""Prompt templates, by id and version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class PromptTemplates(Protocol):
     """Templates that requests name in `prompt`."""
 
     async def start(self) -> None:
-        """Read what must be read. Raises: SettingsError for a template that cannot be used."""
+        """Load the templates. Raises: SettingsError for a template that cannot be used."""
 
     async def get(self, prompt_id: str, version: str | None) -> PromptTemplate | None:
-        """Return that version, or the newest where none is named; None if there is none."""
+        """Return that version, or the newest if `version` is None; None if it does not exist."""

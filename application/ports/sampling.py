@@ -1,4 +1,4 @@
-"""What an engine is told besides the prompt: sampling and the constraint on its output."""
+"""The sampling parameters of an engine run, and the constraint on its output."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from msgspec import Struct
 class Constraint(Struct, frozen=True, kw_only=True):
     """What the engine's output must match, from the first token on.
 
-    `value` by kind: json_schema a schema (dict); json_object None; regex a pattern; grammar a Lark
-    or EBNF text; choice a list of strings; structural_tag an xgrammar structural tag (dict).
-    `options` are vLLM's switches (`disable_any_whitespace`…).
+    The type of `value` depends on `kind`: json_schema: a schema (dict); json_object: None;
+    regex: a pattern; grammar: a Lark or EBNF text; choice: a list of strings; structural_tag: an
+    xgrammar structural tag (dict). `options` are vLLM's switches (`disable_any_whitespace`…).
     """
 
     kind: Literal["json_schema", "json_object", "regex", "grammar", "choice", "structural_tag"]
@@ -22,12 +22,11 @@ class Constraint(Struct, frozen=True, kw_only=True):
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
-    """None means: the model's own default (its generation config), else the engine's.
+    """Sampling parameters. None means the model's default (its generation config), or the engine's.
 
-    `logprobs`: how many alternatives a token, None for no logprobs at all.
-    `step_tokens`: how many tokens the engine may gather before it gives a step; 1 streams every
-    token. `extra`: fields that the engine adapter passes on by name (`vllm_xargs`,
-    `kv_transfer_params`…).
+    `logprobs`: the number of alternatives for each token, or None for no logprobs.
+    `step_tokens`: how many tokens the engine may collect in a step; 1 streams every token.
+    `extra`: fields that the engine adapter passes on by name (`vllm_xargs`, `kv_transfer_params`…).
     """
 
     temperature: float | None = None
@@ -52,4 +51,4 @@ class Sampling(Struct, frozen=True, kw_only=True):
 
 
 ALL_AT_ONCE = 1 << 30
-"""As `step_tokens`: nobody watches, so the engine may give everything in one step."""
+"""A value of `step_tokens` with which the engine may return everything in one step."""

@@ -1,4 +1,4 @@
-"""Where the code of models runs."""
+"""Sandboxes for the code of models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class CodeResult(Struct, frozen=True, kw_only=True):
-    """What code printed, and the pictures (PNG) that it showed; `is_error`: it ended with one."""
+    """The output of code, and the images (PNG) that it showed; `is_error`: the code failed."""
 
     logs: str = ""
     images: tuple[bytes, ...] = ()
@@ -17,20 +17,20 @@ class CodeResult(Struct, frozen=True, kw_only=True):
 
 
 class CommandOutput(Struct, frozen=True, kw_only=True):
-    """A piece of what a command prints."""
+    """A piece of a command's output."""
 
     stdout: str = ""
     stderr: str = ""
 
 
 class CommandExit(Struct, frozen=True, kw_only=True):
-    """The end of a command: its exit code, None for one that was stopped because of its time."""
+    """The end of a command: its exit code, or None if it ran out of time and was stopped."""
 
     code: int | None
 
 
 class SandboxFile(Struct, frozen=True, kw_only=True):
-    """A file below a sandbox's folder, by its path there; `is_uploaded`: not written by code."""
+    """A file in a sandbox's folder, with its relative path; `is_uploaded`: not written by code."""
 
     path: str
     bytes: int
@@ -39,7 +39,7 @@ class SandboxFile(Struct, frozen=True, kw_only=True):
 
 
 class SandboxSpec(Struct, frozen=True, kw_only=True):
-    """What a sandbox is to have; None for what the operator set, which it cannot exceed."""
+    """The limits of a new sandbox; None means the operator's limit, which is also the maximum."""
 
     name: str = ""
     memory_bytes: int | None = None
@@ -47,10 +47,11 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
 
 
 class Sandbox(Protocol):
-    """A place where code runs that nobody trusts, one call after another: variables and files stay.
+    """Runs untrusted code, one call after another; variables and files stay between calls.
 
-    No code gets out of it, at a network, or at more of this machine than the operator gave it. Each
-    use ends within a time that the operator set. Raises: SandboxError, from any method.
+    The code cannot leave the sandbox, reach a network or use more of this machine than the operator
+    allows. Each call ends within a time that the operator sets. Raises: SandboxError, from any
+    method.
     """
 
     id: str
@@ -58,59 +59,59 @@ class Sandbox(Protocol):
     created_at: int
     memory_bytes: int
     idle_s: float
-    """After so many seconds without use it is closed."""
+    """It is closed after this many seconds without use."""
 
     @property
     def last_active_at(self) -> int: ...
 
     async def start(self) -> None:
-        """Take now what it needs of this machine. Raises: SandboxesBusy."""
+        """Allocate its resources now. Raises: SandboxesBusy."""
 
     async def run(self, code: str) -> CodeResult:
-        """Run Python. What goes wrong in the code is a result; where it has cost the sandbox what
-        it held, the logs say so."""
+        """Run Python. An error in the code is a result. If the sandbox lost its state, the logs say
+        so."""
 
     def command(
         self, command: str, *, timeout_s: float | None = None
     ) -> AsyncGenerator[CommandOutput | CommandExit]:
-        """Run a command of a shell: give what it prints, soon after it does, and last how it ended.
+        """Run a shell command: yield its output soon after it is printed, and its exit last.
 
-        It ends after `timeout_s`, where that is less than what the operator set, and leaves no
-        process behind. Where it has cost the sandbox what it held, `stderr` says so.
+        The command is stopped after `timeout_s`, or after the operator's limit if that is shorter,
+        and leaves no process behind. If the sandbox lost its state, `stderr` says so.
         """
 
     async def put(self, name: str, content: bytes) -> None:
-        """Write a file into its folder. Raises: SandboxError for a name that is none."""
+        """Write a file into its folder. Raises: SandboxError for an invalid name."""
 
     async def files(self) -> list[SandboxFile]:
-        """Return its files, 1000 at most; none of a sandbox that was not used yet."""
+        """Return its files, 1000 at most; an unused sandbox has none."""
 
     def pieces(self, path: str) -> AsyncGenerator[bytes]:
-        """Return a file's content in pieces. Raises, with the first: SandboxError."""
+        """Yield a file's content in pieces. Raises: SandboxError, with the first piece."""
 
     async def remove(self, path: str) -> None: ...
 
     async def aclose(self) -> None:
-        """Forget all of it; whatever runs there is gone."""
+        """Delete the sandbox and stop everything that runs in it."""
 
 
 class Sandboxes(Protocol):
-    """The sandboxes of all tenants; those that are not used for long are closed."""
+    """The sandboxes of all tenants. Idle sandboxes are closed after some time."""
 
     async def start(self) -> None:
-        """Prove that nothing gets out. Raises: SettingsError, with what to do about it."""
+        """Check that code cannot leave a sandbox. Raises: SettingsError, which says what to do."""
 
     async def aclose(self) -> None: ...
 
     def open(self, tenant: str, kind: SandboxSpec = ...) -> Sandbox:
-        """Return a new sandbox; what it takes of this machine, its first use takes.
+        """Return a new sandbox. It allocates its resources on its first use.
 
-        For one more than there may be, another that is idle is closed then: the one that was not
-        used for longest.
+        If that exceeds the maximum number of sandboxes, the one that has been idle longest is
+        closed.
         """
 
     def find(self, tenant: str, sandbox_id: str) -> Sandbox | None:
-        """Return the sandbox of this id, None if this tenant has none."""
+        """Return the tenant's sandbox with this id, or None."""
 
     def list_all(self, tenant: str) -> list[Sandbox]:
         """Return a tenant's sandboxes, oldest first."""

@@ -1,4 +1,4 @@
-"""All that is kept: responses, runs, idempotency keys, webhooks to deliver, API keys."""
+"""The persistent state: responses, runs, idempotency keys, webhooks to deliver, API keys."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from antiphon.domain.response import Response
 
 
 class StoredItem(Struct, frozen=True, kw_only=True):
-    """An item as the client may see it: `raw` is its whole JSON, unknown fields included.
+    """An item as clients see it: `raw` is its complete JSON, unknown fields included.
 
-    A store keeps it byte for byte.
+    A store does not change a byte of it.
     """
 
     id: str
@@ -22,10 +22,9 @@ class StoredItem(Struct, frozen=True, kw_only=True):
 
 
 class EventChunk(Struct, frozen=True, kw_only=True):
-    """Events of one run that follow each other, written down (event_chunks.py).
+    """`count` consecutive events of one run, encoded (event_chunks.py).
 
-    The first has the number `first`; there are `count` of them. A store keeps `body`, which may
-    hold any bytes, as it is.
+    The first has the number `first`. `body` may be any bytes, which a store does not change.
     """
 
     first: int
@@ -34,12 +33,11 @@ class EventChunk(Struct, frozen=True, kw_only=True):
 
 
 class NewRun(Struct, frozen=True, kw_only=True):
-    """How a new response is run.
+    """How a new response runs.
 
-    `owner` is the server that runs it from now on, under epoch 1; None leaves it waiting for one
-    (epoch 0). `job` is all that any server needs to begin it; None where only its owner can.
-    `events` are the first of its log, where the store keeps that. `key` is the Idempotency-Key that
-    the response was given, if any.
+    `owner` is the server that runs it, under epoch 1; None lets it wait for a server (epoch 0).
+    `job` is what any server needs to start it; None if only its owner can. `events` are the first
+    of its log, if the log is in the store. `key` is the response's Idempotency-Key, if it has one.
     """
 
     owner: str | None = None
@@ -49,9 +47,9 @@ class NewRun(Struct, frozen=True, kw_only=True):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response as it is kept. `input` are the items that its request added to the chain.
+    """A response to store. `input` are the items that its request added to the chain.
 
-    `expires_at` (seconds since the epoch) is when it may be swept; None keeps it.
+    After `expires_at` (seconds since the epoch), it may be swept; None means never.
     """
 
     response: Response
@@ -61,10 +59,10 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """The right to write a run that has an owner: void once the run is over, deleted, given back,
-    or taken under a higher epoch. Nobody has one for a run that waits.
+    """The right of a run's owner to write it. A waiting run has no lease.
 
-    There is no other fence: whoever was stopped and wakes up finds that nothing of it is written.
+    A lease is void after the run has ended, was deleted, given back, or leased under a higher
+    epoch. It is the only fence: the writes of a server that resumes after a pause have no effect.
     """
 
     tenant: str
@@ -73,7 +71,7 @@ class Lease(Struct, frozen=True, kw_only=True):
 
 
 class WebhookDelivery(Struct, frozen=True, kw_only=True):
-    """A webhook to deliver: `id` is the same at each attempt; `endpoint` names its receiver."""
+    """A webhook to deliver. `id` is the same for each attempt; `endpoint` names the receiver."""
 
     id: str
     tenant: str
@@ -83,9 +81,9 @@ class WebhookDelivery(Struct, frozen=True, kw_only=True):
 
 
 class StorageUsage(Struct, frozen=True, kw_only=True):
-    """What a tenant has in the store: `bytes` are those of bodies, items and logs, about.
+    """A tenant's use of the store: `bytes` is the approximate size of bodies, items and logs.
 
-    `waiting` are the runs that no server has been given yet, or that one has given back.
+    `waiting` counts the runs without an owner: not leased yet, or given back.
     """
 
     responses: int = 0
@@ -94,17 +92,17 @@ class StorageUsage(Struct, frozen=True, kw_only=True):
 
 
 class ResponseStore(Protocol):
-    """Responses, conversations and their items, by tenant. What was written is read at once, from
-    any process.
+    """Responses, conversations and their items, by tenant. In every process, reads return all
+    writes that have finished.
 
-    Items are kept once, for the response that brought them and for its conversation alike. Every id
-    of another tenant is unknown; two tenants may use the same ids. An id, and the name of a tenant,
-    is any text and taken literally. Calls may run at the same time: one that fails or is cancelled
-    affects no other. Raises: StoreError, from any method, when the store fails.
+    A response and its conversation share one copy of an item. Ids of other tenants are unknown; two
+    tenants may use the same ids. Ids and names of tenants may be any text and are taken literally.
+    Calls may run concurrently; one that fails or is cancelled affects no other. Raises: StoreError,
+    from any method, when the store fails.
     """
 
     async def start(self) -> None:
-        """Open, migrate, prove that a write can be read back. Raises: SettingsError."""
+        """Open, migrate, and check that a write can be read back. Raises: SettingsError."""
 
     async def aclose(self) -> None: ...
 
@@ -112,13 +110,13 @@ class ResponseStore(Protocol):
         """Raises: StoreError when nothing can be written now."""
 
     async def create(self, tenant: str, stored: StoredResponse) -> None:
-        """Keep a new response with its run's job and first events; its status is not terminal yet.
+        """Store a new response with its run's job and first events; its status is not terminal yet.
 
-        It continues `previous_response_id` if that is another response of the tenant that is kept
-        now, and nothing otherwise. Where it names a conversation it was given what that has now.
-        Its input may be empty, and hold one item twice. Raises, and nothing is kept: StoreError if
-        the tenant has a response of this id; IdempotencyKeyInUse if the response has lost the
-        Idempotency-Key that it was given.
+        It continues `previous_response_id` if that is another response that the tenant has now, and
+        nothing otherwise. In a conversation, its input is what the conversation has now. Its own
+        `input` may be empty, or contain an item twice. Raises, and stores nothing: StoreError if
+        the tenant has a response with this id; IdempotencyKeyInUse if the response has lost its
+        Idempotency-Key.
         """
 
     async def finish(
@@ -129,58 +127,57 @@ class ResponseStore(Protocol):
         events: EventChunk | None = None,
         deliveries: Sequence[WebhookDelivery] = (),
     ) -> bool:
-        """Set a terminal state with its output, the last events of a log that is kept here, and the
-        notices of it, all at once, once: False, and nothing written, if the lease is void. The
-        output takes the place of what the response had so far. The job is forgotten. Raises:
-        StoreError, and nothing is written, for events that `append` refuses.
+        """Write a terminal state with its output, the last events of the log if the store has it,
+        and the webhook deliveries, in one transaction, and delete the job.
 
-        A conversation that the response has claimed is free at the same moment, with the response's
-        input and output at its end unless the response failed (`Response.leaves_items`).
+        Return False, and write nothing, if the lease is void: a run ends once. The output replaces
+        earlier output. Raises: StoreError, and writes nothing, for events that `append` rejects.
+
+        The same transaction frees a conversation that the response has claimed, and appends the
+        response's input and output to it unless the response failed (`Response.keeps_items`).
         """
 
     async def get(self, tenant: str, response_id: str) -> Response:
         """Raises: NotFound."""
 
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
-        """Return all that the model was given: the chain's inputs and outputs, then this input.
+        """Return the whole input of the model: the chain's inputs and outputs, then this input.
 
-        Of a conversation, what it had then and still has. Raises: NotFound.
+        From a conversation, the items that it had then and still has. Raises: NotFound.
         """
 
     async def context(self, tenant: str, response_id: str) -> list[StoredItem]:
         """Return `input_items` followed by the response's output. Raises: NotFound."""
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
-        """Return the newest item of that id, whoever brought it. Raises: NotFound.
+        """Return the newest item with this id, from any response or conversation. Raises: NotFound.
 
-        It is found until the last response and conversation that keep it are gone.
+        It exists until the last response and conversation that have it are deleted.
         """
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        """Forget the response, its log, its job and its Idempotency-Key.
+        """Delete the response, its log, its job and its Idempotency-Key.
 
-        Responses that continue it and its conversation keep its items; its notices, which are not
-        its content, are still delivered. A conversation that it has claimed is free again. Raises:
-        NotFound.
+        Its conversation, and responses that continue it, keep its items. Its webhooks are still
+        delivered. A conversation that it has claimed becomes free. Raises: NotFound.
         """
 
-    async def usage(self, tenant: str) -> StorageUsage:
-        """Return what the tenant has here."""
+    async def usage(self, tenant: str) -> StorageUsage: ...
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
-        """Forget what is past its time: responses, as `delete` does; logs of runs that have been
-        over for `keep_events_s`; Idempotency-Keys. Return how many, `limit` at the most: 0 where
-        nothing is left to forget.
+        """Delete expired responses as `delete` does, the logs of runs that ended `keep_events_s`
+        ago, and expired Idempotency-Keys.
 
-        No response that runs, and none that was made in a conversation, is past its time.
+        Delete `limit` of them at most, and return their number; 0 when nothing is left. A running
+        response does not expire, nor does a response in a conversation.
         """
 
     async def create_conversation(
         self, tenant: str, conversation: Conversation, items: Sequence[StoredItem] = ()
     ) -> None:
-        """Keep a new conversation, which begins with these items.
+        """Store a new conversation with these items.
 
-        Raises: StoreError, and nothing is kept, if the tenant has a conversation of this id.
+        Raises: StoreError, and stores nothing, if the tenant has a conversation with this id.
         """
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
@@ -192,10 +189,7 @@ class ResponseStore(Protocol):
         """Replace the metadata and return the conversation. Raises: NotFound."""
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
-        """Forget the conversation and its items; responses keep those they brought.
-
-        Raises: NotFound.
-        """
+        """Delete the conversation and its items; responses keep their own. Raises: NotFound."""
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
         """Return the items in order. Raises: NotFound."""
@@ -203,18 +197,18 @@ class ResponseStore(Protocol):
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
     ) -> None:
-        """Put items at the end. Raises: NotFound; ConversationLocked while it is claimed."""
+        """Append items. Raises: NotFound; ConversationLocked while the conversation is claimed."""
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> None:
-        """Take all items of this id out of this conversation alone. Raises: NotFound."""
+        """Remove all items with this id from this conversation only. Raises: NotFound."""
 
     async def claim(
         self, tenant: str, conversation_id: str, response_id: str, *, owner: str
     ) -> None:
-        """Keep the conversation for this response alone, until it is finished or lets it go.
+        """Lock the conversation for this response, until the response ends or releases it.
 
-        Of several that ask, one gets it. A claim whose owner is dead (see RunStore) counts only as
-        long as the response that has it is stored and unfinished. Raises: NotFound;
+        Only one of several concurrent callers gets it. A claim whose owner is dead (see RunStore)
+        is valid only while its response is stored and unfinished. Raises: NotFound;
         ConversationLocked.
         """
 
@@ -225,15 +219,15 @@ class ResponseStore(Protocol):
         response_id: str,
         items: Sequence[StoredItem] = (),
     ) -> None:
-        """Free the conversation with `items` at its end, if this response has claimed it; else do
-        nothing, also where there is no such conversation.
+        """Append `items` and free the conversation, if this response has claimed it.
 
-        For responses that are not kept, and for those that came to nothing.
+        Otherwise do nothing, also if the conversation does not exist. For unstored responses, and
+        for responses that were never created.
         """
 
 
 class LeasedRun(Struct, frozen=True, kw_only=True):
-    """A run under a new lease: `response` is as it was created, `job` as it was given."""
+    """A run under a new lease, with `response` and `job` as they were created."""
 
     lease: Lease
     response: Response
@@ -241,83 +235,83 @@ class LeasedRun(Struct, frozen=True, kw_only=True):
 
 
 class LogSlice(Struct, frozen=True, kw_only=True):
-    """A piece of a log. `ends` says that no chunk follows these."""
+    """A part of a log. `ends`: no chunk follows these."""
 
     chunks: Sequence[EventChunk]
     ends: bool
 
 
 LOG_READ_BYTES = 4 * 2**20
-"""What is read of a log at once, where nobody asks for less."""
+"""The default size of a read from a log."""
 
 
 class RunStore(Protocol):
-    """Who runs what: each unfinished response is waiting, or owned by one server.
+    """The runs of all servers: each unfinished response waits, or one server owns it.
 
-    An owner is a name that a server has for one life. It is alive for the seconds that its last
-    `beat` gave it, by a clock that nobody sets back or forward. Raises: StoreError.
+    An owner is a server's name from one start to its stop. It is alive for the seconds of its last
+    `beat`, by a clock that is never set. Raises: StoreError.
     """
 
     def beat(self, owner: str, ttl_s: float) -> None:
-        """Be alive for so many seconds more.
+        """Keep the owner alive for `ttl_s` from now.
 
-        Blocks: it is called from a thread of its own, also while the event loop is busy.
+        Blocks: the caller is a separate thread, so that it runs while the event loop is busy.
         """
 
     async def leave(self, owner: str) -> None:
-        """Be dead from now on: what the owner still has may be taken at once."""
+        """Declare the owner dead: other servers may lease its runs immediately."""
 
     async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
-        """Take runs that wait or whose owner is dead, oldest first, each under a higher epoch.
+        """Lease waiting runs, and runs whose owner is dead, oldest first, under higher epochs.
 
-        Without `waiting`, those whose owner is dead alone.
-
-        Of several that ask for it, one gets a run. What the asker has already it does not get
-        again, be it dead itself: it may have been cut off from the store, and have it at work.
+        Without `waiting`, only runs whose owner is dead. Only one of several concurrent callers
+        gets a run. An owner never gets its own runs, even if it is dead: it may only have lost its
+        connection to the store and still be running them.
         """
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
-        """Take a run from whoever has it, alive or not, under a higher epoch; None if it is over.
+        """Lease a run under a higher epoch, even if its owner is alive; None if it has ended.
 
-        Of several that ask, each has it in turn, and the last keeps it. Raises: NotFound.
+        Several concurrent callers get it one after another, and the last one keeps it. Raises:
+        NotFound.
         """
 
     async def give_back(self, lease: Lease) -> bool:
-        """Let the run wait for another owner: False if the lease is void."""
+        """Let the run wait for another owner. Return False if the lease is void."""
 
     async def held_leases(self, owner: str) -> list[Lease]:
-        """Return the leases that the owner has; of those it had, the others are void."""
+        """Return the owner's valid leases."""
 
     async def append(self, lease: Lease, events: EventChunk) -> bool:
-        """Add events to a log that began when its response was created; it has no gaps.
+        """Add events to a log that was created with its response; a log has no gaps.
 
-        False, and nothing written, if the lease is void. The same chunk again changes nothing and
-        is True. Raises: StoreError, and nothing is written, for any other chunk whose first number
-        is not the one after the last, and where no log is kept.
+        Return False, and write nothing, if the lease is void. Adding the same chunk again changes
+        nothing and returns True. Raises: StoreError, and writes nothing, for any other chunk whose
+        first number does not follow the last one, and for a response without a log.
         """
 
     async def events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
-        """Return chunks from the one with number `after + 1` in it on: about `limit_bytes` at most,
-        but one chunk at least where there is any.
+        """Return the chunks from the one with number `after + 1` on: about `limit_bytes`, but at
+        least one chunk if there is any.
 
-        Nothing is returned twice where `after` is the last number that was. A log ends when its run
-        is over. Raises: NotFound where there is no such response, or no log of it here.
+        If `after` is the last number of the previous call, nothing is returned twice. A log ends
+        when its run has ended. Raises: NotFound for an unknown response, or one without a log here.
         """
 
     async def wait_for_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
     ) -> None:
-        """Return when a log may have more than number `after`, or has ended, or is gone.
+        """Return when the log may have events after number `after`, has ended, or is gone.
 
-        Not later than after `limit_s`; nor, for what another process wrote, much later than 100 ms.
-        Never raises NotFound: what is unknown is gone.
+        Return after `limit_s` at the latest, and not much later than 100 ms after another process
+        wrote an event. Never raises NotFound: an unknown log is gone.
         """
 
 
 class IdempotencyRecord(Struct, frozen=True, kw_only=True):
-    """What an Idempotency-Key stands for. `exists` says whether that response is stored yet."""
+    """The response that has an Idempotency-Key; `exists` says whether it is stored yet."""
 
     response_id: str
     fingerprint: bytes
@@ -325,9 +319,9 @@ class IdempotencyRecord(Struct, frozen=True, kw_only=True):
 
 
 class IdempotencyStore(Protocol):
-    """Idempotency-Keys: each has one response, for as long as that is stored, or is being made.
+    """Idempotency-Keys: a key belongs to one response while that is being created or is stored.
 
-    A key is taken literally, upper and lower case apart; two tenants may use the same key.
+    A key is taken literally and is case-sensitive; two tenants may use the same key.
     Raises: StoreError.
     """
 
@@ -341,37 +335,37 @@ class IdempotencyStore(Protocol):
         owner: str,
         expires_at: float,
     ) -> IdempotencyRecord:
-        """Give the key to this response if it is free, and return what has it then.
+        """Reserve the key for this response if it is free, and return the record that has it then.
 
-        It is free again when its response is deleted, when it has expired (at the latest once it
-        is swept), and when its owner died before the response was created; `create` sees to it that
-        the response does not come after all. Whoever has it may ask again.
+        A key becomes free when its response is deleted, when it has expired (at the latest when it
+        is swept), and when its owner dies before the response was created; then `create` rejects
+        the response. The response that has the key may reserve it again.
         """
 
     async def unreserve(self, tenant: str, key: str, response_id: str) -> None:
-        """Free the key again, if this response has it and is not stored: it came to nothing."""
+        """Free the key, if this response has it and is not stored."""
 
 
 class Outbox(Protocol):
-    """Notices that `finish` left, until they are delivered or given up. Raises: StoreError."""
+    """Webhook deliveries from `finish`, until they succeed or are given up. Raises: StoreError."""
 
     async def claim_due(self, *, limit: int, claim_s: float) -> list[WebhookDelivery]:
-        """Return notices whose time has come, longest due first; a new one's has come at once.
+        """Claim and return due deliveries, longest due first. A new delivery is due immediately.
 
-        Of several that ask, one gets a notice. Nobody is given it again for `claim_s`; then it is
-        due once more. `attempts` counts the times that this returned the notice before. A notice
-        does not depend on its response, which may be deleted or swept.
+        Only one of several concurrent callers gets a delivery. After `claim_s`, it is due again.
+        `attempts` counts the earlier claims. A delivery does not depend on its response, which may
+        be deleted or swept.
         """
 
     async def delay(self, delivery_id: str, seconds: float) -> None:
-        """Make it due after so many seconds, counted from now; it may be gone already."""
+        """Make it due `seconds` from now; it may be gone already."""
 
     async def remove(self, delivery_id: str) -> None:
-        """Forget it; it may be gone already."""
+        """Delete it; it may be gone already."""
 
 
 class ApiKey(Struct, frozen=True, kw_only=True):
-    """`hash` is the SHA-256 of the key, which itself is nowhere."""
+    """An API key. `hash` is its SHA-256; the key itself is not stored."""
 
     id: str
     name: str
@@ -384,20 +378,20 @@ class KeyStore(Protocol):
     """The API keys of all tenants. Raises: StoreError."""
 
     async def add_key(self, key: ApiKey) -> None:
-        """Keep a new key. Raises: StoreError if there is one of this id, or of this hash."""
+        """Store a new key. Raises: StoreError if this id or this hash exists."""
 
     async def keys(self) -> list[ApiKey]:
-        """Return all keys, oldest first; of one age, in the order in which they were added."""
+        """Return all keys, oldest first; keys of the same age in the order of their addition."""
 
     async def key(self, hash: bytes) -> ApiKey | None:
-        """Return the key of this hash, if there is one."""
+        """Return the key with this hash, or None."""
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Forget a key: False if there is none of this id."""
+        """Delete a key. Return False if this id does not exist."""
 
 
 class SharedValues(Protocol):
-    """What all servers of a store have in common, by name, for as long as there is the store.
+    """Named values that all servers of a store share, as long as the store exists.
 
     Raises: StoreError.
     """
@@ -405,12 +399,12 @@ class SharedValues(Protocol):
     async def compare_and_set(
         self, name: str, value: bytes, *, expected: bytes | None = None
     ) -> bytes:
-        """Keep `value` if there is none of this name, or it is `expected`; return what is kept.
+        """Set `value` if the name has no value, or has `expected`; return the name's value.
 
-        A value may be any bytes, and empty. Of several that ask at once, all are told the same
-        value.
+        A value may be any bytes, also empty. Concurrent callers all get the same value.
         """
 
 
 class Store(ResponseStore, RunStore, IdempotencyStore, Outbox, KeyStore, SharedValues, Protocol):
-    """All that is kept. One class, since much of it is written in one transaction."""
+    """The whole store. It is one class because many operations write several parts in one
+    transaction."""

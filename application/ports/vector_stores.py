@@ -1,4 +1,4 @@
-"""Vector stores, what indexes their files, and embeddings."""
+"""Vector stores, the jobs that index their files, and embeddings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from antiphon.domain.vector_stores import (
 
 
 class FileToAdd(Struct, frozen=True, kw_only=True):
-    """A file as it is added to a vector store; its id is that of the uploaded file."""
+    """A file to add to a vector store, with the id of the uploaded file."""
 
     id: str
     filename: str
@@ -31,8 +31,10 @@ class FileToAdd(Struct, frozen=True, kw_only=True):
 
 
 class IndexJob(Struct, frozen=True, kw_only=True):
-    """A file that is to be indexed. `attempt` counts from 1; a job is void once there is a later
-    one, and once its file is removed, cancelled or done with.
+    """A file to index. `attempt` counts from 1.
+
+    A job is void after a later attempt has started, and after its file was removed, cancelled or
+    finished.
     """
 
     key: int
@@ -44,7 +46,10 @@ class IndexJob(Struct, frozen=True, kw_only=True):
 
 
 class Vectors(Struct, frozen=True, kw_only=True):
-    """Vectors of length 1, each as the bytes of its float32s; those of other models are no use."""
+    """Vectors of length 1, each as the bytes of its float32 numbers.
+
+    Vectors of different models cannot be compared.
+    """
 
     model: str
     each: Sequence[bytes]
@@ -53,9 +58,9 @@ class Vectors(Struct, frozen=True, kw_only=True):
 class VectorStores(Protocol):
     """Vector stores, the files in them and the chunks of those, by tenant.
 
-    Every id of another tenant is unknown, and what one tenant has changes no result of another.
-    What is removed is never found again, and erased by `sweep`. Raises: StoreError, from any
-    method, when the store fails; NotFound for a vector store, file or batch that is not there.
+    Ids of other tenants are unknown, and the data of one tenant changes no result of another.
+    Removed files and stores are never found again; `sweep` erases them. Raises: StoreError, from
+    any method, when the store fails; NotFound for an unknown vector store, file or batch.
     """
 
     async def start(self) -> None:
@@ -64,23 +69,23 @@ class VectorStores(Protocol):
     async def aclose(self) -> None: ...
 
     async def create(self, tenant: str, store: VectorStore) -> None:
-        """Keep a new vector store; its counts are those of its files, whatever it says."""
+        """Create a vector store. Its file counts are computed; those of `store` are ignored."""
 
     async def list_all(self, tenant: str) -> list[VectorStore]:
-        """Return all vector stores in the order in which they were created here."""
+        """Return all vector stores in order of creation."""
 
     async def get(self, tenant: str, store_id: str) -> VectorStore: ...
 
     async def update(self, tenant: str, store: VectorStore) -> None:
-        """Let the vector store of this id be as described, its files apart."""
+        """Replace the vector store of this id, but not its files."""
 
     async def touch(self, tenant: str, store: VectorStore) -> None:
-        """Let its `last_active_at` and `expires_at` be these, and nothing else change."""
+        """Set its `last_active_at` and `expires_at`, and nothing else."""
 
     async def delete(self, tenant: str, store_id: str) -> None: ...
 
     async def usage_bytes(self, tenant: str) -> int:
-        """Return what all files of the tenant take together, as far as they are indexed."""
+        """Return the total size of the tenant's files, as far as they are indexed."""
 
     async def add_files(
         self,
@@ -90,7 +95,7 @@ class VectorStores(Protocol):
         *,
         batch: FileBatch | None = None,
     ) -> None:
-        """Add files, as due; one that is there already is replaced. All of them, or none."""
+        """Add all files or none, with due jobs. A file that the store already has is replaced."""
 
     async def files(
         self, tenant: str, store_id: str, *, batch_id: str | None = None
@@ -106,35 +111,36 @@ class VectorStores(Protocol):
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> None: ...
 
     async def forget_file(self, tenant: str, file_id: str) -> None:
-        """Take the file out of all vector stores of the tenant; it may be in none."""
+        """Remove the file from all vector stores of the tenant; it may be in none."""
 
     async def texts(self, tenant: str, store_id: str, file_id: str) -> list[str]:
-        """Return the file's text, in pieces: what chunks repeat of the one before is left out."""
+        """Return the file's text in pieces, without the overlaps of its chunks."""
 
     async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch: ...
 
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
-        """Cancel those of its files that are still to be indexed; their jobs are void."""
+        """Cancel the files of the batch that are not indexed yet; their jobs become void."""
 
     async def claim_due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
-        """Return jobs whose time has come, longest due first; that of a new file has come at once.
+        """Claim and return due jobs, longest due first. The job of a new file is due immediately.
 
-        Of several that ask, one gets a job. Nobody is given it again for `claim_s`; then it is due
-        once more.
+        Only one of several concurrent callers gets a job. After `claim_s`, the job is due again.
         """
 
     async def extend_claim(self, job: IndexJob, seconds: float) -> bool:
-        """Let nobody else have the job for so long from now: False if it is void."""
+        """Extend the claim to `seconds` from now. Return False if the job is void."""
 
     async def add_chunks(
         self, job: IndexJob, chunks: Sequence[TextChunk], vectors: Vectors | None, *, first: bool
     ) -> bool:
-        """Add chunks of the job's file, which are found once it is done; the `first` replace
-        those of earlier attempts. False, and nothing added, if the job is void.
+        """Add chunks of the job's file, which are found after `finish`.
+
+        With `first`, they replace the chunks of earlier attempts. Return False, and add nothing, if
+        the job is void.
         """
 
     async def finish(self, job: IndexJob, error: IndexingError | None = None) -> bool:
-        """Say that all chunks were added, or what went wrong: False if the job is void."""
+        """Mark the file as indexed, or as failed with `error`. Return False if the job is void."""
 
     async def search(
         self,
@@ -146,18 +152,19 @@ class VectorStores(Protocol):
         file_filter: Filter | None = None,
         limit: int,
     ) -> list[Passage]:
-        """Return the passages that fit best, in no order: up to `limit` by words, and as many by
-        the meaning of the one vector, both scores known for each.
+        """Return the best passages, in no order: up to `limit` by keywords, and up to `limit` by
+        similarity to the one vector, each with both scores.
 
-        Only files that were indexed without an error and whose attributes fit are searched. Any
-        text may be `words`; scores by words are above 0, up to 1, and higher for passages that fit
-        better. Words of scripts without spaces are found too. Vectors of another model have no
-        score; a meaning that is opposite has 0. A store that is unknown has no passages.
+        The search covers files that were indexed without an error and whose attributes match
+        `file_filter`. `words` may be any text, also in scripts without spaces. Keyword scores are
+        above 0 and at most 1; better passages have higher scores. Vectors of another model have no
+        score; an opposite vector has the score 0. An unknown store has no passages.
         """
 
     async def sweep(self, now: float, *, limit: int) -> int:
-        """Erase the files of stores that have expired and what was removed, up to about `limit`
-        chunks; return how much there was, 0 when nothing is left to erase.
+        """Erase removed data and the files of expired stores, up to about `limit` chunks.
+
+        Return how much was erased; 0 when nothing is left.
         """
 
 
@@ -165,7 +172,7 @@ class Embeddings(Protocol):
     """A model that makes vectors of texts. Raises: EmbeddingsError, from any method."""
 
     async def start(self) -> None:
-        """Ask once, to see that it answers. Raises: SettingsError."""
+        """Check with one request that it answers. Raises: SettingsError."""
 
     async def aclose(self) -> None: ...
 

@@ -12,14 +12,14 @@ from antiphon.domain.json import Json
 
 
 class DomainFilter(Struct, frozen=True, kw_only=True):
-    """Hosts that a search may show, with all below them: none of `blocked`, and only those of
-    `allowed`, where that is not empty."""
+    """The domains that a search may return: none of `blocked`, and only those of `allowed` if that
+    is not empty. Each includes its subdomains."""
 
     allowed: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
 
     def allows(self, url: str) -> bool:
-        """Whether a page at this URL may be shown.
+        """Return whether a search may return this URL.
 
         >>> domains = DomainFilter(allowed=("example.org",), blocked=("ads.example.org",))
         >>> [domains.allows(f"https://{host}/") for host in ("www.example.org", "ads.example.org")]
@@ -33,18 +33,18 @@ class DomainFilter(Struct, frozen=True, kw_only=True):
 
 def _host(url: str) -> str:
     try:
-        return _spelled(urlsplit(url).hostname or "")
+        return _normalize(urlsplit(url).hostname or "")
     except ValueError:
         return ""
 
 
 def _is_below(host: str, domain: str) -> bool:
-    domain = _spelled(domain.removeprefix("*."))
+    domain = _normalize(domain.removeprefix("*."))
     return bool(domain) and (host == domain or host.endswith(f".{domain}"))
 
 
-def _spelled(host: str) -> str:
-    """Return the one spelling of a host: what is not ASCII as DNS has it."""
+def _normalize(host: str) -> str:
+    """Return the host in lower case and ASCII (IDNA)."""
     host = host.strip(".").lower()
     try:
         return host if host.isascii() else host.encode("idna").decode("ascii")
@@ -53,7 +53,7 @@ def _spelled(host: str) -> str:
 
 
 class WebResult(Struct, frozen=True, kw_only=True):
-    """A page that a search found; `text` is what the search shows of it."""
+    """A page that a search found; `text` is the search service's excerpt."""
 
     url: str
     title: str
@@ -61,8 +61,11 @@ class WebResult(Struct, frozen=True, kw_only=True):
 
 
 class WebPage(Struct, frozen=True, kw_only=True):
-    """A page as text. In `text`, `【n†words】` is a link to `links[n]`, as models know it; nothing
-    else there is written so."""
+    """A page as text.
+
+    In `text`, `【n†words】` is a link to `links[n]`, in the notation that models know. Nothing
+    else in the text looks like that.
+    """
 
     url: str
     title: str
@@ -71,36 +74,36 @@ class WebPage(Struct, frozen=True, kw_only=True):
 
 
 class Web(Protocol):
-    """Pages: those that a search finds, and those of a URL.
+    """Searches the web and reads its pages.
 
-    Titles, and the texts of results, are one line, and a title is never empty. `【`, `】` and `†`
-    occur in links alone. Searches and reads run side by side; cancelling one affects no other. Each
-    use ends within a time that the operator set. Raises: WebError, from any method, with what the
-    model is to be told: a sentence in one line.
+    Titles and the texts of results are single lines, and a title is never empty. `【`, `】` and `†`
+    occur only in links. Searches and reads may run concurrently; cancelling one affects no other.
+    Each call ends within a time that the operator sets. Raises: WebError, from any method, with a
+    sentence in one line for the model.
     """
 
     is_external: bool = True
-    """Whether it asks anything of other machines."""
+    """Whether it sends requests to other machines."""
 
     async def start(self) -> None:
-        """Open what it needs. Raises: SettingsError."""
+        """Open. Raises: SettingsError."""
 
     async def aclose(self) -> None:
-        """Release what it has opened, if it was started."""
+        """Release all resources, if it was started."""
 
     async def search(
         self, query: str, *, limit: int, domains: DomainFilter, location: Json | None = None
     ) -> Sequence[WebResult]:
-        """Return up to `limit` pages, best first; `location` is `user_location` of a web search.
+        """Return up to `limit` pages, best first; `location` is a web search's `user_location`.
 
-        Any text is a query. All URLs are of http or https, no two are equal, `domains` allows them,
-        and those that can be read are read by `read`.
+        Any text is a query. The URLs are unique http or https URLs that `domains` allows. `read`
+        returns the page of each URL, if it can be read.
         """
 
     async def read(self, url: str) -> WebPage:
-        """Return the page at `url`, with at most as much text as the operator lets it have.
+        """Return the page at `url`; the operator limits the length of its text.
 
-        The text has no control characters but tabs and line feeds, at most 1 MiB, and links to http
-        and https alone. Raises: WebError for all that is no page of the web, such as `file:` URLs,
-        paths and URLs with a user name.
+        The text has at most 1 MiB, no control characters but tabs and line feeds, and only links to
+        http and https. Raises: WebError for anything but a web page, such as `file:` URLs, paths
+        and URLs with a user name.
         """

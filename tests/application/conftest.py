@@ -1,4 +1,4 @@
-"""The services over memory stores and a model that plays deltas."""
+"""The services of a server over a memory store, with a model that plays deltas."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Played = Sequence[Sequence[d.Delta] | Exception | asyncio.Event]
 
 
 class FakeTurn(ModelTurn):
-    """Plays batches of deltas; an exception among them is raised, an event is waited for."""
+    """Plays batches of deltas; raises an exception among them, and waits for an event."""
 
     def __init__(self, played: Played) -> None:
         self._played = played
@@ -99,7 +99,7 @@ class FakeTurn(ModelTurn):
 
 
 class FakeModel(Model):
-    """A model whose next turns are set by the test."""
+    """A model whose turns the test sets: `played` for the first, `later` for the next ones."""
 
     names: Sequence[str] = ("m",)
     writes = "played"
@@ -141,7 +141,7 @@ class FakeModel(Model):
 
 
 class FakeTools(ToolServers, ToolSession):
-    """MCP servers that all have the same tools; the test says what calls give."""
+    """MCP servers that all have the same tools; the test sets the results of calls in `gives`."""
 
     def __init__(self) -> None:
         self.listed: Sequence[Json] = ({"name": "add"}, {"name": "wait"})
@@ -172,20 +172,23 @@ class FakeTools(ToolServers, ToolSession):
                 await asyncio.Event().wait()
             finally:
                 self.stopped.append(name)
-        given = self.gives.pop(0) if self.gives else None
-        if isinstance(given, BaseException):
-            raise given
-        if given is not None:
-            return given
+        result = self.gives.pop(0) if self.gives else None
+        if isinstance(result, BaseException):
+            raise result
+        if result is not None:
+            return result
         return ToolResult(output=f"{name} {len(self.called)}")
 
-    async def aclose(self) -> None:  # of a session; nobody closes the servers here
+    async def aclose(self) -> None:  # closes a session, not the servers
         self.open -= 1
 
 
 class FailingStore(MemoryStore):
-    """A memory store whose named methods fail; where `claimed` is set, a claim never returns; and
-    `created` likewise."""
+    """A memory store whose methods named in `failing` raise `error`.
+
+    If `claimed` is an event, `claim` sets it after its work and never returns; `created` does
+    the same for `create`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,18 +198,18 @@ class FailingStore(MemoryStore):
         self.error: Exception = StoreError("the disk is full")
 
     async def create(self, *args: Any, **kwargs: Any) -> None:
-        self._maybe("create")
+        self._maybe_fail("create")
         await super().create(*args, **kwargs)
         if self.created is not None:
             self.created.set()
             await asyncio.Event().wait()
 
     async def finish(self, *args: Any, **kwargs: Any) -> bool:
-        self._maybe("finish")
+        self._maybe_fail("finish")
         return await super().finish(*args, **kwargs)
 
     async def append(self, *args: Any, **kwargs: Any) -> bool:
-        self._maybe("append")
+        self._maybe_fail("append")
         return await super().append(*args, **kwargs)
 
     async def claim(self, *args: Any, **kwargs: Any) -> None:
@@ -216,15 +219,15 @@ class FailingStore(MemoryStore):
             await asyncio.Event().wait()
 
     async def release(self, *args: Any, **kwargs: Any) -> None:
-        self._maybe("release")
+        self._maybe_fail("release")
         await super().release(*args, **kwargs)
-        self._maybe("release heard")
+        self._maybe_fail("release heard")
 
     async def context(self, *args: Any) -> list[StoredItem]:
-        self._maybe("context")
+        self._maybe_fail("context")
         return await super().context(*args)
 
-    def _maybe(self, name: str) -> None:
+    def _maybe_fail(self, name: str) -> None:
         once = f"{name} once"
         if name in self.failing or once in self.failing:
             self.failing.discard(once)
@@ -232,9 +235,9 @@ class FailingStore(MemoryStore):
 
 
 class House:
-    """All services, wired as the container does it. Houses with one `store` are servers on it.
+    """The services of one server, wired as the container does. Houses may share a `store`.
 
-    Its model is `model`, one that is played where that is None; its own tools are of `hosted`.
+    `model` is a FakeModel by default; `hosted` provides the server's own tools.
     """
 
     def __init__(
@@ -269,7 +272,7 @@ class House:
         self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn)
         self.deliveries: list[tuple[str, str]] = []
         run_response = RunResponse(
-            self.log, self.store, deliveries=self._noticed, max_run_s=max_run_s, retry_s=0.2
+            self.log, self.store, deliveries=self._record_delivery, max_run_s=max_run_s, retry_s=0.2
         )
         plan_turns = PlanTurns(show_items, seal, self.tools, budgets=budgets)
         self.jobs = jobs = Jobs(seal, unseal)
@@ -318,7 +321,7 @@ class House:
         self.watch_leases = WatchLeases(self.store, self.runs, owner=owner)
         self.store.beat(owner, 60)
 
-    def _noticed(self, tenant: str, response: Response) -> list[WebhookDelivery]:
+    def _record_delivery(self, tenant: str, response: Response) -> list[WebhookDelivery]:
         self.deliveries.append((tenant, response.status))
         return []
 
@@ -327,7 +330,7 @@ class House:
         return await self.create_response(decode_request(body).request, tenant=TENANT, body=body)
 
     async def whole(self, **fields: Any) -> Response:
-        """Create and read to the end."""
+        """Create a response, read it to its end and return it."""
         events = await read(await self.create(**fields))
         final: Response = events[-1].response  # type: ignore[attr-defined]
         return final
@@ -353,5 +356,5 @@ def house() -> House:
 
 @pytest.fixture(name="new_house")
 def new_house_fixture() -> type[House]:
-    """For tests that say what a house is like."""
+    """Return the class, for tests that choose its options."""
     return House

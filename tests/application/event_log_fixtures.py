@@ -1,4 +1,4 @@
-"""Runs to log: their events, a store that fails when told to, and readers."""
+"""A run and its events, a store that fails on request, and readers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sequencer() -> Sequencer:
     )
 
 
-def words(seq: Sequencer, *texts: str) -> list[Event]:
+def feed_words(seq: Sequencer, *texts: str) -> list[Event]:
     return [event for text in texts for event in seq.feed(d.TextDelta(text))]
 
 
@@ -41,27 +41,27 @@ def numbers(events: Sequence[Event]) -> list[int]:
     return [event.sequence_number for event in events]
 
 
-async def begun(store: MemoryStore, seq: Sequencer, *, durable: bool = True) -> list[Event]:
-    """Create the response, with the first events of its log where the store keeps that."""
+async def create_run(store: MemoryStore, seq: Sequencer, *, durable: bool = True) -> list[Event]:
+    """Create the response, and its log if the run is durable; return its first events."""
     first = [*seq.open(), *seq.start()]
     run = NewRun(owner=OWNER, events=encode_chunk(first) if durable else None)
     await store.create(TENANT, StoredResponse(response=seq.response, run=run))
     return first
 
 
-async def rest(batches: EventBatches) -> list[Event]:
+async def read_rest(batches: EventBatches) -> list[Event]:
     return [event async for batch in batches for event in batch]
 
 
-async def several_turns() -> None:
+async def run_loop() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 class FailingStore(MemoryStore):
-    """Its appends and finishes wait for the gate, and fail where `fails` says so.
+    """A memory store whose writes wait for `gate`, and fail if `fails` returns True.
 
-    `heard` writes are written all the same: only their answer is lost.
+    With `lost_answer`, a failed write is written nevertheless.
     """
 
     def __init__(self) -> None:
@@ -70,19 +70,19 @@ class FailingStore(MemoryStore):
         self.gate.set()
         self.writes = 0
         self.fails: Callable[[int], bool] = lambda _: False
-        self.heard = False
+        self.lost_answer = False
 
     async def append(self, lease: Lease, events: EventChunk) -> bool:
         return await self._write(lambda: MemoryStore.append(self, lease, events))
 
-    async def finish(self, lease: Lease, response: Response, **given: Any) -> bool:
-        return await self._write(lambda: MemoryStore.finish(self, lease, response, **given))
+    async def finish(self, lease: Lease, response: Response, **options: Any) -> bool:
+        return await self._write(lambda: MemoryStore.finish(self, lease, response, **options))
 
     async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
         await self.gate.wait()
         self.writes += 1
         if not self.fails(self.writes):
             return await write()
-        if self.heard:
+        if self.lost_answer:
             await write()
         raise StoreError("the disk is full")

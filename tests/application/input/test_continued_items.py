@@ -1,4 +1,4 @@
-"""Continuing what no store keeps: the caller remembers it, and everything else is as ever."""
+"""Continuing unstored responses, which the caller remembers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def texts(raws: Any) -> list[str]:
     return [part["text"] for content in contents for part in content]
 
 
-async def test_an_unstored_chain_is_what_the_model_is_given(house: Any) -> None:
+async def test_the_model_is_shown_the_whole_unstored_chain(house: Any) -> None:
     remembered: dict[str, Any] = {}
     for text in ("one", "two", "three"):
         parent = next(reversed(remembered), None)
@@ -44,46 +44,46 @@ async def test_an_unstored_chain_is_what_the_model_is_given(house: Any) -> None:
     assert len(house.model.turns[-1].items) == 5
 
 
-async def test_what_is_remembered_is_what_the_store_keeps(house: Any) -> None:
+async def test_the_caller_remembers_the_items_that_a_store_would_have(house: Any) -> None:
     stored = await create(house, {})
-    kept = await house.store.context(TENANT, stored.id)
+    stored_items = await house.store.context(TENANT, stored.id)
     unstored = await create(house, {}, store=False)
-    for one, other in zip(kept, unstored.conversation(), strict=True):
+    for one, other in zip(stored_items, unstored.conversation(), strict=True):
         mine, its = msgspec.json.decode(one.raw), msgspec.json.decode(other.raw)
         assert mine.pop("id") == one.id
         assert its.pop("id") == other.id
         assert mine == its
 
 
-async def test_a_stored_parent_is_part_of_what_is_remembered(house: Any) -> None:
+async def test_the_remembered_items_include_those_of_a_stored_parent(house: Any) -> None:
     parent = await create(house, {}, input="one")
     child = await create(house, {}, store=False, input="two", previous_response_id=parent.id)
     assert texts(child.conversation()) == ["one", "Hello", "two", "Hello"]
 
 
-async def test_a_stored_child_keeps_what_no_store_had(house: Any) -> None:
+async def test_a_stored_child_has_the_items_of_its_unstored_parent(house: Any) -> None:
     parent = await create(house, {}, store=False, input="one")
     child = await create(
         house, {parent.id: parent.conversation()}, input="two", previous_response_id=parent.id
     )
-    kept = await house.store.context(TENANT, child.id)
-    assert texts(kept) == ["one", "Hello", "two", "Hello"]
+    stored_items = await house.store.context(TENANT, child.id)
+    assert texts(stored_items) == ["one", "Hello", "two", "Hello"]
     listed = await house.input_items(TENANT, child.id, PageQuery(order="asc"))
     assert texts(listed.items) == ["one", "Hello", "two"]
 
 
-async def test_what_is_not_remembered_is_not_found(house: Any) -> None:
+async def test_an_unstored_response_that_is_not_remembered_is_not_found(house: Any) -> None:
     parent = await create(house, {}, store=False)
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as caught:
         await create(house, {}, previous_response_id=parent.id)
-    assert refused.value.code == "previous_response_not_found"
+    assert caught.value.code == "previous_response_not_found"
 
 
-async def test_nothing_is_kept_for_a_caller_who_remembers_nothing(house: Any) -> None:
+async def test_a_caller_that_remembers_nothing_gets_no_items(house: Any) -> None:
     assert (await house.create(store=False)).shown_items == ()
 
 
-async def test_a_remembered_item_can_be_named(house: Any) -> None:
+async def test_a_remembered_item_can_be_referenced(house: Any) -> None:
     parent = await create(house, {}, store=False, input="one")
     remembered = {parent.id: parent.conversation()}
     reference = {"type": "item_reference", "id": remembered[parent.id][0].id}

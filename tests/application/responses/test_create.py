@@ -1,4 +1,4 @@
-"""Creating responses: one run, whoever reads it, and a defined end for everything that can fail."""
+"""Creating responses: all readers see the same run, and every failure has a defined end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def events_of(created: Any) -> list[e.Event]:
     return [event async for batch in created.events for event in batch]
 
 
-async def test_the_whole_answer_is_the_last_event_of_the_stream(house: Any) -> None:
+async def test_the_final_response_is_in_the_last_event_of_the_stream(house: Any) -> None:
     streamed = await events_of(await house.create(stream=True))
     whole = await house.whole()
     assert isinstance(streamed[-1], e.Completed)
@@ -50,14 +50,14 @@ async def test_an_unstored_response_is_never_found(house: Any) -> None:
         await house.follow(TENANT, response.id)
 
 
-async def test_a_limit_ends_as_incomplete(house: Any) -> None:
+async def test_a_response_cut_by_the_token_limit_is_incomplete(house: Any) -> None:
     house.model.played = [[d.TextDelta("Once")], [LENGTH]]
     response = await house.whole()
     assert response.status == "incomplete"
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
-async def test_an_engine_that_fails_ends_as_failed_and_is_stored_so(house: Any) -> None:
+async def test_a_response_whose_engine_fails_is_stored_as_failed(house: Any) -> None:
     house.model.played = [[d.TextDelta("Once")], EngineError("the engine broke")]
     events = await events_of(await house.create(stream=True))
     assert [type(event) for event in events[-2:]] == [e.Error, e.Failed]
@@ -66,7 +66,7 @@ async def test_an_engine_that_fails_ends_as_failed_and_is_stored_so(house: Any) 
     assert [item.status for item in stored.output] == ["incomplete"]
 
 
-async def test_a_defect_of_ours_ends_as_failed_without_its_details(house: Any) -> None:
+async def test_an_internal_error_fails_the_response_without_its_details(house: Any) -> None:
     house.model.played = [ZeroDivisionError("secret")]
     response = await house.whole()
     assert response.status == "failed"
@@ -75,7 +75,7 @@ async def test_a_defect_of_ours_ends_as_failed_without_its_details(house: Any) -
 
 @pytest.mark.parametrize("error", [StoreError("the disk is full"), ZeroDivisionError("a bug")])
 @pytest.mark.parametrize("end", [STOP, LENGTH, EngineError("the engine broke")])
-async def test_a_store_that_cannot_keep_the_end_fails_the_response(
+async def test_a_response_whose_end_cannot_be_stored_fails(
     house: Any, error: Exception, end: Any
 ) -> None:
     house.model.played = [[d.TextDelta("Once")], end if isinstance(end, Exception) else [end]]
@@ -86,7 +86,7 @@ async def test_a_store_that_cannot_keep_the_end_fails_the_response(
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-async def test_a_store_that_cannot_begin_starts_no_run(house: Any) -> None:
+async def test_no_run_starts_if_the_store_cannot_create_the_response(house: Any) -> None:
     house.store.failing = {"create"}
     with pytest.raises(StoreError):
         await house.create()
@@ -94,7 +94,7 @@ async def test_a_store_that_cannot_begin_starts_no_run(house: Any) -> None:
     assert len(house.runs) == 0
 
 
-async def test_what_the_model_refuses_is_raised_before_any_event(house: Any) -> None:
+async def test_a_refusal_of_the_model_is_raised_before_any_event(house: Any) -> None:
     house.model.refusal = RequestError("too long", param="input")
     with pytest.raises(RequestError, match="too long"):
         await house.create(stream=True)
@@ -149,11 +149,11 @@ async def test_two_readers_see_the_same_events(house: Any) -> None:
 
 
 @pytest.mark.parametrize("after", [-1, 0, 3, 6])
-async def test_a_reader_that_comes_back_gets_what_it_missed(house: Any, after: int) -> None:
+async def test_a_reader_that_reconnects_gets_the_events_it_missed(house: Any, after: int) -> None:
     created = await house.create(stream=True)
-    everything = await events_of(created)
+    events = await events_of(created)
     again = await house.follow(TENANT, created.id, after=after)
-    assert [event async for batch in again for event in batch] == everything[after + 1 :]
+    assert [event async for batch in again for event in batch] == events[after + 1 :]
 
 
 async def test_a_continued_conversation_has_inputs_and_outputs_in_order(house: Any) -> None:
@@ -168,7 +168,7 @@ async def test_a_continued_conversation_has_inputs_and_outputs_in_order(house: A
 
 
 @pytest.mark.parametrize("status", ["failed", "in_progress"])
-async def test_a_response_without_a_good_end_cannot_be_continued(house: Any, status: str) -> None:
+async def test_a_failed_or_unfinished_response_cannot_be_continued(house: Any, status: str) -> None:
     wait = asyncio.Event()
     house.model.played = [EngineError("gone")] if status == "failed" else [wait]
     created = await house.create(background=True)
@@ -180,13 +180,13 @@ async def test_a_response_without_a_good_end_cannot_be_continued(house: Any, sta
     created.task.cancel()
 
 
-async def test_an_unknown_previous_response_has_a_code_of_its_own(house: Any) -> None:
+async def test_an_unknown_previous_response_has_its_own_error_code(house: Any) -> None:
     with pytest.raises(RequestError) as caught:
         await house.create(previous_response_id="resp_none")
     assert caught.value.code == "previous_response_not_found"
 
 
-async def test_a_referenced_item_is_put_in_its_place(house: Any) -> None:
+async def test_an_item_reference_is_replaced_by_the_item(house: Any) -> None:
     first = await house.whole()
     reference = {"type": "item_reference", "id": first.output[0].id}
     await house.whole(input=[reference, {"role": "user", "content": "again"}])
@@ -195,7 +195,7 @@ async def test_a_referenced_item_is_put_in_its_place(house: Any) -> None:
         await house.create(input=[{"type": "item_reference", "id": "msg_none"}])
 
 
-async def test_reasoning_is_sealed_when_asked_and_opened_when_it_comes_back(house: Any) -> None:
+async def test_reasoning_is_encrypted_on_request_and_decrypted_when_sent_back(house: Any) -> None:
     house.model.played = [[d.ReasoningDelta("hm"), d.CallStart("f")], [STOP]]
     tools = [{"type": "function", "name": "f"}]
     include = ["reasoning.encrypted_content"]
@@ -203,14 +203,14 @@ async def test_reasoning_is_sealed_when_asked_and_opened_when_it_comes_back(hous
     reasoning, call = response.output
     assert reasoning.encrypted_content == "sealed:t:hm"
     sent_back = {"type": "reasoning", "summary": [], "encrypted_content": "sealed:t:hm"}
-    answered = {"type": "function_call_output", "call_id": call.call_id, "output": "1"}
-    made = {"type": "function_call", "call_id": call.call_id, "name": "f", "arguments": "{}"}
-    asked = {"role": "user", "content": "hi"}
-    await house.whole(input=[asked, sent_back, made, answered], tools=tools)
+    call_output = {"type": "function_call_output", "call_id": call.call_id, "output": "1"}
+    call_item = {"type": "function_call", "call_id": call.call_id, "name": "f", "arguments": "{}"}
+    question = {"role": "user", "content": "hi"}
+    await house.whole(input=[question, sent_back, call_item, call_output], tools=tools)
     assert house.model.turns[-1].items[1].content[0].text == "hm"
 
 
-async def test_foreign_sealed_reasoning_is_no_error(house: Any) -> None:
+async def test_reasoning_that_cannot_be_decrypted_is_left_out_without_an_error(house: Any) -> None:
     foreign = {"type": "reasoning", "summary": [], "encrypted_content": "nonsense"}
     response = await house.whole(input=[{"role": "user", "content": "x"}, foreign])
     assert len(house.model.turns[-1].items) == 1
@@ -237,7 +237,7 @@ async def test_effective_values_are_echoed(house: Any) -> None:
     assert caught.value.param == "reasoning.effort"
 
 
-async def test_nobody_watching_means_one_step(house: Any) -> None:
+async def test_a_response_without_streaming_is_generated_in_one_step(house: Any) -> None:
     await house.whole()
     await events_of(await house.create(stream=True))
     plain, watched = (turn.sampling.step_tokens for turn in house.model.turns)
@@ -270,7 +270,7 @@ async def test_fields_without_effect_are_reported(house: Any, caplog: Any) -> No
         ({"structured_outputs": {"regex": "a", "grammar": "b"}}, "structured_outputs"),
     ],
 )
-async def test_a_request_that_cannot_be_honoured_names_its_field(
+async def test_the_error_of_an_unsupported_request_names_the_field(
     house: Any, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
@@ -278,7 +278,7 @@ async def test_a_request_that_cannot_be_honoured_names_its_field(
     assert caught.value.param == param
 
 
-async def test_a_deleted_response_that_runs_is_stopped_first(house: Any) -> None:
+async def test_deleting_a_running_response_stops_it_first(house: Any) -> None:
     house.model.played = [[d.TextDelta("Once")], asyncio.Event()]
     created = await house.create(background=True)
     await house.delete(TENANT, created.id)
@@ -287,7 +287,7 @@ async def test_a_deleted_response_that_runs_is_stopped_first(house: Any) -> None
         await house.get(TENANT, created.id)
 
 
-async def test_a_foreign_tenant_finds_nothing(house: Any) -> None:
+async def test_another_tenant_does_not_find_the_response(house: Any) -> None:
     response = await house.whole()
     for verb in (house.get, house.delete, house.cancel, house.follow):
         with pytest.raises(NotFound):
@@ -298,23 +298,23 @@ async def test_input_items_are_paged_in_both_orders(house: Any) -> None:
     texts = ["a", "b", "c"]
     response = await house.whole(input=[{"role": "user", "content": text} for text in texts])
 
-    async def page(**query: Any) -> tuple[list[str], bool, list[str]]:
+    async def list_page(**query: Any) -> tuple[list[str], bool, list[str]]:
         options = {"after": None, "limit": 20, "order": "asc", **query}
-        found = await house.input_items(TENANT, response.id, PageQuery(**options))
-        shown = [json.loads(bytes(item.raw))["content"][0]["text"] for item in found.items]
-        return shown, found.has_more, [item.id for item in found.items]
+        page = await house.input_items(TENANT, response.id, PageQuery(**options))
+        texts = [json.loads(bytes(item.raw))["content"][0]["text"] for item in page.items]
+        return texts, page.has_more, [item.id for item in page.items]
 
-    shown, more, ids = await page()
-    assert (shown, more) == (texts, False)
-    assert (await page(order="desc"))[0] == texts[::-1]
-    assert (await page(limit=2))[:2] == (["a", "b"], True)
-    assert (await page(after=ids[1]))[0] == ["c"]
+    page_texts, has_more, ids = await list_page()
+    assert (page_texts, has_more) == (texts, False)
+    assert (await list_page(order="desc"))[0] == texts[::-1]
+    assert (await list_page(limit=2))[:2] == (["a", "b"], True)
+    assert (await list_page(after=ids[1]))[0] == ["c"]
     with pytest.raises(RequestError) as caught:
-        await page(after="msg_none")
+        await list_page(after="msg_none")
     assert caught.value.param == "after"
 
 
-async def test_a_client_that_leaves_while_a_response_is_saved_leaves_none_unfinished(
+async def test_a_client_that_leaves_during_creation_leaves_no_unfinished_response(
     house: Any,
 ) -> None:
     house.store.created = asyncio.Event()

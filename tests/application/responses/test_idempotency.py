@@ -1,4 +1,4 @@
-"""Idempotency-Keys before there is a response: who waits, who gets the key, who gives up."""
+"""Idempotency-Keys while the first response is being created: who waits, and who gets the key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-def repeats(store: MemoryStore, owner: str, **options: Any) -> IdempotencyKeys:
+def keys_of(store: MemoryStore, owner: str, **options: Any) -> IdempotencyKeys:
     store.beat(owner, 60)
     return IdempotencyKeys(store, owner=owner, now=time.time, clock=time.monotonic, **options)
 
@@ -40,58 +40,60 @@ async def create(store: MemoryStore, response_id: str, owner: str) -> None:
     await store.create("t", StoredResponse(response=response, run=NewRun(owner=owner)))
 
 
-async def waiting(*tasks: asyncio.Task[Any]) -> None:
-    """Let the tasks come as far as they do by themselves."""
+async def assert_waiting(*tasks: asyncio.Task[Any]) -> None:
+    """Let the tasks run until they wait."""
     await asyncio.wait(tasks, timeout=0.05)
     assert not any(task.done() for task in tasks)
 
 
-async def test_who_comes_second_waits_until_the_first_response_is_stored(
+async def test_the_second_request_waits_until_the_first_response_is_stored(
     store: MemoryStore,
 ) -> None:
-    first, second = repeats(store, "srv_a"), repeats(store, "srv_b")
+    first, second = keys_of(store, "srv_a"), keys_of(store, "srv_b")
     assert await first.reserve("t", KEY, "resp_1") is None
     asking = asyncio.create_task(second.reserve("t", KEY, "resp_2"))
-    await waiting(asking)
+    await assert_waiting(asking)
     await create(store, "resp_1", "srv_a")
     async with asyncio.timeout(30):
         assert await asking == ExistingResponse(response_id="resp_1")
 
 
-async def test_one_of_those_who_wait_gets_the_key_of_a_request_that_came_to_nothing(
+async def test_a_waiting_request_gets_the_key_of_a_failed_request(
     store: MemoryStore,
 ) -> None:
-    first, second = repeats(store, "srv_a"), repeats(store, "srv_b")
+    first, second = keys_of(store, "srv_a"), keys_of(store, "srv_b")
     with pytest.raises(RequestError):
-        async with first.reservation("t", KEY, "resp_1") as taken:
-            assert taken is None
+        async with first.reservation("t", KEY, "resp_1") as existing:
+            assert existing is None
             asking = asyncio.create_task(second.reserve("t", KEY, "resp_2"))
-            await waiting(asking)
+            await assert_waiting(asking)
             raise RequestError("no such model")
     async with asyncio.timeout(30):
         assert await asking is None
 
 
-async def test_the_key_of_a_server_that_died_is_free(store: MemoryStore) -> None:
-    first, second = repeats(store, "srv_a"), repeats(store, "srv_b")
+async def test_the_key_of_a_dead_server_is_free(store: MemoryStore) -> None:
+    first, second = keys_of(store, "srv_a"), keys_of(store, "srv_b")
     await first.reserve("t", KEY, "resp_1")
     asking = asyncio.create_task(second.reserve("t", KEY, "resp_2"))
-    await waiting(asking)
+    await assert_waiting(asking)
     await store.leave("srv_a")
     async with asyncio.timeout(30):
         assert await asking is None
 
 
-async def test_who_waited_long_enough_is_told_to_come_again(store: MemoryStore) -> None:
-    first, second = repeats(store, "srv_a"), repeats(store, "srv_b", wait_s=0.05)
+async def test_a_request_that_waited_too_long_gets_an_error(store: MemoryStore) -> None:
+    first, second = keys_of(store, "srv_a"), keys_of(store, "srv_b", wait_s=0.05)
     await first.reserve("t", KEY, "resp_1")
     with pytest.raises(IdempotencyKeyInUse) as caught:
         await second.reserve("t", KEY, "resp_2")
     assert caught.value.param == HEADER
 
 
-async def test_another_request_is_refused_at_once(store: MemoryStore) -> None:
-    first, second = repeats(store, "srv_a"), repeats(store, "srv_b")
+async def test_another_request_with_the_same_key_is_rejected(
+    store: MemoryStore,
+) -> None:
+    first, second = keys_of(store, "srv_a"), keys_of(store, "srv_b")
     await first.reserve("t", KEY, "resp_1")
     with pytest.raises(RequestError) as caught:
         await second.reserve("t", IdempotencyKey(key="k", fingerprint=b"g"), "resp_2")
@@ -99,15 +101,15 @@ async def test_another_request_is_refused_at_once(store: MemoryStore) -> None:
     assert await second.reserve("another tenant", KEY, "resp_3") is None
 
 
-async def test_who_leaves_while_asking_holds_no_key(store: MemoryStore) -> None:
-    first = repeats(store, "srv_a")
+async def test_a_cancelled_request_frees_its_key(store: MemoryStore) -> None:
+    first = keys_of(store, "srv_a")
 
-    async def create_for_ever() -> None:
+    async def hold_the_key() -> None:
         async with first.reservation("t", KEY, "resp_1"):
             await asyncio.Event().wait()
 
-    leaving = asyncio.create_task(create_for_ever())
-    await waiting(leaving)
+    leaving = asyncio.create_task(hold_the_key())
+    await assert_waiting(leaving)
     leaving.cancel()
     with suppress(asyncio.CancelledError):
         await leaving
@@ -129,7 +131,7 @@ def test_the_same_json_has_the_same_fingerprint(other: bytes, is_same: bool) -> 
 
 
 @pytest.mark.parametrize("header", ["", " ", "a b", "é", "a\x7f", "k" * 256])
-def test_what_is_no_key_is_refused(header: str) -> None:
+def test_an_invalid_key_is_rejected(header: str) -> None:
     with pytest.raises(RequestError) as caught:
         read_idempotency_key(header, b"{}")
     assert caught.value.param == HEADER

@@ -1,4 +1,4 @@
-"""Sweeping: all that is past its time goes, and a store that fails is told of once."""
+"""Sweeping deletes all expired entries, and periodic work logs each outage once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon.domain.errors import StoreError
 from antiphon.domain.response import Response
 
 
-async def over(store: MemoryStore, *, expires_at: float | None) -> None:
+async def create_finished(store: MemoryStore, *, expires_at: float | None) -> None:
     response = Response(id=new_id("resp"), created_at=1, model="m")
     run = NewRun(owner="srv_1")
     await store.create("t", StoredResponse(response=response, expires_at=expires_at, run=run))
@@ -26,19 +26,19 @@ async def over(store: MemoryStore, *, expires_at: float | None) -> None:
     assert await store.finish(Lease(tenant="t", response_id=response.id), done)
 
 
-async def test_all_that_is_past_its_time_is_forgotten_however_much_it_is() -> None:
+async def test_a_sweep_deletes_all_expired_responses_in_several_batches() -> None:
     store = MemoryStore()
     for _ in range(2 * MAX_BATCH + 1):
-        await over(store, expires_at=1.0)
-    await over(store, expires_at=None)
-    await over(store, expires_at=4e9)
+        await create_finished(store, expires_at=1.0)
+    await create_finished(store, expires_at=None)
+    await create_finished(store, expires_at=4e9)
     sweep = Sweep(store, keep_events_s=600)
     assert await sweep() == 2 * MAX_BATCH + 1
     assert await sweep() == 0
     assert (await store.usage("t")).responses == 2
 
 
-async def test_work_that_fails_is_told_of_once_and_so_is_that_it_goes_on(
+async def test_periodic_work_logs_an_outage_once_and_its_recovery_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -1,4 +1,4 @@
-"""The runs of a process: none of them is stopped before it can come to its own end."""
+"""The runs of a process: a cancelled run always gets to its own end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphon.application.runs.active_runs import LEASE_LOST, ActiveRuns
 LEASE = Lease(tenant="t", response_id="resp_a")
 
 
-async def test_a_run_that_is_stopped_as_it_starts_comes_to_its_own_end() -> None:
+async def test_a_run_that_is_cancelled_as_it_starts_handles_the_cancellation() -> None:
     runs, ends = ActiveRuns(), []
 
     async def run() -> None:
@@ -21,14 +21,14 @@ async def test_a_run_that_is_stopped_as_it_starts_comes_to_its_own_end() -> None
 
     with runs.mark_active(LEASE.response_id):
         starting = asyncio.ensure_future(runs.start(LEASE.response_id, run(), lease=LEASE))
-        # Between the making of the task and its first step.
+        # Between the creation of the task and its first step.
         asyncio.get_running_loop().call_soon(runs.cancel_lost, LEASE)
         await asyncio.wait([await starting])
     assert ends == [(LEASE_LOST,)]
     assert len(runs) == 0
 
 
-async def test_a_run_that_ends_is_not_disturbed() -> None:
+async def test_a_run_that_is_ending_is_not_cancelled_again() -> None:
     runs, gate, ends = ActiveRuns(), asyncio.Event(), []
 
     async def run() -> None:
@@ -36,7 +36,7 @@ async def test_a_run_that_ends_is_not_disturbed() -> None:
             await asyncio.Event().wait()
         finally:
             await gate.wait()
-            ends.append("left its tools")
+            ends.append("closed its tools")
 
     with runs.mark_active(LEASE.response_id):
         task = await runs.start(LEASE.response_id, run(), lease=LEASE)
@@ -48,4 +48,4 @@ async def test_a_run_that_ends_is_not_disturbed() -> None:
     await asyncio.sleep(0)
     gate.set()
     await asyncio.wait([task, stopping, draining])
-    assert ends == ["left its tools"]
+    assert ends == ["closed its tools"]

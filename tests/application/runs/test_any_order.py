@@ -1,4 +1,4 @@
-"""Whatever happens to servers, and in whatever order: one log, one end, and both agree."""
+"""Events in any order on several servers: each run has one log and one end, and they agree."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ STOP = d.TurnEnd("stop", d.TurnUsage(input=3, output=2))
 STEPS = 60
 
 
-class Town:
-    """Servers on one store. Those that die go on working, as one that was only paused would."""
+class Cluster:
+    """Servers on one store. A server that dies continues to work, like one that was only paused."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._numbers = count(1)
         self.store = FailingStore()
-        self.made: list[str] = []
+        self.response_ids: list[str] = []
         self.readers: dict[str, list[asyncio.Task[list[e.Event]]]] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
         self.servers = [self._server() for _ in range(3)]
@@ -39,7 +39,7 @@ class Town:
     def _server(self) -> House:
         return House(self.store, owner=f"srv_{next(self._numbers)}")
 
-    def _plays(self, house: House) -> None:
+    def _set_turns(self, house: House) -> None:
         words = [[d.TextDelta("word ")] for _ in range(self._random.randrange(12))]
         waits: list[Any] = [[] for _ in range(self._random.randrange(20))]
         house.model.played = [*waits, *words, *waits, [STOP]]
@@ -47,7 +47,7 @@ class Town:
     async def step(self) -> None:
         actions: list[Callable[[House], Awaitable[Any]]] = [
             *[self.create] * 4,
-            *[self.look] * 6,
+            *[self.poll] * 6,
             self.cancel,
             self.delete,
             self.read,
@@ -64,38 +64,38 @@ class Town:
             await asyncio.sleep(0)
 
     async def _quietly(self, work: Awaitable[Any]) -> None:
-        with suppress(AntiphonError):  # what a client would be told
+        with suppress(AntiphonError):
             await work
 
     async def create(self, server: House) -> None:
-        self._plays(server)
+        self._set_turns(server)
         created = await server.create(background=self._random.random() < 0.8, stream=True)
-        self.made.append(created.id)
-        self._reads(created.id, created.events)
+        self.response_ids.append(created.id)
+        self._start_reader(created.id, created.events)
 
     async def read(self, server: House) -> None:
-        if self.made:
-            response_id = self._random.choice(self.made)
-            self._reads(response_id, await server.follow(TENANT, response_id))
+        if self.response_ids:
+            response_id = self._random.choice(self.response_ids)
+            self._start_reader(response_id, await server.follow(TENANT, response_id))
 
-    def _reads(self, response_id: str, batches: EventBatches) -> None:
-        async def all_of() -> list[e.Event]:
+    def _start_reader(self, response_id: str, batches: EventBatches) -> None:
+        async def read_all() -> list[e.Event]:
             return [event async for batch in batches for event in batch]
 
-        self.readers.setdefault(response_id, []).append(asyncio.ensure_future(all_of()))
+        self.readers.setdefault(response_id, []).append(asyncio.ensure_future(read_all()))
 
-    async def look(self, server: House) -> None:
-        self._plays(server)
+    async def poll(self, server: House) -> None:
+        self._set_turns(server)
         await server.watch_leases.run_once()
         await server.start_background_runs.run_once()
 
     async def cancel(self, server: House) -> None:
-        if self.made:
-            await server.cancel(TENANT, self._random.choice(self.made))
+        if self.response_ids:
+            await server.cancel(TENANT, self._random.choice(self.response_ids))
 
     async def delete(self, server: House) -> None:
-        if self.made:
-            await server.delete(TENANT, self._random.choice(self.made))
+        if self.response_ids:
+            await server.delete(TENANT, self._random.choice(self.response_ids))
 
     async def die(self, server: House) -> None:
         if server in self.servers:
@@ -109,15 +109,15 @@ class Town:
         self.store.failing = set()
 
     async def settle(self) -> None:
-        """Let all come to their end."""
+        """Wait until all runs have ended."""
         while self.tasks or await self._unfinished():
             self.store.failing = set()
             for server in self.servers:
-                await self.look(server)
+                await self.poll(server)
             await asyncio.sleep(0.001)
 
     async def _unfinished(self) -> bool:
-        states = [await self.final(each) for each in self.made]
+        states = [await self.final(each) for each in self.response_ids]
         return any(each is not None and each.status not in TERMINAL for each in states)
 
     async def final(self, response_id: str) -> Any:
@@ -129,18 +129,18 @@ class Town:
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_every_run_has_one_log_and_one_end(seed: int) -> None:
-    town = Town(seed)
+    cluster = Cluster(seed)
     for _ in range(STEPS):
-        await town.step()
+        await cluster.step()
     async with asyncio.timeout(30):
-        await town.settle()
-        for response_id in town.made:
-            read = await asyncio.gather(*town.readers[response_id])
-            final = await town.final(response_id)
+        await cluster.settle()
+        for response_id in cluster.response_ids:
+            read = await asyncio.gather(*cluster.readers[response_id])
+            final = await cluster.final(response_id)
             if final is None:
                 continue
             if final.background:
-                logged = await log_of(town.store, TENANT, response_id)
+                logged = await log_of(cluster.store, TENANT, response_id)
                 assert all(each == logged for each in read)
                 assert [event.sequence_number for event in logged] == list(range(len(logged)))
                 assert [type(each) for each in logged if isinstance(each, e.TERMINAL)] == [
@@ -148,10 +148,10 @@ async def test_every_run_has_one_log_and_one_end(seed: int) -> None:
                 ]
                 assert logged[-1].response == final  # type: ignore[attr-defined]
             for events in read:
-                told = events[-1].response.status  # type: ignore[attr-defined]
-                assert told == final.status or (told, final.background) == ("failed", False)
-        for server in town.servers:
+                status = events[-1].response.status  # type: ignore[attr-defined]
+                assert status == final.status or (status, final.background) == ("failed", False)
+        for server in cluster.servers:
             while len(server.runs):
                 await server.watch_leases.run_once()
                 await asyncio.sleep(0.001)
-            assert await town.store.held_leases(server.owner) == []
+            assert await cluster.store.held_leases(server.owner) == []

@@ -1,4 +1,4 @@
-"""Events are read back as they were written, to the byte, or not at all."""
+"""Event chunks are decoded to the same bytes, or rejected as corrupt."""
 
 from __future__ import annotations
 
@@ -40,28 +40,30 @@ ANYTHING = st.recursive(
 @cache
 def structs(cls: type[Any]) -> st.SearchStrategy[Any]:
     fields = mi.type_info(cls).fields  # type: ignore[attr-defined]
-    values = {field.name: made(field.type) for field in fields}
+    values = {field.name: values_of(field.type) for field in fields}
     required = {field.name: values.pop(field.name) for field in fields if field.required}
-    return st.fixed_dictionaries(required, optional=values).map(lambda given: cls(**given))
+    return st.fixed_dictionaries(required, optional=values).map(lambda values: cls(**values))
 
 
-def made(kind: mi.Type) -> st.SearchStrategy[Any]:
-    """Values of a type that msgspec knows."""
+def values_of(kind: mi.Type) -> st.SearchStrategy[Any]:
+    """Return a strategy for the values of a type."""
     match kind:
         case mi.StructType(cls=cls):
             return structs(cls)
         case mi.UnionType(types=types):
-            return st.one_of(*map(made, types))
+            return st.one_of(*map(values_of, types))
         case mi.VarTupleType(item_type=item):
-            return st.lists(made(item), max_size=2).map(tuple)
+            return st.lists(values_of(item), max_size=2).map(tuple)
         case mi.DictType(key_type=key, value_type=value):
-            return st.dictionaries(made(key), made(value), max_size=2)
+            return st.dictionaries(values_of(key), values_of(value), max_size=2)
         case mi.LiteralType(values=values):
             return st.sampled_from(values)
         case mi.StrType(pattern=str()):
             return st.just("name-1")
-        case mi.StrType(min_length=least):
-            return st.text("aé\n", min_size=least, max_size=(least or 0) + 2) if least else TEXTS
+        case mi.StrType(min_length=int(length)) if length:
+            return st.text("aé\n", min_size=length, max_size=length + 2)
+        case mi.StrType():
+            return TEXTS
         case mi.RawType():
             return ANYTHING.map(lambda value: msgspec.Raw(msgspec.json.encode(value)))
     simple: dict[type[Any], st.SearchStrategy[Any]] = {
@@ -79,14 +81,14 @@ def numbered(event: Event, number: int) -> Event:
     return event
 
 
-def check(events: list[Event]) -> None:
-    written = encode_chunk(events)
-    back = decode_chunk(written)
-    assert [type(event) for event in back] == [type(event) for event in events]
+def assert_same_bytes(events: list[Event]) -> None:
+    chunk = encode_chunk(events)
+    decoded = decode_chunk(chunk)
+    assert [type(event) for event in decoded] == [type(event) for event in events]
     lines = [msgspec.json.encode(event) for event in events]
-    assert [msgspec.json.encode(event) for event in back] == lines
-    assert written.body[CHECKSUM_BYTES:] == b"".join(line + b"\n" for line in lines)
-    assert encode_chunk(back) == written
+    assert [msgspec.json.encode(event) for event in decoded] == lines
+    assert chunk.body[CHECKSUM_BYTES:] == b"".join(line + b"\n" for line in lines)
+    assert encode_chunk(decoded) == chunk
 
 
 def text(number: int, delta: str = "x") -> Event:
@@ -96,30 +98,32 @@ def text(number: int, delta: str = "x") -> Event:
 
 
 @pytest.mark.parametrize("name", sorted(folder.name for folder in STREAMS.iterdir()))
-def test_recorded_streams_are_read_back_to_the_byte(name: str) -> None:
+def test_recorded_streams_are_decoded_to_the_same_bytes(name: str) -> None:
     lines = (STREAMS / name / "stream.sse").read_text().split("\n")
-    written = [line[6:].encode() for line in lines if line.startswith("data: {")]
-    kinds = [EVENT_TYPES[msgspec.json.decode(line)["type"]] for line in written]
-    check([msgspec.json.decode(line, type=kind) for line, kind in zip(written, kinds, strict=True)])
+    payloads = [line[6:].encode() for line in lines if line.startswith("data: {")]
+    kinds = [EVENT_TYPES[msgspec.json.decode(line)["type"]] for line in payloads]
+    assert_same_bytes(
+        [msgspec.json.decode(line, type=kind) for line, kind in zip(payloads, kinds, strict=True)]
+    )
 
 
 @pytest.mark.parametrize("name", sorted(EVENT_TYPES))
 @settings(max_examples=10)
 @given(data=st.data())
-def test_every_kind_of_event_is_read_back_to_the_byte(name: str, data: st.DataObject) -> None:
+def test_every_type_of_event_is_decoded_to_the_same_bytes(name: str, data: st.DataObject) -> None:
     strategy = structs(EVENT_TYPES[name])
     events = data.draw(st.lists(strategy, min_size=1, max_size=2))
     first = data.draw(st.integers(0, 2**40))
-    check([numbered(event, number) for number, event in enumerate(events, first)])
+    assert_same_bytes([numbered(event, number) for number, event in enumerate(events, first)])
 
 
 @pytest.mark.parametrize("name", sorted(ITEM_TYPES))
 @settings(max_examples=20)
 @given(data=st.data())
-def test_every_kind_of_item_is_read_back_to_the_byte(name: str, data: st.DataObject) -> None:
+def test_every_type_of_item_is_decoded_to_the_same_bytes(name: str, data: st.DataObject) -> None:
     item: AnyItem = data.draw(structs(ITEM_TYPES[name]))
     response = Response(id="resp_1", created_at=1, model="m", output=(item,))
-    check(
+    assert_same_bytes(
         [
             e.ItemAdded(sequence_number=0, output_index=0, item=item),
             e.ItemDone(sequence_number=1, output_index=0, item=item),
@@ -128,49 +132,49 @@ def test_every_kind_of_item_is_read_back_to_the_byte(name: str, data: st.DataObj
     )
 
 
-def test_a_tool_is_read_back_with_fields_that_nobody_knows() -> None:
+def test_an_unknown_tool_keeps_all_its_fields() -> None:
     tools = (msgspec.Raw(b'{"type":"later_tool","x":[1.50,{"y":null}]}'),)
     response = Response(id="resp_1", created_at=1, model="m", tools=tools)
-    check([e.Created(sequence_number=0, response=response)])
+    assert_same_bytes([e.Created(sequence_number=0, response=response)])
 
 
 @pytest.mark.parametrize("delta", ["\n", "\r\n", "\u2028", "\x00", "😀", '"\\'])
 def test_no_text_breaks_a_line(delta: str) -> None:
-    check([text(0, delta), text(1)])
+    assert_same_bytes([text(0, delta), text(1)])
 
 
-def test_damage_is_an_error_of_the_store() -> None:
+def test_a_corrupt_log_is_a_store_error() -> None:
     assert issubclass(CorruptLog, StoreError)
 
 
-def test_no_bit_can_change_unseen() -> None:
-    whole = encode_chunk([text(5), text(6)])
-    for place in range(len(whole.body)):
-        body = bytearray(whole.body)
+def test_every_flipped_bit_is_detected() -> None:
+    chunk = encode_chunk([text(5), text(6)])
+    for place in range(len(chunk.body)):
+        body = bytearray(chunk.body)
         body[place] ^= 1
         with pytest.raises(CorruptLog):
-            decode_chunk(replace(whole, body=bytes(body)))
+            decode_chunk(replace(chunk, body=bytes(body)))
 
 
-def test_no_chunk_can_be_cut_unseen() -> None:
-    whole = encode_chunk([text(5), text(6)])
-    for length in range(len(whole.body)):
+def test_every_truncation_is_detected() -> None:
+    chunk = encode_chunk([text(5), text(6)])
+    for length in range(len(chunk.body)):
         with pytest.raises(CorruptLog):
-            decode_chunk(replace(whole, body=whole.body[:length]))
+            decode_chunk(replace(chunk, body=chunk.body[:length]))
 
 
 @pytest.mark.parametrize("changed", [{"first": 4}, {"count": 1}, {"count": 3}])
-def test_a_chunk_is_what_it_says_it_is(changed: dict[str, int]) -> None:
+def test_a_chunk_with_wrong_numbers_is_rejected(changed: dict[str, int]) -> None:
     with pytest.raises(CorruptLog, match="other numbers"):
         decode_chunk(replace(encode_chunk([text(5), text(6)]), **changed))
 
 
-def test_events_that_do_not_follow_each_other_are_no_chunk() -> None:
+def test_events_with_a_gap_in_their_numbers_are_rejected() -> None:
     with pytest.raises(CorruptLog):
         decode_chunk(encode_chunk([text(5), text(7)]))
 
 
-def test_what_is_no_event_is_damage() -> None:
+def test_an_unknown_event_is_rejected() -> None:
     lines = b'{"type":"response.from_a_later_release","sequence_number":0}\n'
     with pytest.raises(CorruptLog, match="cannot be decoded"):
         decode_chunk(make_chunk(0, 1, [lines]))

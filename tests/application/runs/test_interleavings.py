@@ -1,4 +1,4 @@
-"""Servers, clients and a store that all hesitate, fail and leave at any moment: what holds then."""
+"""Invariants that hold when servers, clients and the store pause, fail or leave at any moment."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OPERATIONS = frozenset(
 
 
 class HesitantStore(FailingStore):
-    """Others have their turn before and after each operation, which may fail before or after."""
+    """Yields to other tasks before and after each operation, and may fail before or after it."""
 
     def __init__(self, random: Random) -> None:
         super().__init__()
@@ -64,9 +64,9 @@ class HesitantStore(FailingStore):
         @wraps(operation)
         async def hesitant(*args: Any, **kwargs: Any) -> Any:
             await self._hesitate()
-            done = await operation(*args, **kwargs)
+            result = await operation(*args, **kwargs)
             await self._hesitate()
-            return done
+            return result
 
         return hesitant
 
@@ -78,23 +78,23 @@ class HesitantStore(FailingStore):
 
 
 class Server:
-    """A server that knows Idempotency-Keys."""
+    """A server with Idempotency-Keys."""
 
     def __init__(self, store: HesitantStore, owner: str) -> None:
         self.house = House(store, owner=owner)
         numbers = count(1)
-        repeats = IdempotencyKeys(
+        keys = IdempotencyKeys(
             store, owner=owner, now=time.time, clock=asyncio.get_running_loop().time, wait_s=0.1
         )
         self.create = CreateOnce(
             self.house.create_response,
-            repeats,
+            keys,
             new_id=lambda prefix: f"{prefix}_once_{owner}_{next(numbers)}",
         )
 
 
-class City:
-    """Servers on one store, some of them gone, and the clients that came to them."""
+class Cluster:
+    """Servers on one store, some of them gone, and their clients."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -104,7 +104,7 @@ class City:
         self.servers: list[Server] = []
         self.gone: list[Server] = []
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.made: list[str] = []
+        self.response_ids: list[str] = []
         self.readers: list[tuple[str, bool, asyncio.Task[list[e.Event]]]] = []
         self.keys: dict[str, set[str]] = {}
         self.approvals: list[tuple[str, str]] = []
@@ -118,13 +118,13 @@ class City:
         self.servers = [self.server() for _ in range(3)]
         for number in range(6):
             arguments = f'{{"n":{number}}}'
-            self.plays(self.servers[0].house, [[*self.call(arguments), STOP]])
-            asked = await self.servers[0].house.whole(tools=[ASKS])
-            [request] = [each for each in asked.output if isinstance(each, McpApprovalRequest)]
-            self.approvals.append((asked.id, request.id))
+            self.set_turns(self.servers[0].house, [[*self.call(arguments), STOP]])
+            response = await self.servers[0].house.whole(tools=[ASKS])
+            [request] = [each for each in response.output if isinstance(each, McpApprovalRequest)]
+            self.approvals.append((response.id, request.id))
         self.store.failures = failures
 
-    async def _again(self, work: Callable[[], Awaitable[Any]]) -> None:
+    async def _retry(self, work: Callable[[], Awaitable[Any]]) -> None:
         while True:
             with suppress(StoreError):
                 await work()
@@ -140,7 +140,7 @@ class City:
     def server(self) -> Server:
         return Server(self.store, f"srv_{next(self.numbers)}")
 
-    def plays(self, house: House, played: Any = None) -> None:
+    def set_turns(self, house: House, played: Any = None) -> None:
         waits: list[Any] = [[] for _ in range(self.random.randrange(15))]
         words = [[d.TextDelta("word ")] for _ in range(self.random.randrange(8))]
         house.model.played = played or [*waits, *words, *waits, [STOP]]
@@ -148,7 +148,7 @@ class City:
     def actions(self) -> list[Callable[[Server], Awaitable[Any]]]:
         return [
             *[self.post] * 6,
-            *[self.look] * 6,
+            *[self.poll] * 6,
             self.cancel,
             self.delete,
             self.follow,
@@ -172,7 +172,7 @@ class City:
             await action(server)
 
     async def post(self, server: Server) -> None:
-        self.plays(server.house)
+        self.set_turns(server.house)
         fields, key = self.request()
         body = json.dumps({"model": "m", "input": "hi", "stream": True, **fields}).encode()
         created = await server.create(decode_request(body).request, key, tenant=TENANT, body=body)
@@ -181,12 +181,12 @@ class City:
             self.keys.setdefault(key.key, set()).add(response_id)
         if isinstance(created, ExistingResponse):
             return
-        self.made.append(response_id)
+        self.response_ids.append(response_id)
         reading = asyncio.ensure_future(self.read(created))
         self.readers.append((response_id, created.outlives_client, reading))
 
     def request(self) -> tuple[dict[str, Any], IdempotencyKey | None]:
-        """Return what is asked for, and its Idempotency-Key."""
+        """Return the fields of a request, and its Idempotency-Key."""
         luck = self.random.random
         kind: dict[str, Any] = self.random.choice(
             [{"background": True}, {"background": True}, {"store": False}, {}]
@@ -196,7 +196,7 @@ class City:
         if kind == {"store": False}:
             return kind, None
         if luck() < 0.2 and self.approvals:
-            asked, request_id = self.approvals.pop()
+            previous_id, request_id = self.approvals.pop()
             approval = {
                 "type": "mcp_approval_response",
                 "approval_request_id": request_id,
@@ -205,7 +205,7 @@ class City:
             return {
                 **kind,
                 "tools": [ASKS],
-                "previous_response_id": asked,
+                "previous_response_id": previous_id,
                 "input": [approval],
             }, None
         if luck() < 0.5:
@@ -225,9 +225,9 @@ class City:
         return events
 
     async def follow(self, server: Server) -> None:
-        if not self.made:
+        if not self.response_ids:
             return
-        response_id = self.random.choice(self.made)
+        response_id = self.random.choice(self.response_ids)
         after = self.random.randrange(-1, 6)
         batches = await server.house.follow(TENANT, response_id, after=after)
 
@@ -237,42 +237,42 @@ class City:
         self.readers.append((response_id, True, asyncio.ensure_future(rest())))
 
     async def get(self, server: Server) -> None:
-        if self.made:
-            await server.house.get(TENANT, self.random.choice(self.made))
+        if self.response_ids:
+            await server.house.get(TENANT, self.random.choice(self.response_ids))
 
-    async def look(self, server: Server) -> None:
-        self.plays(server.house)
+    async def poll(self, server: Server) -> None:
+        self.set_turns(server.house)
         await server.house.watch_leases.run_once()
         await server.house.start_background_runs.run_once()
 
     async def cancel(self, server: Server) -> None:
-        if self.made:
-            response_id = self.random.choice(self.made)
+        if self.response_ids:
+            response_id = self.random.choice(self.response_ids)
             cancelled = await server.house.cancel(TENANT, response_id)
             assert cancelled.status == "cancelled"
 
     async def delete(self, server: Server) -> None:
-        if self.made and self.random.random() < 0.5:
-            response_id = self.random.choice(self.made)
+        if self.response_ids and self.random.random() < 0.5:
+            response_id = self.random.choice(self.response_ids)
             await server.house.delete(TENANT, response_id)
 
     async def interrupt(self, _: Server) -> None:
-        """Cancel somebody's request, wherever it is."""
+        """Cancel a random request."""
         others = [task for task in self.tasks if task is not asyncio.current_task()]
         if others:
             self.random.choice(others).cancel()
 
     async def die(self, server: Server) -> None:
-        """The others see it dead; it goes on, as one that was only paused would."""
+        """Let the server seem dead; it continues, like one that was only paused."""
         if server in self.servers:
             self.replace(server)
-            await self._again(lambda: self.store.leave(server.house.owner))
+            await self._retry(lambda: self.store.leave(server.house.owner))
 
     async def drain(self, server: Server) -> None:
         if server in self.servers:
             self.replace(server)
             await server.house.runs.drain(self.random.choice([0, 0.001]))
-            await self._again(lambda: self.store.leave(server.house.owner))
+            await self._retry(lambda: self.store.leave(server.house.owner))
 
     def replace(self, server: Server) -> None:
         self.servers[self.servers.index(server)] = self.server()
@@ -280,11 +280,11 @@ class City:
 
     async def settle(self) -> None:
         self.store.failures = 0.0
-        for server in self.gone:  # whoever was to stop one may have been interrupted
+        for server in self.gone:  # the task that stops one may have been cancelled
             await self.store.leave(server.house.owner)
-        while self.tasks or await self.goes_on():
+        while self.tasks or await self.has_unfinished():
             for server in self.servers:
-                await self.look(server)
+                await self.poll(server)
             await asyncio.sleep(0.001)
         for server in self.all:
             await server.house.watch_leases.run_once()
@@ -293,9 +293,9 @@ class City:
                 await server.house.watch_leases.run_once()
                 await asyncio.sleep(0.001)
 
-    async def goes_on(self) -> bool:
-        held = [await self.store.held_leases(server.house.owner) for server in self.all]
-        return any(held) or (await self.store.usage(TENANT)).waiting > 0
+    async def has_unfinished(self) -> bool:
+        leases = [await self.store.held_leases(server.house.owner) for server in self.all]
+        return any(leases) or (await self.store.usage(TENANT)).waiting > 0
 
     @property
     def all(self) -> list[Server]:
@@ -307,14 +307,14 @@ class City:
         except NotFound:
             return None
 
-    # --- what holds -------------------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------
 
     async def check(self) -> None:
         await self.check_logs()
         await self.check_conversations()
         for server in self.all:
             assert await self.store.held_leases(server.house.owner) == []
-            assert all(turn.closed for turn in server.house.model.begun), "a turn goes on"
+            assert all(turn.closed for turn in server.house.model.begun), "a turn is still open"
             assert len(server.house.runs) == 0
             assert server.house.runs.free_slots == 2
             assert server.house.tools.open == 0
@@ -366,11 +366,11 @@ class City:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_whoever_hesitates_fails_or_leaves(seed: int) -> None:
-    city = City(seed)
-    await city.open()
+async def test_the_invariants_hold_in_random_interleavings(seed: int) -> None:
+    cluster = Cluster(seed)
+    await cluster.open()
     for _ in range(STEPS):
-        await city.step()
+        await cluster.step()
     async with asyncio.timeout(30):
-        await city.settle()
-        await city.check()
+        await cluster.settle()
+        await cluster.check()

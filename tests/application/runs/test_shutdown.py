@@ -1,38 +1,38 @@
-"""Readers that stop with their server."""
+"""Readers of events end when the server shuts down."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from tests.application.event_log_fixtures import ID, sequencer, words
+from tests.application.event_log_fixtures import ID, feed_words, sequencer
 
 from antiphon.adapters.stores.memory_event_log import BATCH, MemoryEventLog
 from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
 from antiphon.domain import deltas as d
 
 
-async def test_what_is_there_is_read_to_its_end_and_nothing_is_waited_for() -> None:
+async def test_after_shutdown_readers_get_ready_events_and_do_not_wait() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
     await log.create(ID)
-    await log.append(ID, [*seq.open(), *seq.start(), *words(seq, *["word "] * 2 * BATCH)])
-    whole = UntilShutdown(await log.open(ID), shutdown_signal)
-    waits = UntilShutdown(await log.open(ID), shutdown_signal)
-    first = [await anext(waits) for _ in range(3)]
-    waiting = asyncio.ensure_future(anext(waits))
+    await log.append(ID, [*seq.open(), *seq.start(), *feed_words(seq, *["word "] * 2 * BATCH)])
+    unread = UntilShutdown(await log.open(ID), shutdown_signal)
+    reader = UntilShutdown(await log.open(ID), shutdown_signal)
+    first = [await anext(reader) for _ in range(3)]
+    waiting = asyncio.ensure_future(anext(reader))
     await asyncio.sleep(0)
     shutdown_signal.trigger()
     async with asyncio.timeout(30):
         with pytest.raises(StopAsyncIteration):
             await waiting
-        assert [batch async for batch in whole] == first
+        assert [batch async for batch in unread] == first
 
 
-async def test_a_log_that_has_its_end_is_read_to_it_after_the_moment() -> None:
+async def test_a_complete_log_is_read_to_its_end_after_shutdown() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
     shutdown_signal.trigger()
     await log.create(ID)
-    await log.append(ID, [*seq.open(), *seq.start(), *words(seq, *["word "] * 2 * BATCH)])
+    await log.append(ID, [*seq.open(), *seq.start(), *feed_words(seq, *["word "] * 2 * BATCH)])
     await log.append(ID, [*seq.feed(d.TurnEnd("stop", d.TurnUsage())), *seq.complete()])
     read = [
         event
@@ -43,7 +43,7 @@ async def test_a_log_that_has_its_end_is_read_to_it_after_the_moment() -> None:
     assert type(read[-1]).__name__ == "Completed"
 
 
-async def test_a_wait_that_is_cancelled_loses_nothing() -> None:
+async def test_a_cancelled_wait_loses_no_events() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
     await log.create(ID)
     reader = UntilShutdown(await log.open(ID), shutdown_signal)
@@ -57,7 +57,7 @@ async def test_a_wait_that_is_cancelled_loses_nothing() -> None:
     assert await anext(reader) == first
 
 
-async def test_a_batch_that_comes_at_the_same_moment_is_read() -> None:
+async def test_a_batch_that_comes_with_the_shutdown_is_read() -> None:
     log, seq, shutdown_signal = MemoryEventLog(), sequencer(), ShutdownSignal()
     await log.create(ID)
     reader = UntilShutdown(await log.open(ID), shutdown_signal)
@@ -71,7 +71,7 @@ async def test_a_batch_that_comes_at_the_same_moment_is_read() -> None:
         await anext(reader)
 
 
-async def test_who_leaves_at_the_moment_has_left() -> None:
+async def test_a_reader_cancelled_during_shutdown_stays_cancelled() -> None:
     log, shutdown_signal = MemoryEventLog(), ShutdownSignal()
     await log.create(ID)
     waiting = asyncio.ensure_future(anext(UntilShutdown(await log.open(ID), shutdown_signal)))

@@ -1,4 +1,4 @@
-"""Responses of more than one turn: each has one end, whichever turn goes wrong."""
+"""Responses with several turns: each has one end, whichever turn fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compacting(house: Any) -> dict[str, Any]:
     return {"input": LONG, "context_management": [{"type": "compaction"}]}
 
 
-async def test_all_turns_of_a_response_have_the_salt_of_tenant_and_client(
+async def test_all_turns_of_a_response_have_the_cache_salt_of_tenant_and_client(
     house: Any, compacting: dict[str, Any]
 ) -> None:
     house.model.later = [ANSWER]
@@ -40,32 +40,30 @@ async def test_all_turns_of_a_response_have_the_salt_of_tenant_and_client(
     assert salts == ["salt of t None", "salt of t None", "salt of t mine"]
 
 
-async def test_a_compaction_comes_before_the_answer_in_one_response(
+async def test_a_response_has_its_compaction_before_its_answer(
     house: Any, compacting: dict[str, Any]
 ) -> None:
     house.model.later = [ANSWER]
     response = await house.whole(**compacting)
     assert [type(item) for item in response.output] == [i.Compaction, i.Message]
     assert response.usage.total_tokens == 10
-    summarised, answered = house.model.turns
-    assert len(summarised.items) == 4
-    assert [item.content[0].text[-12:] for item in answered.items] == ["They talked."]
-    assert answered.items[0].content[-1].text == "third"
+    compaction_turn, answer_turn = house.model.turns
+    assert len(compaction_turn.items) == 4
+    assert [item.content[0].text[-12:] for item in answer_turn.items] == ["They talked."]
+    assert answer_turn.items[0].content[-1].text == "third"
 
 
-async def test_the_turns_have_ids_of_their_own_in_the_engine(
-    house: Any, compacting: dict[str, Any]
-) -> None:
-    asked: list[str] = []
-    begin = house.model.start_turn
+async def test_each_turn_has_its_own_request_id(house: Any, compacting: dict[str, Any]) -> None:
+    request_ids: list[str] = []
+    start_turn = house.model.start_turn
 
-    async def noting(turn: Any, *, request_id: str) -> Any:
-        asked.append(request_id)
-        return await begin(turn, request_id=request_id)
+    async def record_request_id(turn: Any, *, request_id: str) -> Any:
+        request_ids.append(request_id)
+        return await start_turn(turn, request_id=request_id)
 
-    house.model.start_turn = noting
+    house.model.start_turn = record_request_id
     await house.whole(**compacting)
-    assert len(set(asked)) == len(asked) == 2
+    assert len(set(request_ids)) == len(request_ids) == 2
 
 
 @pytest.mark.parametrize(
@@ -77,7 +75,7 @@ async def test_the_turns_have_ids_of_their_own_in_the_engine(
         ([[[d.TextDelta("Hel")], [LENGTH]]], "incomplete", None),
     ],
 )
-async def test_a_later_turn_that_goes_wrong_ends_the_response(
+async def test_a_later_turn_that_fails_ends_the_response(
     house: Any, compacting: dict[str, Any], later: list[Any], status: str, code: str | None
 ) -> None:
     house.model.later = later
@@ -88,7 +86,7 @@ async def test_a_later_turn_that_goes_wrong_ends_the_response(
     assert (await house.get("t", response.id)).status == status
 
 
-async def test_a_summary_of_no_words_fails_the_response(
+async def test_an_empty_compaction_fails_the_response(
     house: Any, compacting: dict[str, Any]
 ) -> None:
     house.model.played = [[d.TextDelta(" ")], [STOP]]
@@ -111,7 +109,7 @@ async def test_a_reader_that_leaves_stops_a_later_turn(
     assert (await house.get("t", created.id)).status == "cancelled"
 
 
-async def test_a_summary_that_cannot_be_written_costs_no_answer(house: Any) -> None:
+async def test_a_failed_reasoning_summary_does_not_fail_the_answer(house: Any) -> None:
     house.model.played = [[d.ReasoningDelta("Hm.")], [d.TextDelta("Hello")], [STOP]]
     house.model.later = [EngineError("busy")]
     response = await house.whole(reasoning={"summary": "auto"})
@@ -120,7 +118,7 @@ async def test_a_summary_that_cannot_be_written_costs_no_answer(house: Any) -> N
     assert response.output[0].summary == ()
 
 
-async def test_a_model_that_summarises_by_itself_is_not_asked_again(house: Any) -> None:
+async def test_a_model_that_writes_its_own_summary_has_no_summary_turn(house: Any) -> None:
     house.model.played = [
         [d.ReasoningDelta("Hm."), d.SummaryDelta("Own."), d.TextDelta("Hello")],
         [STOP],
@@ -130,14 +128,14 @@ async def test_a_model_that_summarises_by_itself_is_not_asked_again(house: Any) 
     assert len(house.model.begun) == 1
 
 
-async def test_a_thought_that_was_cut_is_not_summarised(house: Any) -> None:
+async def test_truncated_reasoning_is_not_summarized(house: Any) -> None:
     house.model.played = [[d.ReasoningDelta("Hm")], [LENGTH]]
     response = await house.whole(reasoning={"summary": "auto"})
     assert response.status == "incomplete"
     assert len(house.model.begun) == 1
 
 
-async def test_each_thought_gets_its_own_summary(house: Any) -> None:
+async def test_each_reasoning_item_gets_its_own_summary(house: Any) -> None:
     house.model.played = [
         [d.ReasoningDelta("One."), d.TextDelta("a"), d.ReasoningDelta("Two."), d.TextDelta("b")],
         [STOP],
