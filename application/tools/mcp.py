@@ -9,7 +9,7 @@ McpTurn      what comes before the model's first turn: servers list their tools,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 
 from antiphon.application.ports import Json, ModelTurn, ToolResult, ToolServers, ToolSession
 from antiphon.application.support.tasks import run_to_completion
@@ -51,13 +51,12 @@ class McpSessions(SingleItemCaller):
         return Work(self._list(label), _refuse_listing)
 
     async def _list(self, label: str) -> WorkOutput:
-        yield [_to_listing_end(await _catch_error(self._session(label).tools()))]
+        yield [_to_listing_end(await _tools_of(self._session(label)))]
 
     async def tools_by_label(self, labels: Iterable[str]) -> ToolsByLabel:
         """Ask the servers with these labels, if the request names them, for their tools."""
         known = [label for label in dict.fromkeys(labels) if label in self._tools_by_label]
-        requests = [self._session(label).tools() for label in known]
-        listed = await asyncio.gather(*map(_catch_error, requests))
+        listed = await asyncio.gather(*(_tools_of(self._session(label)) for label in known))
         return dict(zip(known, listed, strict=True))
 
     def open_item(self, start: d.CallStart) -> d.Delta:
@@ -90,9 +89,10 @@ def _refuse_listing(reason: str) -> Sequence[d.ToolEnd]:
     return [d.ToolEnd("failed", {"error": reason})]
 
 
-async def _catch_error(tools: Awaitable[Sequence[Json]]) -> ListedTools:
+async def _tools_of(session: ToolSession) -> ListedTools:
+    # `tools` is called here: a coroutine that a cancelled `gather` never starts warns about itself.
     try:
-        return await tools
+        return await session.tools()
     except ToolServerError as error:
         return error
 
