@@ -124,8 +124,8 @@ API = (
     f"models. {DOCUMENTED}"
 )
 CHAT = (
-    "This server has the Responses API, not Chat Completions: send POST /v1/responses, with "
-    f"'input' in place of 'messages'. {DOCUMENTED}"
+    "This server has the Responses API, not Chat Completions: send POST /v1/responses with "
+    f"'input' instead of 'messages'. {DOCUMENTED}"
 )
 PREFIX = "Paths begin with /v1: set the base URL to {api}."
 
@@ -147,7 +147,7 @@ PREFIX = "Paths begin with /v1: set the base URL to {api}."
         (
             "POST",
             "/v1/v1/responses",
-            "The path has /v1 twice: take it out of either the base URL or the path.",
+            "The path has /v1 twice: remove it from either the base URL or the path.",
         ),
         ("GET", "/v1/assistants", DOCUMENTED),
     ],

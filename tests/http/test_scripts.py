@@ -56,7 +56,7 @@ def test_a_call_of_a_tool_that_is_not_offered_is_refused(
     error = refusal(http, model=model, input=script([{"say": "a"}, call]), tools=[ADD])
     assert error["message"] == (
         f"The script cannot be played: turn 1, part 2: the request offers no {tool}; to call it "
-        'all the same, add "unknown_tool": true.'
+        'anyway, add "unknown_tool": true.'
     )
 
 
