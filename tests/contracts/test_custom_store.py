@@ -115,7 +115,7 @@ async def test_what_was_not_written_whole_was_never_there(opened: Open, path: Pa
 
 async def test_two_servers_on_one_journal_are_refused(opened: Open, path: Path) -> None:
     async with opened(path):
-        with pytest.raises(SettingsError, match="is not ours"):
+        with pytest.raises(SettingsError, match="cannot be opened"):
             async with opened(path):
                 pass
 
