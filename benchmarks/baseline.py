@@ -1,8 +1,8 @@
-"""The limit: a bare ASGI app that sends recorded frames, and does nothing else for them.
+"""The baseline: a bare ASGI app that only sends recorded frames.
 
-No server can spend less on a stream of these bytes: there is no engine, no parser, no JSON and no
-framework here, only one `send` an event, and a turn of the event loop before each delta, as an
-engine that makes one token a step would give.
+No server can spend less on a stream of these bytes. It has no engine, no parser, no JSON, and no
+framework: only one `send` per event, and one iteration of the event loop before each delta, as an
+engine with one token per step would cause.
 
     REPLAY_BODY=frames.sse uvicorn benchmarks.baseline:app --loop uvloop --http httptools
 """

@@ -1,9 +1,9 @@
-"""Measure how much later another server shows an event than the one that runs the response.
+"""Measure how much later than the server that runs a response another server shows its events.
 
     python -m benchmarks.event_lag [STORE …]
 
-STORE is an address as `--store` takes it; without one, a SQLite file. Two servers share it: runs
-in the background on the first are read along on both. RUNS of them at once, a token every TICK_S.
+STORE is a value of `--store`; the default is a SQLite file. Two servers share it. The first runs
+RUNS background responses at the same time, with a token every TICK_S; clients read them from both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What vector stores cost: indexing, searching, and how long the event loop stands still.
+"""Measure vector stores: indexing, searching, and how long they block the event loop.
 
 python -m benchmarks.file_search [FILES]
 """

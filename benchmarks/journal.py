@@ -1,8 +1,8 @@
-"""What it costs to keep events before they are shown: `python -m benchmarks.journal [dir]`.
+"""Measure the cost of storing events before clients see them: `python -m benchmarks.journal [dir]`.
 
-Runs give EVENTS events each, STEP an engine step, and each has a reader. In turns they go through
-the foreground's journal, and through the durable one on a SQLite file in that folder, one write a
-step. CPU is that of the whole process, all threads.
+Each run has EVENTS events, STEP per engine step, and one reader. The benchmark alternates between
+the foreground journal and the durable one on a SQLite file in that folder, with one write per step.
+CPU times are for the whole process with all threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A load generator that costs little itself: raw protocols, bytes counted, no JSON read.
+"""A cheap load generator: raw protocols, counting bytes instead of decoding JSON.
 
-Each connection asks one request after another and counts delta frames as they come. What a text
-says is not looked at; that it is right is what the tests are for.
+Each connection sends one request after another and counts delta frames. It does not check texts:
+the tests do.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
 
 
 class LoadFailed(Exception):
-    """The server did not answer as it should; figures of this run would mean nothing."""
+    """The server did not respond as expected, so the figures of this run are meaningless."""
 
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What one run saw: `first_s` is the time to the first body byte of each request."""
+    """The results of one run. `first_s` is the time to the first body byte of each request."""
 
     requests: int
     deltas: int = 0
@@ -89,7 +89,7 @@ async def _run(port: int, request: bytes, requests: int, concurrency: int) -> Ou
             connection.close()
 
     began = time.perf_counter()
-    # Not a TaskGroup: the first failure is to be raised as it is, not in an ExceptionGroup.
+    # Not a TaskGroup, so that the first failure is raised without an ExceptionGroup.
     connections = (keep_asking() for _ in range(min(concurrency, requests)))
     await _bounded(asyncio.gather(*connections))
     outcome.wall_s = time.perf_counter() - began
@@ -113,7 +113,7 @@ async def _bounded(work: Awaitable[T]) -> T:
 
 
 def _unchunked(framed: bytes) -> bytes:
-    """Return what chunked transfer coding carries.
+    """Return the body without its chunked transfer coding.
 
     >>> _unchunked(b"3\\r\\nabc\\r\\n2\\r\\nde\\r\\n0\\r\\n\\r\\n")
     b'abcde'
@@ -151,7 +151,7 @@ class Answer:
 
 
 class Connection(asyncio.Protocol):
-    """A connection that has one request under way at a time."""
+    """A connection with one request at a time."""
 
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep

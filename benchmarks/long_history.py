@@ -1,9 +1,8 @@
-"""What it costs to take in a long history: 2,000 items of 5 MB, as an agent sends them every turn.
+"""Measure reading a long history: 2,000 items of 5 MB, as an agent sends them every turn.
 
     python -m benchmarks.long_history
 
-From the bytes of the body to items that are checked and ready for a format, and on to the items
-that the store is given.
+It covers all steps from the bytes of the body to validated items, and to the items for the store.
 """
 
 from __future__ import annotations

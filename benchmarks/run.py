@@ -1,12 +1,12 @@
-"""Measure what the server spends on a streamed token, beside a bare ASGI app that sends the same.
+"""Measure the cost of a streamed token, compared to a bare ASGI app that sends the same bytes.
 
     python -m benchmarks.run [--gate] [--out FOLDER]
 
-Both servers run at once, each in a process of its own, and are asked in turn: A B A B …, several
-times a round. The CPU time of their processes is compared, not the wall clock, and the ratio is
-taken within each round, so that a busy machine changes the figures of both alike.
+Both servers run at the same time in their own processes, and get requests in turn: A B A B …,
+several times per round. CPU times are compared, not wall-clock times, and the ratio is computed
+within each round, so that a busy machine affects both figures alike.
 
-BENCH_ROUNDS (5) and BENCH_REQUESTS (512 streams a round) make it longer or shorter.
+BENCH_ROUNDS (5) and BENCH_REQUESTS (512 streams per round) set the length.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOKENS = 256
 SCRIPT = '@@script [{"say":"word ","repeat":400}]'
 WARM_UP_REQUESTS = 64
 TURNS_PER_ROUND = 4
-MIN_DELTA_SHARE = 0.95  # a token; a format needs some tokens for marks that no client sees
+MIN_DELTA_SHARE = 0.95  # per token; a format needs some tokens for markup that clients do not see
 IDLE_REQUESTS = 40
 # A request without a stream costs about as much as 60 streamed tokens: more of them are needed for
 # the same number of clock ticks.
@@ -74,7 +74,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """What `--gate` asks for."""
+    """A limit that `--gate` checks."""
 
     name: str
     unit: str
@@ -127,7 +127,7 @@ BARS = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--gate", action="store_true", help="exit 1 when a bar is missed")
+    parser.add_argument("--gate", action="store_true", help="exit with 1 if a threshold is missed")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of latest.json and .svg")
     options = parser.parse_args()
     if not Path("/proc/self/stat").exists():
@@ -208,7 +208,7 @@ def _limit(frames: Path, folder: Path) -> Iterator[Server]:
 
 
 def _environment() -> Mapping[str, str]:
-    """Return our environment without settings that would make the server another one."""
+    """Return the environment without settings that would change the server."""
     return {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
 
 
@@ -233,7 +233,7 @@ def _warm_up(server: Server, model: str) -> None:
 
 
 def _round(servers: Sequence[Server], requests: int) -> list[Round]:
-    """Measure the servers in turn, several times: what disturbs the machine disturbs them all."""
+    """Measure the servers in turn, several times, so that disturbances affect all of them."""
     seen: dict[Server, list[tuple[float, float, load.Outcome]]] = {each: [] for each in servers}
     part = max(1, requests // TURNS_PER_ROUND)
     for _ in range(TURNS_PER_ROUND):
@@ -254,13 +254,13 @@ def _summary(measured: Sequence[tuple[float, float, load.Outcome]]) -> Round:
 
 
 def _streamed(server: Server, model: str, requests: int) -> tuple[float, load.Outcome]:
-    """Return the CPU time a streamed token in microseconds, and what the load saw."""
+    """Return the CPU time per streamed token in microseconds, and the load's results."""
     before = server.cpu_s()
     request = _request(server, model)
     outcome = load.run(server.port, request, requests=requests, concurrency=CONCURRENCY)
     tokens = requests * TOKENS
     if outcome.deltas < tokens * MIN_DELTA_SHARE:
-        # A server that joins deltas does less work, and a comparison by token would flatter it.
+        # A server that joins deltas does less work, so its time per token would look too good.
         raise load.LoadFailed(f"{outcome.deltas} delta events for {tokens} tokens")
     return (server.cpu_s() - before) / tokens * 1e6, outcome
 

@@ -1,4 +1,4 @@
-"""Servers as processes of their own, and what Linux says they spent."""
+"""Server processes, and their CPU time and memory from Linux."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROC = Path("/proc")
 
 
 class StartFailed(Exception):
-    """A server did not come up; the text ends with what it logged."""
+    """A server did not start. The message ends with its log."""
 
 
 class Server:
@@ -29,7 +29,7 @@ class Server:
         self.port = port
 
     def cpu_s(self) -> float:
-        """Return the seconds that the process tree spent so far, user and system."""
+        """Return the CPU seconds of the process tree so far, user and system."""
         ticks = 0
         for pid in self._tree():
             user, system = _stat(pid)[11:13]
@@ -37,7 +37,7 @@ class Server:
         return ticks / _TICKS_A_SECOND
 
     def peak_rss_mb(self) -> float:
-        """Return the most memory that the process tree held at once, at the most."""
+        """Return an upper bound of the peak memory of the process tree."""
         total_kb = 0
         for pid in self._tree():
             status = (_PROC / str(pid) / "status").read_text()
@@ -59,7 +59,7 @@ class Server:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; none when the process is gone."""
+    """Return the fields of /proc/PID/stat from the state on, or none if the process has ended."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -79,7 +79,7 @@ def free_port() -> int:
 def run_server(
     command: Sequence[str], *, port: int, folder: Path, variables: Mapping[str, str]
 ) -> Iterator[Server]:
-    """Run a server until the block is left; it is up when it answers HTTP. Raises: StartFailed."""
+    """Run a server until the block ends, and wait until it responds. Raises: StartFailed."""
     folder.mkdir(parents=True, exist_ok=True)
     logged = folder / "server.log"
     with logged.open("wb") as log:
@@ -104,7 +104,7 @@ def _await_answer(process: subprocess.Popen[bytes], port: int, logged: Path) -> 
 
 
 def _answers(port: int) -> bool:
-    # An open port is not enough: a server may listen before it has started what it serves.
+    # An open port is not enough: a server may listen before it is ready.
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as probe:
             probe.sendall(b"GET /health HTTP/1.0\r\n\r\n")

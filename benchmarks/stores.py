@@ -1,7 +1,7 @@
-"""What the stores cost: `python benchmarks/stores.py [directory of the SQLite file]`.
+"""Measure the cost of stores: `python benchmarks/stores.py [directory of the SQLite file]`.
 
-CPU is that of the whole process, all threads. "beside a busy loop" means that the event loop is
-kept busy by short callbacks, as it is when it streams to many clients.
+CPU times are for the whole process with all threads. "beside a busy loop" means that short
+callbacks keep the event loop busy, as when it streams to many clients.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def events(count: int) -> list[e.Event]:
 
 
 async def wake_ups() -> None:
-    """What the event loop itself takes to let two tasks take turns: the floor for what follows."""
+    """Measure the event loop alternating between two tasks: the minimum for the other figures."""
     waiting: list[asyncio.Future[None]] = []
 
     async def wait() -> None:
@@ -138,7 +138,7 @@ async def write(store: SqliteStore, first: int, *, tasks: int) -> None:
 
 
 async def write_logs(store: SqliteStore, first: int, *, runs: int) -> None:
-    """Write chunks as long streams do: many events at a time."""
+    """Write many events at a time, as long streams do."""
     chunks = RESPONSES // runs
     body = b"x" * EVENT_BYTES * EVENTS_AT_ONCE
 

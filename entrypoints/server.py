@@ -342,7 +342,7 @@ def _explain_bind_error(exc: OSError) -> str:
 def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http=BoundedProtocol.within(settings.arrival_s),
+        http=BoundedProtocol.with_limit(settings.arrival_s),
         ws=WebSocketProtocol,
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,  # events are too small to benefit

@@ -1,4 +1,4 @@
-"""Keep a conversation on the server, and show what it holds."""
+"""Store a conversation on the server, and list its items."""
 
 import os
 

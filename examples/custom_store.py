@@ -1,13 +1,13 @@
-"""A store of your own: the memory store, with a file that brings it back after a restart.
+"""Your own store: the memory store with a journal file that restores it after a restart.
 
     $ antiphon serve --store examples.custom_store:JournalStore
 
-Every call that changes something is written to the journal once it has succeeded, and waits until
-the disk has it; at the next start the calls are made again. It keeps every promise of the port
-(tests/contracts/test_custom_store.py) and shows what a store has to decide.
+Every successful call that changes something is appended to the journal and synced to disk. At the
+next start, the calls are replayed. The store keeps every promise of the port
+(tests/contracts/test_custom_store.py) and shows the decisions that a store has to make.
 
-What it leaves out: the file only grows, and what was deleted can still be read in it; it serves one
-process; with each start the attempts of notices begin anew, and what was swept is swept again.
+Its limits: the file only grows, and deleted data can still be read in it; it serves one process;
+with each start, webhook delivery attempts start again, and expired data is swept again.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ WRITES = (
     "revoke_key",
     "compare_and_set",
 )
-"""What changes something that outlives a server. Who is alive does not: nobody is at a start."""
+"""Methods that change persistent data. Heartbeats do not: no server is alive at a start."""
 
 
-def _call_of(name: str) -> type[msgspec.Struct]:
-    """Return the Struct that a call of this method is written as: a field a parameter."""
+def _define_call(name: str) -> type[msgspec.Struct]:
+    """Return the Struct of a call of this method, with one field per parameter."""
     types = get_type_hints(getattr(Store, name))
     del types["return"]
     return msgspec.defstruct(
@@ -65,19 +65,19 @@ def _call_of(name: str) -> type[msgspec.Struct]:
     )
 
 
-CALLS: Mapping[str, type[msgspec.Struct]] = {name: _call_of(name) for name in WRITES}
+CALLS: Mapping[str, type[msgspec.Struct]] = {name: _define_call(name) for name in WRITES}
 _decode = msgspec.json.Decoder(reduce(or_, CALLS.values())).decode
 
 
 class JournalStore:
-    """Has all methods of the port Store, most of them through `__getattr__`.
+    """A store with all methods of the Store port, most of them through `__getattr__`.
 
-    Without a path, the journal is `antiphon.journal` in the folder where the server was started.
+    The default journal is `antiphon.journal` in the working folder.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or Path("antiphon.journal")
-        self._kept = MemoryStore(keep=UNBOUNDED)
+        self._memory = MemoryStore(keep=UNBOUNDED)
         self._file: FileIO | None = None
         self._failure: StoreError | None = None
 
@@ -87,9 +87,11 @@ class JournalStore:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             await self.aclose()
-            raise SettingsError(f"The journal {str(self._path)!r} is not ours: {error}.") from error
-        for call in self._calls(self._file):
-            method = getattr(self._kept, str(call.__struct_config__.tag))
+            raise SettingsError(
+                f"The journal {str(self._path)!r} cannot be opened: {error}."
+            ) from error
+        for call in self._read_calls(self._file):
+            method = getattr(self._memory, str(call.__struct_config__.tag))
             await method(**msgspec.structs.asdict(call))
 
     async def aclose(self) -> None:
@@ -101,63 +103,66 @@ class JournalStore:
             raise self._failure
 
     async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
-        # Which runs are free depends on the time: what was taken is written, not what was asked.
-        taken: list[LeasedRun] = await self._read("lease_runs")(owner, limit=limit, waiting=waiting)
-        for one in taken:
-            where = {"tenant": one.lease.tenant, "response_id": one.lease.response_id}
-            self._append(CALLS["take_over"](owner=owner, **where))
-        return taken
+        # Which runs are free depends on the time, so the journal records the leased runs.
+        lease_runs = self._memory_method("lease_runs")
+        leased_runs: list[LeasedRun] = await lease_runs(owner, limit=limit, waiting=waiting)
+        for run in leased_runs:
+            response = {"tenant": run.lease.tenant, "response_id": run.lease.response_id}
+            self._append(CALLS["take_over"](owner=owner, **response))
+        return leased_runs
 
-    async def reserve(self, tenant: str, key: str, **asked: Any) -> IdempotencyRecord:
-        repeat: IdempotencyRecord = await self._read("reserve")(tenant, key, **asked)
-        if repeat.response_id == asked["response_id"]:
-            self._append(CALLS["reserve"](tenant=tenant, key=key, **asked))
-        return repeat
+    async def reserve(self, tenant: str, key: str, **options: Any) -> IdempotencyRecord:
+        record: IdempotencyRecord = await self._memory_method("reserve")(tenant, key, **options)
+        if record.response_id == options["response_id"]:
+            self._append(CALLS["reserve"](tenant=tenant, key=key, **options))
+        return record
 
     def __getattr__(self, name: str) -> Any:
-        return partial(self._write, name) if name in CALLS else self._read(name)
+        return partial(self._write, name) if name in CALLS else self._memory_method(name)
 
-    def _read(self, name: str) -> Any:
+    def _memory_method(self, name: str) -> Any:
         if self._failure is not None:
             raise self._failure
-        return getattr(self._kept, name)
+        return getattr(self._memory, name)
 
     async def _write(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        method = self._read(name)
-        given = inspect.signature(method).bind(*args, **kwargs)
-        given.apply_defaults()
-        result = await method(*args, **kwargs)  # what is refused here is not written
-        self._append(CALLS[name](**given.arguments))
+        method = self._memory_method(name)
+        bound = inspect.signature(method).bind(*args, **kwargs)
+        bound.apply_defaults()
+        result = await method(*args, **kwargs)  # a refused call is not written
+        self._append(CALLS[name](**bound.arguments))
         return result
 
     def _append(self, call: msgspec.Struct) -> None:
-        """Write a call, and wait for the disk. Nothing else happens meanwhile: nobody sees what
-        could still be lost. A store for many clients would gather writes in a thread of its own.
+        """Write a call, and sync it to disk.
+
+        This blocks the event loop, so that nobody sees data that could still be lost. A store for
+        many clients would batch writes in its own thread.
         """
         assert self._file is not None
         record = msgspec.json.encode(call)
-        rest = len(record).to_bytes(LENGTH_BYTES) + record
+        remaining = len(record).to_bytes(LENGTH_BYTES) + record
         try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
             os.fsync(self._file.fileno())
         except OSError as error:
-            # The memory is ahead of the file now: only a new start makes them the same again.
+            # The memory is now ahead of the file. Only a restart makes them equal again.
             self._failure = StoreError(f"The journal {str(self._path)!r} failed: {error}.")
             raise self._failure from error
 
-    def _calls(self, file: FileIO) -> Iterator[Any]:
-        """Return the calls in the journal, and cut off the last if it was not written whole."""
+    def _read_calls(self, file: FileIO) -> Iterator[Any]:
+        """Yield the calls in the journal, and remove the last one if it is incomplete."""
         file.seek(0)
         while True:
-            begin = file.tell()
+            start = file.tell()
             head = file.read(LENGTH_BYTES)
             record = file.read(int.from_bytes(head))
             if len(head) < LENGTH_BYTES or len(record) < int.from_bytes(head):
-                file.truncate(begin)
+                file.truncate(start)
                 return
             try:
                 yield _decode(record)
             except msgspec.DecodeError as error:
-                place = f"{str(self._path)!r} at byte {begin}"
+                place = f"{str(self._path)!r} at byte {start}"
                 raise SettingsError(f"The journal {place} cannot be read: {error}.") from error

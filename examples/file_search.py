@@ -1,4 +1,4 @@
-"""Put a file into a vector store, search it, and let a model search and cite it."""
+"""Add a file to a vector store, search it, and let a model search and cite it."""
 
 import json
 import os
@@ -16,10 +16,10 @@ client.vector_stores.files.upload_and_poll(
     file=("refunds.md", b"Refunds are paid within two weeks."),
     poll_interval_ms=50,
 )
-found = client.vector_stores.search(store.id, query="When are refunds paid?").data[0]
-print(f"searching finds {found.filename} (score {found.score}): {found.content[0].text}")
+result = client.vector_stores.search(store.id, query="When are refunds paid?").data[0]
+print(f"searching finds {result.filename} (score {result.score}): {result.content[0].text}")
 
-# A real model needs no script: ask it what you want to know.
+# A real model needs no script: just ask your question.
 turns = [
     {"call": "file_search", "args": {"queries": ["refunds"]}},
     {"say": "Within two weeks 【0:0†refunds.md】."},
@@ -31,7 +31,7 @@ response = client.responses.create(
     include=["file_search_call.results"],
 )
 search, message = response.output
-[cited] = message.content[0].annotations
+[citation] = message.content[0].annotations
 print("the model searched for:", *search.queries)
 print("and says:", message.content[0].text)
-print("citing:  ", cited.filename)
+print("citing:  ", citation.filename)

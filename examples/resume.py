@@ -1,4 +1,4 @@
-"""Start a response in the background, drop its stream, and read the rest of it later."""
+"""Start a background response, close its stream, and read the rest later."""
 
 import os
 
@@ -11,15 +11,15 @@ client = OpenAI(
 stream = client.responses.create(
     model="scripted", input="Tell me a story.", background=True, stream=True
 )
-seen = []
+events = []
 for event in stream:
-    seen.append(event)
-    if len(seen) == 5:
+    events.append(event)
+    if len(events) == 5:
         break
 stream.close()
 
-response_id, last = seen[0].response.id, seen[-1].sequence_number
-seen += client.responses.retrieve(response_id, stream=True, starting_after=last)
-print(f"{response_id}: read 5 events, then left; read {len(seen) - 5} more, later")
-is_whole = [event.sequence_number for event in seen] == list(range(len(seen)))
-print("nothing is missing" if is_whole else "something is missing", "up to", seen[-1].type)
+response_id, last = events[0].response.id, events[-1].sequence_number
+events += client.responses.retrieve(response_id, stream=True, starting_after=last)
+print(f"{response_id}: read 5 events, then left; read {len(events) - 5} more, later")
+is_whole = [event.sequence_number for event in events] == list(range(len(events)))
+print("nothing is missing" if is_whole else "something is missing", "up to", events[-1].type)

@@ -1,4 +1,4 @@
-"""Make the scripted model do exactly what your test needs: think, call, then answer."""
+"""Make the scripted model do exactly what your test needs: think, then answer."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Read a response as it is written."""
+"""Stream a response while the model writes it."""
 
 import os
 

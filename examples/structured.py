@@ -1,4 +1,4 @@
-"""Get an answer as an object of your own."""
+"""Get an answer as an object of your own class."""
 
 import json
 import os
@@ -17,7 +17,7 @@ client = OpenAI(
     api_key=os.environ.get("OPENAI_API_KEY", "none"),
 )
 question = "Which city do you know, and how many live there?"
-# What the scripted model is to write; a real one needs the question alone.
+# The scripted model plays this script; a real model needs only the question.
 turns = [{"say": json.dumps({"city": "Bonn", "population": 336000})}]
 response = client.responses.parse(
     model="scripted", input=f"{question} @@script {json.dumps(turns)}", text_format=Place

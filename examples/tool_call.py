@@ -1,4 +1,4 @@
-"""Let the model call a function of yours, and give it the result."""
+"""Let the model call your function, and send it the result."""
 
 import json
 import os
@@ -21,7 +21,7 @@ weather = {
     },
 }
 question = "What is the weather in Bonn?"
-# What the scripted model is to do; a real one needs the question alone.
+# The scripted model plays this script; a real model needs only the question.
 turns = [{"call": "get_weather", "args": {"city": "Bonn"}}, {"say": "It is 21 degrees in Bonn."}]
 first = client.responses.create(
     model="scripted", input=f"{question} @@script {json.dumps(turns)}", tools=[weather]

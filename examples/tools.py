@@ -1,9 +1,9 @@
-"""Tools of your own, run by the server: lengths, from one unit into another.
+"""Your own tools, run by the server: convert lengths between units.
 
     $ antiphon serve --tool examples.tools:Lengths
 
-A request then has {"type": "mcp", "server_label": "lengths"} among its tools. The tools run in the
-server's process, so what takes long must await, or be given to a thread (asyncio.to_thread).
+Requests then name {"type": "mcp", "server_label": "lengths"} in their tools. The tools run in the
+server's process, so long work must await, or run in a thread (asyncio.to_thread).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Lengths(ToolServer):
         return LengthsSession()
 
     async def aclose(self) -> None:
-        """Close what the sessions share, a pool of connections for example."""
+        """Close what the sessions share, for example a connection pool."""
 
 
 class LengthsSession(ToolSession):
@@ -48,10 +48,10 @@ class LengthsSession(ToolSession):
         try:
             return ToolResult(output=converted(**arguments))
         except (TypeError, KeyError):  # a model wrote them, so anything may be wrong
-            return failed(f"These are no arguments of convert: {arguments!r}.")
+            return failed(f"These are not valid arguments for convert: {arguments!r}.")
 
     async def aclose(self) -> None:
-        """Close what this response opened."""
+        """Close what this session opened."""
 
 
 def converted(value: float, unit: str, into: str) -> str:

@@ -1,4 +1,4 @@
-"""Two turns over one connection, of which nothing is stored."""
+"""Two responses on one WebSocket connection, without storing them."""
 
 import os
 

@@ -1,1 +1,1 @@
-"""The HTTP surface, on Litestar: handlers translate, call one service, and translate back."""
+"""The HTTP API, on Litestar: handlers decode a request, call one service, and encode its result."""

@@ -1,4 +1,4 @@
-"""The Litestar application: routes, errors and the services that its handlers are given."""
+"""The Litestar application: routes, error handlers, and the services injected into handlers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def create_app(
     needs_keys: bool = False,
     error_stacks: bool = False,
 ) -> Litestar:
-    """Return the app; everything it needs has been started before."""
+    """Return the app. Its services must already be started."""
     return Litestar(
         route_handlers=[
             Responses,
@@ -68,6 +68,6 @@ def create_app(
         ).handlers,
         openapi_config=openapi_config(__version__),
         logging_config=None,
-        # For forms alone: JSON bodies are taken in by ourselves.
+        # Only for forms: bodies.py reads JSON bodies.
         request_max_body_size=max_file_bytes + FORM_BYTES,
     )

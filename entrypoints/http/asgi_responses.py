@@ -1,8 +1,7 @@
-"""Answers that watch the client: a stream of frames, or one JSON object when the response is over.
+"""Responses that watch the client: a stream of frames, or one JSON object at the end of a run.
 
-Both read the same log, and both stop at once when the client leaves. They are ASGI applications,
-because that is the cheapest thing that Litestar lets a handler return: one send for each batch of
-events.
+Both read the same log, and both stop immediately if the client disconnects. They are ASGI apps,
+the cheapest type that a Litestar handler can return: one send for each batch of events.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JsonResponse:
-    """One JSON object."""
+    """A JSON object with headers."""
 
     def __init__(self, content: Any, headers: Headers, *, status: int = 200) -> None:
         self._body = content if isinstance(content, bytes) else _encode(content)
@@ -43,24 +42,24 @@ class JsonResponse:
 
 
 class StreamedFile:
-    """Bytes as they are, each piece read when the client has taken those before it.
+    """A file's content. Each block is read after the client has received those before it.
 
-    `headers` say what they are, and how many.
+    `headers` describe the content: its type, and its length if known.
     """
 
-    def __init__(self, pieces: AsyncGenerator[bytes], headers: Headers) -> None:
-        self._pieces = pieces
+    def __init__(self, blocks: AsyncGenerator[bytes], headers: Headers) -> None:
+        self._blocks = blocks
         self._headers = headers
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        await unless_gone(receive, self._send(send))
+        await run_while_connected(receive, self._send(send))
 
     async def _send(self, send: Any) -> None:
-        headers = _raw(self._headers)
+        headers = _encode_headers(self._headers)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with aclosing(self._pieces) as pieces:
-            async for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        async with aclosing(self._blocks) as blocks:
+            async for block in blocks:
+                await send({"type": "http.response.body", "body": block, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -71,21 +70,21 @@ def final_response(
     *,
     shape: Callable[[Response], Any] = lambda response: response,
 ) -> JsonResponse:
-    """Return the answer to who waited for a response; a failed one is an error
+    """Return a finished response as JSON, or as an error if it failed
     (docs/reference/errors.md#failed-responses).
 
-    `shape` makes what is shown of it.
+    `shape` converts the response to the object that the client receives.
     """
     if response.status == "failed" and response.error is not None:
         failure = response.error
         body = error_json(500, failure.message, None, failure.code, encoder.dialect)
-        # The response was accepted and stored: a client that repeats it would run it twice.
+        # The response was accepted and stored: a client that retries would run it twice.
         return JsonResponse(body, {**headers, "x-should-retry": "false"}, status=500)
     return JsonResponse(encoder.encode_response(shape(response)), headers)
 
 
 class EventStreamResponse:
-    """The events of a run as frames, each batch in one send; then what the dialect ends with."""
+    """The events of a run as frames, one send per batch, and the dialect's last frame."""
 
     def __init__(
         self,
@@ -104,7 +103,7 @@ class EventStreamResponse:
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await unless_gone(receive, self._stream(send))
+            await run_while_connected(receive, self._stream(send))
         finally:
             await self._leave()
 
@@ -115,7 +114,9 @@ class EventStreamResponse:
             "x-accel-buffering": "no",
             **self._headers,
         }
-        await send({"type": "http.response.start", "status": 200, "headers": _raw(headers)})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": _encode_headers(headers)}
+        )
         frames = self._encoder.frames
         with self._keepalive.watch(send) as activity:
             async for events in self._batches:
@@ -128,9 +129,9 @@ class EventStreamResponse:
 
 
 class FinalResponse:
-    """The last state of a run as JSON; a failed run is an HTTP error.
+    """The final response of a run as JSON; a failed run is an HTTP error.
 
-    `shape` makes what is shown of the response.
+    `shape` converts the response to the object that the client receives.
     """
 
     def __init__(
@@ -150,79 +151,83 @@ class FinalResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            last = await unless_gone(receive, self._last())
+            last = await run_while_connected(receive, self._wait_for_last_event())
         finally:
             await self._leave()
         if isinstance(last, e.Completed | e.Incomplete | e.Failed):
             answer = final_response(last.response, self._headers, self._encoder, shape=self._shape)
             await answer(scope, receive, send)
         elif last is not None:
-            await self._broken_off(send, last)
+            await self._send_interrupted(send, last)
 
-    async def _broken_off(self, send: Send, last: Event) -> None:
-        """Answer for a run that goes on elsewhere, or whose response was deleted."""
+    async def _send_interrupted(self, send: Send, last: Event) -> None:
+        """Send the error for a run that continues elsewhere, or whose response was deleted."""
         dialect = self._encoder.dialect
         if isinstance(last, e.Error):
             body = error_json(500, last.message, None, last.code, dialect)
             await send_json(send, body, {**self._headers, "x-should-retry": "false"}, status=500)
             return
-        stops = ServerShuttingDown()
-        body = error_json(503, stops.message, None, stops.code, dialect)
+        error = ServerShuttingDown()
+        body = error_json(503, error.message, None, error.code, dialect)
         headers = {**self._headers, "retry-after": "1", "connection": "close"}
         await send_json(send, body, headers, status=503)
 
-    async def _last(self) -> Event | None:
+    async def _wait_for_last_event(self) -> Event | None:
         last: Event | None = None
         async for events in self._batches:
             last = events[-1]
         return last
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return what `work` returns, or None if the client left before; then `work` is cancelled."""
+async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of `work`, or cancel it and return None if the client disconnects first."""
     task = asyncio.current_task()
     assert task is not None
-    working = True
+    is_working = True
 
-    def leave(gone: asyncio.Task[None]) -> None:
+    def cancel_work(disconnected: asyncio.Task[None]) -> None:
         # A connection is also "disconnected" once its answer is complete.
-        if working and not gone.cancelled():
+        if is_working and not disconnected.cancelled():
             task.cancel()
 
-    gone = asyncio.create_task(_gone(receive))
-    gone.add_done_callback(leave)
+    disconnected = asyncio.create_task(_wait_for_disconnect(receive))
+    disconnected.add_done_callback(cancel_work)
     try:
         return await work
     except asyncio.CancelledError:
-        if not gone.done():
-            raise  # somebody else cancels us: the server stops
+        if not disconnected.done():
+            raise  # cancelled by others: the server is stopping
         task.uncancel()
         return None
     finally:
-        working = False
-        gone.cancel()
+        is_working = False
+        disconnected.cancel()
 
 
 async def send_json(
     send: Any, body: bytes, headers: Headers, *, status: int = 200, to: str = "http"
 ) -> None:
-    """Send a whole answer. A WebSocket that is not accepted yet is answered like any request."""
+    """Send a whole response, also to a WebSocket handshake that is not accepted yet."""
     prefix = "websocket.http" if to == "websocket" else "http"
     all_headers = {
         "content-type": "application/json",
         "content-length": str(len(body)),
         **headers,
     }
-    start = {"type": f"{prefix}.response.start", "status": status, "headers": _raw(all_headers)}
+    start = {
+        "type": f"{prefix}.response.start",
+        "status": status,
+        "headers": _encode_headers(all_headers),
+    }
     await send(start)
     await send({"type": f"{prefix}.response.body", "body": body, "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
-    # The first message of an unread body is `http.request`; only a disconnect ends this.
+async def _wait_for_disconnect(receive: Receive) -> None:
+    # The first message of an unread body is `http.request`.
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _raw(headers: Headers) -> list[tuple[bytes, bytes]]:
+def _encode_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

@@ -1,8 +1,8 @@
-"""Who asks: the outermost layer. Nothing is let in without an API key but the paths listed here.
+"""Authentication by API key: the outermost ASGI layer. Only the paths listed here are public.
 
-It reads the head of a request alone, and decides on `scope["path"]`, which is what routes are
-matched by: no rewriting of paths can come between the two. What is not exactly a public path needs
-a key, whatever a router would make of it.
+It reads only the request's head, and decides by `scope["path"]`, which also selects the route, so
+no path rewriting can come between the two. Any other path than exactly a public one needs a key,
+however a router would treat it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from antiphon.entrypoints.http.requests import header_values, response_headers
 logger = logging.getLogger("antiphon.auth")
 
 HEALTH = frozenset({"/livez", "/readyz", "/health/live", "/health/ready"})
-"""For orchestrators, which have no keys. They tell nothing of what is served."""
+"""For orchestrators, which have no keys. They reveal nothing about the models."""
 
 PAGES = frozenset({"/", "/schema", "/schema/", "/schema/openapi.json", "/schema/openapi.yaml"})
-"""For people who do not know yet how to ask. They are the same on every server of a version, but
-for the names of the models, which are only told where no keys are asked for."""
+"""Documentation for people. The pages are the same on every server of a version, except for the
+models' names, which are shown only if no keys are needed."""
 
 PUBLIC = HEALTH | PAGES
 
 DEFAULT_TENANT = "default"
-"""Whose all requests are where no keys are asked for."""
+"""The tenant of all requests if no keys are needed."""
 
 POLICY_VIOLATION = 1008
 """The close code of a connection whose key was revoked."""
@@ -44,9 +44,9 @@ _HOST = re.compile(rb"([\w\-.~%!$&'()*+,;=]*|\[[0-9A-Fa-f:.]+\])(:\d{0,5})?", re
 
 
 class Authentication:
-    """An ASGI app in front of another, which finds the tenant of each request in `scope["auth"]`.
+    """ASGI middleware that sets the tenant of each request in `scope["auth"]`.
 
-    `find_tenant` is None where no keys are asked for.
+    `find_tenant` is None if no keys are needed.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            receive = await self._let_in(scope, receive, send)
+            receive = await self._authenticate(scope, receive, send)
         except Exception as exc:
             await self._refuse(scope, send, exc)
         else:
             await self._app(scope, receive, send)
 
-    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> Receive:
-        """Write down the tenant, and return what the app reads from. Raises: AntiphonError."""
+    async def _authenticate(self, scope: Scope, receive: Receive, send: Send) -> Receive:
+        """Set the tenant, and return the app's `receive`. Raises: AntiphonError."""
         hosts = header_values(scope, b"host")
         if len(hosts) > 1 or not all(map(_HOST.fullmatch, hosts)):
             raise er.RequestError("The header 'Host' is malformed.", code="invalid_value")
@@ -74,21 +74,23 @@ class Authentication:
         if self._find_tenant is None:
             scope["auth"] = DEFAULT_TENANT
             return receive
-        key = _key(scope)
+        key = _read_key(scope)
         tenant = await self._find_tenant(key)
         if tenant is None:
             raise er.Unauthenticated("Incorrect API key provided.")
         scope["auth"] = tenant
         if scope["type"] == ScopeType.WEBSOCKET:
-            return self._while_known(key, tenant, receive, send)
+            return self._receive_until_revoked(key, tenant, receive, send)
         return receive
 
-    def _while_known(self, key: str, tenant: str, receive: Receive, send: Send) -> Receive:
-        """Return what a connection's messages come from, up to when its key is revoked."""
+    def _receive_until_revoked(
+        self, key: str, tenant: str, receive: Receive, send: Send
+    ) -> Receive:
+        """Return a `receive` that closes the WebSocket when its key is revoked."""
 
-        async def received() -> Any:
+        async def receive_message() -> Any:
             message = await receive()
-            if message["type"] == "websocket.receive" and not await self._is_known(key, tenant):
+            if message["type"] == "websocket.receive" and not await self._is_valid(key, tenant):
                 closing: Any = {
                     "type": "websocket.close",
                     "code": POLICY_VIOLATION,
@@ -98,24 +100,25 @@ class Authentication:
                 return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
             return message
 
-        return received
+        return receive_message
 
-    async def _is_known(self, key: str, tenant: str) -> bool:
+    async def _is_valid(self, key: str, tenant: str) -> bool:
         assert self._find_tenant is not None
         try:
             return await self._find_tenant(key) == tenant
         except er.KeysUnavailable:
-            # It was known when the connection began, and what runs on it would be lost for nothing.
+            # The key was valid when the connection started, and its runs would be lost for nothing.
             return True
 
     async def _refuse(self, scope: Scope, send: Send, exc: Exception) -> None:
         if not isinstance(exc, er.RequestError):
             logger.error("an API key could not be checked", exc_info=exc)
         scope.setdefault("state", {})
-        asked: ASGIConnection[Any, Any, Any, Any] = ASGIConnection(scope)
+        connection: ASGIConnection[Any, Any, Any, Any] = ASGIConnection(scope)
+        dialect = dialect_or_default(self._dialect, connection)
         status, message, param, code = error_fields(exc)
-        body = error_json(status, message, param, code, dialect_or_default(self._dialect, asked))
-        headers = response_headers(asked)
+        body = error_json(status, message, param, code, dialect)
+        headers = response_headers(connection)
         if status == 401:
             headers["www-authenticate"] = "Bearer"
         if status == 503:
@@ -123,16 +126,16 @@ class Authentication:
         await send_json(send, body, headers, status=status, to=scope["type"])
 
 
-def _key(scope: Scope) -> str:
-    """Return the key that a request bears. Raises: Unauthenticated."""
-    given = header_values(scope, b"authorization")
-    if not given:
+def _read_key(scope: Scope) -> str:
+    """Return the request's API key. Raises: Unauthenticated."""
+    values = header_values(scope, b"authorization")
+    if not values:
         raise er.Unauthenticated(
             "You did not provide an API key. Send it in the header 'Authorization: Bearer KEY'."
         )
-    found = _BEARER.fullmatch(given[0])
-    if found is None or len(given) > 1:
+    match = _BEARER.fullmatch(values[0])
+    if match is None or len(values) > 1:
         raise er.Unauthenticated(
             "The header 'Authorization' is malformed. It must be 'Authorization: Bearer KEY'."
         )
-    return found[1].decode("ascii")
+    return match[1].decode("ascii")

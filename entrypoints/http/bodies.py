@@ -1,6 +1,6 @@
-"""Request bodies: refused at the door when they are no JSON, too deep or have too many values.
+"""Read request bodies, and refuse those that are not JSON, too deep, or have too many values.
 
-What passes here costs a bounded amount to read, to keep and to send back.
+A body that passes costs a bounded amount to decode, store, and send back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALL_BUT_ESCAPES_TOO = bytes(sorted(set(range(256)) - set(_STRUCTURE + _AFTER_BA
 
 
 class BodyLimits(Struct, frozen=True, kw_only=True):
-    """`max_nodes` bounds values: memory grows by some hundred bytes for each of them."""
+    """Limits of a JSON body. `max_nodes` counts values; each takes some hundred bytes of memory."""
 
     max_bytes: int = 32 * 1024 * 1024
     max_depth: int = 64
@@ -44,7 +44,7 @@ async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
         raise UnsupportedMediaType(
             f"Send the request as 'application/json', not as {kind[:100]!r}."
         )
-    body = await _received(request, limits.max_bytes)
+    body = await _receive_body(request, limits.max_bytes)
     await run_in_thread(len(body), check_complexity, body, limits)
     return body
 
@@ -52,7 +52,7 @@ async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
 def decode_body(
     body: bytes, *, strict: bool, envelope: frozenset[str] = frozenset()
 ) -> DecodedRequest[CreateResponse]:
-    """Read a request to create; `envelope` are fields that the transport adds to it.
+    """Decode a request to create a response. `envelope` names fields that the transport adds.
 
     Raises: RequestError, also for an unknown field if `strict`.
     """
@@ -65,7 +65,7 @@ def decode_body(
 
 
 def redact_body(body: bytes) -> str:
-    """Return a body that was read, without the secrets of the MCP servers that it names."""
+    """Return a decodable body without the secrets of the MCP servers that it names."""
     return msgspec.json.encode(_without_secrets(decode_any(body))).decode()
 
 
@@ -83,17 +83,17 @@ def reject_unknown_fields(decoded: DecodedRequest[Any]) -> None:
         raise RequestError(f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter")
 
 
-async def _received(request: HttpRequest, max_bytes: int) -> bytes:
-    # Not `request.body()`, which does the same at twice the cost, most of it for a map of headers.
+async def _receive_body(request: HttpRequest, max_bytes: int) -> bytes:
+    # `request.body()` costs twice as much, mostly to build a map of all headers.
     length = header(request, b"content-length")
     if length.isdecimal() and int(length) > max_bytes:
-        raise _too_large(max_bytes)  # before any of it is taken in
+        raise _too_large(max_bytes)  # before reading any of it
     parts: list[bytes] = []
     size = 0
     while True:
         message: Any = await request.receive()
         if message["type"] == "http.disconnect":
-            raise RequestError("The client left before its request had arrived.")
+            raise RequestError("The client disconnected before its request had arrived.")
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > max_bytes:
@@ -107,16 +107,16 @@ def _too_large(max_bytes: int) -> BodyTooLarge:
 
 
 def check_complexity(body: bytes, limits: BodyLimits) -> None:
-    """Raises: RequestError when the body is too deep or has too many values.
+    """Check the limits of a body. Raises: RequestError if it is too deep or has too many values.
 
     >>> check_complexity(b'{"a": "[[[["}', BodyLimits(max_depth=1))
     """
     opened = body.count(b"[") + body.count(b"{")
     if opened <= limits.max_depth and body.count(b",") <= limits.max_nodes:
         return
-    # Megabytes are only touched by what runs in C. First goes what is neither structure nor may
-    # follow a backslash: removing it is cheap, and makes the rest short. Then escapes, since an
-    # escaped quote ends no string; then the strings, of which only quotes are left.
+    # Only C code handles megabytes. First remove everything that is neither structure nor can
+    # follow a backslash: it is cheap and leaves little. Then remove escapes, since an escaped quote
+    # does not end a string, and then the strings, of which only quotes are left.
     plain = body
     if b"\\" in body:
         plain = body.translate(None, _ALL_BUT_ESCAPES_TOO)

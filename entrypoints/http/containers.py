@@ -1,4 +1,4 @@
-"""`/v1/containers`: make, list, look up, delete; and their files."""
+"""`/v1/containers`: create, list, retrieve, delete; and their files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FORM_FIELDS = frozenset({"file", "file_id"})
 
 
 class ContainerServices(Struct, frozen=True, kw_only=True):
-    """What the handlers of this controller call."""
+    """The services that these handlers call."""
 
     create: CreateContainer
     find: FindContainer
@@ -65,15 +65,15 @@ class Containers(Controller):
     tags = ("Containers",)
 
     @handlers.post(
-        summary="Make a container",
+        summary="Create a container",
         operation_class=operation("The container.", takes="NewContainer", gives="Container"),
         status_code=200,
     )
     async def create(self, request: HttpRequest, containers: Services) -> ASGIApp:
-        """It begins with copies of the files that are named, and ends when it was not used."""
-        decoded = await _decoded(request, NewContainer, containers.options)
-        made = await containers.create(tenant_of(request), decoded.request)
-        return JsonResponse(made, response_headers(request, decoded.unknown))
+        """The container starts with copies of the named files, and expires when it is idle."""
+        decoded = await _read_json(request, NewContainer, containers.options)
+        created = await containers.create(tenant_of(request), decoded.request)
+        return JsonResponse(created, response_headers(request, decoded.unknown))
 
     @handlers.get(
         summary="List containers",
@@ -88,8 +88,8 @@ class Containers(Controller):
         order: Order = "desc",
         name: FromQuery[str | None] = None,
     ) -> ASGIApp:
-        part = containers.list(tenant_of(request), after=after, limit=limit, order=order, name=name)
-        return JsonResponse(_as_list(part), response_headers(request))
+        page = containers.list(tenant_of(request), after=after, limit=limit, order=order, name=name)
+        return JsonResponse(_as_list(page), response_headers(request))
 
     @handlers.get(
         "/{container_id:str}",
@@ -99,26 +99,26 @@ class Containers(Controller):
     async def get(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
-        found = containers.find(tenant_of(request), container_id)
-        return JsonResponse(render_container(found), response_headers(request))
+        container = containers.find(tenant_of(request), container_id)
+        return JsonResponse(render_container(container), response_headers(request))
 
     @handlers.delete(
         "/{container_id:str}",
-        summary="End a container",
-        operation_class=operation("It is deleted.", gives="Deleted"),
+        summary="Delete a container",
+        operation_class=operation("Confirmation of the deletion.", gives="Deleted"),
         status_code=200,
     )
     async def delete(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
-        """Its files are gone, and what runs in it is ended."""
+        """This deletes its files and ends its processes."""
         await containers.find(tenant_of(request), container_id).aclose()
         answer = {"id": container_id, "object": "container.deleted", "deleted": True}
         return JsonResponse(answer, response_headers(request))
 
     @handlers.post(
         "/{container_id:str}/files",
-        summary="Put a file into a container",
+        summary="Add a file to a container",
         operation_class=operation(
             "The file.",
             takes={**form_of(file=A_FILE), **json_of("NewContainerFile")},
@@ -129,8 +129,8 @@ class Containers(Controller):
     async def add_file(
         self, request: HttpRequest, containers: Services, container_id: FromPath[str]
     ) -> ASGIApp:
-        """A form (`multipart/form-data`) with `file`, or the `file_id` of an uploaded one."""
-        file_id, name, content = await _file(request, containers.options)
+        """Send a form (`multipart/form-data`) with `file`, or the `file_id` of an uploaded file."""
+        file_id, name, content = await _read_file(request, containers.options)
         added = await containers.add_file(
             tenant_of(request), container_id, file_id=file_id, name=name, content=content
         )
@@ -150,15 +150,15 @@ class Containers(Controller):
         limit: Limit = 20,
         order: Order = "desc",
     ) -> ASGIApp:
-        """Those of the user, and those that code and commands have written, 1000 at most."""
-        part = await containers.list_files(
+        """Lists up to 1000 files: those of the user, and those that code and commands wrote."""
+        page = await containers.list_files(
             tenant_of(request), container_id, after=after, limit=limit, order=order
         )
-        return JsonResponse(_as_list(part), response_headers(request))
+        return JsonResponse(_as_list(page), response_headers(request))
 
     @handlers.get(
         "/{container_id:str}/files/{file_id:str}",
-        summary="Retrieve a file's description",
+        summary="Retrieve a container file",
         operation_class=operation("The file.", gives="ContainerFile"),
     )
     async def get_file(
@@ -168,12 +168,12 @@ class Containers(Controller):
         container_id: FromPath[str],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        found = await containers.get_file(tenant_of(request), container_id, file_id)
-        return JsonResponse(found, response_headers(request))
+        file = await containers.get_file(tenant_of(request), container_id, file_id)
+        return JsonResponse(file, response_headers(request))
 
     @handlers.get(
         "/{container_id:str}/files/{file_id:str}/content",
-        summary="Retrieve a file's content",
+        summary="Retrieve a container file's content",
         operation_class=operation("The content.", gives=BYTES),
     )
     async def content(
@@ -183,13 +183,13 @@ class Containers(Controller):
         container_id: FromPath[str],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        name, pieces = await containers.read_file(tenant_of(request), container_id, file_id)
-        return StreamedFile(pieces, {**attachment_headers(name), **response_headers(request)})
+        name, blocks = await containers.read_file(tenant_of(request), container_id, file_id)
+        return StreamedFile(blocks, {**attachment_headers(name), **response_headers(request)})
 
     @handlers.delete(
         "/{container_id:str}/files/{file_id:str}",
-        summary="Delete a file",
-        operation_class=operation("It is deleted.", gives="Deleted"),
+        summary="Delete a container file",
+        operation_class=operation("Confirmation of the deletion.", gives="Deleted"),
         status_code=200,
     )
     async def delete_file(
@@ -204,11 +204,11 @@ class Containers(Controller):
         return JsonResponse(answer, response_headers(request))
 
 
-async def _file(request: HttpRequest, options: HttpOptions) -> tuple[str | None, str, bytes]:
-    """Return the id of an uploaded file, or name and content of the one that came."""
+async def _read_file(request: HttpRequest, options: HttpOptions) -> tuple[str | None, str, bytes]:
+    """Return the id of an uploaded file, or the name and content of the file in the form."""
     kind = header(request, b"content-type").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":
-        decoded = await _decoded(request, NewContainerFile, options)
+        decoded = await _read_json(request, NewContainerFile, options)
         return decoded.request.file_id, "", b""
     form = await read_form(request)
     try:
@@ -223,7 +223,9 @@ async def _file(request: HttpRequest, options: HttpOptions) -> tuple[str | None,
     raise missing_parameter("file")
 
 
-async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) -> DecodedRequest[B]:
+async def _read_json(
+    request: HttpRequest, kind: type[B], options: HttpOptions
+) -> DecodedRequest[B]:
     body = await read_body(request, options.limits)
     decoded = await run_in_thread(len(body), decode_request_body, body, kind)
     if options.strict_unknown_fields:
@@ -231,11 +233,11 @@ async def _decoded(request: HttpRequest, kind: type[B], options: HttpOptions) ->
     return decoded
 
 
-def _as_list(part: ContainerList[dict[str, Any]]) -> dict[str, Any]:
+def _as_list(page: ContainerList[dict[str, Any]]) -> dict[str, Any]:
     return {
         "object": "list",
-        "data": part.data,
-        "first_id": part.data[0]["id"] if part.data else None,
-        "last_id": part.data[-1]["id"] if part.data else None,
-        "has_more": part.has_more,
+        "data": page.data,
+        "first_id": page.data[0]["id"] if page.data else None,
+        "last_id": page.data[-1]["id"] if page.data else None,
+        "has_more": page.has_more,
     }

@@ -45,7 +45,7 @@ from antiphon.entrypoints.http.responses import HttpOptions
 
 
 class ConversationServices(Struct, frozen=True, kw_only=True):
-    """What the handlers of this controller call."""
+    """The services that these handlers call."""
 
     create: CreateConversation
     get: GetConversation
@@ -76,7 +76,7 @@ class Conversations(Controller):
         status_code=200,
     )
     async def create(self, request: HttpRequest, conversations: Services) -> ASGIApp:
-        """It may begin with up to 20 items."""
+        """A new conversation can contain up to 20 items."""
         decoded = await read_json(request, NewConversation, conversations.options)
         created = await conversations.create(tenant_of(request), decoded.request)
         return JsonResponse(created, response_headers(request, decoded.unknown))
@@ -89,8 +89,8 @@ class Conversations(Controller):
     async def get(
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
-        found = await conversations.get(tenant_of(request), conversation_id)
-        return JsonResponse(found, response_headers(request))
+        conversation = await conversations.get(tenant_of(request), conversation_id)
+        return JsonResponse(conversation, response_headers(request))
 
     @handlers.post(
         "/{conversation_id:str}",
@@ -108,13 +108,13 @@ class Conversations(Controller):
     @handlers.delete(
         "/{conversation_id:str}",
         summary="Delete a conversation",
-        operation_class=operation("It is deleted.", gives="Deleted"),
+        operation_class=operation("Confirmation of the deletion.", gives="Deleted"),
         status_code=200,
     )
     async def delete(
         self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
     ) -> ASGIApp:
-        """Responses that were made in it keep the items that they brought."""
+        """Responses created in the conversation keep their own items."""
         await conversations.delete(tenant_of(request), conversation_id)
         answer = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
         return JsonResponse(answer, response_headers(request))
@@ -122,7 +122,7 @@ class Conversations(Controller):
     @handlers.post(
         "/{conversation_id:str}/items",
         summary="Add items to a conversation",
-        operation_class=operation("The items that were added.", takes="NewItems", gives="ItemList"),
+        operation_class=operation("The added items.", takes="NewItems", gives="ItemList"),
         status_code=200,
     )
     async def add_items(
@@ -133,7 +133,7 @@ class Conversations(Controller):
         include_bracketed: Include = None,
         include_plain: IncludePlain = None,
     ) -> ASGIApp:
-        """Answer with the list of what was added, up to 20 items at once."""
+        """Adds up to 20 items per request, and returns them."""
         view = _view(request, conversations, include_bracketed, include_plain)
         decoded = await read_json(request, NewItems, conversations.options)
         page = await conversations.add_items(tenant_of(request), conversation_id, decoded.request)
@@ -156,13 +156,13 @@ class Conversations(Controller):
         order: Order = "desc",
     ) -> ASGIApp:
         view = _view(request, conversations, include_bracketed, include_plain)
-        cut = PageQuery(after=after, limit=limit, order=order)
-        page = await conversations.list_items(tenant_of(request), conversation_id, cut)
+        page_query = PageQuery(after=after, limit=limit, order=order)
+        page = await conversations.list_items(tenant_of(request), conversation_id, page_query)
         return JsonResponse(as_list(page, view), response_headers(request))
 
     @handlers.get(
         "/{conversation_id:str}/items/{item_id:str}",
-        summary="Retrieve one item",
+        summary="Retrieve a conversation item",
         operation_class=operation("The item.", gives="Item"),
     )
     async def get_item(
@@ -180,7 +180,7 @@ class Conversations(Controller):
 
     @handlers.delete(
         "/{conversation_id:str}/items/{item_id:str}",
-        summary="Take an item out of a conversation",
+        summary="Delete an item from a conversation",
         operation_class=operation("The conversation.", gives="Conversation"),
         status_code=200,
     )
@@ -191,12 +191,12 @@ class Conversations(Controller):
         conversation_id: FromPath[str],
         item_id: FromPath[str],
     ) -> ASGIApp:
-        """Answer with the conversation."""
+        """Returns the conversation."""
         conversation = await conversations.remove_item(tenant_of(request), conversation_id, item_id)
         return JsonResponse(conversation, response_headers(request))
 
 
 def _view(
-    request: HttpRequest, conversations: ConversationServices, *given: list[str] | None
+    request: HttpRequest, conversations: ConversationServices, *include: list[str] | None
 ) -> IncludeFilter:
-    return view_of(*given, seal=partial(conversations.seal, tenant_of(request)))
+    return view_of(*include, seal=partial(conversations.seal, tenant_of(request)))

@@ -1,8 +1,8 @@
-"""Where OpenAI's API and Open Responses differ on the wire
-(docs/reference/api.md#dialects): one table.
+"""The differences between OpenAI's API and Open Responses on the wire
+(docs/reference/api.md#dialects).
 
-Everything inside speaks OpenAI's names. A dialect is put on at the very edge, when an event, an
-answer or an error becomes JSON; the log and the store know of none.
+The server uses OpenAI's names internally. A dialect is applied only when an event, a response, or
+an error is encoded as JSON; the log and the store do not depend on it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """`renamed` are events, by OpenAI's names; `error_types` are by HTTP status, 0 for any other
-    below 500. `nests_errors`: an `error` event holds its error as an object. `has_statuses`: every
-    item has a status. `done` is what follows the last event.
+    """The names and shapes of one specification.
+
+    `renamed` maps OpenAI's event names to others. `error_types` are keyed by HTTP status, with 0
+    for any other below 500. `nests_errors`: an `error` event contains its error as an object.
+    `has_statuses`: every item has a status. `done` follows the last event.
     """
 
     name: str
@@ -46,25 +48,25 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     @property
     def encode(self) -> Callable[[Any], bytes]:
-        """Return what makes JSON of an event or a Response: msgspec alone where nothing differs."""
+        """The JSON encoder for events and responses: plain msgspec if nothing differs."""
         differs = self.renamed or self.nests_errors or self.has_statuses
         return self._encode if differs else _encode
 
-    def _encode(self, told: Any) -> bytes:
-        if isinstance(told, e.Error) and self.nests_errors:
-            error = {"type": "server_error", "code": told.code, "message": told.message}
-            error["param"] = told.param
+    def _encode(self, value: Any) -> bytes:
+        if isinstance(value, e.Error) and self.nests_errors:
+            error = {"type": "server_error", "code": value.code, "message": value.message}
+            error["param"] = value.param
             return _encode(
-                {"type": "error", "sequence_number": told.sequence_number, "error": error}
+                {"type": "error", "sequence_number": value.sequence_number, "error": error}
             )
-        if self.has_statuses and isinstance(told, _WITH_ITEMS):
-            # Not `to_builtins`, which cannot read the Raw of tools and of a client's items.
-            return _encode(_with_statuses(msgspec.json.decode(_encode(told))))
-        body = _encode(told)
-        name = str(type(told).__struct_config__.tag)
+        if self.has_statuses and isinstance(value, _WITH_ITEMS):
+            # `to_builtins` cannot read the Raw of tools and of a client's items.
+            return _encode(_add_statuses(msgspec.json.decode(_encode(value))))
+        body = _encode(value)
+        name = str(type(value).__struct_config__.tag)
         if name not in self.renamed:
             return body
-        # The type comes first, always.
+        # The type is always the first key.
         return b'{"type":"%b"' % self.renamed[name].encode() + body[len(name) + 10 :]
 
 
@@ -79,15 +81,15 @@ _WITH_ITEMS = (
 )
 
 
-def _with_statuses(told: dict[str, Any]) -> dict[str, Any]:
-    is_added = told.get("type") == e.ItemAdded.__struct_config__.tag
-    item = told.get("item")
-    output = told.get("response", told).get("output") or ()
-    for each in [item] if item else output:
-        if not each.get("status"):
-            end = "failed" if each.get("error") else "completed"
-            each["status"] = "in_progress" if is_added else end
-    return told
+def _add_statuses(value: dict[str, Any]) -> dict[str, Any]:
+    is_added = value.get("type") == e.ItemAdded.__struct_config__.tag
+    added_or_done = value.get("item")
+    output = value.get("response", value).get("output") or ()
+    for item in [added_or_done] if added_or_done else output:
+        if not item.get("status"):
+            final_status = "failed" if item.get("error") else "completed"
+            item["status"] = "in_progress" if is_added else final_status
+    return value
 
 
 OPENAI = Dialect(

@@ -1,6 +1,6 @@
-"""Errors as the API shows them: one table from exception to status, one shape.
+"""Errors of the HTTP API: one table of exceptions and statuses, and one shape.
 
-Nothing that a client sends ends as a 5xx; what does is our fault or the engine's.
+No client input causes a 5xx: those are the fault of the server or the engine.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.StoreError: 500,
     er.AntiphonError: 500,
 }
-"""The first type that fits counts; subclasses stand before their bases."""
+"""The first matching type counts, so subclasses come before their bases."""
 
 RETRY_LATER = (429, 503)
 HEADERS: Mapping[type[Exception], Mapping[str, str]] = {
-    # The next request of this connection is better sent to another server.
+    # So that the client's next request goes to another server.
     er.ServerShuttingDown: {"connection": "close"},
-    # Clients would send it again because of its status, to no avail.
+    # Clients would retry it because of its status, without success.
     er.QuotaExceeded: {"x-should-retry": "false"},
 }
 
-STORE_FAILED = "What this server keeps cannot be read or written now."
-"""In place of the reason, which names machines and files: that is for the log."""
+STORE_FAILED = "The server's store cannot be read or written at the moment."
+"""The message for clients. The reason names machines and files, so it goes only to the log."""
 
 RETRY_AFTER_S = 1
-MOST_TOLD = 1000
-"""Characters of a message: it may repeat what a client sent, which may be megabytes."""
+MAX_MESSAGE_LENGTH = 1000
+"""In characters. A message may repeat client input, which may be megabytes."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +74,8 @@ def error_body(
     status: int, message: str, param: str | None, code: str | None, dialect: Dialect = OPENAI
 ) -> ErrorBody:
     kind = dialect.error_type(status)
-    if len(message) > MOST_TOLD:
-        message = f"{message[: MOST_TOLD - 1]}…"
+    if len(message) > MAX_MESSAGE_LENGTH:
+        message = f"{message[: MAX_MESSAGE_LENGTH - 1]}…"
     return ErrorBody(message=message, type=kind, param=param, code=code)
 
 
@@ -86,12 +86,12 @@ def error_json(
     code: str | None,
     dialect: Dialect = OPENAI,
 ) -> bytes:
-    """Return the body of an error; all four keys are always there."""
+    """Return the body of an error. It always has all four keys."""
     return msgspec.json.encode({"error": error_body(status, message, param, code, dialect)})
 
 
 def error_fields(exc: Exception) -> tuple[int, str, str | None, str | None]:
-    """Return what a client is told of an error: status, message, param and code."""
+    """Return the status, message, param, and code of an error for the client."""
     if not isinstance(exc, er.AntiphonError):
         return 500, "The server had an error.", None, "server_error"
     if isinstance(exc, er.StoreError) and not isinstance(exc, er.KeysUnavailable):
@@ -99,12 +99,12 @@ def error_fields(exc: Exception) -> tuple[int, str, str | None, str | None]:
     status = next(status for kind, status in STATUS.items() if isinstance(exc, kind))
     if isinstance(exc, er.RequestError):
         return status, exc.message, exc.param, exc.code
-    # An engine that is gone will not answer a retry any better on this connection.
+
     return status, str(exc), None, "server_error"
 
 
 class ExceptionHandlers:
-    """The app's exception handlers; `stacks` logs the stack of every error that is answered."""
+    """The app's exception handlers. `stacks` logs the stack trace of every error response."""
 
     def __init__(self, *, dialect: Dialect = OPENAI, stacks: bool = False) -> None:
         self._dialect = dialect
@@ -114,15 +114,15 @@ class ExceptionHandlers:
     def handlers(self) -> dict[Any, Any]:
         return {
             er.AntiphonError: self.handle_antiphon_error,
-            HTTPException: self.of_framework,
-            Exception: self.unexpected,
+            HTTPException: self.handle_http_exception,
+            Exception: self.handle_unexpected_error,
         }
 
     def handle_antiphon_error(self, request: HttpRequest, exc: er.AntiphonError) -> Response[bytes]:
         self._log(request, exc)
         return self._answer(request, *error_fields(exc), HEADERS.get(type(exc)))
 
-    def of_framework(self, request: HttpRequest, exc: HTTPException) -> Response[bytes]:
+    def handle_http_exception(self, request: HttpRequest, exc: HTTPException) -> Response[bytes]:
         self._log(request, exc)
         param, message = None, exc.detail
         if isinstance(exc, ValidationException) and isinstance(exc.extra, list) and exc.extra:
@@ -139,7 +139,7 @@ class ExceptionHandlers:
         code = "invalid_value" if isinstance(exc, ValidationException) else None
         return self._answer(request, exc.status_code, message, param, code, dict(exc.headers or {}))
 
-    def unexpected(self, request: HttpRequest, exc: Exception) -> Response[bytes]:
+    def handle_unexpected_error(self, request: HttpRequest, exc: Exception) -> Response[bytes]:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=exc)
         return self._answer(request, *error_fields(exc))
 
@@ -152,17 +152,17 @@ class ExceptionHandlers:
         code: str | None,
         headers: Mapping[str, str] | None = None,
     ) -> Response[bytes]:
-        sent = {**(headers or {}), **response_headers(request)}
+        all_headers = {**(headers or {}), **response_headers(request)}
         if is_accepted(request):
-            sent["x-should-retry"] = "false"
-        if status in RETRY_LATER and "x-should-retry" not in sent:
-            sent["retry-after"] = str(RETRY_AFTER_S)
+            all_headers["x-should-retry"] = "false"
+        if status in RETRY_LATER and "x-should-retry" not in all_headers:
+            all_headers["retry-after"] = str(RETRY_AFTER_S)
         return Response(
-            # A wrong name of a dialect is an error itself, and is told like any other.
+            # An unknown dialect is itself an error, so it falls back to the default here.
             error_json(status, message, param, code, dialect_or_default(self._dialect, request)),
             status_code=status,
             media_type="application/json",
-            headers=sent,
+            headers=all_headers,
         )
 
     def _log(self, request: HttpRequest, exc: Exception) -> None:

@@ -1,4 +1,4 @@
-"""`/v1/files`: upload, list, look up, read, delete."""
+"""`/v1/files`: upload, list, retrieve, delete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORM_FIELDS = frozenset({"file", "purpose"})
 
 
 class FileServices(Struct, frozen=True, kw_only=True):
-    """What the handlers of this controller call."""
+    """The services that these handlers call."""
 
     add: CreateFile
     list: ListFiles
@@ -55,10 +55,10 @@ class Files(Controller):
     async def create(
         self, request: HttpRequest, file_services: NamedDependency[FileServices]
     ) -> ASGIApp:
-        """A form (`multipart/form-data`) with `file` and `purpose`."""
+        """Send a form (`multipart/form-data`) with `file` and `purpose`."""
         form = await read_form(request)
         try:
-            file, purpose = _fields(form)
+            file, purpose = _read_fields(form)
             added = await file_services.add(
                 tenant_of(request),
                 filename=sanitize_filename(file.filename),
@@ -67,7 +67,7 @@ class Files(Controller):
             )
         finally:
             await form.close()
-        return JsonResponse(_shown(added), response_headers(request))
+        return JsonResponse(_to_json(added), response_headers(request))
 
     @handlers.get(
         summary="List files", operation_class=operation("A page of files.", gives="FileList")
@@ -87,7 +87,7 @@ class Files(Controller):
         return JsonResponse(
             {
                 "object": "list",
-                "data": [_shown(file) for file in page.files],
+                "data": [_to_json(file) for file in page.files],
                 "first_id": page.files[0].id if page.files else None,
                 "last_id": page.files[-1].id if page.files else None,
                 "has_more": page.has_more,
@@ -97,7 +97,7 @@ class Files(Controller):
 
     @handlers.get(
         "/{file_id:str}",
-        summary="Retrieve a file's description",
+        summary="Retrieve a file",
         operation_class=operation("The file.", gives="File"),
     )
     async def get(
@@ -107,7 +107,8 @@ class Files(Controller):
         file_id: FromPath[str],
     ) -> ASGIApp:
         return JsonResponse(
-            _shown(await file_services.get(tenant_of(request), file_id)), response_headers(request)
+            _to_json(await file_services.get(tenant_of(request), file_id)),
+            response_headers(request),
         )
 
     @handlers.get(
@@ -121,14 +122,14 @@ class Files(Controller):
         file_services: NamedDependency[FileServices],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        file, pieces = await file_services.read(tenant_of(request), file_id)
+        file, blocks = await file_services.read(tenant_of(request), file_id)
         headers = {**attachment_headers(file.filename), "content-length": str(file.bytes)}
-        return StreamedFile(pieces, {**headers, **response_headers(request)})
+        return StreamedFile(blocks, {**headers, **response_headers(request)})
 
     @handlers.delete(
         "/{file_id:str}",
         summary="Delete a file",
-        operation_class=operation("It is deleted.", gives="Deleted"),
+        operation_class=operation("Confirmation of the deletion.", gives="Deleted"),
         status_code=200,
     )
     async def delete(
@@ -142,7 +143,7 @@ class Files(Controller):
         return JsonResponse(answer, response_headers(request))
 
 
-def _fields(form: Any) -> tuple[UploadFile, str]:
+def _read_fields(form: Any) -> tuple[UploadFile, str]:
     check_parts(form, FORM_FIELDS)
     file, purpose = form.get("file"), form.get("purpose")
     if not isinstance(file, UploadFile):
@@ -155,7 +156,7 @@ def _fields(form: Any) -> tuple[UploadFile, str]:
 def attachment_headers(filename: str) -> dict[str, str]:
     """Return the headers of a file's content.
 
-    A browser never shows it as a page of this server: it is what somebody uploaded.
+    They keep browsers from showing an uploaded file as a page of this server.
     """
     return {
         "content-type": "application/octet-stream",
@@ -165,12 +166,12 @@ def attachment_headers(filename: str) -> dict[str, str]:
 
 
 def sanitize_filename(filename: str) -> str:
-    """Return the name without folders and control characters: it is shown, never opened."""
-    last = filename.replace("\\", "/").rpartition("/")[2]
-    return "".join(char for char in last if char.isprintable())[:255] or "file"
+    """Return the name without folders and control characters. It is only for display."""
+    base_name = filename.replace("\\", "/").rpartition("/")[2]
+    return "".join(char for char in base_name if char.isprintable())[:255] or "file"
 
 
-def _shown(file: StoredFile) -> dict[str, Any]:
+def _to_json(file: StoredFile) -> dict[str, Any]:
     return {
         "id": file.id,
         "object": "file",

@@ -1,7 +1,7 @@
-"""Forms with a file (`multipart/form-data`): files of any size, and short texts in UTF-8.
+"""Forms with a file (`multipart/form-data`): files of any size, and short text fields in UTF-8.
 
-Litestar's own reader decodes a text by the charset that its part names, whatever its length: a
-megabyte of Punycode takes minutes, in which nothing else runs.
+Litestar's reader decodes a field of any length in the charset that its part names. A megabyte of
+Punycode would block the event loop for minutes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaT
 from antiphon.entrypoints.http.requests import HttpRequest, header
 
 FORM_BYTES = 64 * 1024
-"""What a form may have beside its file: other fields, boundaries, heads of parts."""
+"""The limit for a form without its file: other fields, boundaries, and headers of parts."""
 
-MOST_PARTS = 100
+MAX_PARTS = 100
 
 Parts = list[tuple[str, UploadFile | bytearray]]
 
 
 async def read_form(request: HttpRequest) -> FormMultiDict:
-    """Return the form that a request has; its files are to be closed.
+    """Return the request's form. The caller closes its files.
 
     Raises: RequestError, UnsupportedMediaType, BodyTooLarge.
     """
@@ -34,7 +34,7 @@ async def read_form(request: HttpRequest) -> FormMultiDict:
     parts: Parts = []
     try:
         await _receive(request, parts)
-        return FormMultiDict([(name, await _whole(value)) for name, value in parts])
+        return FormMultiDict([(name, await _finish_part(value)) for name, value in parts])
     except BaseException as error:
         for _, value in parts:
             if isinstance(value, UploadFile):
@@ -47,38 +47,38 @@ async def read_form(request: HttpRequest) -> FormMultiDict:
 
 async def _receive(request: HttpRequest, parts: Parts) -> None:
     boundary = request.content_type[1].get("boundary", "")
-    left = FORM_BYTES
-    with PushMultipartParser(boundary, max_segment_count=MOST_PARTS) as parser:
+    remaining_bytes = FORM_BYTES
+    with PushMultipartParser(boundary, max_segment_count=MAX_PARTS) as parser:
         async for chunk in request.stream():
             for event in parser.parse(chunk):
                 if isinstance(event, MultipartSegment):
-                    parts.append((event.name, _begun(event)))
+                    parts.append((event.name, _start_part(event)))
                 elif event and isinstance(file := parts[-1][1], UploadFile):
                     await file.write(event)
                 elif event and isinstance(text := parts[-1][1], bytearray):
                     text += event
-                    left -= len(event)
-                    if left < 0:
-                        raise BodyTooLarge(f"The form's texts have more than {FORM_BYTES} bytes.")
+                    remaining_bytes -= len(event)
+                    if remaining_bytes < 0:
+                        raise BodyTooLarge(f"The form's fields have more than {FORM_BYTES} bytes.")
 
 
-def _begun(part: MultipartSegment) -> UploadFile | bytearray:
+def _start_part(part: MultipartSegment) -> UploadFile | bytearray:
     if not part.filename:
         return bytearray()
     return UploadFile(content_type=part.content_type or "", filename=part.filename)
 
 
-async def _whole(value: UploadFile | bytearray) -> UploadFile | str:
+async def _finish_part(value: UploadFile | bytearray) -> UploadFile | str:
     if isinstance(value, bytearray):
         return value.decode()
     await value.seek(0)
     return value
 
 
-def check_parts(form: FormMultiDict, known: Collection[str]) -> None:
-    """Raises: RequestError for a part that is not known, or comes twice."""
+def check_parts(form: FormMultiDict, allowed: Collection[str]) -> None:
+    """Check the names of a form's parts. Raises: RequestError for an unknown or repeated part."""
     for name, values in ((name[:100], values) for name, values in form.dict().items()):
-        if name not in known:
+        if name not in allowed:
             raise RequestError(
                 f"Unsupported parameter: {name!r}.", param=name, code="unsupported_parameter"
             )

@@ -1,5 +1,5 @@
-"""`/livez`: the process answers. `/readyz`: a request would be served. Both are as probes of
-Kubernetes ask for them; `/health/live` and `/health/ready` are their older names.
+"""Health checks for Kubernetes probes. `/livez`: the process responds. `/readyz`: the server can
+handle requests. `/health/live` and `/health/ready` are their older names.
 """
 
 from __future__ import annotations
@@ -17,26 +17,32 @@ class Health(Controller):
 
     @get(
         ["/livez", "/health/live"],
-        summary="Is the process alive?",
-        operation_class=operation("It is.", gives="Alive", needs_key=False),
+        summary="Check liveness",
+        operation_class=operation("The process is running.", gives="Alive", needs_key=False),
     )
     async def live(self) -> dict[str, str]:
         return {"status": "live"}
 
     @get(
         ["/readyz", "/health/ready"],
-        summary="Would a request be served?",
+        summary="Check readiness",
         operation_class=operation(
-            "It would.", gives="Readiness", or_else="It would not, and why.", needs_key=False
+            "The server is ready.",
+            gives="Readiness",
+            or_else="The server is not ready.",
+            needs_key=False,
         ),
     )
     async def readyz(self, check_ready: NamedDependency[CheckReady]) -> Response[dict[str, str]]:
-        """503 while the server stops, its store cannot be written, or an engine is dead."""
-        found = await check_ready()
+        """Returns 503 if the server is stopping, the store is not writable, or an engine is dead.
+
+        The body names the reason.
+        """
+        readiness = await check_ready()
         body = {
-            "status": "ready" if found.is_ready else "not ready",
-            "server": found.server,
-            "store": found.store,
-            "engine": found.engine,
+            "status": "ready" if readiness.is_ready else "not ready",
+            "server": readiness.server,
+            "store": readiness.store,
+            "engine": readiness.engine,
         }
-        return Response(body, status_code=200 if found.is_ready else 503)
+        return Response(body, status_code=200 if readiness.is_ready else 503)

@@ -1,4 +1,4 @@
-"""`GET /`: a page that tells a person what this server is; clients of the API get an error."""
+"""`GET /`: a page about this server for browsers. Other clients get an error."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from antiphon.entrypoints.first_request import curl_line, python_lines
 from antiphon.entrypoints.http import openapi, pages
 from antiphon.entrypoints.http.requests import HttpRequest, header, response_headers
 
-ANY_MODEL = "MODEL"
-"""In the example of a server that tells only those with a key which models it has."""
+MODEL_PLACEHOLDER = "MODEL"
+"""The model in the example request, on a server that shows its models only to clients with keys."""
 
 
 @get("/", include_in_schema=False)
@@ -24,7 +24,7 @@ async def home(
         raise NotFoundException
     names = [] if needs_keys else list(models.by_name)
     url = f"{request.scope['scheme']}://{header(request, b'host') or 'localhost'}"
-    model = names[0] if names else ANY_MODEL
+    model = names[0] if names else MODEL_PLACEHOLDER
     page = pages.render(
         "home.html",
         version=__version__,

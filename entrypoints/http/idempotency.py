@@ -1,4 +1,4 @@
-"""The header Idempotency-Key: whether a request has one, and whether it has an effect."""
+"""The `Idempotency-Key` header of a request."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _NAME = HEADER.lower().encode()
 
 
 async def idempotency_key_of(
-    request: HttpRequest, asked: CreateResponse, body: bytes
+    request: HttpRequest, create_request: CreateResponse, body: bytes
 ) -> tuple[IdempotencyKey | None, Sequence[str]]:
-    """Return the key, and what has no effect: a key of a response that nobody keeps.
+    """Return the key, and the headers without effect: a key needs a stored response.
 
-    Raises: RequestError for a key that is none.
+    Raises: RequestError for an invalid key.
     """
     keys = header_values(request.scope, _NAME)
     if not keys:
         return None, ()
     if len(keys) > 1:
         raise RequestError(
-            f"The header {HEADER} must be there once.", param=HEADER, code="invalid_value"
+            f"Send the header {HEADER} only once.", param=HEADER, code="invalid_value"
         )
-    if asked.store is False:
+    if create_request.store is False:
         return None, (HEADER,)
     return await run_in_thread(len(body), read_idempotency_key, keys[0].decode("latin-1"), body), ()
 
 
 def events_expired(response_id: str) -> RequestError:
-    """Return the error of a stream that is asked for again after its events were swept."""
+    """Return the error for a repeated stream whose events have expired."""
     return RequestError(
         f"The response of this {HEADER}, {response_id!r}, can no longer be streamed; retrieve it.",
         param="stream",

@@ -1,4 +1,4 @@
-"""JSON bodies of the smaller endpoints: read, decoded, logged where that is asked for."""
+"""JSON bodies of the smaller endpoints: read, decode, and log them if the settings say so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ B = TypeVar("B", bound=Struct)
 
 
 async def read_json(request: HttpRequest, kind: type[B], options: HttpOptions) -> DecodedRequest[B]:
-    """Raises: RequestError."""
+    """Return the decoded JSON body. Raises: RequestError."""
     body = await read_body(request, options.limits)
     decoded = await run_in_thread(len(body), decode_request_body, body, kind)
     if options.strict_unknown_fields:

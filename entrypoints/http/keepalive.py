@@ -1,4 +1,4 @@
-"""Keep-alive comments for silent streams: one wheel for the whole process, not a timer a stream."""
+"""Keep-alive comments for silent streams, sent by one task per process, not a timer per stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon.entrypoints.http.sse import KEEPALIVE
 
 
 class StreamActivity:
-    """Whether one stream has sent anything since the wheel last came by."""
+    """Whether a stream has sent anything since the last check."""
 
     __slots__ = ("send", "silent")
 
@@ -24,41 +24,41 @@ class StreamActivity:
 
 
 class KeepAlive:
-    """Every `interval_s`, each stream that sent nothing since the last time gets a comment.
+    """Sends a comment to each stream that has been silent since the last check.
 
-    A stream is thus silent for at most twice the interval. `interval_s` 0 sends none.
+    It checks every half `interval_s`. If `interval_s` is 0, it sends none.
     """
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._pulses: set[StreamActivity] = set()
-        self._wheel: asyncio.Task[None] | None = None
+        self._activities: set[StreamActivity] = set()
+        self._task: asyncio.Task[None] | None = None
 
     @contextmanager
     def watch(self, send: Any) -> Iterator[StreamActivity]:
         activity = StreamActivity(send)
-        self._pulses.add(activity)
-        if self._interval_s and self._wheel is None:
-            self._wheel = asyncio.create_task(self._turn())
+        self._activities.add(activity)
+        if self._interval_s and self._task is None:
+            self._task = asyncio.create_task(self._check_streams())
         try:
             yield activity
         finally:
-            self._pulses.discard(activity)
+            self._activities.discard(activity)
 
-    async def _turn(self) -> None:
-        # Ends by itself when no stream is left, so that nobody has to stop it.
-        while self._pulses:
+    async def _check_streams(self) -> None:
+        # It ends when no stream is left, so nothing has to stop it.
+        while self._activities:
             await asyncio.sleep(self._interval_s / 2)
-            silent = [activity for activity in self._pulses if activity.silent]
-            await asyncio.gather(*(self._beat(activity) for activity in silent))
-            for activity in self._pulses:
+            silent = [activity for activity in self._activities if activity.silent]
+            await asyncio.gather(*(self._send_comment(activity) for activity in silent))
+            for activity in self._activities:
                 activity.silent = True
-        self._wheel = None
+        self._task = None
 
-    async def _beat(self, activity: StreamActivity) -> None:
-        # A client that does not read must not hold up the comments of all others.
+    async def _send_comment(self, activity: StreamActivity) -> None:
+        # A client that does not read must not delay the comments for others.
         frame = {"type": "http.response.body", "body": KEEPALIVE, "more_body": True}
         try:
             await asyncio.wait_for(activity.send(frame), timeout=self._interval_s)
         except TimeoutError:
-            self._pulses.discard(activity)
+            self._activities.discard(activity)

@@ -1,4 +1,4 @@
-"""`/v1/models`: what can be asked for."""
+"""`/v1/models`: the models of this server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ModelList(Controller):
     tags = ("Models",)
 
     @handlers.get(
-        summary="List the models", operation_class=operation("All models.", gives="ModelList")
+        summary="List models", operation_class=operation("All models.", gives="ModelList")
     )
     async def list(
         self,
@@ -31,7 +31,7 @@ class ModelList(Controller):
 
     @handlers.get(
         "/{name:path}",
-        summary="Retrieve one model",
+        summary="Retrieve a model",
         operation_class=operation("The model.", gives="Model"),
     )
     async def get(
@@ -41,7 +41,7 @@ class ModelList(Controller):
         started_at: NamedDependency[int],
         name: FromPath[str],
     ) -> ASGIApp:
-        """Model names may hold slashes."""
+        """A model's name may contain slashes."""
         name = name.removeprefix("/")
         models.exists(name)
         return JsonResponse(_entry(name, started_at), response_headers(request))

@@ -1,7 +1,7 @@
-"""The OpenAPI document: what each operation takes and gives, told beside its handler.
+"""The OpenAPI document: the request and response bodies of each operation.
 
-Bodies are read and written by ourselves, so Litestar cannot know them: handlers name them with
-`operation(takes=…, gives=…)`.
+Litestar cannot derive them, because handlers decode and encode bodies themselves. Handlers declare
+them with `operation(takes=…, gives=…)`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _REF = "#/components/schemas/{name}"
 Content = dict[str, OpenAPIMediaType]
 
 DESCRIPTION = """\
-The Responses API, for models that you run yourself. Its base URL ends with /v1.
+The Responses API for self-hosted models. The base URL ends with /v1.
 
-Where the server asks for API keys, send yours as Authorization: Bearer KEY.
+If the server requires API keys, send yours as Authorization: Bearer KEY.
 
-Every answer that is no success is an ErrorResponse. The header x-request-id of any answer names the
-request in the log of the server; x-antiphon-ignored names what had no effect."""
+Every error is an ErrorResponse. The x-request-id header of every answer identifies the request in
+the server's log. The x-antiphon-ignored header names fields and tools that had no effect."""
 
 _BODIES: Sequence[Any] = (
     CreateResponse,
@@ -80,39 +80,40 @@ _BODIES: Sequence[Any] = (
     v.FileBatch,
     *shapes.ALL,
 )
-"""What has a schema of its own, beside what these are made of."""
+"""The types with their own schemas, in addition to the types that they contain."""
 
 
 class _Components(Components):
-    """Adds the schemas that msgspec writes: Litestar fills `schemas` with its own alone."""
+    """Components with msgspec's schemas, since Litestar adds only its own."""
 
     def to_schema(self) -> dict[str, Any]:
-        written = super().to_schema()
-        written["schemas"] = {**_schemas(), **written.get("schemas", {})}
-        return written
+        components = super().to_schema()
+        components["schemas"] = {**_build_schemas(), **components.get("schemas", {})}
+        return components
 
 
-def _schemas() -> dict[str, Any]:
-    """Return the schema of each body by its name; the union of all items is `Item`."""
-    (union, *_), found = msgspec.json.schema_components(
+def _build_schemas() -> dict[str, Any]:
+    """Return the schema of each body by name. The union of all items is named `Item`."""
+    (union, *_), schemas = msgspec.json.schema_components(
         [AnyItem, *_BODIES], ref_template=_REF.format(name="{name}")
     )
-    named = {name: _with_items_named(schema, union["anyOf"]) for name, schema in found.items()}
+    named = {name: _replace_union(schema, union["anyOf"]) for name, schema in schemas.items()}
     return {**named, "Item": {"title": "Item", **union}}
 
 
-def _with_items_named(schema: Any, union: list[Any]) -> Any:
+def _replace_union(schema: Any, union: list[Any]) -> Any:
+    """Return the schema with a reference to `Item` in place of each union of all items."""
     if isinstance(schema, list):
-        return [_with_items_named(each, union) for each in schema]
+        return [_replace_union(element, union) for element in schema]
     if not isinstance(schema, dict):
         return schema
     if schema.get("anyOf") == union:
         return {"$ref": _REF.format(name="Item")}
-    return {key: _with_items_named(value, union) for key, value in schema.items()}
+    return {key: _replace_union(value, union) for key, value in schema.items()}
 
 
 def json_of(name: str) -> Content:
-    """Return a JSON body that has the schema of this name."""
+    """Return a JSON body with the schema of this name."""
     return {"application/json": OpenAPIMediaType(schema=Reference(ref=_REF.format(name=name)))}
 
 
@@ -138,24 +139,24 @@ EVENTS: Content = {
         )
     )
 }
-"""The events of a response, where `stream` is true."""
+"""The events of a response if `stream` is true."""
 
 IDEMPOTENCY_KEY = Parameter(
     name=idempotency.HEADER,
     param_in="header",
     required=False,
-    description="The same key and body give the same response for a day: nothing runs twice.",
+    description="For one day, the same key and body return the same response without a second run.",
     schema=Schema(type=OpenAPIType.STRING, min_length=1, max_length=255),
 )
 
 _ERRORS = {
     "4XX": OpenAPIResponse(
-        description="The request cannot be honored: 400 for what is wrong with it, 401 without a "
-        "known API key, 404 for what is not there, 405, 413 and 415, 429 for too many or too much.",
+        description="The request failed: 400 if it is invalid, 401 without a valid API key, 404 if "
+        "an object does not exist, 405, 413, and 415, 429 if a limit or quota is exceeded.",
         content=json_of("ErrorResponse"),
     ),
     "5XX": OpenAPIResponse(
-        description="The server or the model failed: 500. Send it again later: 503.",
+        description="500: the server or the model failed. 503: retry later.",
         content=json_of("ErrorResponse"),
     ),
 }
@@ -171,33 +172,33 @@ def operation(
     or_else: str | None = None,
     needs_key: bool = True,
 ) -> type[Operation]:
-    """Return the class of an operation: the bodies that it takes and gives, and its errors. The
-    name of a schema stands for JSON that has it.
+    """Return the class of an operation: its request and response bodies, and its errors.
 
-    `answer` says what a 200 is, `or_else` what a 503 of the same body is.
+    A string names the schema of a JSON body. `answer` describes the 200 response, `or_else` a 503
+    response with the same body.
     """
-    given = _content(gives)
-    answers = {"200": OpenAPIResponse(description=answer, content=given)}
+    response_body = _content(gives)
+    responses = {"200": OpenAPIResponse(description=answer, content=response_body)}
     if or_else is not None:
-        answers["503"] = OpenAPIResponse(description=or_else, content=given)
+        responses["503"] = OpenAPIResponse(description=or_else, content=response_body)
 
     @dataclass
-    class Described(Operation):
+    class DescribedOperation(Operation):
         def __post_init__(self) -> None:
             if takes is not None:
                 self.request_body = RequestBody(content=_content(takes), required=takes_always)
             self.parameters = [*(self.parameters or ()), *headers] or None
-            self.responses = {**answers, **_ERRORS}
+            self.responses = {**responses, **_ERRORS}
             self.security = [{BEARER: []}] if needs_key else []
 
-    return Described
+    return DescribedOperation
 
 
 def openapi_config(version: str) -> OpenAPIConfig:
     bearer = SecurityScheme(
         type="http",
         scheme="bearer",
-        description="An API key, where the server asks for keys: `antiphon keys create` makes one.",
+        description="An API key, if the server requires keys. `antiphon keys create` creates one.",
     )
     return OpenAPIConfig(
         title="Antiphon",

@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page of plain HTML: no script, and nothing from another server."""
+"""The OpenAPI document as a plain HTML page, without scripts and without other servers' files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = Mapping[str, Any]
 
 
 class Piece(NamedTuple):
-    """A piece of a type's description; `schema` is the name of the schema that it links to."""
+    """Part of a type's description. `schema` is the name of the schema that it links to."""
 
     text: str
     schema: str | None = None
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Body(NamedTuple):
-    """What is sent or answered: `status` is "" for a request."""
+    """A request or response body. `status` is "" for a request."""
 
     status: str
     media_type: str
@@ -41,7 +41,7 @@ class Body(NamedTuple):
     description: str
 
 
-class Described(NamedTuple):
+class DescribedOperation(NamedTuple):
     id: str
     method: str
     path: str
@@ -53,7 +53,7 @@ class Described(NamedTuple):
 
 
 class OpenApiPage(OpenAPIRenderPlugin):
-    """Made at the first request, since the document does not change."""
+    """The page, rendered at the first request and cached, since the document does not change."""
 
     def __init__(self) -> None:
         super().__init__(path="/")
@@ -72,7 +72,9 @@ def page_of(document: Json) -> bytes:
     return render(
         "schema.html",
         info=document["info"],
-        groups=[(tag, list(found)) for tag, found in groupby(_operations(document), key=_tag)],
+        groups=[
+            (tag, list(group)) for tag, group in groupby(_list_operations(document), key=_tag_of)
+        ],
         schemas=[
             (name, schema.get("description", ""), list(rows_of(schema)), type_of(schema))
             for name, schema in sorted(document["components"]["schemas"].items())
@@ -80,29 +82,29 @@ def page_of(document: Json) -> bytes:
     )
 
 
-def _operations(document: Json) -> list[tuple[str, Described]]:
-    """Return all operations with their tags, those of a tag in a row."""
-    found = [
-        (operation["tags"][0], _described(method, path, operation))
+def _list_operations(document: Json) -> list[tuple[str, DescribedOperation]]:
+    """Return all operations with their tags, sorted by tag."""
+    operations = [
+        (operation["tags"][0], _describe(method, path, operation))
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    tags = list(dict.fromkeys(tag for tag, _ in found))
-    return sorted(found, key=lambda each: (tags.index(each[0]), each[1].path, each[1].method))
+    tags = list(dict.fromkeys(tag for tag, _ in operations))
+    return sorted(operations, key=lambda each: (tags.index(each[0]), each[1].path, each[1].method))
 
 
-def _tag(found: tuple[str, Described]) -> str:
-    return found[0]
+def _tag_of(operation: tuple[str, DescribedOperation]) -> str:
+    return operation[0]
 
 
-def _described(method: str, path: str, operation: Json) -> Described:
-    taken = operation.get("requestBody", {}).get("content", {})
-    bodies = [*_bodies("", "", taken)]
+def _describe(method: str, path: str, operation: Json) -> DescribedOperation:
+    request_content = operation.get("requestBody", {}).get("content", {})
+    bodies = [*_list_bodies("", "", request_content)]
     for status, answer in operation["responses"].items():
-        if status.endswith("XX"):  # the same for all: said once, above them
+        if status.endswith("XX"):  # the same for all operations, so the page shows it once
             continue
-        bodies += _bodies(status, answer["description"], answer.get("content", {}))
-    return Described(
+        bodies += _list_bodies(status, answer["description"], answer.get("content", {}))
+    return DescribedOperation(
         id=operation["operationId"],
         method=method.upper(),
         path=path,
@@ -123,7 +125,7 @@ def _described(method: str, path: str, operation: Json) -> Described:
     )
 
 
-def _bodies(status: str, description: str, content: Json) -> Iterator[Body]:
+def _list_bodies(status: str, description: str, content: Json) -> Iterator[Body]:
     for media_type, body in content.items():
         schema = body["schema"]
         yield Body(status, media_type, type_of(schema), schema.get("description") or description)
@@ -137,7 +139,7 @@ def rows_of(schema: Json) -> Iterator[Row]:
 
 
 def type_of(schema: Json) -> list[Piece]:
-    """Return what a value may be.
+    """Return the description of a type.
 
     >>> "".join(piece.text for piece in type_of({"anyOf": [{"type": "string"}, {"type": "null"}]}))
     'string or null'
@@ -147,7 +149,7 @@ def type_of(schema: Json) -> list[Piece]:
             name = reference.rpartition("/")[2]
             return [Piece(name, name)]
         case {"anyOf": choices} | {"oneOf": choices}:
-            return _joined([type_of(each) for each in choices])
+            return _join_choices([type_of(choice) for choice in choices])
         case {"enum": values}:
             return [Piece(" or ".join(map(json.dumps, values)))]
         case {"const": value}:
@@ -165,11 +167,11 @@ def type_of(schema: Json) -> list[Piece]:
     return [Piece("any value")]
 
 
-def _joined(choices: Sequence[Sequence[Piece]]) -> list[Piece]:
-    found: list[Piece] = []
+def _join_choices(choices: Sequence[Sequence[Piece]]) -> list[Piece]:
+    joined: list[Piece] = []
     for position, pieces in enumerate(choices):
-        found += [Piece(" or "), *pieces] if position else pieces
-    return found
+        joined += [Piece(" or "), *pieces] if position else pieces
+    return joined
 
 
 LIMITS = {

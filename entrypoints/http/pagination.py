@@ -1,5 +1,4 @@
-"""Lists of items, in pages, and what may be included in them
-(docs/reference/api.md#lists, #include)."""
+"""Pages of lists, and the `include` parameter (docs/reference/api.md#lists, #include)."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ Order = FromQuery[Literal["asc", "desc"]]
 
 
 def as_objects(page: Page[L]) -> dict[str, Any]:
-    """Return a page of objects that are shown as they are."""
+    """Return a page of objects as JSON, unchanged."""
     return {
         "object": "list",
         "data": page.items,
@@ -36,7 +35,7 @@ def as_objects(page: Page[L]) -> dict[str, Any]:
 
 
 def as_list(page: Page[StoredItem], view: IncludeFilter) -> dict[str, Any]:
-    """Return the page as the API shows it to who has this view."""
+    """Return a page of items as JSON, filtered by the view."""
     return {
         "object": "list",
         "data": [view.raw(item.raw) for item in page.items],
@@ -46,9 +45,10 @@ def as_list(page: Page[StoredItem], view: IncludeFilter) -> dict[str, Any]:
     }
 
 
-def view_of(*given: list[str] | None, seal: Callable[[str], str]) -> IncludeFilter:
-    """Return what a reader sees who asked to `include` these. Raises: RequestError."""
-    values = [value for each in given for text in each or () for value in text.split(",")]
+def view_of(*include: list[str] | None, seal: Callable[[str], str]) -> IncludeFilter:
+    """Return the view of a client with these `include` parameters. Raises: RequestError."""
+    texts = [text for parameter in include for text in parameter or ()]
+    values = [value for text in texts for value in text.split(",")]
     for position, value in enumerate(values):
         if value not in INCLUDE_VALUES:
             raise RequestError(

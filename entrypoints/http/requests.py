@@ -1,4 +1,4 @@
-"""What every handler needs of a request: its type, its id, the headers of its answer."""
+"""Parts of a request that every handler needs: its headers, its id, its tenant."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 def header_values(scope: Scope, name: bytes) -> list[bytes]:
-    """Return what was sent under the name of a header, each time, be it empty."""
+    """Return all values of a header, including empty ones."""
     return [value for key, value in scope["headers"] if key == name]
 
 
 def header(request: Connection, name: bytes) -> str:
-    """Return a header, or "". `request.headers` would first build a map of all of them."""
+    """Return a header's value, or "". `request.headers` would first build a map of all headers."""
     for key, value in request.scope["headers"]:
         if key == name:
             return value.decode("latin-1")
@@ -36,24 +36,25 @@ def header(request: Connection, name: bytes) -> str:
 
 
 def tenant_of(request: Connection) -> str:
-    """Return whose objects the request may see, as `auth.py` found out."""
+    """Return the tenant of the request, as set by `auth.py`."""
     tenant: str = request.auth
     return tenant
 
 
 def request_id(request: Connection) -> str:
-    """Return the request's id: the client's own, if it sent a plain one, else a fresh one."""
+    """Return the request's id: the client's own if it is valid, or a new one."""
     state = request.scope["state"]
     if "request_id" not in state:
-        given = header(request, REQUEST_ID_HEADER.encode())
-        plain = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
-        state["request_id"] = given if plain else new_id("req")
-    known: str = state["request_id"]
-    return known
+        client_id = header(request, REQUEST_ID_HEADER.encode())
+        is_printable = client_id.isascii() and client_id.isprintable()
+        is_valid = 0 < len(client_id) <= MAX_REQUEST_ID and is_printable
+        state["request_id"] = client_id if is_valid else new_id("req")
+    known_id: str = state["request_id"]
+    return known_id
 
 
 def accept(request: Connection) -> None:
-    """Note that what fails from now on has begun: whoever sends it again, runs it twice."""
+    """Mark the request as accepted: from now on, a retry would run it twice."""
     request.scope["state"]["is_accepted"] = True
 
 
@@ -62,17 +63,16 @@ def is_accepted(request: Connection) -> bool:
 
 
 def trace_headers(request: Connection) -> dict[str, str]:
-    """Return the headers by which the client's traces go on in the engine."""
-    found = {name: header(request, name.encode()) for name in TRACE_HEADERS}
-    return {name: value for name, value in found.items() if value}
+    """Return the headers that propagate the client's trace to the engine."""
+    headers = {name: header(request, name.encode()) for name in TRACE_HEADERS}
+    return {name: value for name, value in headers.items() if value}
 
 
 def response_headers(request: Connection, ignored: Sequence[str] = ()) -> dict[str, str]:
-    """Return the headers of an answer; `ignored` are fields
-    that had no effect (docs/decisions/0018)."""
+    """Return a response's headers. `ignored` names what had no effect (docs/decisions/0018)."""
     headers = {REQUEST_ID_HEADER: request_id(request)}
     if ignored:
-        # Field names are the client's own: only what a header can hold is repeated.
-        shown = "".join(c if c.isascii() and c.isprintable() else "?" for c in ", ".join(ignored))
-        headers[IGNORED_HEADER] = shown[:MAX_IGNORED]
+        # Clients choose field names, so characters that a header cannot hold are replaced.
+        names = "".join(c if c.isascii() and c.isprintable() else "?" for c in ", ".join(ignored))
+        headers[IGNORED_HEADER] = names[:MAX_IGNORED]
     return headers

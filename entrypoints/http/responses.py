@@ -1,4 +1,4 @@
-"""`/v1/responses`: create, retrieve (also as a stream), list its input, cancel, delete."""
+"""`/v1/responses`: create, retrieve, stream, cancel, delete, and list input items."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ logger = logging.getLogger("antiphon.requests")
 
 
 class HttpOptions(Struct, frozen=True, kw_only=True):
-    """What the operator set about requests and streams."""
+    """The settings for requests and streams."""
 
     limits: BodyLimits = BodyLimits()
     dialect: Dialect = OPENAI
@@ -82,9 +82,9 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
 
 
 class Services(Struct, frozen=True, kw_only=True):
-    """What the handlers of this controller call.
+    """The services that these handlers call.
 
-    `stopping` happens when the server is told to stop, `drained` when its runs are over.
+    `stopping` is set when the server starts to shut down, `drained` when its runs have ended.
     """
 
     create: CreateResponseService
@@ -120,18 +120,18 @@ class Responses(Controller):
         status_code=200,
     )
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
-        """Answer with the whole response, or stream its events where `stream` is true."""
+        """Returns the whole response, or streams its events if `stream` is true."""
         dialect = dialect_of(request, services.options.dialect)
         body, decoded = await self._read(request, services)
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), redact_body(body))
         encoder = ClientEncoder.of(decoded.request, dialect)
-        repeat, ignored_fields = await idempotency_key_of(request, decoded.request, body)
+        idempotency_key, ignored_fields = await idempotency_key_of(request, decoded.request, body)
         if services.options.strict:
             refuse_ignored(ignored_fields)
         created = await services.create_once(
             decoded.request,
-            repeat,
+            idempotency_key,
             tenant=tenant_of(request),
             body=body,
             trace_headers=trace_headers(request),
@@ -139,10 +139,10 @@ class Responses(Controller):
         )
         if isinstance(created, ExistingResponse):
             headers = {**response_headers(request, decoded.unknown), REPLAYED_HEADER: "true"}
-            return await self._again(
+            return await self._repeat_response(
                 tenant_of(request), created.response_id, decoded.request, headers, services, encoder
             )
-        if repeat is None:
+        if idempotency_key is None:
             accept(request)
         headers = response_headers(request, (*created.ignored, *ignored_fields, *decoded.unknown))
         events = created.events
@@ -151,7 +151,7 @@ class Responses(Controller):
         if decoded.request.stream:
             return self._stream(events, headers, services, encoder, leave=created.leave)
         if created.background:
-            # As it was saved: a store that fails now would keep its id from who has to ask for it.
+            # Return it as saved: reading it again could fail, and the client needs its id.
             await created.leave()
             return JsonResponse(encoder.encode_response(created.response), headers)
         return FinalResponse(events, headers, leave=created.leave, encoder=encoder)
@@ -165,25 +165,27 @@ class Responses(Controller):
         status_code=200,
     )
     async def count(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
-        """Render what `create` would render, and count it."""
+        """Counts the tokens of the prompt that the same request to create a response would use."""
         _, decoded = await self._read(request, services)
-        counted = await services.count(
+        count = await services.count(
             decoded.request, tenant=tenant_of(request), strict=services.options.strict
         )
-        answer = {"object": "response.input_tokens", "input_tokens": counted.tokens}
-        headers = response_headers(request, (*counted.ignored, *decoded.unknown))
+        answer = {"object": "response.input_tokens", "input_tokens": count.tokens}
+        headers = response_headers(request, (*count.ignored, *decoded.unknown))
         return JsonResponse(answer, headers)
 
     @handlers.post(
         "/compact",
         summary="Compact a conversation",
         operation_class=operation(
-            "The items to go on from.", takes="CreateResponse", gives="CompactedWindow"
+            "The items that replace the conversation.",
+            takes="CreateResponse",
+            gives="CompactedWindow",
         ),
         status_code=200,
     )
     async def compact(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
-        """Answer with the items that a client goes on from in place of the conversation."""
+        """Returns items that a client sends instead of the conversation to continue it."""
         encoder = ClientEncoder(dialect_of(request, services.options.dialect))
         _, decoded = await self._read(request, services)
         compacting = await services.compact(
@@ -221,7 +223,7 @@ class Responses(Controller):
         starting_after: Annotated[int, QueryParameter(ge=-1)] = -1,
         include_obfuscation: FromQuery[str] = "false",
     ) -> ASGIApp:
-        """With `stream=true`, the events that follow `starting_after`, then live ones."""
+        """With `stream=true`, streams the events after `starting_after`, then live events."""
         encoder = ClientEncoder(
             dialect_of(request, services.options.dialect),
             view=_view(request, services, include_bracketed, include_plain),
@@ -241,7 +243,7 @@ class Responses(Controller):
     @handlers.delete(
         "/{response_id:str}",
         summary="Delete a response",
-        operation_class=operation("It is deleted.", gives="Deleted"),
+        operation_class=operation("Confirmation of the deletion.", gives="Deleted"),
         status_code=200,
     )
     async def delete(
@@ -254,7 +256,7 @@ class Responses(Controller):
     @handlers.post(
         "/{response_id:str}/cancel",
         summary="Cancel a background response",
-        operation_class=operation("The response, cancelled or ended before.", gives="Response"),
+        operation_class=operation("The response, cancelled or already finished.", gives="Response"),
         status_code=200,
     )
     async def cancel(
@@ -266,7 +268,7 @@ class Responses(Controller):
 
     @handlers.get(
         "/{response_id:str}/input_items",
-        summary="List what the model was given",
+        summary="List a response's input items",
         operation_class=operation("A page of its input items.", gives="ItemList"),
     )
     async def input_items(
@@ -281,14 +283,14 @@ class Responses(Controller):
         order: Order = "desc",
     ) -> ASGIApp:
         view = _view(request, services, include_bracketed, include_plain)
-        cut = PageQuery(after=after, limit=limit, order=order)
-        page = await services.input_items(tenant_of(request), response_id, cut)
+        page_query = PageQuery(after=after, limit=limit, order=order)
+        page = await services.input_items(tenant_of(request), response_id, page_query)
         return JsonResponse(as_list(page, view), response_headers(request))
 
     async def _read(
         self, request: HttpRequest, services: Services
     ) -> tuple[bytes, DecodedRequest[CreateResponse]]:
-        """Return the body, and the request that it is. Raises: RequestError."""
+        """Return the body and the decoded request. Raises: RequestError."""
         body = await read_body(request, services.options.limits)
         strict = services.options.strict_unknown_fields
         return body, await run_in_thread(len(body), decode_body, body, strict=strict)
@@ -310,7 +312,7 @@ class Responses(Controller):
             encoder=encoder,
         )
 
-    async def _again(
+    async def _repeat_response(
         self,
         tenant: str,
         response_id: str,
@@ -319,7 +321,7 @@ class Responses(Controller):
         services: Services,
         encoder: ClientEncoder,
     ) -> ASGIApp:
-        """Answer as the request that has the key was answered, or will be."""
+        """Return the response of the first request with the same idempotency key."""
         if request.stream:
             try:
                 events: EventBatches = await services.follow(tenant, response_id)
@@ -342,5 +344,5 @@ def _is_true(text: str) -> bool:
     return text.lower() in ("true", "1")
 
 
-def _view(request: HttpRequest, services: Services, *given: list[str] | None) -> IncludeFilter:
-    return view_of(*given, seal=partial(services.seal, tenant_of(request)))
+def _view(request: HttpRequest, services: Services, *include: list[str] | None) -> IncludeFilter:
+    return view_of(*include, seal=partial(services.seal, tenant_of(request)))

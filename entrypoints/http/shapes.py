@@ -1,6 +1,6 @@
-"""The bodies of answers that handlers write as plain objects: for the OpenAPI document alone.
+"""Response bodies that handlers write as plain dicts, only for the OpenAPI document.
 
-A test asks a server for each of them and holds the answer against its schema.
+A test compares a real response of each kind with its schema.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from antiphon.domain.vector_stores import StoreFile, VectorStore
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """Base of them all: every key is there."""
+    """The base of all shapes. Every key is always present."""
 
 
 # --- errors ---------------------------------------------------------------------------------------
 
 
 class ErrorDetails(Shape, frozen=True, kw_only=True):
-    """`param` is the path of the field at fault, `input[2].content[0]` for example."""
+    """`param` is the path of the invalid field, for example `input[2].content[0]`."""
 
     message: str
     type: str
@@ -31,7 +31,7 @@ class ErrorDetails(Shape, frozen=True, kw_only=True):
 
 
 class ErrorResponse(Shape, frozen=True, kw_only=True):
-    """Every answer that is no success."""
+    """The body of every error."""
 
     error: ErrorDetails
 
@@ -45,7 +45,7 @@ class InputTokens(Shape, frozen=True, kw_only=True):
 
 
 class ListOf(Shape, frozen=True, kw_only=True):
-    """A page; `last_id` as `after` asks for the next one, if `has_more`."""
+    """A page. If `has_more` is true, send `last_id` as `after` to get the next page."""
 
     object: Literal["list"]
     first_id: str | None
@@ -58,7 +58,7 @@ class ItemList(ListOf, frozen=True, kw_only=True):
 
 
 class Deleted(Shape, frozen=True, kw_only=True):
-    """`object` says what was deleted: `response`, `file`, `conversation.deleted` and so on."""
+    """`object` is the kind of object: `response`, `file`, `conversation.deleted`, and so on."""
 
     id: str
     object: str
@@ -138,7 +138,7 @@ class TextContent(Shape, frozen=True, kw_only=True):
 
 
 class FileText(Shape, frozen=True, kw_only=True):
-    """The text of a file of a vector store, as it was indexed."""
+    """The indexed text of a file in a vector store."""
 
     object: Literal["vector_store.file_content.page"]
     data: list[TextContent]
@@ -155,7 +155,7 @@ class SearchResult(Shape, frozen=True, kw_only=True):
 
 
 class SearchResults(Shape, frozen=True, kw_only=True):
-    """The best first."""
+    """Results in order of their scores, the best first."""
 
     object: Literal["vector_store.search_results.page"]
     search_query: list[str]
@@ -206,4 +206,4 @@ ALL: Sequence[type[Shape]] = (
     Alive,
     Readiness,
 )
-"""Those that others are not made of."""
+"""The shapes that are not part of another shape."""

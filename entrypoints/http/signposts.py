@@ -1,4 +1,4 @@
-"""Where things are: what is said of a path that is none of the API's."""
+"""Error messages for unknown paths and methods, with hints to the right ones."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ RESOURCES = frozenset(
     {"responses", "conversations", "files", "containers", "vector_stores", "models"}
 )
 DOCS = frozenset({"docs", "doc", "redoc", "swagger", "swagger-ui", "openapi.json", "openapi.yaml"})
-LONGEST_SHOWN = 200
+MAX_PATH_LENGTH = 200
 
 DOCUMENTED = "GET /schema documents the API, GET /schema/openapi.json is the OpenAPI document."
 
 
 def not_found(method: str, path: str, *, host: str) -> str:
-    """Say that nothing is at a path, and where what its reader may have looked for is.
+    """Return the message for an unknown path, with a hint to the path that was probably meant.
 
     >>> not_found("POST", "/responses", host="a")
     'Invalid URL (POST /responses). Paths begin with /v1: set the base URL to http://a/v1.'
     """
-    return f"Invalid URL ({method} {path[:LONGEST_SHOWN]}). {_hint(path, host)}"
+    return f"Invalid URL ({method} {path[:MAX_PATH_LENGTH]}). {_hint(path, host)}"
 
 
 def not_allowed(method: str, path: str) -> str:
-    """Say that there is something at a path, but nothing that this method does."""
-    return f"Invalid method for this URL ({method} {path[:LONGEST_SHOWN]}). {DOCUMENTED}"
+    """Return the message for a method that the path does not support."""
+    return f"Invalid method for this URL ({method} {path[:MAX_PATH_LENGTH]}). {DOCUMENTED}"
 
 
 def _hint(path: str, host: str) -> str:
@@ -34,13 +34,13 @@ def _hint(path: str, host: str) -> str:
         )
     if parts[-1] == "completions":
         return (
-            "This server has the Responses API, not Chat Completions: send POST /v1/responses, "
-            f"with 'input' in place of 'messages'. {DOCUMENTED}"
+            "This server has the Responses API, not Chat Completions: send POST /v1/responses "
+            f"with 'input' instead of 'messages'. {DOCUMENTED}"
         )
     if parts[-1] in DOCS:
         return DOCUMENTED
     if parts[:2] == ["v1", "v1"]:
-        return "The path has /v1 twice: take it out of either the base URL or the path."
+        return "The path has /v1 twice: remove it from either the base URL or the path."
     if parts[0] != "v1" and not RESOURCES.isdisjoint(parts):
         return f"Paths begin with /v1: set the base URL to {_base_url(host)}."
     return DOCUMENTED

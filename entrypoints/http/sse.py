@@ -1,4 +1,4 @@
-"""Events as server-sent frames (docs/reference/events.md#framing)."""
+"""Server-sent events (docs/reference/events.md#framing)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.entrypoints.http.dialects import DIALECTS, OPENAI, Dialect
 
 KEEPALIVE = b": keepalive\n\n"
 PADDED_TO = 64
-"""Bytes: the length of a delta's JSON is a multiple of this, where that is asked for."""
+"""Bytes. With obfuscation, the length of a delta's JSON is a multiple of this."""
 
 _PREFIXES: Mapping[str, Mapping[type[Event], bytes]] = {
     dialect.name: {
@@ -27,9 +27,9 @@ _DELTAS = frozenset(kind for name, kind in EVENT_TYPES.items() if name.endswith(
 
 
 class ClientEncoder:
-    """How one client is told of a run: in its dialect, with what it may see.
+    """The encoder for one client: its dialect, and the fields that it sees.
 
-    `view` None shows all. `obfuscates` hides the lengths of deltas
+    If `view` is None, the client sees all fields. `obfuscates` hides the lengths of deltas
     (docs/reference/events.md#numbers-and-places).
     """
 
@@ -42,21 +42,21 @@ class ClientEncoder:
     ) -> None:
         self.dialect = dialect
         self.encode: Callable[[Any], bytes] = (
-            _padded(dialect.encode) if obfuscates else dialect.encode
+            _pad_deltas(dialect.encode) if obfuscates else dialect.encode
         )
         self._view = view
         self._prefixes = _PREFIXES[dialect.name]
 
     @classmethod
     def of(cls, request: CreateResponse, dialect: Dialect) -> ClientEncoder:
-        """Return how the client of a request is told of it."""
-        # What is not stored cannot be looked at again, so nothing of it is hidden.
+        """Return the encoder for the client of a request."""
+        # An unstored response cannot be retrieved later, so no field is hidden.
         view = None if request.store is False else IncludeFilter(request.include or ())
         options = request.stream_options
         return cls(dialect, view=view, obfuscates=bool(options and options.include_obfuscation))
 
     def frames(self, events: Sequence[Event]) -> bytes:
-        """Return the frames of all events, joined: one send for whatever is ready.
+        """Return the frames of all events, joined, to be sent together.
 
         >>> from antiphon.domain.events import Error
         >>> ClientEncoder().frames([Error(sequence_number=3, code=None, message="no")])[:27]
@@ -67,23 +67,23 @@ class ClientEncoder:
         return b"".join([prefixes[type(event)] + encode(event) + b"\n\n" for event in visible])
 
     def visible(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Return the events as the client may see them."""
+        """Return the events with the fields that the client sees."""
         return events if self._view is None else self._view.events(events)
 
-    def encode_response(self, told: Any) -> bytes:
-        """Return a response, or what is shown in its place, as JSON."""
-        if self._view is not None and isinstance(told, Response):
-            told = self._view.response(told)
-        return self.encode(told)
+    def encode_response(self, value: Any) -> bytes:
+        """Return a response, or the object that replaces it, as JSON."""
+        if self._view is not None and isinstance(value, Response):
+            value = self._view.response(value)
+        return self.encode(value)
 
 
-def _padded(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    def padded(told: Any) -> bytes:
-        body = encode(told)
-        if type(told) not in _DELTAS:
+def _pad_deltas(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    def encode_padded(value: Any) -> bytes:
+        body = encode(value)
+        if type(value) not in _DELTAS:
             return body
         head = body[:-1] + b',"obfuscation":"'
-        missing = -(len(head) + 2) % PADDED_TO
-        return head + secrets.token_hex(PADDED_TO)[:missing].encode() + b'"}'
+        padding = -(len(head) + 2) % PADDED_TO
+        return head + secrets.token_hex(PADDED_TO)[:padding].encode() + b'"}'
 
-    return padded
+    return encode_padded

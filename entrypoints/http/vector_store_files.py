@@ -1,4 +1,4 @@
-"""`/v1/vector_stores/{id}/files` and `file_batches`: what is in a vector store."""
+"""`/v1/vector_stores/{id}/files` and `file_batches`: the files in a vector store."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from antiphon.entrypoints.http.requests import HttpRequest, response_headers, te
 from antiphon.entrypoints.http.vector_stores import Services
 
 POLL_AFTER = {"openai-poll-after-ms": "200"}
-"""When a client that waits for files should ask again, where it has no time of its own."""
+"""The default poll interval for clients that wait for files."""
 
-OfStatus = FromQuery[Literal["in_progress", "completed", "failed", "cancelled"] | None]
+StatusFilter = FromQuery[Literal["in_progress", "completed", "failed", "cancelled"] | None]
 
 
 class VectorStoreFiles(Controller):
@@ -38,7 +38,7 @@ class VectorStoreFiles(Controller):
     @handlers.post(
         summary="Add a file to a vector store",
         operation_class=operation(
-            "The file, soon to be indexed.", takes="NewStoreFile", gives="StoreFile"
+            "The file. It is indexed in the background.", takes="NewStoreFile", gives="StoreFile"
         ),
         status_code=200,
     )
@@ -47,10 +47,10 @@ class VectorStoreFiles(Controller):
     ) -> ASGIApp:
         decoded = await read_json(request, NewStoreFile, vector_stores.options)
         file = await vector_stores.add_file(tenant_of(request), vector_store_id, decoded.request)
-        return _shown(file, response_headers(request, decoded.unknown))
+        return _respond(file, response_headers(request, decoded.unknown))
 
     @handlers.get(
-        summary="List the files of a vector store",
+        summary="List a vector store's files",
         operation_class=operation("A page of files.", gives="StoreFileList"),
     )
     async def list(
@@ -62,17 +62,17 @@ class VectorStoreFiles(Controller):
         before: Before = None,
         limit: Limit = 20,
         order: Order = "desc",
-        filter: OfStatus = None,
+        filter: StatusFilter = None,
     ) -> ASGIApp:
-        cut = PageQuery(after=after, before=before, limit=limit, order=order)
+        page_query = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list_files(
-            tenant_of(request), vector_store_id, cut, status=filter
+            tenant_of(request), vector_store_id, page_query, status=filter
         )
         return JsonResponse(as_objects(page), response_headers(request))
 
     @handlers.get(
         "/{file_id:str}",
-        summary="Retrieve a file of a vector store",
+        summary="Retrieve a vector store file",
         operation_class=operation("The file.", gives="StoreFile"),
     )
     async def get(
@@ -83,11 +83,11 @@ class VectorStoreFiles(Controller):
         file_id: FromPath[str],
     ) -> ASGIApp:
         file = await vector_stores.stores.file(tenant_of(request), vector_store_id, file_id)
-        return _shown(file, response_headers(request))
+        return _respond(file, response_headers(request))
 
     @handlers.post(
         "/{file_id:str}",
-        summary="Replace the attributes of a file of a vector store",
+        summary="Replace a vector store file's attributes",
         operation_class=operation("The file.", takes="NewAttributes", gives="StoreFile"),
         status_code=200,
     )
@@ -103,12 +103,12 @@ class VectorStoreFiles(Controller):
         file = await vector_stores.stores.set_attributes(
             tenant_of(request), vector_store_id, file_id, attributes
         )
-        return _shown(file, response_headers(request, decoded.unknown))
+        return _respond(file, response_headers(request, decoded.unknown))
 
     @handlers.delete(
         "/{file_id:str}",
-        summary="Take a file out of a vector store",
-        operation_class=operation("It is taken out.", gives="Deleted"),
+        summary="Remove a file from a vector store",
+        operation_class=operation("Confirmation of the removal.", gives="Deleted"),
         status_code=200,
     )
     async def delete(
@@ -118,15 +118,15 @@ class VectorStoreFiles(Controller):
         vector_store_id: FromPath[str],
         file_id: FromPath[str],
     ) -> ASGIApp:
-        """The uploaded file stays."""
+        """The uploaded file itself is not deleted."""
         await vector_stores.stores.remove_file(tenant_of(request), vector_store_id, file_id)
         answer = {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
         return JsonResponse(answer, response_headers(request))
 
     @handlers.get(
         "/{file_id:str}/content",
-        summary="Retrieve the text of a file of a vector store",
-        operation_class=operation("Its text.", gives="FileText"),
+        summary="Retrieve a vector store file's text",
+        operation_class=operation("The text.", gives="FileText"),
     )
     async def content(
         self,
@@ -154,7 +154,9 @@ class FileBatches(Controller):
     @handlers.post(
         summary="Add files to a vector store",
         operation_class=operation(
-            "The batch, soon to be indexed.", takes="NewFileBatch", gives="FileBatch"
+            "The batch. Its files are indexed in the background.",
+            takes="NewFileBatch",
+            gives="FileBatch",
         ),
         status_code=200,
     )
@@ -163,11 +165,11 @@ class FileBatches(Controller):
     ) -> ASGIApp:
         decoded = await read_json(request, NewFileBatch, vector_stores.options)
         batch = await vector_stores.add_batch(tenant_of(request), vector_store_id, decoded.request)
-        return _shown(batch, response_headers(request, decoded.unknown))
+        return _respond(batch, response_headers(request, decoded.unknown))
 
     @handlers.get(
         "/{batch_id:str}",
-        summary="Retrieve a batch of files",
+        summary="Retrieve a file batch",
         operation_class=operation("The batch.", gives="FileBatch"),
     )
     async def get(
@@ -178,11 +180,11 @@ class FileBatches(Controller):
         batch_id: FromPath[str],
     ) -> ASGIApp:
         batch = await vector_stores.stores.batch(tenant_of(request), vector_store_id, batch_id)
-        return _shown(batch, response_headers(request))
+        return _respond(batch, response_headers(request))
 
     @handlers.post(
         "/{batch_id:str}/cancel",
-        summary="Cancel a batch of files",
+        summary="Cancel a file batch",
         operation_class=operation("The batch.", gives="FileBatch"),
         status_code=200,
     )
@@ -193,15 +195,15 @@ class FileBatches(Controller):
         vector_store_id: FromPath[str],
         batch_id: FromPath[str],
     ) -> ASGIApp:
-        """Files that are indexed already stay."""
+        """Files that are already indexed stay in the vector store."""
         batch = await vector_stores.stores.cancel_batch(
             tenant_of(request), vector_store_id, batch_id
         )
-        return _shown(batch, response_headers(request))
+        return _respond(batch, response_headers(request))
 
     @handlers.get(
         "/{batch_id:str}/files",
-        summary="List the files of a batch",
+        summary="List a file batch's files",
         operation_class=operation("A page of files.", gives="StoreFileList"),
     )
     async def files(
@@ -214,15 +216,15 @@ class FileBatches(Controller):
         before: Before = None,
         limit: Limit = 20,
         order: Order = "desc",
-        filter: OfStatus = None,
+        filter: StatusFilter = None,
     ) -> ASGIApp:
-        cut = PageQuery(after=after, before=before, limit=limit, order=order)
+        page_query = PageQuery(after=after, before=before, limit=limit, order=order)
         page = await vector_stores.list_files(
-            tenant_of(request), vector_store_id, cut, status=filter, batch_id=batch_id
+            tenant_of(request), vector_store_id, page_query, status=filter, batch_id=batch_id
         )
         return JsonResponse(as_objects(page), response_headers(request))
 
 
-def _shown(shown: StoreFile | FileBatch, headers: dict[str, str]) -> ASGIApp:
-    waits = POLL_AFTER if shown.status == "in_progress" else {}
-    return JsonResponse(shown, {**headers, **waits})
+def _respond(content: StoreFile | FileBatch, headers: dict[str, str]) -> ASGIApp:
+    poll_headers = POLL_AFTER if content.status == "in_progress" else {}
+    return JsonResponse(content, {**headers, **poll_headers})

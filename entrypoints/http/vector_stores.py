@@ -38,7 +38,7 @@ from antiphon.entrypoints.http.responses import HttpOptions
 
 
 class VectorStoreServices(Struct, frozen=True, kw_only=True):
-    """What the handlers of vector stores and of their files call."""
+    """The services that the handlers of vector stores and their files call."""
 
     stores: StoresPort
     create: CreateVectorStore
@@ -70,7 +70,7 @@ class VectorStores(Controller):
         status_code=200,
     )
     async def create(self, request: HttpRequest, vector_stores: Services) -> ASGIApp:
-        """It may begin with files, which are indexed soon after."""
+        """A new vector store can contain files, which are indexed in the background."""
         decoded = await read_json(request, NewVectorStore, vector_stores.options)
         created = await vector_stores.create(tenant_of(request), decoded.request)
         return JsonResponse(created, response_headers(request, decoded.unknown))
@@ -88,8 +88,8 @@ class VectorStores(Controller):
         limit: Limit = 20,
         order: Order = "desc",
     ) -> ASGIApp:
-        cut = PageQuery(after=after, before=before, limit=limit, order=order)
-        page = await vector_stores.list(tenant_of(request), cut)
+        page_query = PageQuery(after=after, before=before, limit=limit, order=order)
+        page = await vector_stores.list(tenant_of(request), page_query)
         return JsonResponse(as_objects(page), response_headers(request))
 
     @handlers.get(
@@ -100,8 +100,8 @@ class VectorStores(Controller):
     async def get(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
-        found = await vector_stores.find(tenant_of(request), vector_store_id)
-        return JsonResponse(found, response_headers(request))
+        vector_store = await vector_stores.find(tenant_of(request), vector_store_id)
+        return JsonResponse(vector_store, response_headers(request))
 
     @handlers.post(
         "/{vector_store_id:str}",
@@ -115,19 +115,19 @@ class VectorStores(Controller):
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
         decoded = await read_json(request, VectorStoreChanges, vector_stores.options)
-        changed = await vector_stores.update(tenant_of(request), vector_store_id, decoded.request)
-        return JsonResponse(changed, response_headers(request, decoded.unknown))
+        updated = await vector_stores.update(tenant_of(request), vector_store_id, decoded.request)
+        return JsonResponse(updated, response_headers(request, decoded.unknown))
 
     @handlers.delete(
         "/{vector_store_id:str}",
         summary="Delete a vector store",
-        operation_class=operation("It is deleted.", gives="Deleted"),
+        operation_class=operation("Confirmation of the deletion.", gives="Deleted"),
         status_code=200,
     )
     async def delete(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
-        """Uploaded files stay."""
+        """Uploaded files are not deleted."""
         await vector_stores.delete(tenant_of(request), vector_store_id)
         answer = {"id": vector_store_id, "object": "vector_store.deleted", "deleted": True}
         return JsonResponse(answer, response_headers(request))
@@ -135,46 +135,48 @@ class VectorStores(Controller):
     @handlers.post(
         "/{vector_store_id:str}/search",
         summary="Search a vector store",
-        operation_class=operation("What was found.", takes="SearchRequest", gives="SearchResults"),
+        operation_class=operation(
+            "The search results.", takes="SearchRequest", gives="SearchResults"
+        ),
         status_code=200,
     )
     async def search(
         self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
     ) -> ASGIApp:
         decoded = await read_json(request, SearchRequest, vector_stores.options)
-        asked, tenant = decoded.request, tenant_of(request)
-        ignored_fields = ("rewrite_query",) if asked.rewrite_query else ()
+        query, tenant = decoded.request, tenant_of(request)
+        ignored_fields = ("rewrite_query",) if query.rewrite_query else ()
         if vector_stores.options.strict:
             refuse_ignored(ignored_fields)
-        file_filter = parse_filter(asked.filters, "filters")
-        check_weights(asked.ranking_options, "ranking_options")
+        file_filter = parse_filter(query.filters, "filters")
+        check_weights(query.ranking_options, "ranking_options")
         await vector_stores.find.get_usable(tenant, vector_store_id, "vector_store_id")
-        queries = (asked.query,) if isinstance(asked.query, str) else asked.query
-        found = await vector_stores.search(
+        texts = (query.query,) if isinstance(query.query, str) else query.query
+        passages = await vector_stores.search(
             tenant,
             [vector_store_id],
-            queries,
+            texts,
             file_filter=file_filter,
-            options=asked.ranking_options,
-            limit=asked.max_num_results or DEFAULT_RESULTS,
+            options=query.ranking_options,
+            limit=query.max_num_results or DEFAULT_RESULTS,
         )
         ignored = [*decoded.unknown, *ignored_fields]
-        return JsonResponse(_found(queries, found), response_headers(request, ignored))
+        return JsonResponse(_to_json(texts, passages), response_headers(request, ignored))
 
 
-def _found(queries: Sequence[str], found: Sequence[RankedPassage]) -> dict[str, Any]:
+def _to_json(queries: Sequence[str], results: Sequence[RankedPassage]) -> dict[str, Any]:
     return {
         "object": "vector_store.search_results.page",
         "search_query": queries,
         "data": [
             {
-                "file_id": each.passage.file_id,
-                "filename": each.passage.filename,
-                "score": each.score,
-                "attributes": each.passage.attributes,
-                "content": [{"type": "text", "text": each.passage.text}],
+                "file_id": result.passage.file_id,
+                "filename": result.passage.filename,
+                "score": result.score,
+                "attributes": result.passage.attributes,
+                "content": [{"type": "text", "text": result.passage.text}],
             }
-            for each in found
+            for result in results
         ],
         "has_more": False,
         "next_page": None,

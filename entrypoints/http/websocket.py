@@ -1,9 +1,8 @@
-"""`GET /v1/responses` with an upgrade: many responses on one connection
-(docs/reference/api.md#websocket-mode).
+"""WebSocket mode: many responses on one connection (docs/reference/api.md#websocket-mode).
 
-Each `response.create` is the request that HTTP would take, goes to the same service, and its lane
-reads the same log. What HTTP would answer as an error is an `error` frame here; nothing but the
-client, the time limit and the end of the server closes the connection.
+Each `response.create` is the same request as over HTTP, goes to the same service, and its lane
+reads the same log. HTTP errors become `error` frames. Only the client, the time limit, and a
+server shutdown close the connection.
 """
 
 from __future__ import annotations
@@ -49,23 +48,23 @@ logger = logging.getLogger("antiphon.websocket")
 Socket = WebSocket[Any, Any, Any]
 
 ENVELOPE = frozenset({"type", "stream_id"})
-"""Fields of a `response.create` that no HTTP request has."""
+"""Fields of a `response.create` that HTTP requests do not have."""
 
 MEMORY_IN_BODIES = 4
-"""A connection remembers as many bytes of unstored responses as so many of the longest bodies."""
+"""A connection remembers unstored responses of up to this many times the maximum body size."""
 
-TIME_IS_UP, RESTARTS = 1000, 1012
-"""Close codes; clients that can connect again do so after the second."""
+CLOSE_TIME_LIMIT, CLOSE_SHUTDOWN = 1000, 1012
+"""Close codes. Clients may reconnect after the second."""
 
 MESSAGES = ("response.create", "response.steer")
 
 
-class ClientGone(Exception):
-    """Nothing more can be sent."""
+class ClientDisconnected(Exception):
+    """The client disconnected, so nothing more can be sent."""
 
 
 class MessageHead(Struct, frozen=True):
-    """What tells messages apart; checked by hand, so that each error can have its own code."""
+    """The fields that identify a message. They are validated by hand, for specific error codes."""
 
     type: Any = None
     stream_id: Any = None
@@ -76,22 +75,22 @@ _decode_head = msgspec.json.Decoder(MessageHead).decode
 
 @websocket("/v1/responses")
 async def handle_websocket(socket: Socket, services: NamedDependency[Services]) -> None:
-    """Answer the client's messages until one side has enough."""
-    if _is_of_another_site(socket):
+    """Handle a connection until one side closes it."""
+    if _is_cross_origin(socket):
         await _refuse_handshake(socket)
     else:
-        await Conversing(socket, services)()
+        await WebSocketSession(socket, services).run()
 
 
-class Conversing:
-    """One connection, from its first message to its close. Call it once."""
+class WebSocketSession:
+    """One connection, from its first message to its close."""
 
     def __init__(self, socket: Socket, services: Services) -> None:
         self._socket = socket
         self._services = services
         self._options = services.options
         self._tenant = tenant_of(socket)
-        self._traced = trace_headers(socket)
+        self._trace_headers = trace_headers(socket)
         self._dialect = dialect_or_default(self._options.dialect, socket)
         self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
         self._continuations = Continuations(
@@ -99,10 +98,10 @@ class Conversing:
         )
         self._steering = Steering()
         self._answering: set[asyncio.Task[None]] = set()
-        self._ending: er.RequestError | None = None
-        self._has_left = False
+        self._closing_error: er.RequestError | None = None
+        self._is_disconnected = False
 
-    async def __call__(self) -> None:
+    async def run(self) -> None:
         await self._socket.accept(headers=response_headers(self._socket))
         reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._close())
@@ -110,38 +109,38 @@ class Conversing:
             await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._lanes.clear()
-            await _cancelled(reading, closing, *self._answering)
+            await _cancel(reading, closing, *self._answering)
 
-    # --- what comes in ----------------------------------------------------------------------------
+    # --- incoming messages ------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        """Take messages until the client has left."""
+        """Handle messages until the client disconnects."""
         while True:
             message: Any = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 return
-            await self._take(message)
+            await self._handle(message)
 
-    async def _take(self, message: Mapping[str, Any]) -> None:
+    async def _handle(self, message: Mapping[str, Any]) -> None:
         lane: Lane = None
         try:
-            body = _received(message)
-            head = await run_in_thread(len(body), _head, body, self._options.limits)
+            body = _body_of(message)
+            head = await run_in_thread(len(body), _read_head, body, self._options.limits)
             lane = lane_of(head.stream_id)
-            await self._act(head.type, lane, body)
-        except ClientGone:
+            await self._dispatch(head.type, lane, body)
+        except ClientDisconnected:
             raise
         except Exception as exc:
             await self._refuse(exc, lane)
 
-    async def _act(self, kind: Any, lane: Lane, body: bytes) -> None:
+    async def _dispatch(self, kind: Any, lane: Lane, body: bytes) -> None:
         match kind:
             case "response.create":
                 await self._create(lane, body)
             case "response.steer":
                 await self._send(text_of(self._steering.answer(body)))
             case _:
-                raise _unknown(kind)
+                raise _unknown_type(kind)
 
     async def _create(self, lane: Lane, body: bytes) -> None:
         strict = self._options.strict_unknown_fields
@@ -157,37 +156,37 @@ class Conversing:
                 param="background",
                 code="unsupported_parameter",
             )
-        if self._ending is not None:
-            raise self._ending
+        if self._closing_error is not None:
+            raise self._closing_error
         self._lanes.add(lane, replace(request, stream=True), size=len(body))
-        self._start()
+        self._start_requests()
 
-    # --- what goes out ----------------------------------------------------------------------------
+    # --- outgoing frames --------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        """Answer what may be answered now, while there is somebody to hear it."""
-        while not self._has_left and (next_one := self._lanes.take()) is not None:
-            task = asyncio.create_task(self._answer(*next_one))
+    def _start_requests(self) -> None:
+        """Start all requests that are next in their lanes, while the client is connected."""
+        while not self._is_disconnected and (next_request := self._lanes.take()) is not None:
+            task = asyncio.create_task(self._answer(*next_request))
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
     async def _answer(self, lane: Lane, request: CreateResponse) -> None:
         try:
             await self._respond(lane, request)
-        except ClientGone:
+        except ClientDisconnected:
             return
         except Exception as exc:
             self._continuations.evict(lane, request.previous_response_id)
             await self._refuse(exc, lane)
         finally:
             self._lanes.leave(lane)
-            self._start()
+            self._start_requests()
 
     async def _respond(self, lane: Lane, request: CreateResponse) -> None:
         created = await self._services.create(
             request,
             tenant=self._tenant,
-            trace_headers=self._traced,
+            trace_headers=self._trace_headers,
             remembered=self._continuations.remembered,
             strict=self._options.strict,
         )
@@ -196,14 +195,15 @@ class Conversing:
         try:
             async for events in created.events:
                 if isinstance(events[-1], e.Completed | e.Incomplete | e.Failed):
-                    self._over(lane, request, created, events[-1])  # first: the client may go on
+                    # Before sending: the client may continue from this response immediately.
+                    self._finish(lane, request, created, events[-1])
                 for event in encoder.visible(events):
                     await self._send(event_frame(event, lane, encoder))
         finally:
             self._steering.untrack(created.id)
             await created.leave()
 
-    def _over(
+    def _finish(
         self,
         lane: Lane,
         request: CreateResponse,
@@ -226,35 +226,34 @@ class Conversing:
         await self._send(error_frame(exc, lane, self._dialect))
 
     async def _send(self, text: str) -> None:
-        # Waits while the client does not read: what it was not sent yet stays in the log.
+        # This waits while the client does not read. Unsent events stay in the log.
         try:
             await self._socket.send({"type": "websocket.send", "text": text, "bytes": None})
-        except (OSError, RuntimeError, WebSocketDisconnect):  # left, or told to leave
-            self._has_left = True
-            raise ClientGone from None
+        except (OSError, RuntimeError, WebSocketDisconnect):  # disconnected or closed
+            self._is_disconnected = True
+            raise ClientDisconnected from None
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------------
 
     async def _close(self) -> None:
-        """Close when the time is up or the server stops: what runs ends first, what waits never
-        begins.
-        """
+        """Close at the time limit or at shutdown: running requests finish, others are refused."""
         try:
             async with asyncio.timeout(self._options.websocket_s):
                 await self._services.stopping.wait()
-            self._ending, code = _stops(), RESTARTS
+            self._closing_error, code = _shutdown_error(), CLOSE_SHUTDOWN
         except TimeoutError:
-            self._ending, code = _time_is_up(self._options.websocket_s), TIME_IS_UP
+            self._closing_error = _time_limit_error(self._options.websocket_s)
+            code = CLOSE_TIME_LIMIT
         for lane in self._lanes.clear():
-            await self._refuse(self._ending, lane)
+            await self._refuse(self._closing_error, lane)
         while self._answering:
             await asyncio.wait(self._answering)
-        if code == TIME_IS_UP:  # a client that asks for nothing more would not know why
-            await self._refuse(self._ending, None)
-        await self._socket.close(code, self._ending.message)
+        if code == CLOSE_TIME_LIMIT:  # a client without open requests would not know the reason
+            await self._refuse(self._closing_error, None)
+        await self._socket.close(code, self._closing_error.message)
 
 
-def _received(message: Mapping[str, Any]) -> bytes:
+def _body_of(message: Mapping[str, Any]) -> bytes:
     text: str | None = message.get("text")
     if text is None:
         raise er.RequestError(
@@ -264,13 +263,13 @@ def _received(message: Mapping[str, Any]) -> bytes:
     return text.encode()
 
 
-def _head(body: bytes, limits: BodyLimits) -> MessageHead:
+def _read_head(body: bytes, limits: BodyLimits) -> MessageHead:
     check_complexity(body, limits)
     head: MessageHead = read(_decode_head, body, "", what="The message")
     return head
 
 
-def _unknown(kind: Any) -> er.RequestError:
+def _unknown_type(kind: Any) -> er.RequestError:
     if kind is None:
         return er.missing_parameter("type")
     return er.RequestError(
@@ -280,11 +279,11 @@ def _unknown(kind: Any) -> er.RequestError:
     )
 
 
-def _stops() -> er.RequestError:
+def _shutdown_error() -> er.RequestError:
     return er.TooManyRequests("The server is stopping. Connect again.", code="server_error")
 
 
-def _time_is_up(limit_s: float) -> er.RequestError:
+def _time_limit_error(limit_s: float) -> er.RequestError:
     return er.RequestError(
         f"Responses websocket connection limit reached ({limit_s / 60:g} minutes). Create a new "
         "websocket connection to continue.",
@@ -292,25 +291,25 @@ def _time_is_up(limit_s: float) -> er.RequestError:
     )
 
 
-def _is_of_another_site(socket: Socket) -> bool:
-    """Say whether a web page of another host asks.
+def _is_cross_origin(socket: Socket) -> bool:
+    """Return whether the client is a web page from another host.
 
-    Browsers keep pages from reading other hosts' HTTP answers, but not their WebSockets.
+    Browsers keep pages from reading other hosts' HTTP responses, but not their WebSockets.
     """
     origin = header(socket, b"origin")
     return bool(origin) and origin.partition("://")[2] != header(socket, b"host")
 
 
 async def _refuse_handshake(socket: Socket) -> None:
-    message = "Web pages of another host than this server's may not connect ('Origin')."
+    message = "Web pages from other hosts may not connect: the header 'Origin' names another host."
     body = error_json(403, message, None, None)
     await send_json(socket.send, body, response_headers(socket), status=403, to="websocket")
 
 
-async def _cancelled(*tasks: asyncio.Task[None]) -> None:
-    """Cancel the tasks and wait for their ends; what a task failed of is logged."""
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    """Cancel the tasks, wait for them, and log their errors."""
     for task in tasks:
         task.cancel()
-    for end in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(end, Exception) and not isinstance(end, ClientGone):
-            logger.error("a connection failed", exc_info=end)
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception) and not isinstance(result, ClientDisconnected):
+            logger.error("a WebSocket connection failed", exc_info=result)

@@ -18,7 +18,7 @@ _encode = msgspec.json.Encoder().encode
 class ErrorFrame(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="type"
 ):
-    """`status` where a message was refused, `sequence_number` where a run failed."""
+    """An error: with a `status` for a refused message, or a `sequence_number` for a failed run."""
 
     status: int | None = None
     stream_id: str | None = None
@@ -27,7 +27,7 @@ class ErrorFrame(
 
 
 def event_frame(event: e.Event, lane: Lane, encoder: ClientEncoder) -> str:
-    """Return an event as the lane's client sees it.
+    """Return the frame of an event, with the lane's `stream_id`.
 
     >>> event = e.WebSearchSearching(item_id="ws_1", output_index=0)
     >>> event_frame(event, "a", ClientEncoder())[-16:]
@@ -35,19 +35,19 @@ def event_frame(event: e.Event, lane: Lane, encoder: ClientEncoder) -> str:
     """
     if isinstance(event, e.Error):
         error = error_body(500, event.message, event.param, event.code, encoder.dialect)
-        number = event.sequence_number
-        return text_of(ErrorFrame(stream_id=lane, sequence_number=number, error=error))
+        frame = ErrorFrame(stream_id=lane, sequence_number=event.sequence_number, error=error)
+        return text_of(frame)
     encoded = encoder.encode(event)
-    if lane is not None:  # names need no escapes
+    if lane is not None:  # lane names need no escapes
         encoded = b'%b,"stream_id":"%b"}' % (encoded[:-1], lane.encode())
     return encoded.decode()
 
 
 def error_frame(exc: Exception, lane: Lane, dialect: Dialect) -> str:
-    """Return the frame of an error that HTTP would answer with a status code."""
+    """Return the frame of an error, with the status that it has over HTTP."""
     status, message, param, code = error_fields(exc)
     error = error_body(status, message, param, code, dialect)
-    # Where a code is optional over HTTP, a frame must have one.
+    # Over HTTP, the code is optional; a frame must have one.
     error = replace(error, code=code or error.type)
     if status == 503:
         error = replace(error, headers={"retry-after": str(RETRY_AFTER_S)})

@@ -121,7 +121,7 @@ async def test_a_partial_write_is_ignored(opened: Open, path: Path) -> None:
 
 async def test_two_servers_on_one_journal_are_refused(opened: Open, path: Path) -> None:
     async with opened(path):
-        with pytest.raises(SettingsError, match="is not ours"):
+        with pytest.raises(SettingsError, match="cannot be opened"):
             async with opened(path):
                 pass
 

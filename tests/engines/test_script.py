@@ -178,7 +178,7 @@ def test_a_call_of_a_tool_that_is_not_offered_is_refused_in_its_turn() -> None:
     with pytest.raises(InvalidScript) as refused:
         next_turn([*messages, ASSISTANT, USER], **offered)
     assert str(refused.value) == (
-        "turn 2, part 2: the request offers no tool 'g' for 'call'; to call it all the same, add "
+        "turn 2, part 2: the request offers no tool 'g' for 'call'; to call it anyway, add "
         '"unknown_tool": true'
     )
 

@@ -107,7 +107,7 @@ def test_the_scheme_is_read_as_http_wants_it(guarded: Any, key: str, scheme: str
     assert httpx.get(f"{guarded.api}/models", headers=headers).status_code == 200
 
 
-def test_without_a_key_a_client_is_told_how_to_send_one(guarded: Any) -> None:
+def test_a_request_without_a_key_is_refused_with_advice(guarded: Any) -> None:
     answer = httpx.post(f"{guarded.api}/responses", json=BASE)
     message = refused(answer.status_code, answer.headers, answer.content)
     assert message.endswith("'Authorization: Bearer KEY'.")
@@ -142,12 +142,12 @@ def test_a_wrong_key_is_not_repeated(guarded: Any, caplog: pytest.LogCaptureFixt
         "Bearer " + "a" * 10_000,
     ],
 )
-def test_what_is_not_quite_a_key_is_refused(guarded: Any, key: str, given: str) -> None:
+def test_a_malformed_key_is_refused(guarded: Any, key: str, given: str) -> None:
     value = given.format(key=key, cut=key[:-1], lower=key.lower())
     refused(*asked(guarded, "GET", "/v1/models", authorization=value))
 
 
-def test_two_keys_are_none(guarded: Any, key: str) -> None:
+def test_two_keys_in_one_request_are_refused(guarded: Any, key: str) -> None:
     headers = [("authorization", f"Bearer {key}")] * 2
     answer = httpx.get(f"{guarded.api}/models", headers=headers)
     refused(answer.status_code, answer.headers, answer.content)
@@ -159,7 +159,7 @@ def test_a_key_is_in_no_other_header(guarded: Any, key: str, name: str) -> None:
     refused(*asked(guarded, "GET", f"/v1/models?api_key={key}&authorization=Bearer%20{key}"))
 
 
-def test_who_has_no_key_is_answered_before_the_body_is_read(guarded: Any) -> None:
+def test_a_request_without_a_key_is_refused_before_its_body_is_read(guarded: Any) -> None:
     where = urlsplit(guarded.url)
     assert where.hostname
     with socket.create_connection((where.hostname, where.port), timeout=5) as sock:
@@ -296,7 +296,7 @@ HOSTS = (
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_host_that_is_none_is_refused_with_and_without_a_key(
+def test_a_malformed_host_is_refused_with_and_without_a_key(
     guarded: Any, key: str, host: str
 ) -> None:
     named = host.encode().decode("latin-1")
@@ -326,7 +326,7 @@ def test_a_host_of_any_name_is_let_in_with_a_key(guarded: Any, key: str, host: s
         "forwarded",
     ],
 )
-def test_no_header_says_what_path_is_meant(guarded: Any, header: str) -> None:
+def test_no_header_can_change_the_path(guarded: Any, header: str) -> None:
     refused(*asked(guarded, "GET", "/v1/models", **{header: "/health/live"}))
 
 
@@ -361,9 +361,7 @@ def test_a_websocket_with_a_key_is_answered(guarded: Any, key: str) -> None:
 # --- revoking -------------------------------------------------------------------------------------
 
 
-def test_a_key_is_taken_when_it_is_made_and_no_more_once_it_is_revoked(
-    guarded: Any, keys_file: Path
-) -> None:
+def test_a_new_key_is_accepted_and_a_revoked_key_is_refused(guarded: Any, keys_file: Path) -> None:
     before = keys_file.read_text()
     made = new_key(keys_file)
 
@@ -415,7 +413,7 @@ async def test_a_store_that_fails_is_no_wrong_key(behind: Any) -> None:
         assert (await client.get("/health/live")).status_code == 200
 
 
-async def test_where_no_keys_are_asked_for_all_are_one_tenant(behind: Any) -> None:
+async def test_without_keys_all_requests_belong_to_one_tenant(behind: Any) -> None:
     async with behind(None) as client:
         for headers in ({}, bearer("none"), {"authorization": "Basic x"}):
             assert (await client.get("/v1/models", headers=headers)).text == "default"
@@ -436,7 +434,7 @@ def test_a_server_that_others_reach_does_not_start_without_a_key(
         pass
 
 
-def test_a_server_that_can_be_given_no_key_does_not_start_without_one(
+def test_a_server_that_cannot_get_a_key_does_not_start_without_one(
     serve: Callable[..., Any],
 ) -> None:
     said = (

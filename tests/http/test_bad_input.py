@@ -115,7 +115,7 @@ def test_a_thousand_bogus_items_get_one_short_error(http: httpx.Client) -> None:
     )
 
 
-def test_a_tool_schema_may_not_nest_without_end(http: httpx.Client) -> None:
+def test_a_tool_schema_that_nests_too_deeply_is_refused(http: httpx.Client) -> None:
     deep = b'{"type":"object","properties":{"a":' * 200 + b"{}" + b"}}" * 200
     body = json.dumps(BASE).encode()[:-1]
     body += b',"tools":[{"type":"function","name":"f","parameters":' + deep + b"}]}"
@@ -176,7 +176,7 @@ def test_nulls_everywhere_count_as_omitted(http: httpx.Client) -> None:
     assert http.post("/responses", json={**BASE, **nulls}).status_code == 200
 
 
-def test_an_unknown_field_is_refused_only_where_that_is_wanted(serve: Callable[..., Any]) -> None:
+def test_an_unknown_field_is_refused_only_if_the_settings_say_so(serve: Callable[..., Any]) -> None:
     with serve(strict_unknown_fields=True) as server:
         answer = httpx.post(f"{server.api}/responses", json={**BASE, "made_up": 1})
     error = refused(answer)

@@ -147,7 +147,7 @@ def test_a_dead_server_is_asked_three_times_and_others_go_on(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_turn_tells_what_it_took(http: httpx.Client, model: str, way: str) -> None:
+def test_usage_is_reported_per_turn(http: httpx.Client, model: str, way: str) -> None:
     turns = [SAY, {"mcp": "say", "args": {"words": 50}}, [SAY, SAY], {"say": "done"}]
     response = answered(http, way, model=model, input=script(*turns), tools=TOOLS)
     usage, each = response["usage"], response["usage_per_turn"]
@@ -172,7 +172,7 @@ def test_one_turn_has_nothing_to_tell_apart(http: httpx.Client, model: str) -> N
     assert len(response["usage_per_turn"]) == 1
 
 
-def test_a_response_that_is_cancelled_tells_what_it_took(http: httpx.Client, model: str) -> None:
+def test_a_cancelled_response_reports_its_usage(http: httpx.Client, model: str) -> None:
     slow = {"say": "word ", "repeat": 500, "tick": 0.02}
     body = {"model": model, "input": script(slow), "background": True, "stream": True}
     with http.stream("POST", "/responses", json=body) as stream:

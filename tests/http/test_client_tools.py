@@ -224,7 +224,7 @@ def test_a_call_that_is_cut_is_incomplete(
 
 @pytest.mark.parametrize("name", ["shell", "local_shell", "apply_patch", "computer"])
 @pytest.mark.parametrize("form", ["forced", "allowed"])
-def test_a_typed_tool_is_called_where_it_is_forced_and_not_otherwise(
+def test_a_typed_tool_is_called_only_if_it_is_forced(
     http: httpx.Client, model: str, name: str, form: str
 ) -> None:
     tools = [{"type": name}]

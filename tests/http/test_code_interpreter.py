@@ -153,7 +153,9 @@ def test_pictures_are_data_urls(interpreting: httpx.Client, model: str) -> None:
     assert calls_in(response)[0]["outputs"] == [{"type": "image", "url": url}]
 
 
-def test_outputs_are_shown_to_who_asks(interpreting: httpx.Client, model: str) -> None:
+def test_outputs_are_shown_to_clients_that_include_them(
+    interpreting: httpx.Client, model: str
+) -> None:
     response = run(interpreting, model, {"python": "1"}, {"say": "ok"}, include=[])
     assert calls_in(response)[0]["outputs"] is None
     read = interpreting.get(f"/responses/{response['id']}", params={"include[]": OUTPUTS}).json()

@@ -85,7 +85,7 @@ def test_a_compaction_comes_back_in_every_form(http: Any, model: str, form: dict
     assert by_id == by_items
 
 
-def test_what_is_still_to_be_answered_survives_word_for_word(http: Any, model: str) -> None:
+def test_unanswered_input_survives_compaction_unchanged(http: Any, model: str) -> None:
     call = {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1", "output": "the sum is 3"}
     work = [

@@ -108,7 +108,7 @@ def test_an_uploaded_file_is_copied(client: OpenAI, container: str) -> None:
         client.containers.files.create(container, file_id="file-none")
 
 
-def test_a_container_begins_with_no_more_files_than_it_has_room_for(
+def test_files_that_exceed_a_new_containers_disk_are_refused(
     client: OpenAI, containers: httpx.Client, model: str
 ) -> None:
     large = client.files.create(file=("large.bin", bytes(5 * 1024**2)), purpose="user_data").id
@@ -163,7 +163,7 @@ def test_an_id_of_a_file_stays_the_same(
         "touch $'\\xff\\xfe'",
     ],
 )
-def test_what_is_no_file_is_not_listed(
+def test_only_regular_files_are_listed(
     client: OpenAI, container: str, containers: httpx.Client, command: str
 ) -> None:
     assert run(containers, container, command)["outcome"]["exit_code"] == 0
@@ -198,7 +198,7 @@ def test_of_a_name_only_the_last_part_counts(
 
 
 @pytest.mark.parametrize("name", ["..", ".", 300 * "ü"])
-def test_names_that_are_none_are_refused(client: OpenAI, container: str, name: str) -> None:
+def test_invalid_file_names_are_refused(client: OpenAI, container: str, name: str) -> None:
     with pytest.raises(openai.BadRequestError, match="is not a valid file name"):
         client.containers.files.create(container, file=(name, b"1"))
 

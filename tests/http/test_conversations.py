@@ -55,7 +55,7 @@ def refused(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
 # --- the object -----------------------------------------------------------------------------------
 
 
-def test_a_conversation_is_what_was_created(http: httpx.Client) -> None:
+def test_a_conversation_is_retrieved_as_it_was_created(http: httpx.Client) -> None:
     created = http.post("/conversations", json={"metadata": {"topic": "é"}}).json()
     assert set(created) == {"id", "object", "created_at", "metadata"}
     assert created["id"].startswith("conv_")
@@ -290,7 +290,7 @@ def test_a_tool_call_is_answered_in_the_next_response(
     assert kinds == ["message", "function_call", "function_call_output", "message"]
 
 
-def test_input_items_are_what_the_model_was_given(http: httpx.Client) -> None:
+def test_input_items_are_the_items_that_the_model_received(http: httpx.Client) -> None:
     path = converse(http, "seed")
     first = create(http, path, input="one")
     second = create(http, path, input="two")
@@ -352,7 +352,9 @@ def wait_for_output(http: httpx.Client, response_id: str) -> None:
         assert any("output_text.delta" in line for line in answer.iter_lines())
 
 
-def test_a_second_response_is_told_to_wait(http: httpx.Client, script: Any) -> None:
+def test_a_second_response_in_a_conversation_is_refused_with_retry_advice(
+    http: httpx.Client, script: Any
+) -> None:
     path = converse(http)
     running = create(http, path, input=script(LONG), background=True)
     body = {"model": "scripted-chat", "input": "x", "conversation": id_of(path)}
@@ -373,7 +375,7 @@ def test_a_second_response_is_told_to_wait(http: httpx.Client, script: Any) -> N
     assert cancelled["output"][0] in listed(http, path)
 
 
-def test_of_many_at_once_none_is_lost_and_none_interleaves(http: httpx.Client) -> None:
+def test_concurrent_responses_are_neither_lost_nor_interleaved(http: httpx.Client) -> None:
     path = converse(http)
     body = {"model": "scripted-chat", "conversation": id_of(path)}
     answers: list[httpx.Response] = []

@@ -130,12 +130,12 @@ def test_a_forced_tool_is_called(http: httpx.Client, model: str, choice: Any) ->
     assert "city" in json.loads(response["output"][0]["arguments"])
 
 
-def test_no_tool_is_called_where_none_may_be(http: httpx.Client, model: str) -> None:
+def test_no_tool_is_called_if_the_choice_is_none(http: httpx.Client, model: str) -> None:
     response = create(http, model=model, input="hi", tools=[WEATHER], tool_choice="none")
     assert [item["type"] for item in response["output"]] == ["message"]
 
 
-def test_at_most_one_call_where_calls_must_not_be_parallel(
+def test_without_parallel_calls_a_turn_has_at_most_one_call(
     http: httpx.Client, model: str, script: Any
 ) -> None:
     two = [{"call": "get_weather", "args": {"city": city}} for city in ("Bonn", "Kiel")]
@@ -344,7 +344,7 @@ def test_a_silent_stream_gets_comments(serve: Callable[..., Any], script: Any) -
 
 
 @pytest.mark.parametrize("dialect", ["openai", "open-responses"])
-def test_a_stream_ends_with_done_only_where_that_is_wanted(
+def test_a_stream_ends_with_done_only_in_dialects_that_have_it(
     serve: Callable[..., Any], dialect: str
 ) -> None:
     with serve(dialect=dialect) as server:

@@ -61,7 +61,7 @@ def test_an_unknown_dialect_is_refused(http: httpx.Client, model: str) -> None:
     assert refused.json()["error"]["param"] == "x-antiphon-dialect"
 
 
-def test_the_setting_is_the_dialect_of_those_who_ask_for_none(serve: Callable[..., Any]) -> None:
+def test_the_setting_is_the_default_dialect(serve: Callable[..., Any]) -> None:
     with serve(dialect="open-responses") as server, httpx.Client(base_url=server.api) as http:
         missing = http.get("/responses/resp_none")
         assert missing.json()["error"]["type"] == "not_found"
@@ -77,7 +77,7 @@ def test_every_item_has_a_status_in_open_responses(http: httpx.Client, model: st
     assert all(item["status"] for item in theirs["output"])
 
 
-def test_deltas_are_padded_to_one_length_where_that_is_asked_for(
+def test_obfuscated_deltas_have_the_same_length(
     http: httpx.Client, model: str, script: Any, frames: Any
 ) -> None:
     said = "a considerable accumulation of words, of 1 or 12345678 letters"

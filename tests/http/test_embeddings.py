@@ -58,7 +58,7 @@ def weighted(embeddings: float, text: float) -> Any:
     return {"hybrid_search": {"embedding_weight": embeddings, "text_weight": text}}
 
 
-def test_what_means_the_same_is_found(client: OpenAI) -> None:
+def test_a_search_finds_passages_by_meaning(client: OpenAI) -> None:
     store_id = filled(client)
     assert names(client, store_id, "dog?")[0] == "pets.txt"
     assert names(client, store_id, "Where is the dog")[0] == "pets.txt"

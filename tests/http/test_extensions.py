@@ -45,7 +45,7 @@ def test_earlier_messages_and_an_earlier_response_exclude_each_other(
         ({"json": '{"type": "integer"}'}, ("0",)),
     ],
 )
-def test_a_constraint_binds_what_is_written(
+def test_a_constraint_limits_the_output(
     http: httpx.Client, model: str, constraint: Any, expected: tuple[str, ...]
 ) -> None:
     response = create(http, model=model, input="hi", structured_outputs=constraint)

@@ -235,7 +235,7 @@ def test_a_service_tier_is_echoed_by_its_lasting_name(
     assert answer.json()["service_tier"] == echoed
 
 
-def test_verbosity_is_asked_of_the_model_as_an_instruction(http: httpx.Client, model: str) -> None:
+def test_verbosity_becomes_an_instruction_to_the_model(http: httpx.Client, model: str) -> None:
     seen = {}
     for verbosity in (None, "medium", "low", "high"):
         asked = body({"model": model, "text.verbosity": verbosity, "instructions": "Be kind."})

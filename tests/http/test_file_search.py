@@ -132,7 +132,9 @@ def test_streamed_plain_or_in_the_background_the_items_are_the_same(
     assert shown(read()["output"]) == shown(plain["output"])
 
 
-def test_results_are_shown_to_who_asks(http: httpx.Client, model: str, store_id: str) -> None:
+def test_results_are_shown_to_clients_that_include_them(
+    http: httpx.Client, model: str, store_id: str
+) -> None:
     response = run(http, model, store_id, SEARCHED, ANSWERED, include=[])
     assert response["output"][0]["results"] is None
     read = http.get(f"/responses/{response['id']}", params={"include[]": RESULTS}).json()
@@ -191,7 +193,7 @@ def test_filters_and_limits_are_in_force(http: httpx.Client, model: str, store_i
 
 
 @pytest.mark.parametrize("arguments", [{}, {"queries": []}, {"queries": "a"}, {"query": "a"}])
-def test_arguments_that_are_no_queries_are_told_to_the_model(
+def test_invalid_queries_are_reported_to_the_model(
     http: httpx.Client, model: str, store_id: str, arguments: Json
 ) -> None:
     called = {"call": "file_search", "args": arguments}

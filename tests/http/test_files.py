@@ -141,7 +141,7 @@ PURPOSE = b'content-disposition: form-data; name="purpose"\r\n\r\nvision'
         ({"content": b"x"}, 415, None),
     ],
 )
-def test_a_form_that_is_none_is_refused(
+def test_a_malformed_form_is_refused(
     http: httpx.Client, sent: dict[str, Any], status: int, param: str | None
 ) -> None:
     refused = http.post("/files", **sent)

@@ -39,9 +39,7 @@ def test_each_part_is_named(server: Any, path: str) -> None:
 
 
 @pytest.mark.parametrize(("fault", "word"), [("is_full", "unavailable"), ("is_silent", "silent")])
-def test_a_store_that_cannot_be_written_is_named_and_no_more_is_told(
-    serve: Any, fault: str, word: str
-) -> None:
+def test_an_unwritable_store_is_named_without_details(serve: Any, fault: str, word: str) -> None:
     store = SickStore()
     with serve(instead=store) as server:
         setattr(store, fault, True)

@@ -84,7 +84,7 @@ def code_of(answer: httpx.Response) -> str:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_hundred_at_once_on_two_servers_are_one_run_and_one_answer(
+def test_a_hundred_concurrent_requests_on_two_servers_share_one_run(
     servers: Any, shared: NewStore, script: Any, stream: bool
 ) -> None:
     slow = script({"say": "Hello there.", "delay": 0.2})
@@ -155,7 +155,7 @@ def test_another_key_is_another_response(served: Servers) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "a b", "é", "k" * 256])
-def test_a_key_that_is_none_is_refused_by_its_name(served: Servers, key: str) -> None:
+def test_an_invalid_idempotency_key_is_refused_by_name(served: Servers, key: str) -> None:
     [client] = served.clients
     answer = client.post("/responses", json=BODY, headers=[(KEY.encode(), key.encode())])
     assert answer.status_code == 400

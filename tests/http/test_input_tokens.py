@@ -69,7 +69,7 @@ def test_a_wrong_field_is_named_as_in_a_run(http: httpx.Client, field: str, valu
     assert refused.json()["error"]["param"] == field
 
 
-def test_what_has_no_effect_is_named_as_on_creation(http: httpx.Client, model: str) -> None:
+def test_ignored_fields_are_named_as_on_creation(http: httpx.Client, model: str) -> None:
     body = {"model": model, "input": "x", "tools": [{"type": "acme"}], "moderation": {"model": "m"}}
     counted = http.post("/responses/input_tokens", json=body)
     created = http.post("/responses", json=body)

@@ -137,7 +137,7 @@ def test_a_call_beside_a_search_is_the_clients_to_answer_first(
     assert response["status"] == "completed"
 
 
-def test_all_turns_share_the_tokens_that_the_response_may_have(
+def test_all_turns_share_the_token_limit_of_the_response(
     http: httpx.Client, model: str, script: Any
 ) -> None:
     search = {"call": "tool_search", "args": {"query": "pay"}}
@@ -157,7 +157,7 @@ def test_all_turns_share_the_tokens_that_the_response_may_have(
 
 
 @pytest.mark.parametrize("tools", [[HIDDEN], [HIDDEN, CRM]])
-def test_deferred_tools_without_a_search_are_callable_at_once(
+def test_deferred_tools_without_a_search_are_callable_immediately(
     http: httpx.Client, model: str, tools: Any
 ) -> None:
     assert create(http, model=model, input="hi", tools=tools)["output"][-1]["name"] == "pay_invoice"

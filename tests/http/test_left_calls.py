@@ -189,9 +189,7 @@ def goes_on(running: Running, response_id: str, model: str) -> None:
     assert text_of(create(running.client, model=model, **asked)) == "fine"
 
 
-def test_a_cancelled_call_ends_and_all_that_was_told_stays(
-    running: Running, kind: str, model: str
-) -> None:
+def test_a_cancelled_call_ends_and_its_events_stay(running: Running, kind: str, model: str) -> None:
     begun = create(running.client, **body_of(running, kind, model, background=True))
     path = f"/responses/{begun['id']}"
     wait_for(running, at_work=True)

@@ -192,7 +192,7 @@ def test_a_forced_call_is_forced_once(
     assert response["output"][1]["name"] == "look"
 
 
-def test_no_more_calls_than_max_tool_calls_are_run(
+def test_max_tool_calls_limits_the_calls_that_run(
     calling: httpx.Client, site: FakeMcpServer, model: str
 ) -> None:
     response = create(
@@ -268,7 +268,7 @@ def test_an_approved_call_is_run_first(
     assert (call["output"], message["content"][0]["text"]) == ("42", "42")
 
 
-def test_a_call_is_not_run_again_by_who_continues(
+def test_continuing_a_response_does_not_repeat_its_calls(
     calling: httpx.Client, site: FakeMcpServer, asked_for: Json
 ) -> None:
     response = answer(calling, site, asked_for)
@@ -283,7 +283,7 @@ def test_a_call_is_not_run_again_by_who_continues(
     assert len(site.methods("tools/call")) == 1
 
 
-def test_a_denied_call_is_not_run_and_the_model_is_told(
+def test_a_denied_call_does_not_run_and_the_model_learns_of_it(
     calling: httpx.Client, site: FakeMcpServer, asked_for: Json
 ) -> None:
     response = answer(calling, site, asked_for, approve=False, reason="too dear")
@@ -406,7 +406,7 @@ def test_what_the_filters_exempt_needs_no_approval(
     assert types(response["output"]) == CALLED
 
 
-def test_approving_of_what_nobody_asked_is_a_mistake(calling: httpx.Client, model: str) -> None:
+def test_an_approval_without_a_request_is_refused(calling: httpx.Client, model: str) -> None:
     given = {"type": "mcp_approval_response", "approval_request_id": "mcpr_x", "approve": True}
     refused = calling.post("/responses", json={"model": model, "input": [given]})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
@@ -422,7 +422,7 @@ def test_approving_of_what_nobody_asked_is_a_mistake(calling: httpx.Client, mode
         ({"tool_choice": {"type": "mcp", "server_label": "other"}}, "tool_choice"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_once(
+def test_contradictory_requests_are_refused_immediately(
     calling: httpx.Client, site: FakeMcpServer, fields: Json, param: str
 ) -> None:
     tools = [server_tool(site)] * (2 if fields.pop("tools", None) else 1)

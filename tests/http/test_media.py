@@ -220,7 +220,7 @@ def test_a_wrong_image_of_a_tool_is_named(http: httpx.Client, model: str) -> Non
     assert error(http, model, call, output)["param"] == "input[1].output.image_url"
 
 
-def test_a_request_may_bring_so_many_and_so_much(serve: Any, model: str) -> None:
+def test_the_number_and_size_of_media_are_limited(serve: Any, model: str) -> None:
     limits = {"max_media": 3, "max_media_bytes": 500}
     with serve(**limits) as server, httpx.Client(base_url=server.api) as http:
         small = image(image_url=data_url(png()))
@@ -231,7 +231,7 @@ def test_a_request_may_bring_so_many_and_so_much(serve: Any, model: str) -> None
         assert error(http, model, user(text))["code"] == "file_too_large"
 
 
-def test_images_may_have_so_many_pixels(serve: Any, model: str) -> None:
+def test_the_pixels_of_images_are_limited(serve: Any, model: str) -> None:
     with serve(max_image_pixels=100) as server, httpx.Client(base_url=server.api) as http:
         whole = image(image_url=data_url(png(10, 10)))
         assert count(http, model, user(*[whole] * 8)) > 8 * IMAGE_TOKENS
@@ -343,7 +343,7 @@ def fetching(serve: Any, site: str) -> Iterator[httpx.Client]:
         yield http
 
 
-def test_a_url_is_fetched_where_that_is_allowed(
+def test_a_url_is_fetched_if_the_settings_allow_it(
     fetching: httpx.Client, site: str, model: str
 ) -> None:
     without = count(fetching, model, user("Look"))

@@ -129,7 +129,9 @@ def turns_for(model: str) -> list[Any]:
     return [[*RUNS, CALL_MINE]] if model == "scripted-chat" else [*RUNS, CALL_MINE]
 
 
-def test_the_servers_calls_are_done_before_the_client_is_asked(every: All, model: str) -> None:
+def test_the_servers_calls_run_before_the_clients_calls_are_returned(
+    every: All, model: str
+) -> None:
     first = every.create(model, *turns_for(model), {"say": "All done."})
     assert kinds(first) == ["mcp_list_tools", *SHOWN, "function_call"]
     assert {item.get("status", "completed") for item in first["output"]} == {"completed"}
@@ -171,7 +173,7 @@ def test_what_comes_after_extends_the_prompt_exactly(every: All, model: str, how
 
 
 @pytest.mark.parametrize("include", [INCLUDE, []], ids=["with results", "without"])
-def test_all_that_came_out_may_be_sent_back(every: All, model: str, include: list[str]) -> None:
+def test_all_output_items_can_be_sent_back(every: All, model: str, include: list[str]) -> None:
     asked = {"role": "user", "content": script(*turns_for(model), {"say": "Fine."})}
     first = every.create(model, input=[asked], store=False, include=include)
     given = [asked, *first["output"], answered(first)]
@@ -180,7 +182,7 @@ def test_all_that_came_out_may_be_sent_back(every: All, model: str, include: lis
         assert (second["status"], text_of(second)) == ("completed", "Fine.")
 
 
-def test_one_call_at_a_time_where_that_is_asked_for(every: All) -> None:
+def test_without_parallel_calls_there_is_one_call_at_a_time(every: All) -> None:
     turn = [*RUNS, CALL_MINE]
     response = every.create("scripted-chat", turn, parallel_tool_calls=False)
     assert kinds(response)[:2] == ["mcp_list_tools", "mcp_call"]
@@ -220,7 +222,7 @@ def test_all_that_was_done_can_be_compacted(every: All, model: str) -> None:
     assert text_of(create(every.client, model=model, input=again, tools=every.tools)) == "On."
 
 
-def test_a_socket_tells_what_a_stream_tells(every: All, model: str) -> None:
+def test_a_websocket_sends_the_same_events_as_a_stream(every: All, model: str) -> None:
     turns = *turns_for(model), {"say": "Fine."}
     body = every.body(model, *turns)
     told = frames(every.client.post("/responses", json={**body, "stream": True}).text)

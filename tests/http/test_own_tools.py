@@ -133,14 +133,14 @@ def test_servers_are_asked_for_their_lists_once_for_many_responses(
     assert len(site.methods("tools/list")) == 1
 
 
-def test_a_server_that_cannot_be_begun_is_a_failed_list(own: httpx.Client, model: str) -> None:
+def test_a_server_that_cannot_be_started_is_a_failed_list(own: httpx.Client, model: str) -> None:
     tool = {"type": "mcp", "server_label": "broken"}
     response = create(own, model=model, input=script({"say": "without"}), tools=[tool])
     assert types(response["output"]) == ["mcp_list_tools", "message"]
     assert "'broken'" in response["output"][0]["error"]
 
 
-def test_a_label_that_nobody_has_is_told_to_be_without_effect(own: httpx.Client) -> None:
+def test_an_unknown_label_is_reported_as_ignored(own: httpx.Client) -> None:
     tool = {"type": "mcp", "server_label": "nobody"}
     answer = own.post("/responses", json={"model": "scripted-chat", "input": "x", "tools": [tool]})
     assert answer.status_code == 200
@@ -150,7 +150,9 @@ def test_a_label_that_nobody_has_is_told_to_be_without_effect(own: httpx.Client)
 # --- terms ----------------------------------------------------------------------------------------
 
 
-def test_the_operator_may_want_approval_and_allow_few_tools(own: httpx.Client, model: str) -> None:
+def test_the_operator_can_require_approval_and_limit_the_tools(
+    own: httpx.Client, model: str
+) -> None:
     tool = {"type": "mcp", "server_label": "careful"}
     response = create(own, model=model, input=script(ADD, {"say": "a"}), tools=[tool])
     listed, request = response["output"]
@@ -158,7 +160,7 @@ def test_the_operator_may_want_approval_and_allow_few_tools(own: httpx.Client, m
     assert request["type"] == "mcp_approval_request"
 
 
-def test_no_approval_runs_what_the_operator_does_not_allow(own: httpx.Client) -> None:
+def test_an_approval_cannot_run_a_tool_that_the_operator_does_not_allow(own: httpx.Client) -> None:
     asked = {
         "type": "mcp_approval_request",
         "id": "mcpr_1",
@@ -191,7 +193,7 @@ def test_no_approval_runs_what_the_operator_does_not_allow(own: httpx.Client) ->
         ("connector_id", "connector_dropbox"),
     ],
 )
-def test_no_request_says_where_a_server_of_the_operators_is(
+def test_no_request_can_set_the_url_of_the_operators_server(
     own: httpx.Client, label: str, field: str, value: Any
 ) -> None:
     elsewhere = FakeMcpServer()
@@ -251,9 +253,7 @@ def test_no_request_has_a_command_run(own: httpx.Client, tmp_path: Path, label: 
     assert not file.exists()
 
 
-def test_what_a_model_writes_is_nothing_that_a_shell_reads(
-    own: httpx.Client, tmp_path: Path
-) -> None:
+def test_a_models_arguments_never_reach_a_shell(own: httpx.Client, tmp_path: Path) -> None:
     file = tmp_path / "touched"
     evil = f"$(touch {file})`touch {file}`; touch {file}"
     call = {"mcp": "add", "args": {"a": evil, evil: 1}}
@@ -346,7 +346,7 @@ def test_secrets_go_to_their_server_and_nowhere_else(
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_who_stops_the_server_stops_its_tools(serve_from: Any, tmp_path: Path) -> None:
+def test_stopping_the_server_stops_its_tools(serve_from: Any, tmp_path: Path) -> None:
     config = tmp_path / "antiphon.toml"
     command = json.dumps([sys.executable, str(PROGRAM)])
     config.write_text(f'[[mcp_servers]]\nlabel = "calc"\ncommand = {command}\n')

@@ -59,7 +59,7 @@ def error(answer: httpx.Response) -> dict[str, Any]:
 # --- the first page -------------------------------------------------------------------------------
 
 
-def test_a_browser_is_told_what_this_is_and_which_models_there_are(server: Any) -> None:
+def test_a_browser_gets_a_page_about_the_server_and_its_models(server: Any) -> None:
     text = page(f"{server.url}/")
     for told in ("Responses API", f"{server.api}<", "scripted-harmony", 'href="/schema"'):
         assert told in text
@@ -78,7 +78,7 @@ def test_every_link_of_the_first_page_leads_somewhere(server: Any) -> None:
         assert httpx.get(f"{server.url}{path}").status_code == 200
 
 
-def test_where_keys_are_needed_the_first_page_names_no_model(guarded: Any) -> None:
+def test_the_first_page_names_no_models_if_keys_are_needed(guarded: Any) -> None:
     text = page(f"{guarded.url}/")
     assert "antiphon keys create" in text
     assert "Bearer $OPENAI_API_KEY" in text
@@ -86,7 +86,7 @@ def test_where_keys_are_needed_the_first_page_names_no_model(guarded: Any) -> No
         assert secret not in text
 
 
-def test_what_a_client_sends_as_its_host_is_only_text(server: Any) -> None:
+def test_the_host_header_is_escaped_on_the_page(server: Any) -> None:
     answer = httpx.get(f"{server.url}/", headers={**BROWSER, "host": "a'&b"})
     assert "http://a&#39;&amp;b/v1" in answer.text
 
@@ -124,8 +124,8 @@ API = (
     f"models. {DOCUMENTED}"
 )
 CHAT = (
-    "This server has the Responses API, not Chat Completions: send POST /v1/responses, with "
-    f"'input' in place of 'messages'. {DOCUMENTED}"
+    "This server has the Responses API, not Chat Completions: send POST /v1/responses with "
+    f"'input' instead of 'messages'. {DOCUMENTED}"
 )
 PREFIX = "Paths begin with /v1: set the base URL to {api}."
 
@@ -147,12 +147,12 @@ PREFIX = "Paths begin with /v1: set the base URL to {api}."
         (
             "POST",
             "/v1/v1/responses",
-            "The path has /v1 twice: take it out of either the base URL or the path.",
+            "The path has /v1 twice: remove it from either the base URL or the path.",
         ),
         ("GET", "/v1/assistants", DOCUMENTED),
     ],
 )
-def test_a_path_that_is_none_is_answered_with_where_to_go(
+def test_an_unknown_path_is_refused_with_a_hint(
     server: Any, method: str, path: str, hint: str
 ) -> None:
     answer = httpx.request(method, f"{server.url}{path}")
@@ -170,7 +170,7 @@ def test_a_method_that_a_path_does_not_take_is_named(server: Any) -> None:
     )
 
 
-def test_an_object_that_is_not_there_is_told_as_before(server: Any) -> None:
+def test_a_missing_object_keeps_its_own_error(server: Any) -> None:
     answer = httpx.get(f"{server.api}/responses/resp_none")
     assert answer.status_code == 404
     assert "resp_none" in error(answer)["message"]

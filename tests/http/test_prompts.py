@@ -140,13 +140,13 @@ def test_texts_and_parts_stand_for_placeholders(http: httpx.Client, model: str) 
     assert mine["content"][0]["text"] == "mine"
 
 
-def test_what_is_filled_in_is_not_filled_again(http: httpx.Client, model: str) -> None:
+def test_variables_in_values_are_not_expanded(http: httpx.Client, model: str) -> None:
     prompt = {"id": "text", "variables": {"word": "{{word}} {{other}}"}}
     response = ask(http, prompt, model=model).json()
     assert response["output"][0]["content"][0]["text"] == "Echo: Say {{word}} {{other}}"
 
 
-def test_what_the_request_says_itself_wins(http: httpx.Client) -> None:
+def test_the_request_overrides_the_template(http: httpx.Client) -> None:
     own = {
         "model": "scripted-harmony",
         "instructions": "mine",

@@ -24,14 +24,14 @@ def full(serve: Any) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_what_would_be_kept_is_refused_and_not_to_be_retried(full: httpx.Client) -> None:
+def test_a_request_over_quota_is_refused_without_retry(full: httpx.Client) -> None:
     answer = full.post("/responses", json=BODY)
     assert answer.status_code == 429
     assert answer.json()["error"]["code"] == "insufficient_quota"
     assert answer.headers["x-should-retry"] == "false"
 
 
-def test_items_of_conversations_are_refused_where_bytes_are_bounded(serve: Any) -> None:
+def test_the_quota_of_bytes_applies_to_conversation_items(serve: Any) -> None:
     items = {"items": [{"role": "user", "content": "a"}]}
     with (
         serve(store="sqlite") as server,
@@ -49,7 +49,7 @@ def test_items_of_conversations_are_refused_where_bytes_are_bounded(serve: Any) 
         assert client.get(f"/conversations/{kept}/items").status_code == 200
 
 
-def test_the_official_client_raises_at_once(full: httpx.Client) -> None:
+def test_the_official_client_does_not_retry(full: httpx.Client) -> None:
     with (
         openai.OpenAI(base_url=str(full.base_url), api_key="none", max_retries=5) as client,
         pytest.raises(openai.RateLimitError) as caught,
@@ -62,7 +62,7 @@ def test_without_store_a_full_tenant_is_served(full: httpx.Client) -> None:
     assert full.post("/responses", json={**BODY, "store": False}).status_code == 200
 
 
-def test_what_is_there_can_be_read_and_deleted(serve: Any) -> None:
+def test_stored_responses_over_quota_can_be_read_and_deleted(serve: Any) -> None:
     with (
         serve(quota_responses=1) as server,
         httpx.Client(base_url=server.api, timeout=30) as client,

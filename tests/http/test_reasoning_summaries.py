@@ -12,7 +12,7 @@ THOUGHT = {"think": "The user greets me. I should greet back."}
 
 
 @pytest.mark.parametrize("asked", ["auto", "concise", "detailed"])
-def test_a_thought_gets_its_summary_when_one_is_asked_for(
+def test_reasoning_gets_a_summary_if_the_request_wants_one(
     http: Any, model: str, script: Any, asked: str
 ) -> None:
     response = create(

@@ -397,7 +397,7 @@ def test_a_reference_stands_for_any_stored_item(
     assert [item["type"] for item in kept["data"]][:3] == ["message", "reasoning", "function_call"]
 
 
-def test_a_reference_to_what_was_never_stored_is_named(http: httpx.Client, model: str) -> None:
+def test_a_reference_to_an_unknown_item_is_refused_by_name(http: httpx.Client, model: str) -> None:
     hidden = create(http, model=model, input="hi", store=False)["output"][0]["id"]
     for item_id in (hidden, "msg_none"):
         body = {"model": model, "input": [{"type": "item_reference", "id": item_id}]}
@@ -469,7 +469,7 @@ def test_nulls_in_all_fields_count_as_omitted(http: httpx.Client, model: str) ->
     create(http, model=model, input="hi", **inner)
 
 
-def test_a_tools_output_may_hold_pictures(http: httpx.Client, model: str, script: Any) -> None:
+def test_a_tools_output_can_contain_images(http: httpx.Client, model: str, script: Any) -> None:
     picture = {"type": "input_image", "image_url": PIXEL}
     asked = script([{"call": "go"}], [{"say": "seen"}])
     first = create(http, model=model, input=asked, tools=[GO])
@@ -494,7 +494,7 @@ def test_a_tools_output_may_hold_pictures(http: httpx.Client, model: str, script
         (None, "prefix_mismatch"),
     ],
 )
-def test_reasoning_that_nobody_can_read_is_removed_and_told(
+def test_unreadable_reasoning_is_removed_and_named(
     http: httpx.Client, model: str, sealed: str | None, reason: str
 ) -> None:
     question = {"role": "user", "content": "hi"}

@@ -159,7 +159,7 @@ def test_the_same_history_sent_again_as_items_is_continued_too(
     assert rounds.wrote(prompt, 1) == rounds.tokens(turns[1])
 
 
-def test_calls_beyond_the_limit_are_told_so_and_the_model_goes_on(
+def test_calls_beyond_the_limit_fail_and_the_model_continues(
     client: httpx.Client, site: FakeMcpServer, model: str, tools: list[Json]
 ) -> None:
     turns: list[Parts] = [[ADD, ADD, ADD], [{"say": "One will do."}]]

@@ -56,11 +56,11 @@ def test_a_call_of_a_tool_that_is_not_offered_is_refused(
     error = refusal(http, model=model, input=script([{"say": "a"}, call]), tools=[ADD])
     assert error["message"] == (
         f"The script cannot be played: turn 1, part 2: the request offers no {tool}; to call it "
-        'all the same, add "unknown_tool": true.'
+        'anyway, add "unknown_tool": true.'
     )
 
 
-def test_a_call_of_an_unknown_tool_can_be_asked_for(http: httpx.Client, model: str) -> None:
+def test_a_script_can_call_an_unknown_tool_explicitly(http: httpx.Client, model: str) -> None:
     call = {"call": "ad", "args": {"a": 1}, "unknown_tool": True}
     response = create(http, model=model, input=script(call), tools=[ADD])
     assert not any(item["type"] == "function_call" for item in response["output"])

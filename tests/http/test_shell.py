@@ -190,12 +190,14 @@ def test_a_command_that_takes_too_long_is_stopped(containers: httpx.Client, mode
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -5, 2**62])
-def test_a_time_that_is_none_is_the_operators(containers: httpx.Client, timeout_ms: int) -> None:
+def test_an_invalid_timeout_becomes_the_operators_limit(
+    containers: httpx.Client, timeout_ms: int
+) -> None:
     turn = shell("echo on", timeout_ms=timeout_ms)
     assert outputs(run(containers, "scripted-chat", turn, {"say": "ok"}))[0]["stdout"] == "on\n"
 
 
-def test_output_is_cut_at_the_length_that_the_model_asked_for(
+def test_output_is_cut_at_the_length_that_the_model_requested(
     containers: httpx.Client, model: str
 ) -> None:
     turn = shell("echo 12345; echo 67890 >&2", "echo 12345", max_output_length=5)
@@ -204,7 +206,7 @@ def test_output_is_cut_at_the_length_that_the_model_asked_for(
     assert response["output"][1]["max_output_length"] == 5
 
 
-def test_a_flood_is_cut_and_told_of(containers: httpx.Client) -> None:
+def test_excessive_output_is_cut_and_marked(containers: httpx.Client) -> None:
     turn = shell("yes | head -c 3000000", "echo on")
     events = frames(
         containers.post(
@@ -240,7 +242,7 @@ def test_a_command_that_ends_its_container_is_data_for_the_model(
     assert (response["status"], text_of(response)) == ("completed", "Oh.")
 
 
-def test_more_commands_than_a_call_may_have_are_not_run(containers: httpx.Client) -> None:
+def test_a_call_with_too_many_commands_does_not_run(containers: httpx.Client) -> None:
     turn = shell(*["echo on"] * 33)
     last = outputs(run(containers, "scripted-chat", turn, {"say": "ok"}))[-1]
     assert last["outcome"] == {"type": "exit", "exit_code": 126}
@@ -250,7 +252,7 @@ def test_more_commands_than_a_call_may_have_are_not_run(containers: httpx.Client
 @pytest.mark.parametrize(
     "arguments", [{"commands": []}, {"x": 1}, {"commands": ["ls", 1]}, {"commands": "ls"}]
 )
-def test_arguments_that_do_not_fit_are_told_to_the_model(
+def test_invalid_arguments_are_reported_to_the_model(
     containers: httpx.Client, model: str, arguments: Json
 ) -> None:
     response = run(containers, model, {"call": "shell", "args": arguments}, {"say": "Sorry."})

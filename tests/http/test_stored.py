@@ -18,7 +18,7 @@ def create(http: httpx.Client, **body: Any) -> dict[str, Any]:
     return create_response(http, **{"model": "scripted-chat", "input": "hi", **body})
 
 
-def test_what_was_created_is_what_is_retrieved(http: httpx.Client) -> None:
+def test_a_response_is_retrieved_as_it_was_created(http: httpx.Client) -> None:
     response = create(http, metadata={"k": "v"})
     assert http.get(f"/responses/{response['id']}").json() == response
 
@@ -112,7 +112,7 @@ def test_a_store_on_a_file_outlives_the_server(serve: Callable[..., Any], tmp_pa
         assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
 
 
-def test_what_was_not_to_be_stored_is_in_no_file(serve: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_unstored_response_is_in_no_file(serve: Callable[..., Any], tmp_path: Path) -> None:
     secret = "correct horse battery staple"
     with serve(store="sqlite") as server, httpx.Client(base_url=server.api) as http:
         response = create(http, input=secret, store=False)

@@ -68,7 +68,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize("path", ["/responses", "/responses/input_tokens", "/responses/compact"])
 @pytest.mark.parametrize(("fields", "param", "message"), CASES)
-def test_what_would_have_no_effect_is_refused_by_its_path(
+def test_a_part_without_effect_is_refused_by_its_path(
     client: httpx.Client, path: str, fields: dict[str, Any], param: str, message: str
 ) -> None:
     error = refused(client.post(path, json={**BASE, **fields}))
@@ -85,7 +85,7 @@ def test_an_unknown_field_is_refused_too(client: httpx.Client) -> None:
     assert (error["param"], error["code"]) == ("made_up", "unknown_parameter")
 
 
-def test_a_key_of_a_response_that_nobody_keeps_is_refused(client: httpx.Client) -> None:
+def test_an_idempotency_key_of_an_unstored_response_is_refused(client: httpx.Client) -> None:
     headers = {"Idempotency-Key": "once"}
     answer = client.post("/responses", json={**BASE, "store": False}, headers=headers)
     assert refused(answer)["param"] == "Idempotency-Key"
@@ -118,7 +118,7 @@ def test_a_request_of_which_all_has_an_effect_is_answered(client: httpx.Client) 
     assert response["status"] == "completed"
 
 
-def test_what_an_earlier_response_brought_is_not_refused_again(client: httpx.Client) -> None:
+def test_parts_of_an_earlier_response_are_not_refused_again(client: httpx.Client) -> None:
     first = create(client, **BASE)
     assert create(client, **BASE, previous_response_id=first["id"])["status"] == "completed"
 

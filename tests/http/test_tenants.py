@@ -333,7 +333,7 @@ def test_a_foreign_item_is_no_place_in_a_list_of_mine(
     alike(after(item), after(unknown(item)), item)
 
 
-def test_lists_have_only_what_is_the_tenants(house: House, objects: Mapping[str, str]) -> None:
+def test_lists_contain_only_the_tenants_objects(house: House, objects: Mapping[str, str]) -> None:
     assert house.theirs.get("/files").json()["data"] == []
     listed = house.theirs.get("/vector_stores").json()["data"]
     assert objects["vector_store"] not in [each["id"] for each in listed]
@@ -355,7 +355,7 @@ def test_every_key_of_a_tenant_opens_its_objects(house: House, objects: Mapping[
     assert went_on["previous_response_id"] == objects["response"]
 
 
-def test_what_a_stranger_tried_changed_nothing(house: House, objects: Mapping[str, str]) -> None:
+def test_another_tenants_requests_change_nothing(house: House, objects: Mapping[str, str]) -> None:
     paths = {
         f"/{kind}s/{objects[kind]}{rest}"
         for kind, rest in (

@@ -84,7 +84,7 @@ def test_files_are_indexed_and_found(client: OpenAI) -> None:
     assert names(client, store_id, "melt") == []
 
 
-def test_a_store_may_begin_with_files(client: OpenAI) -> None:
+def test_a_new_vector_store_can_contain_files(client: OpenAI) -> None:
     file_id = upload(client, "a.txt", "hello")
     store = client.vector_stores.create(
         file_ids=[file_id, file_id],
@@ -117,7 +117,7 @@ def test_a_file_is_uploaded_and_polled_in_one(client: OpenAI) -> None:
     assert len(listed.data) == 3
 
 
-def test_attributes_choose_what_is_searched(client: OpenAI) -> None:
+def test_attributes_filter_a_search(client: OpenAI) -> None:
     store = client.vector_stores.create()
     files = {year: upload(client, f"{year}.txt", f"Report of {year}") for year in (2024, 2025)}
     client.vector_stores.file_batches.create_and_poll(
@@ -142,7 +142,7 @@ def test_several_queries_are_one_search(client: OpenAI) -> None:
     assert names(client, store_id, "refund", ranking_options=strict) == []
 
 
-def test_what_is_removed_is_found_no_more(client: OpenAI) -> None:
+def test_a_removed_file_is_no_longer_found(client: OpenAI) -> None:
     store_id = store_of(client)
     by_name = {
         found.filename: found.file_id

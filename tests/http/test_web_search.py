@@ -264,7 +264,9 @@ def test_a_call_that_was_cut_is_not_run(searching: httpx.Client, model: str) -> 
     assert "results" not in call
 
 
-def test_sources_and_results_are_shown_to_who_asks(searching: httpx.Client, model: str) -> None:
+def test_sources_and_results_are_shown_to_clients_that_include_them(
+    searching: httpx.Client, model: str
+) -> None:
     response = run(searching, model, search("psalms"), {"say": "ok"}, include=[])
     [call] = calls_in(response)
     assert call["action"] == {"type": "search", "query": "psalms", "queries": ["psalms"]}

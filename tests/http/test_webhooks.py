@@ -77,7 +77,7 @@ def begin(api: str, **body: Any) -> str:
     return response_id
 
 
-def test_the_end_of_a_background_response_is_told_and_that_of_another_is_not(
+def test_only_background_responses_send_webhooks(
     serve: Any, receiver: Receiver, eventually: Any
 ) -> None:
     with serve(**settings(receiver)) as server:
@@ -95,7 +95,7 @@ def test_the_end_of_a_background_response_is_told_and_that_of_another_is_not(
         ({"say": "one two ", "repeat": 20}, 16, "response.incomplete"),
     ],
 )
-def test_other_ends_are_told_as_what_they_are(
+def test_each_final_status_has_its_own_webhook_event(
     serve: Any, receiver: Receiver, eventually: Any, script: Any, turn: Any, limit: Any, told: str
 ) -> None:
     with serve(**settings(receiver)) as server:
@@ -104,7 +104,7 @@ def test_other_ends_are_told_as_what_they_are(
     assert [event.type for event in unwrapped(receiver)] == [told]
 
 
-def test_a_cancelled_response_is_told_of(
+def test_a_cancelled_response_sends_a_webhook(
     serve: Any, receiver: Receiver, eventually: Any, script: Any
 ) -> None:
     with serve(**settings(receiver)) as server:

@@ -118,7 +118,7 @@ def test_an_unstored_chain_renders_what_a_stored_one_renders(client: Client) -> 
     assert counts[0] == sorted(set(counts[0]))
 
 
-def test_what_was_not_stored_is_gone_with_the_connection(server: Any, model: str) -> None:
+def test_an_unstored_response_is_lost_with_the_connection(server: Any, model: str) -> None:
     with joined(server, model).connection as connection:
         response_id = Client(connection, model).turn(store=False)["id"]
     with joined(server, model).connection as connection:
@@ -165,7 +165,7 @@ def test_a_continuation_that_fails_while_it_runs_evicts_too(client: Client) -> N
     assert refused["code"] == "previous_response_not_found"
 
 
-def test_a_lane_without_a_previous_response_begins_afresh(client: Client) -> None:
+def test_a_lane_without_a_previous_response_starts_a_new_conversation(client: Client) -> None:
     first = client.turn("same words", store=False, stream_id="a")
     second = client.turn("same words", store=False, stream_id="a")
     assert first["usage"]["input_tokens"] == second["usage"]["input_tokens"]

@@ -1,1 +1,1 @@
-"""The scripted engine: plays what a message of the prompt tells it to."""
+"""The scripted engine: it plays the script in a message of the prompt."""

@@ -1,4 +1,4 @@
-"""What is played without a script: a tool call, an instance of the schema asked for, or an echo."""
+"""Answers without a script: a tool call, an instance of the requested schema, or an echo."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon.adapters.engines.scripted.script import Message, Part
 from antiphon.application.ports import Constraint
 from antiphon.domain.tools import NAMED_KINDS, ToolChoice, ToolSpec
 
-_ECHOED = 60
+_MAX_ECHO_CHARS = 60
 _AUTO = ToolChoice()
 
 
@@ -24,7 +24,7 @@ def answer(
     text_format: Mapping[str, Any] = {"type": "text"},
     constraint: Constraint | None = None,
 ) -> Part:
-    """Return the one part of a turn that nobody scripted.
+    """Return the only part of a turn without a script.
 
     >>> answer([("user", "Hello there")])
     {'say': 'Echo: Hello there'}
@@ -34,19 +34,21 @@ def answer(
     {'say': 'Echo: Hi'}
     """
     allowed = [tool for tool in tools if choice.allows(tool.name)]
-    # Tools of a fixed shape are called only by who is told to: an agent would run what comes.
+    # Tools of a fixed shape are called only if the choice requires it: an agent would run the call.
     forced = allowed[0] if allowed and choice.mode == "required" else None
     tool = next((tool for tool in allowed if tool.kind in NAMED_KINDS), forced)
     if tool is not None and not _has_output(messages):
         return _call(tool)
-    text = _formatted(text_format.get("type"), text_format.get("schema"))
+    text = _smallest_text(text_format.get("type"), text_format.get("schema"))
     if text is None and constraint is not None:
-        text = _formatted(constraint.kind, constraint.value)
-    return {"say": "Echo: " + _last_of_user(messages)[-_ECHOED:] if text is None else text}
+        text = _smallest_text(constraint.kind, constraint.value)
+    return {
+        "say": "Echo: " + _last_user_text(messages)[-_MAX_ECHO_CHARS:] if text is None else text
+    }
 
 
 def _has_output(messages: Sequence[Message]) -> bool:
-    """Return whether a tool has answered since the user last spoke."""
+    """Return whether there is a tool output after the user's last message."""
     last = next((role for role, _ in reversed(messages) if role in ("user", "tool")), None)
     return last == "tool"
 
@@ -60,8 +62,8 @@ def _call(tool: ToolSpec) -> Part:
     return {"call": tool.name, "args": arguments if isinstance(arguments, dict) else {}}
 
 
-def _formatted(kind: str | None, value: Any) -> str | None:
-    """Return a small text that what was asked for accepts; None where all is accepted."""
+def _smallest_text(kind: str | None, value: Any) -> str | None:
+    """Return a small text that satisfies the constraint, or None if any text does."""
     match kind:
         case "json_schema":
             return _json(smallest_instance(value))
@@ -76,7 +78,7 @@ def _formatted(kind: str | None, value: Any) -> str | None:
     return None
 
 
-def _last_of_user(messages: Sequence[Message]) -> str:
+def _last_user_text(messages: Sequence[Message]) -> str:
     return next((text for role, text in reversed(messages) if role == "user"), "")
 
 

@@ -1,4 +1,4 @@
-"""The Engine that plays scripts, in the markup of whatever format it is given."""
+"""The scripted engine, which plays scripts in the markup of any format."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from antiphon.adapters.engines.scripted.segments import (
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineDead, EngineError, RequestError
 
-_LONGEST_TOKEN = 64
-"""Characters; `repeat` need not go further than tokens of this length would reach."""
+_MAX_TOKEN_CHARS = 64
+"""`repeat` stops where tokens of this length would reach the limit."""
 
 
 class ScriptedEngine(Engine):
-    """Needs no GPU, no weights and no network.
+    """An engine without GPU, weights, or network.
 
-    What it plays is written, not sampled: of the sampling it honours `max_tokens`, `stop`,
-    `logprobs`, `ignore_eos` and `step_tokens`. `tokens_per_s` is the pace of each run; None is as
-    fast as possible, with a turn of the loop before each step, as if it came from elsewhere.
-    `running` and `aborted` count runs being read and runs that were left before their end.
+    Its output is scripted, not sampled. Of the sampling parameters, it uses `max_tokens`, `stop`,
+    `logprobs`, `ignore_eos`, and `step_tokens`. `tokens_per_s` is the pace of each run; None is as
+    fast as possible, with one iteration of the event loop before each step, as with a real engine.
+    `begun`, `running`, and `aborted` count runs that have started, runs in progress, and runs whose
+    reader left before the end.
     """
 
     def __init__(
@@ -94,14 +95,14 @@ class ScriptedEngine(Engine):
                 code=CONTEXT_EXCEEDED,
             )
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
-        acts, finish = self._acts(request, limit)
+        segments, finish = self._write_segments(request, limit)
         if sampling.stop:
-            acts, met = cut_at_stop(
-                acts, sampling.stop, include=sampling.include_stop_str_in_output
+            segments, has_stopped = cut_at_stop(
+                segments, sampling.stop, include=sampling.include_stop_str_in_output
             )
-            finish = "stop" if met else finish
+            finish = "stop" if has_stopped else finish
         return self._play(
-            acts or [Segment(tokens=[])],
+            segments or [Segment(tokens=[])],
             finish=finish,
             cached_tokens=self._prefixes.admit(
                 prompt.token_ids, request.cache_salt, *prompt.image_urls
@@ -109,23 +110,23 @@ class ScriptedEngine(Engine):
             alternatives=sampling.logprobs,
         )
 
-    def _acts(self, request: EngineRequest, limit: int) -> tuple[list[Segment], str]:
-        """Return what to play within `limit` tokens, and why it ends."""
+    def _write_segments(self, request: EngineRequest, limit: int) -> tuple[list[Segment], str]:
+        """Return the segments within `limit` tokens, and the finish reason."""
         sampling, turn = request.sampling, request.turn
-        parts, finish = _as_scripted(self._parts(request), limit)
+        parts, finish = _cut_at_finish(self._choose_turn(request), limit)
         *written, end = self._markup.write(parts, tools=turn.tools, thinking=turn.effort != "none")
         if finish != "stop":
             end = []
         elif sampling.ignore_eos:
-            end = _without_end(written, limit)
+            end = _repeat_last_token(written, limit)
         step_tokens = max(self._step_tokens, sampling.step_tokens)
-        acts, is_cut = cut(to_segments(parts, [*written, end], step_tokens=step_tokens), limit)
-        return acts, "length" if is_cut else finish
+        segments, is_cut = cut(to_segments(parts, [*written, end], step_tokens=step_tokens), limit)
+        return segments, "length" if is_cut else finish
 
-    def _parts(self, request: EngineRequest) -> Turn:
+    def _choose_turn(self, request: EngineRequest) -> Turn:
         turn, messages = request.turn, self._markup.read(request.prompt.token_ids)
         try:
-            scripted = next_turn(
+            scripted_turn = next_turn(
                 messages,
                 tools_offered=bool(turn.tools),
                 offers=lambda part: self._markup.offers(part, tools=turn.tools),
@@ -134,8 +135,8 @@ class ScriptedEngine(Engine):
             raise RequestError(
                 f"The script cannot be played: {error}.", param="input", code="invalid_value"
             ) from None
-        if scripted is not None:
-            return scripted
+        if scripted_turn is not None:
+            return scripted_turn
         return [
             answer(
                 messages,
@@ -148,7 +149,7 @@ class ScriptedEngine(Engine):
 
     async def _play(
         self,
-        acts: Sequence[Segment],
+        segments: Sequence[Segment],
         *,
         finish: str,
         cached_tokens: int,
@@ -158,22 +159,22 @@ class ScriptedEngine(Engine):
         self.running += 1
         is_over = False
         try:
-            for act in acts:
-                if act.delay_s:
-                    await self._pace.sleep(act.delay_s)
-                if act.fault is not None:
-                    self._meet(act.fault)
-                is_unpaced = self._pace.is_unlimited and not act.tick_s
+            for segment in segments:
+                if segment.delay_s:
+                    await self._pace.sleep(segment.delay_s)
+                if segment.fault is not None:
+                    self._raise_fault(segment.fault)
+                is_unpaced = self._pace.is_unlimited and not segment.tick_s
                 for step in steps(
-                    act,
-                    finish=finish if act is acts[-1] else None,
+                    segment,
+                    finish=finish if segment is segments[-1] else None,
                     cached_tokens=cached_tokens,
                     alternatives=alternatives,
                 ):
                     if is_unpaced:
                         await pause()
                     else:
-                        await self._pace.tokens(len(step.token_ids), act.tick_s)
+                        await self._pace.wait_for_tokens(len(step.token_ids), segment.tick_s)
                     if self._death is not None:
                         await self.check()
                     is_over = step.finish is not None
@@ -183,10 +184,10 @@ class ScriptedEngine(Engine):
             raise
         finally:
             self.running -= 1
-            # Or the reader left, by aclose or by being cancelled.
+            # If it is not over, the reader left: it was closed or cancelled.
             self.aborted += not is_over
 
-    def _meet(self, fault: Part) -> NoReturn:
+    def _raise_fault(self, fault: Part) -> NoReturn:
         if "fail" in fault:
             raise EngineError(f"the engine failed, as its script said: {fault['fail']}")
         self._die("the engine died, as its script said")
@@ -197,20 +198,22 @@ class ScriptedEngine(Engine):
         self._pace.end(reason)
 
 
-def _as_scripted(turn: Turn, limit: int) -> tuple[Turn, str]:
-    """Return the parts up to one that says how the turn finishes, and that finish."""
+def _cut_at_finish(turn: Turn, limit: int) -> tuple[Turn, str]:
+    """Return the parts up to the first with a `finish`, and that finish reason."""
     parts: list[Part] = []
     for part in turn:
         if "repeat" in part and "say" in part:
-            most = limit * _LONGEST_TOKEN // max(1, len(part["say"])) + 1
-            part = {**part, "repeat": min(part["repeat"], most)}
+            max_repeats = limit * _MAX_TOKEN_CHARS // max(1, len(part["say"])) + 1
+            part = {**part, "repeat": min(part["repeat"], max_repeats)}
         parts.append(part)
         if "finish" in part:
             return parts, part["finish"]
     return parts, "stop"
 
 
-def _without_end(written: Sequence[list[tuple[int, str]]], limit: int) -> list[tuple[int, str]]:
-    """Return the last token as often as `limit` wants, for a model that must not end its turn."""
+def _repeat_last_token(
+    written: Sequence[list[tuple[int, str]]], limit: int
+) -> list[tuple[int, str]]:
+    """Return the last token repeated up to `limit`, for a turn that must ignore its end."""
     tokens = [token for part in written for token in part]
     return tokens[-1:] * max(0, limit + 1 - len(tokens))

@@ -1,4 +1,4 @@
-"""Made-up log probabilities: the same for the same token, and consistent in themselves."""
+"""Invented log probabilities: deterministic for each token, and consistent with each other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ _OTHERS = tuple(
         *(" as", " with", " was", " be", " by", " at", " or", " this", " from", " an"),
     )
 )
-"""One more than a request may ask for, as the sampled token may be one of them."""
+"""One more than a request can ask for, since the sampled token may be one of them."""
 
 
 def logprob(token_id: int, text: str, alternatives: int) -> Logprob:
-    """Return the sampled token, always the likeliest, with itself first among the alternatives.
+    """Return the sampled token's log probability, and the alternatives with that token first.
 
-    Probabilities add up to less than 1: the alternatives halve what the sampled one leaves.
+    It is always the likeliest. Probabilities add up to less than 1: each alternative takes half of
+    the remaining probability.
 
     >>> logprob(7, " of", 2).logprob == logprob(7, " of", 0).logprob < 0
     True

@@ -1,4 +1,4 @@
-"""What the scripted engine needs of a format, without knowing any format."""
+"""The interface of a format to the scripted engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from antiphon.domain.tools import ToolSpec
 
 
 class Markup(Protocol):
-    """Reads a prompt of its format, and writes what a model of that format would."""
+    """Reads prompts of a format, and writes the tokens that a model of that format would write."""
 
     def read(self, token_ids: Sequence[int]) -> list[tuple[str, str]]:
         """Return the messages of a rendered prompt, in order, as (role, text).
@@ -17,7 +17,7 @@ class Markup(Protocol):
         Roles: `system`, `developer`, `user`, `assistant` (a visible message in a turn that makes
         no call), `preamble` (visible text in an assistant turn that also calls), `call` (the text
         is the tool's name as the model wrote it), `tool` (a tool's output) and `reasoning`. Text
-        is bare of markup. Never raises: what it cannot read is left out.
+        contains no markup. Never raises: it skips what it cannot read.
         """
 
     def write(
@@ -40,14 +40,14 @@ class Markup(Protocol):
         - `{"raw": text}`: exactly this markup, special tokens as special tokens;
         - `fail`, `die` and `hang`, which write nothing: an empty list.
 
-        Fields of a part that are not named here are the engine's own and are passed over. What
-        joins two parts belongs to the second's list. The last list is what ends the turn: at least
-        its end-of-turn token, whose text is "" where the format's clients never see it. After a
-        `raw` part that ended the turn by itself it is empty.
+        All other fields of a part are for the engine: ignore them. Tokens that join two parts
+        belong to the second part's list. The last list ends the turn: it has at least the
+        end-of-turn token, with the text "" if the format's clients never see it. It is empty after
+        a `raw` part that has already ended the turn.
         """
 
     def offers(self, part: Mapping[str, Any], *, tools: Sequence[ToolSpec]) -> bool:
-        """Whether the tool that a part calls is one of these; True for a part that calls none."""
+        """Return whether `tools` contains the tool that a part calls. True for other parts."""
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of these tokens, special tokens included."""

@@ -1,4 +1,4 @@
-"""Time in the scripted engine: how runs wait, and how all of them are woken when it dies."""
+"""Timing of the scripted engine: runs wait here, and all of them wake up if the engine dies."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from antiphon.domain.errors import EngineDead
 
 @coroutine
 def pause() -> Generator[None, None, None]:
-    """Let the loop turn once: `asyncio.sleep(0)` without its second coroutine."""
+    """Yield to the event loop once, like `asyncio.sleep(0)` but with one coroutine less."""
     yield
 
 
 class Pace:
-    """Waits for a run, and beats for all runs at once, as a real engine's batches do."""
+    """The pace of all runs. Their single tokens come together, as in a real engine's batches."""
 
     def __init__(self, tokens_per_s: float | None = None) -> None:
         self._beat_s = 1 / tokens_per_s if tokens_per_s else 0.0
-        self._last_beat = -math.inf  # a clock that began with the machine may still be young
+        self._last_beat = -math.inf  # the loop's clock may start near 0
         self._awaiting_beat: list[asyncio.Future[None]] = []
         self._asleep: set[asyncio.Future[None]] = set()
 
-    async def tokens(self, count: int, tick_s: float = 0.0) -> None:
-        """Wait as long as so many tokens take: `tick_s` each, else at this pace."""
+    async def wait_for_tokens(self, count: int, tick_s: float = 0.0) -> None:
+        """Wait for the time that `count` tokens take: `tick_s` each, or this pace."""
         if tick_s:
             await self.sleep(tick_s * count)
         elif not self._beat_s:
@@ -37,7 +37,7 @@ class Pace:
             await self.sleep(self._beat_s * count)
 
     async def sleep(self, seconds: float) -> None:
-        """Raises: EngineDead as soon as the engine dies."""
+        """Sleep. Raises: EngineDead as soon as the engine dies."""
         loop = asyncio.get_running_loop()
         waiting = loop.create_future()
         timer = loop.call_later(seconds, _wake, waiting)
@@ -49,7 +49,7 @@ class Pace:
             self._asleep.discard(waiting)
 
     def end(self, reason: str) -> None:
-        """Wake all that wait with EngineDead."""
+        """Raise EngineDead in all waiting runs."""
         for waiting in (*self._asleep, *self._awaiting_beat):
             if not waiting.done():
                 waiting.set_exception(EngineDead(reason))
@@ -63,7 +63,7 @@ class Pace:
         loop = asyncio.get_running_loop()
         waiting = loop.create_future()
         if not self._awaiting_beat:
-            # Counted from when the last beat was due, so that late timers do not add up.
+            # Relative to when the last beat was due, so that delays do not add up.
             due = max(self._last_beat + self._beat_s, loop.time())
             loop.call_at(due, self._on_beat, due)
         self._awaiting_beat.append(waiting)

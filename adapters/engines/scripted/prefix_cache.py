@@ -1,24 +1,24 @@
-"""Which part of a prompt an earlier one had in common: a prefix cache that keeps no values."""
+"""A prefix cache without values: it knows which prefix a prompt shares with earlier prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 BLOCK = 16
-"""Tokens a block; a prefix is known in whole blocks, as in the engines that this one stands for."""
+"""Tokens per block. Prefixes are cached in whole blocks, as in real engines."""
 
 
 class PrefixCache:
-    """Remembers the blocks of earlier prompts, the `limit` last used."""
+    """The blocks of earlier prompts, as an LRU cache of `limit` blocks."""
 
     def __init__(self, limit: int = 65536) -> None:
         self._limit = limit
         self._known: dict[int, None] = {}
 
     def admit(self, token_ids: Sequence[int], *salt: str | None) -> int:
-        """Return how many tokens an earlier prompt of this salt began with; remember this one.
+        """Return how many tokens of the prompt are cached for this salt, and cache the prompt.
 
-        At least one token is always computed.
+        At least one token always counts as computed.
 
         >>> prefixes = PrefixCache()
         >>> prefixes.admit(range(40)), prefixes.admit([*range(20), 0, 0]), prefixes.admit(range(40))
@@ -27,10 +27,10 @@ class PrefixCache:
         known, tokens = self._known, tuple(token_ids)
         cached, block = 0, hash(salt)
         for end in range(BLOCK, len(tokens) + 1, BLOCK):
-            # A block is known by all that comes before it, too.
+            # A block's hash covers all blocks before it.
             block = hash((block, tokens[end - BLOCK : end]))
             if block in known:
-                del known[block]  # to come back as the last used
+                del known[block]  # reinserted below as the most recently used
                 if cached == end - BLOCK and end < len(tokens):
                     cached = end
             known[block] = None

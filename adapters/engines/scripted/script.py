@@ -1,9 +1,9 @@
-"""Scripts: where a prompt carries one, what it may say, and which of its turns comes next.
+"""Parse scripts, and choose the turn to play (docs/reference/scripts.md).
 
-A script is `@@script` and a JSON array in a message. Each element is one turn of the model: a part,
-or a list of parts. A part is of exactly one of KINDS; FIELDS says what each field may hold. A part
-that is anything else is refused by its place, as is a call of a tool that the request does not
-offer. To see what a client does about a call that nobody expects, such a call says so itself:
+A script is `@@script` followed by a JSON array in a message. Each element is one turn of the model:
+a part, or a list of parts. Each part is of exactly one of KINDS; FIELDS defines its fields. An
+invalid part is refused with its position, and so is a call of a tool that the request does not
+offer. To test a client with such a call, the call has to say so:
 `{"call": "no_such_tool", "args": {}, "unknown_tool": true}`.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 Part = Mapping[str, Any]
 Turn = Sequence[Part]
 Message = tuple[str, str]
-"""(role, text), as a Markup reads them."""
+"""(role, text), as returned by `Markup.read`."""
 
 CARRIERS = frozenset({"user", "developer", "system"})
 CALLS = frozenset({"call", "custom", "mcp", "python"})
@@ -35,7 +35,7 @@ class InvalidScript(ValueError):
 
 
 class Field(NamedTuple):
-    """What a field of a part may hold; `words` stand after "must be"."""
+    """The values that a field of a part accepts. `words` describe them after "must be"."""
 
     words: str
     accepts: Callable[[Any], bool]
@@ -87,8 +87,8 @@ FIELDS: Mapping[str, Field] = {
 _MARK = "@@script"
 _START = re.compile(_MARK + r"\s*(?=[\[{])")
 _DECODER = json.JSONDecoder()
-_LONGEST_REMEMBERED = 8192  # characters
-_LONGEST_SHOWN = 60  # characters of what is wrong
+_MAX_CACHED_LENGTH = 8192  # characters
+_MAX_SHOWN_LENGTH = 60  # characters of an invalid value
 _KINDS_IN_WORDS = f"parts are {', '.join(name for name in FIELDS if name in KINDS)}"
 
 
@@ -98,11 +98,11 @@ def next_turn(
     tools_offered: bool,
     offers: Callable[[Part], bool] = lambda _: True,
 ) -> Turn | None:
-    """Return the turn to play, or None where there is no script or none of its turns is left.
+    """Return the turn to play, or None if there is no script or no turn is left.
 
-    A turn that calls where no tool is offered is not for this request: some clients send side
-    requests that repeat the user's text. `offers` says of a part whether the tool that it calls is
-    offered. Raises: InvalidScript.
+    If no tools are offered, a turn with calls is not for this request: some clients repeat the
+    user's text in side requests. `offers` returns whether the request offers the tool that a part
+    calls. Raises: InvalidScript.
 
     >>> ask = ("user", 'Do it. @@script [{"call": "add", "args": {}}, {"say": "done"}] Thanks.')
     >>> next_turn([ask], tools_offered=True)
@@ -115,7 +115,7 @@ def next_turn(
         role, text = messages[place]
         if role in CARRIERS and _MARK in text:
             turns = parse(text) or ()
-            turn = _first_open(turns, messages[place + 1 :])
+            turn = _first_unplayed(turns, messages[place + 1 :])
             if turn is None or (_calls(turn) and not tools_offered):
                 return None
             _check_calls(turn, offers, place=turns.index(turn) + 1)
@@ -124,7 +124,7 @@ def next_turn(
 
 
 def parse(text: str) -> list[Turn] | None:
-    """Return the turns of the script in this text; None if it has none. Raises: InvalidScript.
+    """Return the turns of the script in this text, or None without one. Raises: InvalidScript.
 
     >>> parse('@@script [{"say": "a"}, [{"think": "b"}, {"say": "c"}]] and more')
     [[{'say': 'a'}], [{'think': 'b'}, {'say': 'c'}]]
@@ -134,30 +134,34 @@ def parse(text: str) -> list[Turn] | None:
     if start is None:
         return None
     written = text[start.end() :]
-    return _remembered(written) if len(written) <= _LONGEST_REMEMBERED else _turns(written)
+    return (
+        _parse_turns_cached(written)
+        if len(written) <= _MAX_CACHED_LENGTH
+        else _parse_turns(written)
+    )
 
 
-def _turns(written: str) -> list[Turn]:
+def _parse_turns(written: str) -> list[Turn]:
     try:
-        script = _array(written)
+        script = _parse_array(written)
     except InvalidScript:
         if '\\"' not in written:
             raise
-        # Some command-line clients hand their prompt on in quotes.
-        script = _array(written.replace('\\"', '"'))
+        # Some command-line clients pass their prompt in quotes.
+        script = _parse_array(written.replace('\\"', '"'))
     turns: list[Turn] = [element if isinstance(element, list) else [element] for element in script]
     for place, turn in enumerate(turns, 1):
         for position, part in enumerate(turn, 1):
-            if (why := _why_no_part(part)) is not None:
-                raise InvalidScript(f"turn {place}, part {position}: {why}")
+            if (problem := _find_problem(part)) is not None:
+                raise InvalidScript(f"turn {place}, part {position}: {problem}")
     return turns
 
 
-_remembered = lru_cache(128)(_turns)  # tests ask the same again and again; nobody changes a turn
+_parse_turns_cached = lru_cache(128)(_parse_turns)  # tests repeat scripts; turns never change
 
 
-def _array(text: str) -> list[Any]:
-    """Return the JSON array that the text begins with. Raises: InvalidScript."""
+def _parse_array(text: str) -> list[Any]:
+    """Return the JSON array at the start of the text. Raises: InvalidScript."""
     if text.startswith("{"):
         raise InvalidScript("it must be an array of turns, [{…}], not an object")
     try:
@@ -175,13 +179,13 @@ def _array(text: str) -> list[Any]:
     return array
 
 
-def _why_no_part(part: Any) -> str | None:
-    """Return what is wrong with a part, None for a part that can be played."""
+def _find_problem(part: Any) -> str | None:
+    """Return what is wrong with a part, or None if it can be played."""
     if not isinstance(part, dict):
-        return f"a part must be an object, not {_shown(part)}"
+        return f"a part must be an object, not {_shorten(part)}"
     for name in part:
         if name not in FIELDS:
-            return f"unknown key {_shown(name)}; {_guess(name)}{_KINDS_IN_WORDS}"
+            return f"unknown key {_shorten(name)}; {_guess(name)}{_KINDS_IN_WORDS}"
     kinds = [name for name in part if name in KINDS]
     if len(kinds) > 1:
         return f"{' and '.join(map(repr, kinds))} are parts of their own: write one after the other"
@@ -189,7 +193,7 @@ def _why_no_part(part: Any) -> str | None:
         return f"a part needs one of the keys that say what the model does; {_KINDS_IN_WORDS}"
     for name, value in part.items():
         if not FIELDS[name].accepts(value):
-            return f"{name!r} must be {FIELDS[name].words}, not {_shown(value)}"
+            return f"{name!r} must be {FIELDS[name].words}, not {_shorten(value)}"
     return None
 
 
@@ -198,29 +202,29 @@ def _guess(name: str) -> str:
     return f"did you mean {close[0]!r}? " if close else ""
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+    return text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[: _MAX_SHOWN_LENGTH - 1]}…"
 
 
 def _check_calls(turn: Turn, offers: Callable[[Part], bool], *, place: int) -> None:
-    """Raises: InvalidScript for a call of a tool that is not offered, and does not say so."""
+    """Raises: InvalidScript for a call of a tool that is not offered, without `unknown_tool`."""
     for position, part in enumerate(turn, 1):
         if not CALLS.isdisjoint(part) and "unknown_tool" not in part and not offers(part):
             kind = next(iter(CALLS & part.keys()))
-            tool = "" if kind == "python" else f" {_shown(part[kind])}"
+            tool = "" if kind == "python" else f" {_shorten(part[kind])}"
             raise InvalidScript(
                 f"turn {place}, part {position}: the request offers no tool{tool} for {kind!r}; "
-                'to call it all the same, add "unknown_tool": true'
+                'to call it anyway, add "unknown_tool": true'
             )
 
 
-def _first_open(turns: Sequence[Turn], after: Sequence[Message]) -> Turn | None:
+def _first_unplayed(turns: Sequence[Turn], after: Sequence[Message]) -> Turn | None:
     """Return the first turn that the messages after the script do not complete.
 
-    A turn that calls is complete when there are outputs for its calls and all before them; one
-    that does not, when it and those before it have been said. Whether each message of a turn is a
-    message of the prompt is the format's choice, so both ways of counting them will do.
+    A turn with calls is complete if there are outputs for its calls and all earlier ones. Any other
+    turn is complete if its messages and all earlier ones are in the prompt. Formats differ in
+    whether they join a turn's messages into one, so either count is accepted.
     """
     roles = [role for role, _ in after if role != "reasoning"]
     outputs, messages = roles.count("tool"), roles.count("assistant")
@@ -235,7 +239,7 @@ def _first_open(turns: Sequence[Turn], after: Sequence[Message]) -> Turn | None:
             replied += 1
             written += _writes(turn)
         elif called < outputs and any("raw" in part for part in turn):
-            called += 1  # raw markup may have been a call: an output says so
+            called += 1  # the raw markup was a call, since there is an output
         else:
             return turn
     return None

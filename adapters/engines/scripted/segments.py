@@ -1,7 +1,6 @@
-"""A written turn as acts: its tokens in order, with the pauses and mishaps among them.
+"""Segments of a turn: its tokens in order, with the delays and faults between them.
 
-Everything that shortens a turn (a token limit, a stop string) shortens its acts before they are
-played, so that playing knows nothing of it.
+Token limits and stop strings shorten the segments before they are played.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _ID, _TEXT = itemgetter(0), itemgetter(1)
 
 
 class Segment(Struct, frozen=True, kw_only=True):
-    """Tokens that come at one pace after a delay, or a mishap in their place.
+    """Tokens at one pace after a delay, or a fault instead of tokens.
 
-    `shown` is the tokens' text as it may be given, where that lags behind.
+    `shown` is the text to give with each token, if stop strings delay it.
     """
 
     tokens: list[Token]
@@ -39,63 +38,68 @@ class Segment(Struct, frozen=True, kw_only=True):
 def to_segments(
     parts: Sequence[Part], written: Sequence[list[Token]], *, step_tokens: int = 1
 ) -> list[Segment]:
-    """Return the acts of a turn that was written as Markup says: one list a part, one for its end.
+    """Return the segments of a turn, from the lists that `Markup.write` returns.
 
-    Parts without a delay between them join into one act if their pace is the same, so that steps
-    of `step_tokens` may cross from one into the next; those of a larger `chunk` stay in their part.
+    Parts at the same pace without a delay between them form one segment, so that a step of
+    `step_tokens` can span them. Steps of a larger `chunk` stay within their part.
     """
     if not parts:
         return [Segment(tokens=written[-1], step_tokens=step_tokens)]
-    acts: list[Segment] = []
+    segments: list[Segment] = []
     for part, tokens in zip(parts, (*written[:-2], written[-2] + written[-1]), strict=True):
-        wanted = part.get("chunk", 1)
-        act = Segment(
+        chunk = part.get("chunk", 1)
+        segment = Segment(
             tokens=tokens,
-            step_tokens=max(step_tokens, len(tokens) if wanted == "all" else wanted),
+            step_tokens=max(step_tokens, len(tokens) if chunk == "all" else chunk),
             delay_s=part.get("delay", 0) + part.get("hang", 0),
             tick_s=part.get("tick", 0),
             fault=None if FAULTS.isdisjoint(part) else part,
         )
-        if acts and _continues(acts[-1], act, step_tokens):
-            act = replace(act, tokens=acts[-1].tokens + tokens, delay_s=acts.pop().delay_s)
-        acts.append(act)
-    return acts
+        if segments and _can_join(segments[-1], segment, step_tokens):
+            last = segments.pop()
+            segment = replace(segment, tokens=last.tokens + tokens, delay_s=last.delay_s)
+        segments.append(segment)
+    return segments
 
 
-def _continues(act: Segment, after: Segment, step_tokens: int) -> bool:
+def _can_join(first: Segment, second: Segment, step_tokens: int) -> bool:
     return (
-        not after.delay_s
-        and act.fault is after.fault is None
-        and act.step_tokens == after.step_tokens == step_tokens
-        and act.tick_s == after.tick_s
+        not second.delay_s
+        and first.fault is second.fault is None
+        and first.step_tokens == second.step_tokens == step_tokens
+        and first.tick_s == second.tick_s
     )
 
 
-def cut(acts: Sequence[Segment], limit: int) -> tuple[list[Segment], bool]:
-    """Return the acts up to so many tokens, and whether anything is left out by that."""
+def cut(segments: Sequence[Segment], limit: int) -> tuple[list[Segment], bool]:
+    """Return the segments up to `limit` tokens, and whether any tokens were left out."""
     kept: list[Segment] = []
-    for act in acts:
+    for segment in segments:
         if limit <= 0:
             return kept, True  # also a mishap that would come after the last token
-        if len(act.tokens) > limit:
-            return [*kept, replace(act, tokens=act.tokens[:limit])], True
-        kept.append(act)
-        limit -= len(act.tokens)
+        if len(segment.tokens) > limit:
+            return [*kept, replace(segment, tokens=segment.tokens[:limit])], True
+        kept.append(segment)
+        limit -= len(segment.tokens)
     return kept, False
 
 
 def cut_at_stop(
-    acts: Sequence[Segment], stops: Sequence[str], *, include: bool
+    segments: Sequence[Segment], stops: Sequence[str], *, include: bool
 ) -> tuple[list[Segment], bool]:
-    """Return the acts as far as the first stop string, and whether there is one.
+    """Return the segments up to the first stop string, and whether there is one.
 
-    The string ends the text unless `include` leaves it in. What may become one is held back.
+    The stop string is removed unless `include` is true. Text that may become one is held back.
     """
-    texts, met = hold_back([text for act in acts for _, text in act.tokens], stops, include=include)
-    if met:
-        acts, _ = cut(acts, len(texts))
+    texts, has_stopped = hold_back(
+        [text for segment in segments for _, text in segment.tokens], stops, include=include
+    )
+    if has_stopped:
+        segments, _ = cut(segments, len(texts))
     rest = iter(texts)
-    return [replace(act, shown=list(islice(rest, len(act.tokens)))) for act in acts], met
+    return [
+        replace(segment, shown=list(islice(rest, len(segment.tokens)))) for segment in segments
+    ], has_stopped
 
 
 def hold_back(
@@ -114,35 +118,35 @@ def hold_back(
     end, start = min(found, default=(-1, -1))
     visible = whole[: end if include else start] if found else whole
     reach = max(map(len, stops), default=1) - 1
-    given: list[str] = []
+    visible_texts: list[str] = []
     read = sent = 0
     for text in texts:
         read += len(text)
         if found and read >= end:
-            return [*given, visible[sent:]], True
+            return [*visible_texts, visible[sent:]], True
         ready = read - beginning_of_stop(whole[max(0, read - reach) : read], stops)
-        given.append(whole[sent:ready])
+        visible_texts.append(whole[sent:ready])
         sent = ready
-    if given:
-        given[-1] += whole[sent:]
-    return given, False
+    if visible_texts:
+        visible_texts[-1] += whole[sent:]
+    return visible_texts, False
 
 
 def steps(
-    act: Segment, *, finish: str | None, cached_tokens: int, alternatives: int | None
+    segment: Segment, *, finish: str | None, cached_tokens: int, alternatives: int | None
 ) -> Iterator[Step]:
-    """Yield the act's steps, the last with `finish`: an empty one where it has no tokens."""
-    tokens = act.tokens
-    if act.step_tokens == 1 and alternatives is None and act.shown is None:
-        # The hot path: a stream, one token a step.
+    """Yield the segment's steps, the last with `finish`. Without tokens, it is an empty step."""
+    tokens = segment.tokens
+    if segment.step_tokens == 1 and alternatives is None and segment.shown is None:
+        # The hot path: a stream with one token per step.
         for token_id, text in tokens if finish is None else tokens[:-1]:
             yield Step(text=text, token_ids=(token_id,), cached_tokens=cached_tokens)
         if finish is None:
             return
         tokens = tokens[-1:]
-    shown = act.shown
-    for start in range(0, len(tokens) or finish is not None, act.step_tokens):
-        end = start + act.step_tokens
+    shown = segment.shown
+    for start in range(0, len(tokens) or finish is not None, segment.step_tokens):
+        end = start + segment.step_tokens
         batch = tokens[start:end]
         yield Step(
             text="".join(map(_TEXT, batch) if shown is None else shown[start:end]),

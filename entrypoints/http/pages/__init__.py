@@ -1,4 +1,4 @@
-"""Pages for browsers: templates whose values are escaped, and headers that let nothing else in."""
+"""Pages for browsers: templates with escaped values, and headers that block all other content."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ _environment = Environment(
 
 
 def render(template: str, **values: Any) -> bytes:
-    """Return a page; `template` is a file beside this one."""
+    """Return a page. `template` is a file in this folder."""
     return _environment.get_template(template).render(**values).encode()
