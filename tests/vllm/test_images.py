@@ -88,7 +88,7 @@ async def run(model: TokenModel, turn: Turn) -> tuple[str, TurnUsage]:
 
 
 async def prompt(model: TokenModel, *items: i.AnyItem) -> list[int]:
-    return list((await model._rendered(turn(*items))).token_ids)
+    return list((await model._render(turn(*items))).token_ids)
 
 
 async def test_a_vision_model_says_that_it_reads_images(model: TokenModel) -> None:
@@ -111,7 +111,7 @@ async def vllm_prompt_tokens(model: TokenModel, asking: Turn) -> list[int]:
     from vllm.sampling_params import SamplingParams
 
     llm: Any = model._engine._runs._llm  # type: ignore[attr-defined]
-    prepared = (await model._rendered(asking)).prepared
+    prepared = (await model._render(asking)).prepared
     parameters = SamplingParams(max_tokens=1)
     async for output in llm.generate(prepared, parameters, f"run_{next(_numbers)}"):
         tokens = output.prompt_token_ids
