@@ -10,7 +10,7 @@ ARGS ?=
 # As tests wait as much as they work, more of them than processors at a time.
 WORKERS ?= 3
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
-QUICK = "not vllm and not clients and not faults"
+QUICK = "not vllm and not clients and not faults and not docs"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
 	antiphon.adapters.engines.scripted antiphon.testing.scripts
@@ -18,7 +18,7 @@ DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.a
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test check golden docs docs-site bench changelog test-stores test-faults test-clients test-vllm format
+.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-vllm format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
@@ -43,6 +43,10 @@ golden: $(VENV)/ready
 # What a disk confirms takes its time.
 test-stores: $(VENV)/ready
 	$(VENV)/bin/pytest -m $(QUICK) -k "postgres or redis" -rs $(ARGS)
+
+# Each page starts servers of its own.
+test-docs: $(VENV)/ready
+	$(VENV)/bin/pytest $(SIDE_BY_SIDE) -m docs -rs $(ARGS)
 
 # ANTIPHON_TEST_KILLS says how many servers are killed on each store.
 test-faults: $(VENV)/ready

@@ -10,6 +10,8 @@ import pytest
 from tests.docs.blocks import Block, blocks_of
 from tests.docs.reader import ROOT, Reader
 
+pytestmark = pytest.mark.docs
+
 PAGES = {
     str(page.relative_to(ROOT)): blocks_of(page)
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

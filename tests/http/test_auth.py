@@ -437,9 +437,7 @@ def test_a_server_that_others_reach_does_not_start_without_a_key(
 def test_a_server_that_cannot_get_a_key_does_not_start_without_one(
     serve: Callable[..., Any],
 ) -> None:
-    said = (
-        r"`antiphon keys create --name me --file keys\.toml` and start .* --keys-file keys\.toml"
-    )
+    said = r"`antiphon keys create --name me --file keys\.toml` and start .* --keys-file keys\.toml"
     with pytest.raises(SettingsError, match=said), serve(auth="on", store="memory"):
         pass
 

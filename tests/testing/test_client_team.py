@@ -8,6 +8,8 @@ import pytest
 from tests.docs.blocks import blocks_of
 from tests.testing.runs import LIMIT_S, ROOT, STRICT, run_pytest, write
 
+pytestmark = pytest.mark.docs
+
 PAGE = ROOT / "docs" / "guides" / "testing.md"
 
 

@@ -16,6 +16,8 @@ from tests.testing.runs import LIMIT_S, ROOT, STRICT, run_pytest, write
 
 from antiphon.testing.store import StoreContract
 
+pytestmark = pytest.mark.docs
+
 PAGE = ROOT / "docs" / "guides" / "stores.md"
 CLI = (sys.executable, "-m", "antiphon.entrypoints.cli")
 SECTION = "## A store of your own"

@@ -19,6 +19,8 @@ from antiphon.testing.store import StoreContract
 STRANGERS = f"""
 import sys
 
+pytestmark = pytest.mark.docs
+
 sys.modules.update(dict.fromkeys({ONLY_FOR_OUR_TESTS!r}))  # importing one of them fails
 """
 
