@@ -13,6 +13,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from tests.contracts.sqlite_connections import SECRET, connect
 
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.adapters.stores.sqlite_file import SqliteFile
@@ -44,8 +45,6 @@ from antiphon.testing.store_calls import (
     run_in_conversation,
 )
 
-SECRET = "the-owl-flies-at-midnight"
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -58,13 +57,6 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
     await store.start()
     yield store
     await store.aclose()
-
-
-def connect(path: Path) -> apsw.Connection:
-    """Return the connection of another program."""
-    connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(5_000)
-    return connection
 
 
 # --- durability -----------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import apsw
 import pytest
 from msgspec import Raw
+from tests.contracts.sqlite_connections import SECRET, connect
 
 from antiphon.adapters.stores.sqlite import SqliteStore
 from antiphon.application.ports import NewRun, StoredItem
@@ -35,8 +35,6 @@ from antiphon.testing.store_calls import (
     items_of,
 )
 
-SECRET = "the-owl-flies-at-midnight"
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -49,13 +47,6 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
     await store.start()
     yield store
     await store.aclose()
-
-
-def connect(path: Path) -> apsw.Connection:
-    """Return the connection of another program."""
-    connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(5_000)
-    return connection
 
 
 def traces(path: Path, secret: str = SECRET) -> list[str]:
