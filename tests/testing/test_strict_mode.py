@@ -16,10 +16,10 @@ from tests.testing.runs import LIMIT_S, ONLY_FOR_OUR_TESTS, STRICT, run_pytest, 
 
 from antiphon.testing.store import StoreContract
 
+pytestmark = pytest.mark.docs
+
 STRANGERS = f"""
 import sys
-
-pytestmark = pytest.mark.docs
 
 sys.modules.update(dict.fromkeys({ONLY_FOR_OUR_TESTS!r}))  # importing one of them fails
 """
