@@ -1,4 +1,4 @@
-"""What of a request has no effect here: named in a header, or refused where that is set."""
+"""The parts of a request without effect: a header names them, or a strict server refuses them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING_OFFERED = Offer()
 
 
 def ignored_paths(request: CreateResponse, offered: Offer) -> tuple[str, ...]:
-    """Return the paths of all that the request asks for and that does nothing here.
+    """Return the paths of everything in the request that has no effect here.
 
     >>> request = CreateResponse(model="m", input="Hi", service_tier="flex")
     >>> ignored_paths(request, Offer(ignored=("tools[0]",)))
