@@ -64,7 +64,7 @@ from antiphon.application.resources.files import (
     ListFiles,
 )
 from antiphon.application.resources.indexing import IndexFiles
-from antiphon.application.resources.keys import FindTenant
+from antiphon.application.resources.keys import FindCaller
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.resources.vector_stores import (
     AddFiles,
@@ -127,7 +127,7 @@ from antiphon.entrypoints.wiring.models import (
 )
 from antiphon.entrypoints.wiring.stores import (
     file_store_kind,
-    find_tenant,
+    find_caller,
     keys_file,
     own_store,
     postgres_store,
@@ -160,8 +160,8 @@ class Container(containers.DeclarativeContainer):
         own=providers.Singleton(own_store, settings),
     )
     keys_file = providers.Singleton(keys_file, settings.provided.keys_file)
-    find_tenant: providers.Provider[FindTenant | None] = providers.Singleton(
-        find_tenant, settings, keys_file, store
+    find_caller: providers.Provider[FindCaller | None] = providers.Singleton(
+        find_caller, settings, keys_file, store
     )
     files = providers.Selector(
         providers.Callable(file_store_kind, settings),

@@ -187,7 +187,7 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
         needs_keys=settings.needs_keys,
         error_stacks=settings.error_stacks,
     )
-    return Authentication(app, container.find_tenant(), dialect=DIALECTS[settings.dialect]), models
+    return Authentication(app, container.find_caller(), dialect=DIALECTS[settings.dialect]), models
 
 
 async def _serve(settings: Settings) -> None:

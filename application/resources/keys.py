@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from antiphon.application.ports import ApiKey, Clock, NewId
+from antiphon.domain.callers import Caller
 from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError
 
 KEY_PREFIX = "ak-"
@@ -59,8 +60,13 @@ def create_key(name: str, tenant: str, *, new_id: NewId, now: Clock) -> tuple[st
     return key, record
 
 
-class FindTenant:
-    """Finds the tenant of a key. Each source is asked for a key once in `cache_ttl_s`."""
+def caller_of(key: ApiKey) -> Caller:
+    """Return the caller that this key stands for."""
+    return Caller(tenant=key.tenant, key_id=key.id, key_name=key.name)
+
+
+class FindCaller:
+    """Finds the caller whose key it is. Each source is asked for a key once in `cache_ttl_s`."""
 
     def __init__(
         self,
@@ -76,29 +82,29 @@ class FindTenant:
         self._known = _AnswerCache(cache_ttl_s, max_cached)
         self._unknown = _AnswerCache(cache_ttl_s, max_cached)
 
-    async def __call__(self, key: str) -> str | None:
-        """Return the tenant, or None for an unknown key. Raises: KeysUnavailable."""
+    async def __call__(self, key: str) -> Caller | None:
+        """Return the caller, or None for an unknown key. Raises: KeysUnavailable."""
         hashed = hash_of(key)
         queried_at = self._now()  # before the sources answer: an answer may be outdated on arrival
         for cache in (self._known, self._unknown):
             if (answer := cache.get(hashed, queried_at)) is not None:
-                return answer.tenant
+                return answer.caller
         answer = _Answer(await self._ask(hashed), queried_at)
-        (self._unknown if answer.tenant is None else self._known).add(hashed, answer)
-        return answer.tenant
+        (self._unknown if answer.caller is None else self._known).add(hashed, answer)
+        return answer.caller
 
-    async def _ask(self, hashed: bytes) -> str | None:
+    async def _ask(self, hashed: bytes) -> Caller | None:
         try:
             for source in self._sources:
                 if (key := await source(hashed)) is not None:
-                    return key.tenant
+                    return caller_of(key)
         except StoreError as exc:
             raise KeysUnavailable("API keys cannot be looked up at the moment. Try again.") from exc
         return None
 
 
 class _Answer(NamedTuple):
-    tenant: str | None
+    caller: Caller | None
     queried_at: float
 
 

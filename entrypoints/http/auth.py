@@ -15,8 +15,9 @@ from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.application.resources.keys import FindTenant
+from antiphon.application.resources.keys import FindCaller
 from antiphon.domain import errors as er
+from antiphon.domain.callers import ANYBODY, Caller
 from antiphon.entrypoints.http.asgi_responses import send_json
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_json
@@ -33,9 +34,6 @@ models' names, which are shown only if no keys are needed."""
 
 PUBLIC = HEALTH | PAGES
 
-DEFAULT_TENANT = "default"
-"""The tenant of all requests if no keys are needed."""
-
 POLICY_VIOLATION = 1008
 """The close code of a connection whose key was revoked."""
 
@@ -44,16 +42,16 @@ _HOST = re.compile(rb"([\w\-.~%!$&'()*+,;=]*|\[[0-9A-Fa-f:.]+\])(:\d{0,5})?", re
 
 
 class Authentication:
-    """ASGI middleware that sets the tenant of each request in `scope["auth"]`.
+    """ASGI middleware that sets the Caller of each request in `scope["auth"]`.
 
-    `find_tenant` is None if no keys are needed.
+    `find_caller` is None if no keys are needed.
     """
 
     def __init__(
-        self, app: ASGIApp, find_tenant: FindTenant | None, *, dialect: Dialect = OPENAI
+        self, app: ASGIApp, find_caller: FindCaller | None, *, dialect: Dialect = OPENAI
     ) -> None:
         self._app = app
-        self._find_tenant = find_tenant
+        self._find_caller = find_caller
         self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,26 +69,26 @@ class Authentication:
             raise er.RequestError("The header 'Host' is malformed.", code="invalid_value")
         if scope["path"] in PUBLIC:
             return receive
-        if self._find_tenant is None:
-            scope["auth"] = DEFAULT_TENANT
+        if self._find_caller is None:
+            scope["auth"] = ANYBODY
             return receive
         key = _read_key(scope)
-        tenant = await self._find_tenant(key)
-        if tenant is None:
+        caller = await self._find_caller(key)
+        if caller is None:
             raise er.Unauthenticated("Incorrect API key provided.")
-        scope["auth"] = tenant
+        scope["auth"] = caller
         if scope["type"] == ScopeType.WEBSOCKET:
-            return self._receive_until_revoked(key, tenant, receive, send)
+            return self._receive_until_revoked(key, caller, receive, send)
         return receive
 
     def _receive_until_revoked(
-        self, key: str, tenant: str, receive: Receive, send: Send
+        self, key: str, caller: Caller, receive: Receive, send: Send
     ) -> Receive:
         """Return a `receive` that closes the WebSocket when its key is revoked."""
 
         async def receive_message() -> Any:
             message = await receive()
-            if message["type"] == "websocket.receive" and not await self._is_valid(key, tenant):
+            if message["type"] == "websocket.receive" and not await self._is_valid(key, caller):
                 closing: Any = {
                     "type": "websocket.close",
                     "code": POLICY_VIOLATION,
@@ -102,10 +100,11 @@ class Authentication:
 
         return receive_message
 
-    async def _is_valid(self, key: str, tenant: str) -> bool:
-        assert self._find_tenant is not None
+    async def _is_valid(self, key: str, caller: Caller) -> bool:
+        assert self._find_caller is not None
         try:
-            return await self._find_tenant(key) == tenant
+            found = await self._find_caller(key)
+            return found is not None and found.tenant == caller.tenant
         except er.KeysUnavailable:
             # The key was valid when the connection started, and its runs would be lost for nothing.
             return True

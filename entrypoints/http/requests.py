@@ -10,6 +10,7 @@ from litestar.connection import ASGIConnection
 from litestar.types import Scope
 
 from antiphon.adapters.ids import new_id
+from antiphon.domain.callers import Caller
 
 HttpRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -37,8 +38,13 @@ def header(request: Connection, name: bytes) -> str:
 
 def tenant_of(request: Connection) -> str:
     """Return the tenant of the request, as set by `auth.py`."""
-    tenant: str = request.auth
-    return tenant
+    return caller_of(request).tenant
+
+
+def caller_of(request: Connection) -> Caller:
+    """Return who sent the request, as set by `auth.py`."""
+    caller: Caller = request.auth
+    return caller
 
 
 def request_id(request: Connection) -> str:

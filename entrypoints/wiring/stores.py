@@ -10,7 +10,7 @@ from antiphon.application.ports import (
     PromptTemplates,
     Store,
 )
-from antiphon.application.resources.keys import FindTenant
+from antiphon.application.resources.keys import FindCaller
 from antiphon.entrypoints.own_classes import load_instance
 from antiphon.entrypoints.settings import Settings
 
@@ -44,11 +44,11 @@ def keys_file(path: Path | None) -> KeysFile | None:
     return None if path is None else KeysFile(path)
 
 
-def find_tenant(settings: Settings, file: KeysFile | None, store: KeyStore) -> FindTenant | None:
-    """Return the lookup of tenants by API key, or None if no keys are needed."""
+def find_caller(settings: Settings, file: KeysFile | None, store: KeyStore) -> FindCaller | None:
+    """Return the lookup of callers by API key, or None if no keys are needed."""
     if not settings.needs_keys:
         return None
-    return FindTenant([store.key] if file is None else [file.key, store.key])
+    return FindCaller([store.key] if file is None else [file.key, store.key])
 
 
 def prompt_templates(folder: Path | None) -> PromptTemplates | None:

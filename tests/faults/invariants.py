@@ -14,11 +14,13 @@ from tests.faults.simulation import Answer, Clients, Frames, SimulatedServer
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.ports import StoredItem
 from antiphon.application.runs.stored_events import log_of
+from antiphon.domain.callers import ANYBODY
 from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL as TERMINAL_EVENTS
 from antiphon.domain.events import Event
 from antiphon.domain.response import TERMINAL, Response
-from antiphon.entrypoints.http.auth import DEFAULT_TENANT as TENANT
+
+TENANT = ANYBODY.tenant
 
 SETTLED_S = 60.0
 UNDONE_S = 2.0

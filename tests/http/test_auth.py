@@ -20,7 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from antiphon.adapters.keys.file import append
 from antiphon.application.ports import ApiKey
-from antiphon.application.resources.keys import FindTenant, create_key
+from antiphon.application.resources.keys import FindCaller, create_key
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import PUBLIC, Authentication
@@ -387,24 +387,24 @@ async def _broken(_hash: bytes) -> ApiKey | None:
 
 
 @pytest.fixture
-def behind() -> Callable[[FindTenant | None], httpx.AsyncClient]:
+def behind() -> Callable[[FindCaller | None], httpx.AsyncClient]:
     """An app behind a door, without a server."""
 
     async def hello(scope: Any, _receive: Any, send: Any) -> None:
-        body = str(scope.get("auth")).encode()
+        body = scope["auth"].tenant.encode() if "auth" in scope else b"None"
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
-    def behind(find_tenant: FindTenant | None) -> httpx.AsyncClient:
+    def behind(find_caller: FindCaller | None) -> httpx.AsyncClient:
         app: ASGIApp = hello
-        door: Any = Authentication(app, find_tenant)
+        door: Any = Authentication(app, find_caller)
         return httpx.AsyncClient(transport=httpx.ASGITransport(door), base_url="http://x")
 
     return behind
 
 
 async def test_a_store_that_fails_is_no_wrong_key(behind: Any) -> None:
-    async with behind(FindTenant([_broken])) as client:
+    async with behind(FindCaller([_broken])) as client:
         answer = await client.get("/v1/models", headers=bearer("ak-x"))
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "1"
