@@ -35,6 +35,7 @@ from antiphon.entrypoints.settings.about import (
     WEBHOOKS,
     about,
 )
+from antiphon.entrypoints.settings.access import Oidc
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
@@ -272,8 +273,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["auto", "on", "off"],
         about(
             ACCESS,
-            "Whether each request needs an API key (`antiphon keys create`). auto requires one "
-            "unless the host is a loopback address. Behind a proxy on the same machine, use on.",
+            "Whether each request needs an API key (`antiphon keys create`), or what takes its "
+            "place: a token (oidc). auto requires one unless the host is a loopback address and "
+            "oidc is not set. Behind a proxy on the same machine, use on.",
         ),
     ] = "auto"
     keys_file: Annotated[
@@ -285,6 +287,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             shown_default="none",
         ),
     ] = None
+
+    oidc: Oidc = Oidc()
 
     max_body_bytes: Annotated[
         int,
@@ -527,8 +531,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def needs_keys(self) -> bool:
-        """Whether a request without an API key is refused."""
-        return self.auth == "on" or (self.auth == "auto" and not _is_loopback(self.host))
+        """Whether a request is refused that has no API key and nothing in its place."""
+        if self.auth != "auto":
+            return self.auth == "on"
+        return not _is_loopback(self.host) or self.oidc.is_on
 
     @property
     def refuses_unknown_fields(self) -> bool:
