@@ -116,6 +116,9 @@ def _describe_keys(settings: Settings, first_key_command: str | None) -> str:
     others = []
     if settings.oidc.issuer is not None:
         others.append(f"a token of {settings.oidc.issuer}")
+    if settings.trusted_proxy.is_on:
+        proxies = " ".join(settings.trusted_proxy.addresses)
+        others.append(f"the header {settings.trusted_proxy.tenant_header} from {proxies}")
     return ", or ".join(["required", *others])
 
 

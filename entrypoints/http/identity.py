@@ -1,5 +1,6 @@
 """Who sends a request: one class for each kind of credential, asked in this order.
 
+    ProxyIdentity     the header of a trusted proxy
     BearerIdentity    `Authorization: Bearer` with an API key, or with a token of an issuer
 
 The first that finds a credential of its kind decides. A credential that is invalid is refused: no
@@ -8,17 +9,20 @@ other one in the request can make up for it.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import Protocol
 
 from litestar.types import Scope
 
-from antiphon.application.resources.keys import FindCaller
+from antiphon.application.resources.keys import FindCaller, read_tenant
 from antiphon.application.resources.tokens import FindTokenCaller
 from antiphon.domain.callers import Caller
 from antiphon.domain.errors import Unauthenticated
 from antiphon.entrypoints.http.requests import header_values
+from antiphon.entrypoints.http.trusted_proxy import is_from_proxy
+from antiphon.entrypoints.settings import TrustedProxy
 
 MAX_CREDENTIAL = 8192
 """Characters of a key or token: more than the tokens of common issuers have."""
@@ -38,6 +42,34 @@ class Identity(Protocol):
 
         Raises: Unauthenticated for an invalid one; KeysUnavailable; IssuerUnavailable.
         """
+
+
+class ProxyIdentity(Identity):
+    """The tenant that a trusted proxy names in a header."""
+
+    def __init__(self, settings: TrustedProxy) -> None:
+        self._settings = settings
+        self._header = settings.tenant_header.lower().encode()
+
+    async def __call__(self, scope: Scope) -> Caller | None:
+        values = header_values(scope, self._header)
+        if not values:
+            return None
+        name = self._settings.tenant_header
+        if not is_from_proxy(scope, self._settings):
+            # Not ignored: it is an attack, or a proxy whose address the settings do not have.
+            raise Unauthenticated(f"The header {name!r} is accepted only from a trusted proxy.")
+        if len(values) > 1:  # the client's own, which the proxy did not remove
+            raise Unauthenticated(f"The header {name!r} was sent more than once.")
+        prefix = self._settings.tenant_prefix
+        tenant = read_tenant(values[0].decode("latin-1"), prefix=prefix)
+        if tenant is None:
+            raise Unauthenticated(
+                f"The header {name!r} must name a tenant: up to {64 - len(prefix)} letters, "
+                "digits, '.', '_', '@' and '-'."
+            )
+        key_id = "proxy:" + hashlib.sha256(values[0]).hexdigest()[:32]
+        return Caller(tenant=tenant, key_id=key_id, key_name=values[0].decode("latin-1"))
 
 
 class BearerIdentity(Identity):

@@ -35,7 +35,7 @@ from antiphon.entrypoints.settings.about import (
     WEBHOOKS,
     about,
 )
-from antiphon.entrypoints.settings.access import Oidc
+from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
@@ -274,8 +274,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         about(
             ACCESS,
             "Whether each request needs an API key (`antiphon keys create`), or what takes its "
-            "place: a token (oidc). auto requires one unless the host is a loopback address and "
-            "oidc is not set. Behind a proxy on the same machine, use on.",
+            "place: a token (oidc) or the header of a proxy (trusted_proxy). auto requires one "
+            "unless the host is a loopback address and neither is set. Behind any other proxy on "
+            "the same machine, use on.",
         ),
     ] = "auto"
     keys_file: Annotated[
@@ -289,6 +290,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
     oidc: Oidc = Oidc()
+    trusted_proxy: TrustedProxy = TrustedProxy()
 
     max_body_bytes: Annotated[
         int,
@@ -534,7 +536,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether a request is refused that has no API key and nothing in its place."""
         if self.auth != "auto":
             return self.auth == "on"
-        return not _is_loopback(self.host) or self.oidc.is_on
+        return not _is_loopback(self.host) or self.oidc.is_on or self.trusted_proxy.is_on
 
     @property
     def refuses_unknown_fields(self) -> bool:

@@ -14,7 +14,7 @@ from antiphon.application.ports import Clock, Fetcher, KeyStore
 from antiphon.application.resources.keys import FindCaller
 from antiphon.application.resources.tokens import ClaimRules, FindTokenCaller
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.http.identity import BearerIdentity, Identity
+from antiphon.entrypoints.http.identity import BearerIdentity, Identity, ProxyIdentity
 from antiphon.entrypoints.settings import Oidc, Settings
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
@@ -27,7 +27,7 @@ ISSUER_ANSWER_BYTES = 512 * 1024
 
 def check_access(settings: Settings) -> None:
     """Raises: SettingsError for settings that contradict each other or leave a hole."""
-    oidc = settings.oidc
+    oidc, proxy = settings.oidc, settings.trusted_proxy
     if oidc.issuer is not None and not oidc.audience:
         raise SettingsError(
             "oidc.issuer needs oidc.audience: without it, this server would accept tokens that "
@@ -35,9 +35,12 @@ def check_access(settings: Settings) -> None:
         )
     if oidc.issuer is None and oidc.audience:
         raise SettingsError("oidc.audience needs oidc.issuer: set both.")
-    if settings.auth == "off" and oidc.is_on:
+    if proxy.secret is not None and not proxy.addresses:
+        raise SettingsError("trusted_proxy.secret needs trusted_proxy.addresses: set both.")
+    if settings.auth == "off" and (oidc.is_on or proxy.is_on):
         raise SettingsError(
-            "With --auth off, nobody is asked who they are: remove it, or the settings of oidc."
+            "With --auth off, nobody is asked who they are: remove it, or the settings of oidc "
+            "and trusted_proxy."
         )
 
 
@@ -49,6 +52,8 @@ def identities(
         return None
     find_caller = FindCaller([store.key] if file is None else [file.key, store.key])
     bearer = BearerIdentity(find_caller, _find_token_caller(settings.oidc, keys))
+    if settings.trusted_proxy.is_on:
+        return [ProxyIdentity(settings.trusted_proxy), bearer]
     return [bearer]
 
 

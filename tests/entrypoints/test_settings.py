@@ -103,6 +103,10 @@ EXAMPLES = {
     "oidc.claims": "groups=llm",
     "oidc.algorithms": "RS256 ES384",
     "oidc.leeway_s": "5",
+    "trusted_proxy.addresses": "10.1.2.3 fd00::/8",
+    "trusted_proxy.tenant_header": "X-Forwarded-User",
+    "trusted_proxy.tenant_prefix": "staff.",
+    "trusted_proxy.secret": "0123456789abcdef",
     "port": "0",
     "graceful_shutdown_s": "3",
     "max_body_bytes": "4096",
@@ -254,6 +258,7 @@ def test_the_store_and_the_key_are_in_the_data_folder_unless_they_are_set() -> N
         ({"host": "127.0.0.1", "auth": "on"}, True),
         ({"host": "0.0.0.0", "auth": "off"}, False),
         ({"oidc.issuer": "https://id.example.org"}, True),
+        ({"trusted_proxy.addresses": "127.0.0.1"}, True),
     ],
 )
 def test_keys_are_needed_if_others_can_connect(options: dict[str, str], needs_keys: bool) -> None:
@@ -328,6 +333,10 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("oidc.algorithms", "RS256 HS256", f"a list of {ALGORITHMS}"),
         ("oidc.algorithms", "none", f"a list of {ALGORITHMS}"),
         ("oidc.leeway_s", "3600", "a number from 0 to 300"),
+        ("trusted_proxy.addresses", "''", "a list of addresses and networks"),
+        ("trusted_proxy.tenant_header", "a b", "the name of a header"),
+        ("trusted_proxy.tenant_prefix", "a b", PREFIXES),
+        ("trusted_proxy.secret", "short", "16 to 512 printable characters without spaces"),
         ("port", "65536", "a whole number from 0 to 65535"),
         ("graceful_shutdown_s", "soon", "a whole number of at least 0"),
         ("max_body_bytes", "1", "a whole number of at least 1024"),
@@ -469,6 +478,17 @@ def test_an_invalid_network_is_refused_with_an_example() -> None:
     sentence = refusal(options={"fetch.private": ["10.1.0.0/16", "intranet"]})
     assert "'intranet'" in sentence
     assert "10.1.0.0/16" in sentence
+
+
+@pytest.mark.parametrize("address", ["intranet", "10.1.2.3/8", "10.1.2.3:80", "*"])
+def test_an_invalid_address_of_a_proxy_is_refused_with_an_example(address: str) -> None:
+    sentence = refusal(options={"trusted_proxy.addresses": ["10.1.0.0/16", address]})
+    assert f"10.1.2.0/24, not {address!r}" in sentence
+
+
+@pytest.mark.parametrize("header", ["Authorization", "x-forwarded-for", "host", "Cookie"])
+def test_a_header_that_clients_send_themselves_cannot_name_the_tenant(header: str) -> None:
+    assert "only the proxy sends" in refusal(options={"trusted_proxy.tenant_header": header})
 
 
 # --- the operator's MCP servers ---

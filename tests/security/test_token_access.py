@@ -206,6 +206,8 @@ def test_a_server_with_an_issuer_needs_no_key_to_start(
             },
             "oidc.ca_file 'no.pem' cannot be used",
         ),
+        ({"trusted_proxy.addresses": ["127.0.0.1"], "auth": "off"}, "nobody is asked"),
+        ({"trusted_proxy.secret": "0123456789abcdef"}, "needs trusted_proxy.addresses"),
     ],
 )
 def test_settings_that_leave_a_hole_stop_the_start(
