@@ -24,6 +24,27 @@ WEB = "Web search"
 FILE_SEARCH = "File search"
 SCRIPTED = "Scripted engine"
 
+GROUPS = (
+    MODELS,
+    STORAGE,
+    BACKGROUND,
+    NETWORK,
+    ACCESS,
+    OIDC,
+    TRUSTED_PROXY,
+    REQUESTS,
+    STREAMS,
+    WEBHOOKS,
+    LOGS,
+    TOOLS,
+    CODE,
+    WEB,
+    FETCHING,
+    FILE_SEARCH,
+    SCRIPTED,
+)
+"""In the order in which help and documentation show them."""
+
 
 def about(
     group: str,
