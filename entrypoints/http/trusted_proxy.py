@@ -19,6 +19,8 @@ from antiphon.entrypoints.settings import TrustedProxy
 
 SECRET_HEADER = b"x-antiphon-proxy-secret"
 FORWARDED_FOR = b"x-forwarded-for"
+MAX_HOPS = 16
+"""Addresses to read in X-Forwarded-For, in which a client can write thousands."""
 
 
 def is_from_proxy(scope: Scope, settings: TrustedProxy) -> bool:
@@ -45,7 +47,8 @@ def client_address(scope: Scope, settings: TrustedProxy) -> str:
         return ""
     if is_from_proxy(scope, settings):
         networks = _networks(settings.addresses)
-        for hop in reversed(b",".join(header_values(scope, FORWARDED_FOR)).split(b",")):
+        hops = b",".join(header_values(scope, FORWARDED_FOR)).rsplit(b",", MAX_HOPS)
+        for hop in reversed(hops[-MAX_HOPS:]):
             forwarded = _read_address(hop.strip().decode("latin-1"))
             if forwarded is None:  # nothing before it can be believed either
                 break

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -19,7 +20,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.security.issuer import AUDIENCE, DISCOVERY, JWKS, Issuer, SigningKey, issuing
+from tests.security.issuer import (
+    AUDIENCE,
+    DISCOVERY,
+    JWKS,
+    Issuer,
+    SigningKey,
+    issuing,
+    own_authority,
+)
 
 from antiphon.adapters.oidc import issuer_keys
 from antiphon.adapters.oidc.jwt_verifier import JwtVerifier
@@ -413,6 +422,30 @@ async def test_a_request_that_ends_does_not_end_the_fetch_that_others_wait_for(
     await asyncio.sleep(0)
     left.cancel()
     assert (await stays).tenant == "anna"
+
+
+async def test_known_keys_are_used_while_a_fetch_hangs(issuer: Issuer, server: Server) -> None:
+    issuer.may_answer.clear()
+    server.now += issuer_keys.MIN_INTERVAL_S
+    unknown = asyncio.create_task(server.refusal(SigningKey("new", "ES256").sign(issuer.claims())))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        assert (await server.find(issuer.token())).tenant == "anna"
+        assert not unknown.done()
+        issuer.may_answer.set()
+        assert "does not publish" in await unknown
+
+
+async def test_the_issuer_must_prove_its_name(tmp_path: Path) -> None:
+    authority, tls = own_authority(tmp_path)
+    with issuing(tls) as issuer:
+        server = Server(issuer, **{"oidc.ca_file": authority})
+        await server.keys.start()
+        assert (await server.find(issuer.token())).tenant == "anna"
+        stranger = Server(issuer)
+        await stranger.keys.start()
+        with pytest.raises(IssuerUnavailable):
+            await stranger.find(issuer.token())
 
 
 async def test_keys_outlast_an_issuer_that_is_down_for_a_while(
