@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from ipaddress import IPv6Address
 from typing import Any
 
 from litestar.connection import ASGIConnection
@@ -37,8 +38,10 @@ PUBLIC = HEALTH | PAGES
 POLICY_VIOLATION = 1008
 """The close code of a connection whose key was revoked."""
 
+MAX_PORT = 65_535
+
 _BEARER = re.compile(rb"bearer +([\x21-\x7e]{1,512}) *", re.IGNORECASE)
-_HOST = re.compile(rb"([\w\-.~%!$&'()*+,;=]*|\[[0-9A-Fa-f:.]+\])(:\d{0,5})?", re.ASCII)
+_HOST = re.compile(rb"(?:[\w\-.~%!$&'()*+,;=]*|\[([0-9A-Fa-f:.]+)\])(?::(\d{0,5}))?", re.ASCII)
 
 
 class Authentication:
@@ -65,7 +68,7 @@ class Authentication:
     async def _authenticate(self, scope: Scope, receive: Receive, send: Send) -> Receive:
         """Set the tenant, and return the app's `receive`. Raises: AntiphonError."""
         hosts = header_values(scope, b"host")
-        if len(hosts) > 1 or not all(map(_HOST.fullmatch, hosts)):
+        if len(hosts) > 1 or not all(map(_is_host, hosts)):
             raise er.RequestError("The header 'Host' is malformed.", code="invalid_value")
         if scope["path"] in PUBLIC:
             return receive
@@ -123,6 +126,18 @@ class Authentication:
         if status == 503:
             headers["retry-after"] = str(RETRY_AFTER_S)
         await send_json(send, body, headers, status=status, to=scope["type"])
+
+
+def _is_host(value: bytes) -> bool:
+    """Whether a URL can be made with this header, which errors and pages do."""
+    match = _HOST.fullmatch(value)
+    if match is None or int(match[2] or 0) > MAX_PORT:
+        return False
+    try:
+        IPv6Address((match[1] or b"::").decode())
+    except ValueError:
+        return False
+    return True
 
 
 def _read_key(scope: Scope) -> str:
