@@ -68,7 +68,7 @@ def is_large(turn: Turn) -> bool:
     if len(turn.items) > MAX_ITEMS_AT_ONCE or len(turn.tools) > MAX_ITEMS_AT_ONCE:
         return True
     size = len(turn.instructions or "")
-    for value in (turn.items, turn.previous_messages, turn.template_kwargs):
+    for value in (turn.items, turn.tools, turn.previous_messages, turn.template_kwargs):
         size += length_of(value, MAX_CHARS_AT_ONCE - size)
     return size > MAX_CHARS_AT_ONCE
 
