@@ -24,22 +24,16 @@ MAX_SIZE = 20_000
 """The maximum number of characters and rules in a grammar with its repetitions written out."""
 
 
-MAX_CACHED_CHARS = 8192
-MAX_CACHED_GRAMMARS = 16
-"""Their trees take some 5 MB at the most; a tree takes up to 40 bytes for each character."""
+MAX_CACHED_GRAMMARS = 12
+"""Their trees take some 10 MB at the most: up to 23 bytes for each character."""
 
 
+@lru_cache(maxsize=MAX_CACHED_GRAMMARS)
 def read(syntax: str, definition: str) -> Grammar | None:
     """Return the grammar without the parts that never match, None if no engine can enforce it.
 
     Results are cached, since clients send the same definitions again. Raises: InvalidGrammar.
     """
-    if len(definition) > MAX_CACHED_CHARS:
-        return _read(syntax, definition)
-    return _read_cached(syntax, definition)
-
-
-def _read(syntax: str, definition: str) -> Grammar | None:
     if len(definition) > MAX_DEFINITION_CHARS:
         raise InvalidGrammar(f"more than {MAX_DEFINITION_CHARS} characters", MAX_DEFINITION_CHARS)
     try:
@@ -53,9 +47,6 @@ def _read(syntax: str, definition: str) -> Grammar | None:
         name: _prune(node, matching) for name, node in grammar.rules.items() if name in matching
     }
     return Grammar(grammar.start, rules)
-
-
-_read_cached = lru_cache(maxsize=MAX_CACHED_GRAMMARS)(_read)
 
 
 def _parse(syntax: str, definition: str) -> Grammar:

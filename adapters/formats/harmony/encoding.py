@@ -104,7 +104,7 @@ class Encoding:
 
     def encode_fixed(self, text: str) -> tuple[int, ...]:
         """Return the cached tokens of a text that repeats: a role, a channel, a tool's name."""
-        if len(text) > MAX_FIXED_CHARS:  # a client's, who chooses what the cache would hold
+        if len(text) > MAX_FIXED_CHARS:  # the cache has a limit in bytes
             return self._encode_fixed(text)
         return self._encode_cached(text)
 

@@ -217,7 +217,7 @@ class Renderer:
         functions_section: str | None,
     ) -> Iterator[Entry]:
         leading, _ = leading_instructions(turn.items)
-        yield self._message_entry("system", [self._encode_fixed(self._system_text(turn))])
+        yield self._message_entry("system", self._encode_fixed(self._system_text(turn)))
         texts = (_text_of_body(message.content or "") for message in leading)
         instructions = [text for text in (turn.instructions, *texts) if text]
         if developer := _developer_body(turn, instructions, functions_section):
@@ -260,7 +260,7 @@ class Renderer:
             yield from messages
             return
         channels = [message.channel for message in messages]
-        pieces: list[Piece] = [h.START, self._encode_fixed(ASSISTANT), turn.token_ids]
+        pieces: list[Piece] = [h.START, *self._encode_fixed(ASSISTANT), turn.token_ids]
         yield Entry(
             ASSISTANT,
             "final" if "final" in channels else None,
@@ -339,8 +339,9 @@ class Renderer:
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    def _encode_fixed(self, text: str) -> Sequence[int]:
-        return self._encoding.encode_fixed(text)
+    def _encode_fixed(self, text: str) -> Sequence[Piece]:
+        # A client may choose a name of any length: that is encoded like any other text.
+        return [text] if len(text) > h.MAX_FIXED_CHARS else self._encoding.encode_fixed(text)
 
     def _message_entry(self, role: str, body: Sequence[Piece]) -> Entry:
         return Entry(role, None, [h.START, *self._encode_fixed(role), h.MESSAGE, *body, h.END])
