@@ -66,8 +66,8 @@ print(json.dumps({
 class Limits(Struct, frozen=True, kw_only=True):
     """The resource limits of one sandbox.
 
-    `cpu_s` is for its whole life, `output_bytes`, `images` and `image_bytes` are for each call, and
-    the others hold at any time. With `commands` the sandbox has a shell and can start processes.
+    `cpu_s` is for its whole life, the output and the images are for each call, and the others hold
+    at any time. With `commands` the sandbox has a shell and can start processes.
     `memory_bytes` and `cpu_s` then apply to each process; the server watches the memory of all
     processes together, or a cgroup limits it.
     """
@@ -80,6 +80,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     output_bytes: int = 1024**2
     images: int = 8
     image_bytes: int = 4 * 1024**2
+    all_images_bytes: int = 8 * 1024**2
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
@@ -232,6 +233,7 @@ def _kernel_options(python: Interpreter, limits: Limits) -> dict[str, Any]:
         "packages": python.packages,
         "images": limits.images,
         "image_bytes": limits.image_bytes,
+        "all_images_bytes": limits.all_images_bytes,
         "limits": {
             "RLIMIT_AS": limits.memory_bytes,
             "RLIMIT_CPU": limits.cpu_s,

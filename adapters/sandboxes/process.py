@@ -16,8 +16,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 
-import msgspec
-
 from antiphon.adapters.sandboxes import seccomp
 from antiphon.adapters.sandboxes.bwrap_command import (
     FOLDER,
@@ -30,6 +28,7 @@ from antiphon.adapters.sandboxes.bwrap_command import (
 from antiphon.adapters.sandboxes.cgroups import Group
 from antiphon.adapters.sandboxes.output_reader import OutputReader
 from antiphon.adapters.sandboxes.process_tree import descendants, total_memory
+from antiphon.adapters.sandboxes.request_channel import PROCESS_ENDED, Answer, RequestChannel
 from antiphon.application.ports import CommandExit, CommandOutput
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.json import Json
@@ -41,45 +40,6 @@ SETTLE_S = 5.0
 
 STREAM_S = 0.05
 """The pause between two chunks of a command's output."""
-
-MAX_ANSWER_BYTES = 100 * 1024 * 1024
-PROCESS_ENDED = "The code ended its process, or reached a resource limit."
-
-
-class RequestChannel:
-    """The requests to one process and its answers, each four bytes of length and JSON."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def on(cls, connected_socket: socket.socket) -> RequestChannel:
-        """Return a channel on a duplicate of the socket."""
-        connected_socket.setblocking(False)
-        return cls(*await asyncio.open_connection(sock=connected_socket.dup()))
-
-    async def ask(self, request: Json) -> Json:
-        """Send a request and return its answer. Raises: SandboxError."""
-        body = msgspec.json.encode(request)
-        with suppress(ConnectionError):
-            self._writer.write(len(body).to_bytes(4, "big") + body)
-            await self._writer.drain()
-        return await self.receive()
-
-    async def receive(self) -> Json:
-        """Return the next answer. Raises: SandboxError."""
-        try:
-            length = int.from_bytes(await self._reader.readexactly(4), "big")
-            if length > MAX_ANSWER_BYTES:
-                raise SandboxError("The container gave an answer that is too long.")
-            answer: Json = msgspec.json.decode(await self._reader.readexactly(length), type=dict)
-        except (EOFError, ConnectionError, msgspec.DecodeError, UnicodeError):
-            raise SandboxError(PROCESS_ENDED) from None
-        return answer
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class CommandChannel:
@@ -130,12 +90,11 @@ class CommandChannel:
             asking.cancel()
         if rest := self.rest():
             yield rest
-        if "error" in answer:
-            yield CommandOutput(stderr=f"{answer['error']}\n")
+        if answer.head.error is not None:
+            yield CommandOutput(stderr=f"{answer.head.error}\n")
             yield CommandExit(code=126)
             return
-        code = answer.get("exit_code")
-        yield CommandExit(code=code if isinstance(code, int) else None)
+        yield CommandExit(code=answer.head.exit_code)
 
     def rest(self) -> CommandOutput | None:
         """Return the rest of a command's output, if there is any."""
@@ -241,7 +200,7 @@ class Process:
         except (TimeoutError, SandboxError):
             reason = self._output.take_rest().strip() or "it was not ready in time"
             raise SandboxError(f"The container did not start: {reason}") from None
-        if answer != {"ready": True}:
+        if not answer.head.is_ready:
             raise SandboxError("The container did not start.")
         self._pid = int(json.loads(os.read(info, 4096))["child-pid"])
         self._pidfds = [os.pidfd_open(self._pid)]
@@ -252,13 +211,17 @@ class Process:
             [self.commands.pid] = descendants(self._pid)
             self._pidfds.append(os.pidfd_open(self.commands.pid))
 
-    async def ask(self, request: Json, *, timeout_s: float) -> Json:
+    async def ask(
+        self, request: Json, body: bytes = b"", *, max_body_bytes: int = 0, timeout_s: float
+    ) -> Answer:
         """Send a request to the kernel and return its answer. Raises: SandboxError, TimeoutError.
 
         Checks the number of files and the memory while it waits.
         """
         async with asyncio.timeout(timeout_s):
-            asking = asyncio.ensure_future(self._requests.ask(request))
+            asking = asyncio.ensure_future(
+                self._requests.ask(request, body, max_body_bytes=max_body_bytes)
+            )
             try:
                 while not asking.done():
                     await asyncio.wait({asking}, timeout=WATCH_S)
