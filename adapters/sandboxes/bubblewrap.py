@@ -131,6 +131,12 @@ class BubblewrapSandboxes(Sandboxes):
                 "The code interpreter is not safe on this machine: " + " ".join(breaches)
             )
         logger.info("the sandbox passed its self-test; limits by %s", self.limited_by)
+        if self._limits.commands and self._cgroups is None:
+            logger.warning(
+                "without a cgroup, the processes of a container may together use more memory than "
+                "they should for some hundredths of a second, until the server ends them: see "
+                "--code-cgroup"
+            )
         self._closing = asyncio.create_task(self._close_idle())
 
     def _available_cgroups(self) -> Cgroups | None:

@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 from antiphon.adapters.sandboxes import seccomp
@@ -35,6 +36,14 @@ from antiphon.domain.json import Json
 
 START_S = 10.0
 WATCH_S = 0.2
+MIN_WATCH_S = 0.01
+GROWTH_BYTES_PER_S = 4 * 1024**3
+"""How fast many processes together can take memory. The pause until they are counted again is the
+time in which they could reach their limit, between `MIN_WATCH_S` and `WATCH_S`."""
+
+_MEMORY_COUNTERS = ThreadPoolExecutor(4, thread_name_prefix="sandbox-memory")
+"""Threads of their own: counting must not wait for the work that other threads do for tenants."""
+
 SETTLE_S = 5.0
 """The time in which leftover processes must end; then their sandbox is killed."""
 
@@ -60,27 +69,28 @@ class CommandChannel:
         *,
         timeout_s: float,
         limit_s: float,
-        watch: Callable[[], Awaitable[None]],
+        watch: Callable[[], Awaitable[float]],
     ) -> AsyncGenerator[CommandOutput | CommandExit]:
-        """Yield a command's output, then its exit. Calls `watch` at intervals while it runs.
+        """Yield a command's output, then its exit. Calls `watch` while it runs, each time after the
+        seconds that its last call returned.
 
         Raises: SandboxError; TimeoutError, after `limit_s`.
         """
         request = {"do": "command", "command": command, "timeout_s": timeout_s}
         asking = asyncio.ensure_future(self._requests.ask(request))
         asking.add_done_callback(lambda _: self._wake_up.set())
-        next_watch = time.monotonic() + WATCH_S
         deadline = time.monotonic() + limit_s
         try:
+            next_watch = time.monotonic() + await watch()
             while not asking.done():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake_up.wait(), WATCH_S)
+                    pause_s = max(0.0, next_watch - time.monotonic())
+                    await asyncio.wait_for(self._wake_up.wait(), pause_s)
                 now = time.monotonic()
                 if now > deadline:
                     raise TimeoutError
                 if now >= next_watch and not asking.done():
-                    await watch()
-                    next_watch = time.monotonic() + WATCH_S
+                    next_watch = now + await watch()
                 self._wake_up.clear()
                 if not asking.done() and (output := self._next_output()):
                     yield output
@@ -222,20 +232,24 @@ class Process:
             asking = asyncio.ensure_future(
                 self._requests.ask(request, body, max_body_bytes=max_body_bytes)
             )
+            pause_s = self._pause_after(0)
             try:
                 while not asking.done():
-                    await asyncio.wait({asking}, timeout=WATCH_S)
+                    await asyncio.wait({asking}, timeout=pause_s)
                     self._check_files()
                     if not asking.done():
-                        await self._check_memory()
+                        pause_s = await self._check_memory()
                 return await asking
             finally:
                 asking.cancel()
 
-    async def check(self) -> None:
-        """Check the limits that the kernel does not enforce. Raises: SandboxError."""
+    async def check(self) -> float:
+        """Check the limits that the kernel does not enforce. Raises: SandboxError.
+
+        Return the seconds after which they must be checked again.
+        """
         self._check_files()
-        await self._check_memory()
+        return await self._check_memory()
 
     def _check_files(self) -> None:
         # Folders in memory have a size limit, but empty files take no space.
@@ -245,14 +259,26 @@ class Process:
                 if status.f_files - status.f_ffree > self._limits.files:
                     raise SandboxError(f"The code made more than {self._limits.files} files.")
 
-    async def _check_memory(self) -> None:
-        if self.commands is not None:
-            # An rlimit applies to one process; the server adds up the memory of all processes.
-            # This runs in a thread because the kernel may have many pages to count.
-            memory_bytes = await asyncio.to_thread(total_memory, self._pid)
-            if memory_bytes > self._limits.memory_bytes:
-                limit_mb = self._limits.memory_bytes // 1024**2
-                raise SandboxError(f"The code used more than {limit_mb} MB of memory.")
+    async def _check_memory(self) -> float:
+        if self.commands is None:
+            return WATCH_S  # there is one process, which an rlimit limits
+        # An rlimit applies to one process; the server adds up the memory of all processes. This
+        # runs in a thread because the kernel may have many pages to count.
+        limit_bytes = self._limits.memory_bytes
+        memory_bytes = await asyncio.get_running_loop().run_in_executor(
+            _MEMORY_COUNTERS, total_memory, self._pid, limit_bytes // 2
+        )
+        if memory_bytes > limit_bytes:
+            limit_mb = limit_bytes // 1024**2
+            raise SandboxError(f"The code used more than {limit_mb} MB of memory.")
+        return self._pause_after(memory_bytes)
+
+    def _pause_after(self, memory_bytes: int) -> float:
+        """Return the seconds until the memory must be counted again."""
+        if self.commands is None or self._group is not None:
+            return WATCH_S
+        growth_s = (self._limits.memory_bytes - memory_bytes) / GROWTH_BYTES_PER_S
+        return min(WATCH_S, max(MIN_WATCH_S, growth_s))
 
     async def settle(self) -> None:
         """End the processes that a call left running. Raises: SandboxError if they do not end."""
