@@ -27,6 +27,7 @@ from antiphon.adapters.sandboxes.bwrap_command import (
     sandbox_command,
 )
 from antiphon.adapters.sandboxes.cgroups import Group
+from antiphon.adapters.sandboxes.memory_file import memory_file
 from antiphon.adapters.sandboxes.output_reader import OutputReader
 from antiphon.adapters.sandboxes.process_tree import descendants, total_memory
 from antiphon.adapters.sandboxes.request_channel import PROCESS_ENDED, Answer, RequestChannel
@@ -167,9 +168,11 @@ class Process:
             command_pipes = _pipes(stack, 2) if limits.commands else []
             os.set_blocking(info_reader, False)
             descriptors = Descriptors(
-                kernel=_closed_by(stack, _memory_file(KERNEL.read_bytes())),
+                kernel=stack.enter_context(memory_file(KERNEL.read_bytes())),
                 requests=sockets[0][1].fileno(),
-                seccomp=_closed_by(stack, _memory_file(seccomp.program(processes=limits.commands))),
+                seccomp=stack.enter_context(
+                    memory_file(seccomp.program(processes=limits.commands))
+                ),
                 info=info_writer,
                 commands=(sockets[1][1].fileno(), *command_pipes[1::2]) if limits.commands else (),
             )
@@ -361,12 +364,4 @@ def _pipes(stack: ExitStack, count: int) -> list[int]:
 
 def _closed_by(stack: ExitStack, descriptor: int) -> int:
     stack.callback(os.close, descriptor)
-    return descriptor
-
-
-def _memory_file(content: bytes) -> int:
-    """Return a descriptor from which `content` can be read."""
-    descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
