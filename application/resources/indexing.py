@@ -126,7 +126,7 @@ class IndexFiles:
                 "of them are in use. Delete what you no longer need.",
             )
         content = await self._files.content(job.tenant, job.file_id)
-        text = await text_of(job.filename, content, self._read_pdf)
+        text = await text_of(job.filename, content, self._read_pdf, tenant=job.tenant)
         chunks = text_chunks(
             text,
             size=job.sizes.max_chunk_size_tokens,
