@@ -14,7 +14,7 @@ from antiphon.domain.errors import DocumentError
 PDFS = int(os.environ.get("ANTIPHON_TEST_SLOW_PDFS", "6"))
 LIMIT_S = 30.0
 SLOW = 8_000_000
-"""The bytes of a page that pypdf reads for minutes, about 20 KB when they are compressed."""
+"""The bytes of a page that pypdf reads for seconds, about 20 KB when they are compressed."""
 
 
 def pdf(drawn: bytes) -> bytes:
