@@ -217,7 +217,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         about(
             BACKGROUND,
             "Background responses that this server runs at the same time. Others wait in the store "
-            "until a server has a free slot.",
+            "until a server has a free slot. If clients need keys, one tenant may have three "
+            "quarters of the slots.",
             ge=1,
         ),
     ] = 64
