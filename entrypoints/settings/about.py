@@ -22,6 +22,25 @@ WEB = "Web search"
 FILE_SEARCH = "File search"
 SCRIPTED = "Scripted engine"
 
+GROUPS = (
+    MODELS,
+    STORAGE,
+    BACKGROUND,
+    NETWORK,
+    ACCESS,
+    REQUESTS,
+    STREAMS,
+    WEBHOOKS,
+    LOGS,
+    TOOLS,
+    CODE,
+    WEB,
+    FETCHING,
+    FILE_SEARCH,
+    SCRIPTED,
+)
+"""In the order in which help and documentation show them."""
+
 
 def about(
     group: str,
