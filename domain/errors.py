@@ -64,6 +64,16 @@ CONTEXT_EXCEEDED = "context_length_exceeded"
 """The error code for a conversation that does not fit into the model's context."""
 
 
+def input_too_long(tokens: int | str, limit: int) -> RequestError:
+    """Return the error for a prompt of so many tokens, where `limit` are allowed."""
+    return RequestError(
+        f"Your input exceeds the context window of this model: it has {tokens} tokens of at most "
+        f"{limit}. Please adjust your input and try again.",
+        param="input",
+        code=CONTEXT_EXCEEDED,
+    )
+
+
 def missing_parameter(param: str) -> RequestError:
     """Return the error for a missing field; `param` is its path."""
     return RequestError(

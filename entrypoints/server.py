@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from antiphon.application.model.models import Models
 from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.application.support.loop_watchdog import LoopWatchdog
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
@@ -158,6 +159,8 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
         await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         host, port = listener.getsockname()[:2]
+        # Only now: a start may block the loop, since nobody waits for anything yet.
+        stack.enter_context(LoopWatchdog(settings.loop_watchdog_ms / 1000))
         try:
             yield RunningServer(
                 url=banner.url_of(host, port), models=models, server=server, serving=task

@@ -55,6 +55,7 @@ from antiphon.application.ports.sandboxes import (
 )
 from antiphon.application.ports.stores import (
     LOG_READ_BYTES,
+    NO_RUNS,
     ApiKey,
     EventChunk,
     IdempotencyRecord,
@@ -88,6 +89,7 @@ from antiphon.domain.json import Json
 
 __all__ = [
     "LOG_READ_BYTES",
+    "NO_RUNS",
     "ApiKey",
     "Clock",
     "CodeResult",

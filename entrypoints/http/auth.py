@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from ipaddress import IPv6Address
 from typing import Any
 
 from litestar.connection import ASGIConnection
@@ -43,7 +44,9 @@ MAX_REASON_BYTES = 123
 
 REVOKED = "The API key was revoked."
 
-_HOST = re.compile(rb"([\w\-.~%!$&'()*+,;=]*|\[[0-9A-Fa-f:.]+\])(:\d{0,5})?", re.ASCII)
+MAX_PORT = 65_535
+
+_HOST = re.compile(rb"(?:[\w\-.~%!$&'()*+,;=]*|\[([0-9A-Fa-f:.]+)\])(?::(\d{0,5}))?", re.ASCII)
 
 
 class Authentication:
@@ -70,7 +73,7 @@ class Authentication:
     async def _authenticate(self, scope: Scope, receive: Receive, send: Send) -> Receive:
         """Set the caller, and return the app's `receive`. Raises: AntiphonError."""
         hosts = header_values(scope, b"host")
-        if len(hosts) > 1 or not all(map(_HOST.fullmatch, hosts)):
+        if len(hosts) > 1 or not all(map(_is_host, hosts)):
             raise er.RequestError("The header 'Host' is malformed.", code="invalid_value")
         if scope["path"] in PUBLIC:
             return receive
@@ -132,6 +135,18 @@ class Authentication:
         if status == 503:
             headers["retry-after"] = str(RETRY_AFTER_S)
         await send_json(send, body, headers, status=status, to=scope["type"])
+
+
+def _is_host(value: bytes) -> bool:
+    """Whether a URL can be made with this header, which errors and pages do."""
+    match = _HOST.fullmatch(value)
+    if match is None or int(match[2] or 0) > MAX_PORT:
+        return False
+    try:
+        IPv6Address((match[1] or b"::").decode())
+    except ValueError:
+        return False
+    return True
 
 
 def _challenge(exc: Exception) -> str:

@@ -288,6 +288,15 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
     error_stacks: Annotated[bool, about(LOGS, "Log the stack trace of every error response.")] = (
         False
     )
+    loop_watchdog_ms: Annotated[
+        int,
+        about(
+            LOGS,
+            "Log a warning with a stack when the event loop has not run for this many "
+            "milliseconds, so that every client waited. 0 switches this off.",
+            ge=0,
+        ),
+    ] = 100
 
     tool: Annotated[
         tuple[Annotated[str, Meta(pattern=TOOL_CLASS)], ...],
