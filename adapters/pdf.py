@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from importlib.util import find_spec
 
 from antiphon.adapters.extras import packages_of
 from antiphon.adapters.sandboxes.confined_python import ConfinedPython
+from antiphon.application.support.fair_queue import FairQueue
 from antiphon.domain.errors import DocumentError, SandboxError
 
 MEMORY_BYTES = 1 << 30
 MAX_TEXT_BYTES = 32 * 1024 * 1024
-MAX_CONCURRENT = 2
+MAX_CONCURRENT = max(2, os.cpu_count() or 1)
 UNREADABLE = "The PDF cannot be read: it is damaged, encrypted or too complex."
 
 
@@ -32,23 +34,26 @@ for page in pypdf.PdfReader(BytesIO(sys.stdin.buffer.read())).pages:
 
 
 class PdfReader:
-    """Extracts text from up to `MAX_CONCURRENT` PDFs at a time, each within `timeout_s`."""
+    """Extracts text from up to `concurrent` PDFs at a time, each within `timeout_s`.
 
-    def __init__(self, *, timeout_s: float = 20.0) -> None:
+    One tenant never takes all of them.
+    """
+
+    def __init__(self, *, timeout_s: float = 20.0, concurrent: int = MAX_CONCURRENT) -> None:
         self._timeout_s = timeout_s
         self._python = ConfinedPython(
             ["pypdf"], memory_bytes=MEMORY_BYTES, cpu_s=math.ceil(timeout_s) + 1
         )
-        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+        self._slots = FairQueue(concurrent)
 
-    async def __call__(self, content: bytes) -> str:
+    async def __call__(self, content: bytes, *, tenant: str = "") -> str:
         """Return the text of all pages. Raises: DocumentError."""
         if find_spec("pypdf") is None:
             raise DocumentError(
                 "This server cannot read PDFs: its operator has not installed "
                 f"{' '.join(packages_of('pdf'))}."
             )
-        async with self._slots:
+        async with self._slots.slot(tenant):
             try:
                 async with asyncio.timeout(self._timeout_s):
                     output = await self._python.run(READ_TEXT, content, max_bytes=MAX_TEXT_BYTES)
