@@ -476,14 +476,22 @@ REMOVE_DELIVERY = "DELETE FROM notices WHERE id = $1"
 # --- API keys -------------------------------------------------------------------------------------
 
 ADD_KEY = """
-INSERT INTO api_keys (id, name, tenant, hash, created_at) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO api_keys (id, name, tenant, hash, created_at, policy) VALUES ($1, $2, $3, $4, $5, $6)
 """
 
-LIST_KEYS = "SELECT id, name, tenant, hash, created_at FROM api_keys ORDER BY number"
+LIST_KEYS = "SELECT id, name, tenant, hash, created_at, policy FROM api_keys ORDER BY number"
 
-GET_KEY = "SELECT id, name, tenant, hash, created_at FROM api_keys WHERE hash = $1"
+GET_KEY = "SELECT id, name, tenant, hash, created_at, policy FROM api_keys WHERE hash = $1"
+
+UPDATE_KEY = "UPDATE api_keys SET policy = $2 WHERE id = $1 RETURNING id"
 
 REVOKE_KEY = "DELETE FROM api_keys WHERE id = $1 RETURNING id"
+
+RESERVE_USAGE = """
+SELECT accepted, counts, taken FROM reserve_usage($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+"""
+
+SETTLE_USAGE = "SELECT settle_usage($1, $2, $3, $4, $5, $6, $7)"
 
 # --- shared values --------------------------------------------------------------------------------
 
