@@ -153,7 +153,7 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = None
     default_limit: Annotated[
-        tuple[str, ...],
+        tuple[Annotated[str, Meta(min_length=1)], ...],
         about(
             ACCESS,
             "A limit for each API key that has none of this kind, for example requests/min=600. "
