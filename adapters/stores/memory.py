@@ -184,6 +184,10 @@ class MemoryStore(Store):
         expired = list(islice(self._expired_deletions(self._clock(), keep_events_s), limit))
         for delete in expired:
             delete()
+        for key_id, counters in list(self._key_counters.items()):
+            counters.clean_up(self._clock(), self._is_taken)
+            if counters.is_empty:
+                del self._key_counters[key_id]
         return len(expired)
 
     # --- conversations ----------------------------------------------------------------------------

@@ -25,6 +25,10 @@ class KeyCounters:
                 del self._expires_at[counter], self._amounts[counter]
         self._slots = {key: slot for key, slot in self._slots.items() if is_taken(slot)}
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._amounts and not self._slots
+
     def reserve(self, charges: Sequence[Charge], slot: RunSlot | None) -> KeyUsage:
         has_room = all(charge.fits(self._count(charge)) for charge in charges)
         accepted = has_room and (slot is None or self._has_slot_for(slot))

@@ -188,7 +188,13 @@ DELETE FROM repeats WHERE (tenant, key) IN (
 RETURNING key
 """
 
-SWEEP_SERVERS = "DELETE FROM servers WHERE alive_until < clock_timestamp() - interval '1 day'"
+# And the counters of keys that are not used any more; reserving deletes those of the others.
+SWEEP_SERVERS = """
+WITH counters AS (
+    DELETE FROM key_counters WHERE expires_at <= extract(epoch FROM clock_timestamp())
+)
+DELETE FROM servers WHERE alive_until < clock_timestamp() - interval '1 day'
+"""
 
 USAGE = """
 SELECT coalesce(sum(responses), 0)::bigint,

@@ -232,6 +232,7 @@ class SqliteStore(Store):
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         now = self._clock()
         await self._file.write(partial(runs.remove_dead_servers, self._uptime))
+        await self._change(usage.REMOVE_ALL_EXPIRED, now)
         swept = 0
         while swept < limit:
             batch = min(SWEEP_BATCH, limit - swept)

@@ -12,6 +12,8 @@ import apsw
 from antiphon.adapters.stores.sqlite_file import rows_of
 from antiphon.application.ports import Charge, KeyUsage, RunSlot
 
+REMOVE_ALL_EXPIRED = "DELETE FROM key_counters WHERE expires_at <= ?"
+
 REMOVE_EXPIRED = "DELETE FROM key_counters WHERE key_id = ? AND expires_at <= ?"
 
 # The slot of a stored response is taken while that is unfinished, any other while its owner lives.
