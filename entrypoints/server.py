@@ -34,6 +34,7 @@ from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.log_format import LogFormatter
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.access import check_access
 
 logger = logging.getLogger("antiphon.server")
 GC_THRESHOLDS = (50_000, 20, 100)
@@ -195,7 +196,7 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
         needs_keys=settings.needs_keys,
         error_stacks=settings.error_stacks,
     )
-    return Authentication(app, container.find_caller(), dialect=DIALECTS[settings.dialect]), models
+    return Authentication(app, container.identities(), dialect=DIALECTS[settings.dialect]), models
 
 
 async def _serve(settings: Settings) -> None:
@@ -222,7 +223,8 @@ async def _serve(settings: Settings) -> None:
 async def _start(container: Container, stack: AsyncExitStack) -> Models:
     """Start the chosen adapters, and register each of them in `stack` to be closed."""
     settings: Settings = container.settings()
-    container.webhook_endpoints()  # first, to report an invalid one before anything is opened
+    check_access(settings)  # first, to report invalid settings before anything is opened
+    container.webhook_endpoints()
     store = container.store()
     await store.start()
     stack.push_async_callback(store.aclose)
@@ -232,6 +234,11 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
         _in_background(container.send_deliveries().run_every(DELIVERY_INTERVAL_S))
     )
     await start_keys(container)
+    issuer_keys = container.issuer_keys()
+    if issuer_keys is not None:
+        stack.push_async_callback(issuer_keys.aclose)
+        await issuer_keys.start()
+        await stack.enter_async_context(_in_background(issuer_keys.run_forever()))
     prompts = container.prompts()
     if prompts is not None:
         await prompts.start()
