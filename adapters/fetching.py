@@ -120,11 +120,12 @@ def read_url(url: str) -> httpx.URL:
         raise FetchRefused("The URL has characters that are not allowed in a URL.")
     try:
         parsed_url = httpx.URL(url)
+        host = parsed_url.host  # decodes "xn--…", which no other part of the parser has read
     except (httpx.InvalidURL, ValueError):
         raise FetchRefused("The URL is not valid.") from None
     if parsed_url.port is not None and parsed_url.port not in PORTS:
         raise FetchRefused("The URL is not valid.")
-    if parsed_url.scheme not in DEFAULT_PORTS or not parsed_url.host:
+    if parsed_url.scheme not in DEFAULT_PORTS or not host:
         raise FetchRefused("Only http and https URLs can be fetched.")
     if parsed_url.userinfo:
         raise FetchRefused("The URL must not contain a user name or password.")

@@ -48,17 +48,12 @@ PLACES = {"model": "MODEL", "engine_options": "-- OPTIONS"}
 
 def page() -> str:
     """Return the whole page."""
-    by_group = groupby(sorted(SETTINGS.values(), key=_place_of_group), key=attrgetter("group"))
+    by_group = groupby(SETTINGS.values(), key=attrgetter("group"))
     parts = [INTRO]
     for group, settings in by_group:
         parts.append(f"## {group}\n")
         parts.append("\n".join(_table(settings)) + "\n")
     return "\n".join([*parts, "\n".join(_mcp_servers())]) + "\n"
-
-
-def _place_of_group(setting: Setting) -> int:
-    """Groups come in the order of their first settings."""
-    return list(dict.fromkeys(each.group for each in SETTINGS.values())).index(setting.group)
 
 
 def _table(settings: Iterable[Setting]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 AntiphonError
 ├── RequestError              the request is invalid                          400
 │   ├── Unauthenticated       the API key is missing or unknown               401
+│   │   └── InvalidToken      the token is forged, expired or not for us      401
 │   ├── NotFound              no such response, conversation, item or model   404
 │   ├── ConversationLocked    another response is using the conversation      400
 │   ├── BodyTooLarge                                                          413
@@ -19,6 +20,9 @@ AntiphonError
 │   ├── CorruptLog            a run's stored log is damaged                   an `error` event
 │   └── KeysUnavailable       API keys cannot be looked up now                503
 ├── FilesFull                 the tenant has no room for another file         shown as a 400
+
+
+├── IssuerUnavailable         the keys that sign tokens cannot be fetched     503
 ├── LeaseLost                 another server owns the run, or it is gone      never shown
 ├── FetchError                a URL could not be fetched                      shown as a 400
 │   ├── FetchRefused          this server may not fetch it
@@ -63,6 +67,16 @@ CONTEXT_EXCEEDED = "context_length_exceeded"
 """The error code for a conversation that does not fit into the model's context."""
 
 
+def input_too_long(tokens: int | str, limit: int) -> RequestError:
+    """Return the error for a prompt of so many tokens, where `limit` are allowed."""
+    return RequestError(
+        f"Your input exceeds the context window of this model: it has {tokens} tokens of at most "
+        f"{limit}. Please adjust your input and try again.",
+        param="input",
+        code=CONTEXT_EXCEEDED,
+    )
+
+
 def missing_parameter(param: str) -> RequestError:
     """Return the error for a missing field; `param` is its path."""
     return RequestError(
@@ -73,8 +87,15 @@ def missing_parameter(param: str) -> RequestError:
 class Unauthenticated(RequestError):
     """The API key is missing, malformed or unknown."""
 
+    def __init__(self, message: str, *, code: str = "invalid_api_key") -> None:
+        super().__init__(message, code=code)
+
+
+class InvalidToken(Unauthenticated):
+    """The token is forged or expired, is for another service, or lacks a claim."""
+
     def __init__(self, message: str) -> None:
-        super().__init__(message, code="invalid_api_key")
+        super().__init__(message, code="invalid_token")
 
 
 class NotFound(RequestError):
@@ -178,6 +199,10 @@ class FilesFull(AntiphonError):
         super().__init__(f"{files} files of {used_bytes} bytes leave no room for another one")
         self.files = files
         self.used_bytes = used_bytes
+
+
+class IssuerUnavailable(AntiphonError):
+    """A token cannot be verified now, because its issuer's keys cannot be fetched."""
 
 
 class LeaseLost(AntiphonError):

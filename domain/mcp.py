@@ -9,10 +9,10 @@ replaced by one that allows any object.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
@@ -24,6 +24,13 @@ from antiphon.domain.tools import MCP_KINDS, McpTool, ToolSpec, flat_name
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 MAX_NAME_CHARS = 128
 """The maximum number of characters in a tool's name, from the MCP specification."""
+
+MAX_LISTED_TOOL_CHARS = 100_000
+"""In the description and the schema of a tool. A larger one is no tool, but an attack on the prompt
+of whoever asks for it."""
+
+MAX_LISTED_TOOLS = 2000
+"""Of one server. Models lose track of a tenth of it."""
 
 _LONG_RUN = re.compile(r"(?<![^\W\d])[^\W\d]{1024}|(?<![^\w\s])[^\w\s]{1024}|(?<!\s)\s{1024}")
 """A long run of letters, symbols or whitespace. Tokenizers take quadratic time on one, and no text
@@ -96,7 +103,8 @@ def model_name(label: str, name: str) -> str:
 
 def tool_specs_of(server: McpTool, listed_tools: Sequence[Json]) -> tuple[ToolSpec, ...]:
     """Return the specs of a server's tools that the request allows."""
-    tools_by_name = {tool["name"]: tool for tool in listed_tools if _is_valid(tool)}
+    valid_tools = islice(filter(_is_valid, listed_tools), MAX_LISTED_TOOLS)
+    tools_by_name = {tool["name"]: tool for tool in valid_tools}
     return tuple(
         ToolSpec(
             name=model_name(server.server_label, name),
@@ -115,8 +123,26 @@ def _is_valid(tool: Json) -> bool:
     name = tool.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
         return False
-    prompt_parts = (name, tool.get("description"), tool.get("input_schema"))
-    return _LONG_RUN.search(msgspec.json.encode(prompt_parts).decode()) is None
+    size = 0
+    for text in _texts_in([name, tool.get("description"), tool.get("input_schema")]):
+        size += len(text)
+        if size > MAX_LISTED_TOOL_CHARS or _LONG_RUN.search(text):
+            return False
+    return True
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield all texts in a JSON value, and an empty one for any other value."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+            yield from value
+        elif isinstance(value, list | tuple):
+            waiting += value
+        else:
+            yield value if isinstance(value, str) else ""
 
 
 def is_allowed(server: McpTool, tool: Json) -> bool:

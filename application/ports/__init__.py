@@ -8,6 +8,7 @@ Store                      the persistent state; one class implements its six pa
     Outbox                 webhooks to deliver
     KeyStore               API keys, hashed
     SharedValues           values that all servers of the store share
+TokenVerifier              the tokens of an identity provider
 EventLog                   the events of each run of this process, for its readers
 PromptTemplates            prompt templates, by id and version
 FileStore                  uploaded files
@@ -60,6 +61,7 @@ from antiphon.application.ports.sandboxes import (
 )
 from antiphon.application.ports.stores import (
     LOG_READ_BYTES,
+    NO_RUNS,
     ApiKey,
     EventChunk,
     IdempotencyRecord,
@@ -79,6 +81,7 @@ from antiphon.application.ports.stores import (
     StoredResponse,
     WebhookDelivery,
 )
+from antiphon.application.ports.tokens import TokenVerifier, VerifiedToken
 from antiphon.application.ports.tools import ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.application.ports.vector_stores import (
     Embeddings,
@@ -92,6 +95,7 @@ from antiphon.domain.json import Json
 
 __all__ = [
     "LOG_READ_BYTES",
+    "NO_RUNS",
     "ApiKey",
     "Clock",
     "CodeResult",
@@ -146,6 +150,7 @@ __all__ = [
     "StoredFile",
     "StoredItem",
     "StoredResponse",
+    "TokenVerifier",
     "ToolResult",
     "ToolServer",
     "ToolServers",
@@ -154,6 +159,7 @@ __all__ = [
     "Unseal",
     "VectorStores",
     "Vectors",
+    "VerifiedToken",
     "Web",
     "WebPage",
     "WebResult",

@@ -11,6 +11,8 @@ STORAGE = "Storage"
 BACKGROUND = "Background responses"
 NETWORK = "Network"
 ACCESS = "API keys"
+OIDC = "OpenID Connect"
+TRUSTED_PROXY = "Trusted proxy"
 REQUESTS = "Requests and limits"
 STREAMS = "Streams"
 LOGS = "Logging"
@@ -21,6 +23,27 @@ CODE = "Code interpreter and shell"
 WEB = "Web search"
 FILE_SEARCH = "File search"
 SCRIPTED = "Scripted engine"
+
+GROUPS = (
+    MODELS,
+    STORAGE,
+    BACKGROUND,
+    NETWORK,
+    ACCESS,
+    OIDC,
+    TRUSTED_PROXY,
+    REQUESTS,
+    STREAMS,
+    WEBHOOKS,
+    LOGS,
+    TOOLS,
+    CODE,
+    WEB,
+    FETCHING,
+    FILE_SEARCH,
+    SCRIPTED,
+)
+"""In the order in which help and documentation show them."""
 
 
 def about(

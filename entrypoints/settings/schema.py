@@ -8,33 +8,28 @@ agree.
 from __future__ import annotations
 
 import ipaddress
-import os
-import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings.about import (
     ACCESS,
-    BACKGROUND,
     CODE,
     LOGS,
     MODELS,
     NETWORK,
     REQUESTS,
-    STORAGE,
     STREAMS,
     TOOLS,
     WEB,
     WEBHOOKS,
     about,
 )
+from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
@@ -46,22 +41,12 @@ from antiphon.entrypoints.settings.sections import (
     Tools,
     WebSearch,
 )
+from antiphon.entrypoints.settings.storage import StorageSettings
 
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
 
 
-def _default_data_dir() -> Path:
-    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
-        return Path(local) / "antiphon"
-    if xdg := os.environ.get("XDG_DATA_HOME"):
-        return Path(xdg) / "antiphon"
-    try:
-        return Path.home() / ".local" / "share" / "antiphon"
-    except RuntimeError:  # in a container, the user may have no home directory
-        return Path(".antiphon").absolute()
-
-
-class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of one server, validated. `engine` is resolved: it is never `auto`."""
 
     model: Annotated[
@@ -118,130 +103,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = None
 
-    store: Annotated[
-        str,
-        about(
-            STORAGE,
-            "Where to store responses. memory loses them when the server stops; sqlite is a file "
-            "in the data folder; sqlite:///FILE is another file (four slashes for an absolute "
-            "path); postgresql://… and redis://… are databases that several servers can share; "
-            "package.module:Class is your own store. Set an address with a password as an "
-            "environment variable: other users can see the command line.",
-            allowed="memory, sqlite, sqlite:///FILE, postgresql://…, redis://… or "
-            "package.module:Class",
-            pattern=r"^(memory|sqlite|sqlite:///.+|(postgres(ql)?|rediss?)://.+"
-            r"|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
-        ),
-    ] = "sqlite"
-    data_dir: Annotated[
-        Path,
-        about(
-            STORAGE,
-            "The folder for the store and the server's key. It is created if it is missing.",
-            shown_default="~/.local/share/antiphon",
-        ),
-    ] = msgspec.field(default_factory=_default_data_dir)
-    seal_key_file: Annotated[
-        Path | None,
-        about(
-            STORAGE,
-            "The key that encrypts reasoning and the requests queued in the store, and salts "
-            "cached prompts. It is created if it is missing. Servers that share clients or a "
-            "store must share it.",
-            shown_default="seal.key in the data folder",
-        ),
-    ] = None
-    keep_days: Annotated[
-        float,
-        about(
-            STORAGE,
-            "Days to keep a response. 0 keeps responses until they are deleted; a response in a "
-            "conversation is always kept until then.",
-            ge=0,
-        ),
-    ] = 30.0
-    keep_responses: Annotated[
-        int,
-        about(
-            STORAGE,
-            "Maximum number of responses in the memory store. Beyond it, the oldest are deleted.",
-            ge=1,
-        ),
-    ] = 10_000
-    keep_events: Annotated[
-        int,
-        about(
-            STORAGE,
-            "Events of finished responses to keep in memory, in total, so that clients can read "
-            "the streams again.",
-            ge=0,
-        ),
-    ] = 20_000
-    keep_events_s: Annotated[
-        float, about(STORAGE, "Maximum number of seconds to keep those events.", ge=0)
-    ] = 600.0
-    quota_responses: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        about(
-            STORAGE,
-            "Maximum number of responses that each tenant may store. Beyond it, only "
-            "`store: false` works.",
-            shown_default="no limit",
-        ),
-    ] = None
-    quota_bytes: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
-        about(
-            STORAGE,
-            "Maximum bytes that each tenant may store, approximately: texts, items, and logs.",
-            shown_default="no limit",
-        ),
-    ] = None
-    sweep_s: Annotated[
-        float, about(STORAGE, "Seconds between deletions of expired data.", gt=0)
-    ] = 60.0
-    keep_file_bytes: Annotated[
-        int, about(STORAGE, "Maximum total bytes of all uploaded files.", ge=0)
-    ] = 4 * 1024 * 1024 * 1024
-    keep_vector_bytes: Annotated[
-        int,
-        about(
-            STORAGE,
-            "Maximum total bytes of each tenant's vector stores: texts and vectors.",
-            ge=0,
-        ),
-    ] = 16 * 1024 * 1024 * 1024
-
-    background_runs: Annotated[
-        int,
-        about(
-            BACKGROUND,
-            "Background responses that this server runs at the same time. Others wait in the store "
-            "until a server has a free slot.",
-            ge=1,
-        ),
-    ] = 64
-    max_waiting: Annotated[
-        int, about(BACKGROUND, "Maximum number of waiting background responses per tenant.", ge=0)
-    ] = 1000
-    lease_s: Annotated[
-        float,
-        about(
-            BACKGROUND,
-            "Seconds without a heartbeat after which a server counts as dead. Other servers then "
-            "take over its responses.",
-            ge=1,
-        ),
-    ] = 15.0
-    store_retry_s: Annotated[
-        float,
-        about(
-            BACKGROUND,
-            "Seconds to retry a failing store before the response fails.",
-            ge=0,
-        ),
-    ] = 10.0
-
     host: Annotated[
         str,
         about(
@@ -272,8 +133,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["auto", "on", "off"],
         about(
             ACCESS,
-            "Whether each request needs an API key (`antiphon keys create`). auto requires one "
-            "unless the host is a loopback address. Behind a proxy on the same machine, use on.",
+            "Whether each request needs an API key (`antiphon keys create`), or what takes its "
+            "place: a token (oidc) or the header of a proxy (trusted_proxy). auto requires one "
+            "unless the host is a loopback address and neither is set. Behind any other proxy on "
+            "the same machine, use on.",
         ),
     ] = "auto"
     keys_file: Annotated[
@@ -285,6 +148,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             shown_default="none",
         ),
     ] = None
+
+    oidc: Oidc = Oidc()
+    trusted_proxy: TrustedProxy = TrustedProxy()
 
     max_body_bytes: Annotated[
         int,
@@ -422,6 +288,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     error_stacks: Annotated[bool, about(LOGS, "Log the stack trace of every error response.")] = (
         False
     )
+    loop_watchdog_ms: Annotated[
+        int,
+        about(
+            LOGS,
+            "Log a warning with a stack when the event loop has not run for this many "
+            "milliseconds, so that every client waited. 0 switches this off.",
+            ge=0,
+        ),
+    ] = 100
 
     tool: Annotated[
         tuple[Annotated[str, Meta(pattern=TOOL_CLASS)], ...],
@@ -512,50 +387,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
 
     @property
-    def sqlite_file(self) -> Path | None:
-        """The store's file, if the store is SQLite."""
-        if self.store == "sqlite":
-            return self.data_dir / "antiphon.db"
-        if self.store.startswith("sqlite:///"):
-            return Path(self.store.removeprefix("sqlite:///")).expanduser()
-        return None
-
-    @property
-    def shown_store(self) -> str:
-        """The store's address without its password, for messages."""
-        return without_password(self.store)
-
-    @property
     def needs_keys(self) -> bool:
-        """Whether a request without an API key is refused."""
-        return self.auth == "on" or (self.auth == "auto" and not _is_loopback(self.host))
+        """Whether a request is refused that has no API key and nothing in its place."""
+        if self.auth != "auto":
+            return self.auth == "on"
+        return not _is_loopback(self.host) or self.oidc.is_on or self.trusted_proxy.is_on
 
     @property
     def refuses_unknown_fields(self) -> bool:
         return self.strict or self.strict_unknown_fields
-
-    @property
-    def files_folder(self) -> Path:
-        return self.data_dir / "files"
-
-    @property
-    def vector_stores_file(self) -> Path | None:
-        """The file of the vector stores; None keeps them in memory."""
-        return None if self.store == "memory" else self.data_dir / "vector_stores.db"
-
-    @property
-    def seal_key_path(self) -> Path:
-        return self.seal_key_file or self.data_dir / "seal.key"
-
-
-def without_password(text: str) -> str:
-    """Return the text with the passwords of URLs masked.
-
-    >>> without_password("postgresql://anna:secret@db/kept?sslpassword=secret&sslmode=require")
-    'postgresql://anna:***@db/kept?sslpassword=***&sslmode=require'
-    """
-    text = re.sub(r"([?&]\w*password=)[^&]*", r"\1***", text, flags=re.IGNORECASE)
-    return re.sub(r"(//[^/:@]*):.*@", r"\1:***@", text)
 
 
 def _is_loopback(host: str) -> bool:

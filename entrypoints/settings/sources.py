@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.settings.schema import Settings, without_password
+from antiphon.entrypoints.settings.schema import Settings
 from antiphon.entrypoints.settings.sections import McpServer
+from antiphon.entrypoints.settings.storage import without_password
 from antiphon.entrypoints.settings.table import PREFIX, SECTIONS, SETTINGS, Setting
 
 DEFAULT_FILE = Path("antiphon.toml")

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from msgspec import inspect as mi
 from msgspec.structs import fields
 
+from antiphon.entrypoints.settings.about import GROUPS
 from antiphon.entrypoints.settings.schema import Settings
 
 PREFIX = "ANTIPHON_"
@@ -125,5 +126,8 @@ def _describe_limits(low: float | None, high: float | None) -> str:
     return f" from {low:g} to {high:g}" if high is not None else f" of at least {low:g}"
 
 
-SETTINGS: Mapping[str, Setting] = {each.path: each for each in _settings_of(Settings)}
+SETTINGS: Mapping[str, Setting] = {
+    each.path: each
+    for each in sorted(_settings_of(Settings), key=lambda each: GROUPS.index(each.group))
+}
 SECTIONS = frozenset(path.rpartition(".")[0] for path in SETTINGS) - {""}
