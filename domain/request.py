@@ -15,9 +15,6 @@ from msgspec import Meta, Raw, Struct
 from antiphon.domain.bounds import MAX_MEMBERS, Id, Int, Many, Name, Text
 from antiphon.domain.json import Json
 
-MAX_ITEMS = 10_000
-"""In the input of a request. A longer conversation is one that the server keeps."""
-
 MAX_TOOLS = 1024
 """Of a request; a namespace and an MCP server are one tool each."""
 
@@ -161,11 +158,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/responses`."""
 
     model: Name | None = None
-    input: (
-        Annotated[str, Meta(max_length=10_485_760)]
-        | Annotated[tuple[Raw, ...], Meta(max_length=MAX_ITEMS)]
-        | None
-    ) = None
+    input: Annotated[str, Meta(max_length=10_485_760)] | Many[Raw] | None = None
     instructions: Text | None = None
     previous_response_id: Id | None = None
     conversation: Id | ConversationParam | None = None
