@@ -85,7 +85,7 @@ from antiphon.application.resources.webhooks import CreateDeliveries, SendDelive
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
-from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.create import CallerBounds, CreateResponseService
 from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
@@ -328,7 +328,7 @@ class Container(containers.DeclarativeContainer):
     create_response = providers.Singleton(
         CreateResponseService,
         expand_prompt,
-        check_quota,
+        providers.Singleton(CallerBounds, limits=limits, check_quota=check_quota),
         providers.Singleton(ClaimConversation, store, owner=owner),
         providers.Singleton(
             PrepareResponse,
@@ -355,7 +355,6 @@ class Container(containers.DeclarativeContainer):
             ),
         ),
         runs,
-        limits,
         new_id=providers.Object(new_id),
     )
     restore_run = providers.Singleton(

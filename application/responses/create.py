@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+from msgspec import Struct
+
 from antiphon.application.input.history import Remembered
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.ports import NewId
@@ -22,6 +24,13 @@ from antiphon.domain.checks import check_request
 from antiphon.domain.request import CreateResponse
 
 
+class CallerBounds(Struct, frozen=True, kw_only=True):
+    """What a caller may use: the limits of its key, and the storage of its tenant."""
+
+    limits: EnforceLimits
+    check_quota: CheckQuota
+
+
 class CreateResponseService:
     """`POST /v1/responses`. With or without streaming, the client's answer comes from the run's
     event log."""
@@ -29,22 +38,20 @@ class CreateResponseService:
     def __init__(
         self,
         expand_prompt: ExpandPrompt,
-        check_quota: CheckQuota,
+        bounds: CallerBounds,
         claim_conversation: ClaimConversation,
         prepare: PrepareResponse,
         start: StartResponse,
         runs: ActiveRuns,
-        limits: EnforceLimits,
         *,
         new_id: NewId,
     ) -> None:
         self._expand_prompt = expand_prompt
-        self._check_quota = check_quota
+        self._bounds = bounds
         self._claim_conversation = claim_conversation
         self._prepare = prepare
         self._start = start
         self._runs = runs
-        self._limits = limits
         self._new_id = new_id
 
     async def __call__(
@@ -73,14 +80,14 @@ class CreateResponseService:
         self._runs.check_open()
         tenant, response_id = caller.tenant, response_id or self._new_id("resp")
         async with (
-            self._limits.admit(caller, response_id) as admission,
+            self._bounds.limits.reserve(caller, response_id) as reservation,
             self._claim(request, tenant, response_id) as request,
         ):
             prepared = await self._prepare(
                 request,
                 response_id,
                 caller=caller,
-                admission=admission,
+                reservation=reservation,
                 body=body,
                 trace_headers=trace_headers,
                 remembered=remembered,
@@ -101,6 +108,8 @@ class CreateResponseService:
         check_request(request)
         if request.store is not False or request.conversation_id is not None:
             size = size_of(request)
-            await self._check_quota(tenant, responses=int(request.store is not False), size=size)
+            await self._bounds.check_quota(
+                tenant, responses=int(request.store is not False), size=size
+            )
         async with self._claim_conversation(request, tenant=tenant, response_id=response_id):
             yield request

@@ -11,7 +11,7 @@ from antiphon.application.input.from_request import response_of
 from antiphon.application.input.history import Remembered
 from antiphon.application.input.items import to_new_stored_items, to_stored_item
 from antiphon.application.ports import Clock, NewId, StoredItem
-from antiphon.application.resources.limits import Admission, RunCharge
+from antiphon.application.resources.limits import Reservation, RunCharge
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
@@ -84,7 +84,7 @@ class PrepareResponse:
         response_id: str,
         *,
         caller: Caller,
-        admission: Admission,
+        reservation: Reservation,
         body: bytes | None,
         trace_headers: Mapping[str, str] | None,
         remembered: Remembered | None,
@@ -101,7 +101,7 @@ class PrepareResponse:
             strict=strict,
             policy=caller.policy,
         )
-        await admission.reserve_tokens(partial(turn.model.count, turn.turn))
+        await reservation.reserve_tokens(partial(turn.model.count, turn.turn))
         response = response_of(
             request,
             turn.offer,
@@ -121,11 +121,11 @@ class PrepareResponse:
             turns=turns,
             remembered=remembered,
             input=await self._to_stored(turn.input) if needs_input else (),
-            job=await self._jobs.job_of(tenant, body, admission.charge)
+            job=await self._jobs.job_of(tenant, body, reservation.charge)
             if is_durable and body
             else None,
-            charge=admission.charge,
-            rate_limits=admission.states,
+            charge=reservation.charge,
+            rate_limits=reservation.states,
             is_durable=is_durable,
             idempotency_key=idempotency_key,
         )

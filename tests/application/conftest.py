@@ -39,7 +39,7 @@ from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.count_tokens import CountTokens
-from antiphon.application.responses.create import CreateResponseService
+from antiphon.application.responses.create import CallerBounds, CreateResponseService
 from antiphon.application.responses.delete import DeleteResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
@@ -303,7 +303,9 @@ class House:
         make_sequencer = MakeSequencer(new_id=new_id, now=lambda: 100.0, seal=seal)
         self.create_response = CreateResponseService(
             ExpandPrompt(None),
-            CheckQuota(self.store, Quotas(), clock=lambda: 0.0),
+            CallerBounds(
+                limits=limits, check_quota=CheckQuota(self.store, Quotas(), clock=lambda: 0.0)
+            ),
             ClaimConversation(self.store, owner=owner),
             PrepareResponse(prepare_turn, plan_turns, jobs, new_id=new_id, now=lambda: 100.0),
             StartResponse(
@@ -317,7 +319,6 @@ class House:
                 limits=StartLimits(max_waiting=3, retry_s=0.05),
             ),
             self.runs,
-            limits,
             new_id=new_id,
         )
         restore = RestoreRun(
