@@ -12,6 +12,14 @@ from antiphon.adapters.stores import postgres_statements as sql
 from antiphon.adapters.stores.postgres_appends import PostgresAppends, out_of_order_error
 from antiphon.adapters.stores.postgres_heartbeat import PostgresHeartbeat
 from antiphon.adapters.stores.postgres_notifications import PostgresNotifications
+from antiphon.adapters.stores.postgres_rows import (
+    columns_of,
+    conversation_of,
+    item_rows,
+    size_of,
+    to_items,
+    to_leased_run,
+)
 from antiphon.adapters.stores.postgres_server import Connection, PostgresServer, Row, columns
 from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
@@ -109,7 +117,7 @@ class PostgresStore(Store):
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         response, run = stored.response, stored.run
         body = body_of(response)
-        items = [*_item_rows(INPUT, stored.input), *_item_rows(OUTPUT, output_of(response))]
+        items = [*item_rows(INPUT, stored.input), *item_rows(OUTPUT, output_of(response))]
         events = run.events
         created = await self._server.fetch(
             sql.CREATE,
@@ -119,10 +127,10 @@ class PostgresStore(Store):
             response.status,
             response.created_at,
             stored.expires_at,
-            _conversation_of(response),
+            conversation_of(response),
             run.owner,
-            *_columns_of(events),
-            len(body) + _size(items),
+            *columns_of(events),
+            len(body) + size_of(items),
             run.job,
             body,
             *columns(items, 4),
@@ -152,8 +160,8 @@ class PostgresStore(Store):
         db: Connection,
     ) -> bool:
         tenant, response_id = lease.tenant, lease.response_id
-        body, output = body_of(response), _item_rows(OUTPUT, output_of(response))
-        size = len(body) + _size(output) + (len(events.body) if events else 0)
+        body, output = body_of(response), item_rows(OUTPUT, output_of(response))
+        size = len(body) + size_of(output) + (len(events.body) if events else 0)
         finished = await db.fetchrow(
             sql.FINISH,
             *(tenant, response_id, lease.epoch, response.status, body),
@@ -169,7 +177,7 @@ class PostgresStore(Store):
             sql.ADD_OUTPUT,
             tenant,
             number,
-            *_columns_of(missing),
+            *columns_of(missing),
             *columns(rows, 5),
             *columns(output, 4),
             None if next_number is None else self._channel,
@@ -198,7 +206,7 @@ class PostgresStore(Store):
         )
         if not rows:
             raise _response_not_found(response_id)
-        return _to_items(rows)
+        return to_items(rows)
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
         rows = await self._server.fetch(sql.ITEM, tenant, item_id, idempotent=True)
@@ -281,7 +289,7 @@ class PostgresStore(Store):
         )
         if not rows:
             raise _conversation_not_found(conversation_id)
-        return _to_items(rows)
+        return to_items(rows)
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
@@ -351,12 +359,12 @@ class PostgresStore(Store):
         rows = await self._server.fetch(
             sql.LEASE_RUNS, owner, limit, waiting, list(held), list(held.values()), per_tenant
         )
-        return [_leased_run(row) for row in rows]
+        return [to_leased_run(row) for row in rows]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         rows = await self._server.fetch(sql.TAKE_OVER, owner, tenant, response_id)
         if rows:
-            return _leased_run(rows[0])
+            return to_leased_run(rows[0])
         if not await self._server.fetch(sql.RESPONSE_EXISTS, tenant, response_id, idempotent=True):
             raise _response_not_found(response_id)
         return None
@@ -506,7 +514,7 @@ async def _events_to_append(
 
 async def _release_with_items(db: Connection, tenant: str, number: int, response: Response) -> None:
     """Release the response's conversation with the response's items at its end."""
-    conversation_id = _conversation_of(response)
+    conversation_id = conversation_of(response)
     if conversation_id is None:
         return
     count = await db.fetchval(sql.COUNT_ITEMS, number) if response.keeps_items else 0
@@ -555,39 +563,9 @@ async def _unavailable_error(db: Connection, tenant: str, conversation_id: str) 
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _item_rows(kind: int, items: Sequence[StoredItem]) -> list[Row]:
-    return [
-        (kind, position, item.id or None, bytes(item.raw)) for position, item in enumerate(items)
-    ]
-
-
-def _columns_of(events: EventChunk | None) -> tuple[int | None, int | None, bytes | None]:
-    if events is None:
-        return None, None, None
-    return events.first, events.count, events.body
-
-
 def _clamp_number(after: int) -> int:
     """Return an event number from a client, limited to what PostgreSQL can represent."""
     return min(max(after, -1), MAX_EVENT_NUMBER)
-
-
-def _size(items: Sequence[Row]) -> int:
-    return sum(len(item[-1]) for item in items)
-
-
-def _conversation_of(response: Response) -> str | None:
-    return response.conversation.id if response.conversation else None
-
-
-def _to_items(rows: Sequence[Row]) -> list[StoredItem]:
-    return [StoredItem(id=item_id or "", raw=Raw(body)) for item_id, body in rows if body]
-
-
-def _leased_run(row: Row) -> LeasedRun:
-    tenant, response_id, epoch, job, body, output = row
-    lease = Lease(tenant=tenant, response_id=response_id, epoch=epoch)
-    return LeasedRun(lease=lease, response=response_from(body, output), job=job)
 
 
 def _api_key(row: Row) -> ApiKey:

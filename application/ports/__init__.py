@@ -30,6 +30,7 @@ from antiphon.application.ports.event_log import EventBatches, EventLog
 from antiphon.application.ports.fetching import Fetcher, FetchResult
 from antiphon.application.ports.files import FileStore, ReadPdf, StoredFile
 from antiphon.application.ports.model import (
+    AdmitPrompt,
     Engine,
     EngineRequest,
     Format,
@@ -88,6 +89,7 @@ from antiphon.domain.json import Json
 __all__ = [
     "LOG_READ_BYTES",
     "NO_RUNS",
+    "AdmitPrompt",
     "ApiKey",
     "Clock",
     "CodeResult",

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.application.ports import NewId
+from antiphon.application.responses.admission import ClientLeft
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.domain.conversation import Entry, entry, raw_items, to_resource
@@ -18,6 +19,7 @@ from antiphon.domain.errors import RequestError
 from antiphon.domain.items import AnyItem, CompactionTrigger, Message
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
+from antiphon.domain.service_tiers import Tier
 from antiphon.domain.usage import Usage
 
 TRIGGER = entry(CompactionTrigger()).raw
@@ -64,6 +66,8 @@ class CompactConversation:
         tenant: str,
         trace_headers: Mapping[str, str] | None = None,
         strict: bool = False,
+        highest_tier: Tier = "priority",
+        client_left: ClientLeft | None = None,
     ) -> Compaction:
         """Start the run. Raises: RequestError, TooManyRequests, EngineDead, StoreError."""
         if request.conversation is not None:
@@ -84,7 +88,12 @@ class CompactConversation:
             prompt_cache_options=None,
         )
         created = await self._create(
-            compaction_request, tenant=tenant, trace_headers=trace_headers, strict=strict
+            compaction_request,
+            tenant=tenant,
+            trace_headers=trace_headers,
+            strict=strict,
+            highest_tier=highest_tier,
+            client_left=client_left,
         )
         return Compaction(created=created, new_id=self._new_id)
 

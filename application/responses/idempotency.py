@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.ports import Clock, IdempotencyStore, NewId
+from antiphon.application.responses.admission import ClientLeft
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.compensation import Compensation
@@ -29,6 +30,7 @@ from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain.decoding import decode_any
 from antiphon.domain.errors import IdempotencyKeyInUse, RequestError
 from antiphon.domain.request import CreateResponse
+from antiphon.domain.service_tiers import Tier
 
 HEADER = "Idempotency-Key"
 KEY_TTL_S = 24 * 3600
@@ -158,6 +160,8 @@ class CreateOnce:
         body: bytes | None = None,
         trace_headers: Mapping[str, str] | None = None,
         strict: bool = False,
+        highest_tier: Tier = "priority",
+        client_left: ClientLeft | None = None,
     ) -> AcceptedResponse | ExistingResponse:
         """Return a new response, or the stored one that has the key.
 
@@ -171,6 +175,8 @@ class CreateOnce:
             body=body,
             trace_headers=trace_headers,
             strict=strict,
+            highest_tier=highest_tier,
+            client_left=client_left,
         )
         if key is None:
             return await create()

@@ -28,11 +28,13 @@ from antiphon.domain import errors as er
 from antiphon.domain import events as e
 from antiphon.domain.decoding import read
 from antiphon.domain.request import CreateResponse
+from antiphon.domain.service_tiers import highest_tier_of
 from antiphon.entrypoints.http.asgi_responses import send_json
 from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity, decode_body, redact_body
 from antiphon.entrypoints.http.dialects import dialect_or_default
 from antiphon.entrypoints.http.errors import error_json
 from antiphon.entrypoints.http.requests import (
+    caller_of,
     header,
     request_id,
     response_headers,
@@ -90,6 +92,7 @@ class WebSocketSession:
         self._services = services
         self._options = services.options
         self._tenant = tenant_of(socket)
+        self._highest_tier = highest_tier_of(caller_of(socket))
         self._trace_headers = trace_headers(socket)
         self._dialect = dialect_or_default(self._options.dialect, socket)
         self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
@@ -143,6 +146,7 @@ class WebSocketSession:
                 raise _unknown_type(kind)
 
     async def _create(self, lane: Lane, body: bytes) -> None:
+        self._services.admission.check_room(self._tenant)
         strict = self._options.strict_unknown_fields
         decoded = await run_in_thread(
             len(body), decode_body, body, strict=strict, envelope=ENVELOPE
@@ -189,6 +193,7 @@ class WebSocketSession:
             trace_headers=self._trace_headers,
             remembered=self._continuations.remembered,
             strict=self._options.strict,
+            highest_tier=self._highest_tier,
         )
         self._steering.track(created.id, lane)
         encoder = ClientEncoder.of(request, self._dialect)

@@ -12,6 +12,7 @@ BACKGROUND = "Background responses"
 NETWORK = "Network"
 ACCESS = "API keys"
 REQUESTS = "Requests and limits"
+ADMISSION = "Admission"
 STREAMS = "Streams"
 LOGS = "Logging"
 WEBHOOKS = "Webhooks"
@@ -29,6 +30,7 @@ GROUPS = (
     NETWORK,
     ACCESS,
     REQUESTS,
+    ADMISSION,
     STREAMS,
     WEBHOOKS,
     LOGS,

@@ -29,6 +29,7 @@ from antiphon.entrypoints.settings.about import (
     WEBHOOKS,
     about,
 )
+from antiphon.entrypoints.settings.admission import AdmissionSettings
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
@@ -40,12 +41,11 @@ from antiphon.entrypoints.settings.sections import (
     Tools,
     WebSearch,
 )
-from antiphon.entrypoints.settings.storage import StorageSettings
 
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
 
 
-class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of one server, validated. `engine` is resolved: it is never `auto`."""
 
     model: Annotated[
