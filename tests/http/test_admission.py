@@ -112,7 +112,7 @@ def test_a_response_whose_engine_stalls_fails_with_its_output_so_far(
         wait_until(lambda: server.engine(MODEL).running == 0)
 
 
-def test_a_slow_reader_or_tool_is_no_stall(serve: Any) -> None:
+def test_a_slow_but_steady_engine_is_no_stall(serve: Any) -> None:
     with serve(between_tokens_s=0.2) as server, httpx.Client(base_url=server.api) as client:
         parts = [{"say": "a " * 30, "tick": 0.02}]
         assert create(client, model=MODEL, input=script(parts))["status"] == "completed"
