@@ -4,6 +4,7 @@ VENV = .venv
 VENV_VLLM = .venv-vllm
 VENV_CLIENTS = .venv-clients
 VENV_DOCS = .venv-docs
+VENV_LOCK = .venv-lock
 MERMAID = 12.3.0
 NODE = tests/clients/node_modules
 ARGS ?=
@@ -12,13 +13,13 @@ WORKERS ?= 3
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
 QUICK = "not vllm and not clients and not faults and not docs"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
-	antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
+	antiphon.adapters.oidc antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
 	antiphon.adapters.engines.scripted antiphon.testing.scripts
 
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-vllm format
+.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-security test-vllm lock audit sbom format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
@@ -56,6 +57,10 @@ test-faults: $(VENV)/ready
 test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready
 	$(VENV_CLIENTS)/bin/pytest tests/clients -m clients -W ignore -rs $(ARGS)
 
+# ANTIPHON_TEST_CASES says how many bodies, paths and keys are tried.
+test-security: $(VENV)/ready
+	$(VENV)/bin/pytest tests/security -rs $(ARGS)
+
 test-vllm: $(VENV_VLLM)/ready
 	$(VENV_VLLM)/bin/pytest tests/vllm tests/formats -m vllm -W ignore::ResourceWarning $(ARGS)
 
@@ -64,6 +69,7 @@ docs: $(VENV)/ready
 	$(VENV)/bin/python docs/draw_reference.py
 	$(VENV)/bin/python docs/draw_settings.py
 	$(VENV)/bin/python docs/draw_decisions.py
+	$(VENV)/bin/python docs/draw_licenses.py
 
 # Asks nothing of a network once its environment is made.
 docs-site: $(VENV_DOCS)/ready
@@ -74,6 +80,20 @@ bench: $(VENV)/ready
 
 changelog: $(VENV)/ready
 	$(VENV)/bin/towncrier build --yes
+
+# Renews every version; then read the diff.
+lock: $(VENV_LOCK)/ready
+	$(VENV_LOCK)/bin/python requirements/lock.py $(VENV_LOCK)/bin/uv
+	git diff --stat requirements
+
+# Without a network there is nothing to compare with: it says so and succeeds.
+audit: $(VENV_LOCK)/ready
+	$(VENV_LOCK)/bin/python requirements/audit.py
+
+sbom: $(VENV_LOCK)/ready
+	mkdir -p dist
+	$(VENV_LOCK)/bin/cyclonedx-py requirements requirements/server.txt --pyproject pyproject.toml \
+		--output-reproducible --output-file dist/antiphon.cdx.json
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -102,6 +122,11 @@ $(VENV_DOCS)/ready: pyproject.toml
 		tar --extract --gzip --file $(VENV_DOCS)/mermaid-$(MERMAID).tgz --directory $(VENV_DOCS) \
 			--strip-components=2 package/dist/mermaid.min.js; fi
 	rm -f $(VENV_DOCS)/mermaid-$(MERMAID).tgz
+	touch $@
+
+$(VENV_LOCK)/ready:
+	$(PYTHON) -m venv $(VENV_LOCK)
+	$(VENV_LOCK)/bin/python -m pip install --quiet 'uv>=0.9' 'cyclonedx-bom>=7' 'pip-audit>=2.9'
 	touch $@
 
 # The build for CPUs. It asks for torchvision and its like, but the published ones are made for

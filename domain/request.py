@@ -14,6 +14,12 @@ from msgspec import Meta, Raw, Struct
 
 from antiphon.domain.json import Json
 
+MAX_ITEMS = 10_000
+"""In the input of a request. A longer conversation is one that the server keeps."""
+
+MAX_TOOLS = 1024
+"""Of a request; a namespace and an MCP server are one tool each."""
+
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Key = Annotated[str, Meta(max_length=64)]
 MetadataValue = Annotated[str, Meta(max_length=512)]
@@ -153,7 +159,11 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/responses`."""
 
     model: str | None = None
-    input: Annotated[str, Meta(max_length=10_485_760)] | tuple[Raw, ...] | None = None
+    input: (
+        Annotated[str, Meta(max_length=10_485_760)]
+        | Annotated[tuple[Raw, ...], Meta(max_length=MAX_ITEMS)]
+        | None
+    ) = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationParam | None = None
@@ -165,7 +175,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     max_output_tokens: Annotated[int, Meta(ge=16, le=2**31)] | None = None
     max_tool_calls: Positive | None = None
     parallel_tool_calls: bool | None = None
-    tools: tuple[Raw, ...] | None = None
+    tools: Annotated[tuple[Raw, ...], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | Json | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None

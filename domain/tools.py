@@ -288,7 +288,8 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
     `kind` determines the item that a call of it becomes. `grammar` is the `(syntax, definition)` of
     a custom tool. `original_name` is the name that the client knows, if it differs. A `deferred`
-    tool is shown only after a tool search has found it.
+    tool is shown only after a tool search has found it. `approval_key` identifies what the client
+    approves with a call (mcp.py).
     """
 
     name: str
@@ -300,6 +301,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     original_name: str | None = None
     deferred: bool = False
+    approval_key: str | None = None
 
     @property
     def client_name(self) -> str:

@@ -179,6 +179,8 @@ MISLEADING = [
     "http://127.0.0.1:{port}#@public.invalid/",
     "http://127.0.0.1:{port}?@public.invalid/",
     "http://[",
+    "http://public.xn--:{port}/",
+    "http://127.0.0.1.xn--:{port}/",
 ]
 """Names that one parser reads otherwise than another."""
 
@@ -261,6 +263,27 @@ NO_PLAIN_URLS = [
     "http://127.0.0.1:{port}.0/",
     "http://127.0.0.1: {port}/",
     "http://127.0.0.1:0x50/",
+    # labels that claim to be Punycode, and are not
+    *(
+        f"http://{host}:{{port}}/"
+        for host in (
+            "xn--",
+            "XN--",
+            "xn---",
+            "xn--a",
+            "xn--0",
+            "xn--ls8h",
+            "xn--ffff",
+            "xn--99999999999",
+            "xn--" + "a" * 59,
+            "xn--" + "a" * 300,
+            "xn--%31",
+            "xn--.public.invalid",
+            "xn--80a.xn--",
+            "xn--a-.127.0.0.1",
+            "[xn--]",
+        )
+    ),
     # brackets
     "http://[::1/",
     "http://::1:{port}/",

@@ -112,9 +112,10 @@ def _target_of(base: str, href: str) -> str | None:
         return None
     try:
         target = httpx.URL(urljoin(base, href))
+        is_page = target.scheme in DEFAULT_PORTS and bool(target.host)  # reading it may fail, too
     except (httpx.InvalidURL, ValueError):
         return None
-    return str(target) if target.scheme in DEFAULT_PORTS and target.host else None
+    return str(target) if is_page else None
 
 
 def _main_text(tree: Any, full_text: str) -> str:

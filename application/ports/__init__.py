@@ -8,6 +8,7 @@ Store                      the persistent state; one class implements its six pa
     Outbox                 webhooks to deliver
     KeyStore               API keys, hashed
     SharedValues           values that all servers of the store share
+TokenVerifier              the tokens of an identity provider
 EventLog                   the events of each run of this process, for its readers
 PromptTemplates            prompt templates, by id and version
 FileStore                  uploaded files
@@ -75,6 +76,7 @@ from antiphon.application.ports.stores import (
     StoredResponse,
     WebhookDelivery,
 )
+from antiphon.application.ports.tokens import TokenVerifier, VerifiedToken
 from antiphon.application.ports.tools import ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.application.ports.vector_stores import (
     Embeddings,
@@ -142,6 +144,7 @@ __all__ = [
     "StoredFile",
     "StoredItem",
     "StoredResponse",
+    "TokenVerifier",
     "ToolResult",
     "ToolServer",
     "ToolServers",
@@ -150,6 +153,7 @@ __all__ = [
     "Unseal",
     "VectorStores",
     "Vectors",
+    "VerifiedToken",
     "Web",
     "WebPage",
     "WebResult",

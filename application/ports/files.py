@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from msgspec import Struct
@@ -53,5 +53,8 @@ class FileStore(Protocol):
         """Raises: NotFound."""
 
 
-ReadPdf = Callable[[bytes], Awaitable[str]]
-"""Returns the text of a PDF. Raises: DocumentError, which says what to do."""
+class ReadPdf(Protocol):
+    """Reads PDFs, of which those of one tenant do not keep the others waiting."""
+
+    async def __call__(self, content: bytes, *, tenant: str) -> str:
+        """Return the text of all pages. Raises: DocumentError, which says what to do."""

@@ -213,3 +213,31 @@ class FairQueue:
         self._waiting_count -= 1
         if not queue:
             del self._waiting[place.tenant]
+
+
+class FairQueues:
+    """A FairQueue for each key, such as a host; one exists only while somebody uses it."""
+
+    def __init__(self, slots: int, *, per_tenant: int | None = None) -> None:
+        self._slots = slots
+        self._per_tenant = per_tenant
+        self._queues: dict[str, FairQueue] = {}
+        self._users: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    @asynccontextmanager
+    async def slot(self, key: str, tenant: str) -> AsyncIterator[None]:
+        """Hold a slot of this key in this block."""
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = FairQueue(self._slots, per_tenant=self._per_tenant)
+        self._users[key] = self._users.get(key, 0) + 1
+        try:
+            async with queue.slot(tenant):
+                yield
+        finally:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._queues[key]

@@ -80,6 +80,7 @@ def test_each_url_has_one_number_in_the_order_of_the_text() -> None:
         ("<a href='file:///etc/passwd'>x</a>", "x", []),
         ("<a href='http://['>x</a>", "x", []),
         ("<a href='http://'>x</a>", "x", []),
+        ("<a href='http://xn--/'>x</a>", "x", []),
     ],
 )
 def test_only_links_to_other_pages_are_marked(link: str, text: str, links: list[str]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -120,7 +121,7 @@ def resolver(**addresses: Sequence[str]) -> Resolve:
 
 async def test_an_internal_url_is_not_connected_to(sink: LoopbackServer, send: Request) -> None:
     urls = inward_urls.urls(sink.port)
-    assert len(set(urls)) >= 200
+    assert len(set(urls)) >= 230
     default_port_urls = [url.replace(f":{sink.port}", "") for url in urls]
     for policy, internal_urls in (
         (UrlPolicy(hosts=inward_urls.allowed_hosts(urls)), urls),  # only the address is refused
@@ -253,6 +254,38 @@ async def test_a_redirect_to_an_internal_address_is_not_followed(
         else:
             assert getattr(answer, "status", None) == 307, url  # returned, not followed
         assert redirector.requests >= number
+    assert sink.connections == 0
+
+
+INSIDE = (
+    *("127.0.0.1", "127.255.255.254", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1"),
+    *("100.64.0.1", "169.254.169.254", "168.63.129.16", "224.0.0.1", "255.255.255.255"),
+    *("::", "::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "fe80::1", "fc00::1", "ff02::1"),
+    *("64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00:1::", "2001:db8::1", "fd00:ec2::254"),
+)
+
+
+async def test_a_redirect_to_a_name_that_moves_inside_is_not_followed(
+    sink: LoopbackServer, redirector: Redirector, send: Request
+) -> None:
+    # The name is the redirector's at first, and then an address inside, alone or beside it.
+    names: dict[str, Sequence[str]] = {"start.example": [ALLOWED]}
+
+    async def move(host: str, port: int) -> Sequence[str]:
+        return names[host]
+
+    policy = UrlPolicy(
+        hosts=["start.example:*", "moves.example:*"], private=[ipaddress.ip_network(ALLOWED)]
+    )
+    redirector.location = f"http://moves.example:{sink.port}/".encode()
+    for address in INSIDE:
+        for addresses in ([address], [ALLOWED, address], [address, ALLOWED]):
+            names["moves.example"] = addresses
+            seen = redirector.requests
+            with suppress(*FAILURES):
+                answer = await send(policy, move, f"http://start.example:{redirector.port}/")
+                assert getattr(answer, "status", None) == 307  # returned, not followed
+            assert redirector.requests > seen
     assert sink.connections == 0
 
 

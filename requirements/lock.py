@@ -1,0 +1,66 @@
+"""Write the lock files: `make lock` (or `lock.py UV`, with the path of uv).
+
+    server.txt  what the server and all its extras but vllm need: for an image
+    dev.txt     server.txt, and what tests and checks need: for CI
+
+Each package has one version and the hashes of its files, for Python 3.11 and later, on any machine.
+Releases of the last days are left out: most malicious ones are found within that time.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent
+COOLDOWN = "7 days"
+NOT_LOCKED = frozenset({"clients", "dev", "docs", "vllm"})
+"""Extras that are not for the server, and vLLM, which is bound to the GPU's drivers."""
+
+_PACKAGE = re.compile(r"^(?P<name>[a-z0-9._-]+)==", re.MULTILINE)
+
+
+def server_extras() -> Sequence[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return sorted(project["optional-dependencies"].keys() - NOT_LOCKED)
+
+
+def packages(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each package of a lock file with its lines."""
+    starts = [match.start() for match in _PACKAGE.finditer(text)]
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        lines = text[start:end]
+        yield lines.partition("==")[0], lines
+
+
+def _compile(uv: str, extras: Sequence[str], *, constraint: Path | None = None) -> str:
+    options = [option for extra in extras for option in ("--extra", extra)]
+    if constraint is not None:
+        options += ["--constraint", str(constraint)]
+    command = [
+        *(uv, "pip", "compile", "pyproject.toml", *options, "--quiet", "--no-header"),
+        *("--universal", "--python-version", "3.11", "--generate-hashes", "--upgrade"),
+        *("--exclude-newer", COOLDOWN, "--no-emit-index-url", "--no-emit-find-links"),
+    ]
+    return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def main(uv: str) -> None:
+    """Write both files."""
+    server_file = FOLDER / "server.txt"
+    server = _compile(uv, server_extras())
+    server_file.write_text(f"# Drawn by `make lock`.\n{server}", encoding="utf-8")
+    locked = {name for name, _ in packages(server)}
+    dev = _compile(uv, ["dev"], constraint=server_file)
+    rest = "".join(lines for name, lines in packages(dev) if name not in locked)
+    head = "# Drawn by `make lock`.\n--requirement server.txt\n"
+    (FOLDER / "dev.txt").write_text(head + rest, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
