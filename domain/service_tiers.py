@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.domain.callers import Caller
+from antiphon.domain.callers import ANYBODY, Caller
 from antiphon.domain.request import CreateResponse
 
 Tier = Literal["flex", "default", "priority"]
@@ -25,7 +25,7 @@ def highest_tier_of(caller: Caller) -> Tier:
     Without keys, all requests are of one tenant, which may order them as it likes. With keys, a
     higher tier than the default would pass other tenants in the engine.
     """
-    return "default" if caller.key_id else "priority"
+    return "priority" if caller == ANYBODY else "default"
 
 
 def tier_of(request: CreateResponse) -> Tier:
