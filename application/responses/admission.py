@@ -8,8 +8,7 @@ its prompt is rendered. What follows the first turn of a run needs no further ad
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import Struct
@@ -60,22 +59,16 @@ class Admission:
         """
         self.runs.check_room(tenant)
 
-    @asynccontextmanager
-    async def enter(
+    def enter(
         self, tenant: str, *, priority: int = 0, client_left: ClientLeft | None = None
-    ) -> AsyncIterator[Ticket]:
-        """Wait until a run of the tenant may start; a lower `priority` waits less.
+    ) -> Ticket:
+        """Return a context manager that waits until a run of the tenant may start.
 
-        The run ends with the block, unless the ticket is handed to a task. Raises: QueueFull;
-        TooManyRequests, at once or after `queue_s`; RequestError if the client leaves meanwhile.
+        A lower `priority` waits less. The run ends with the block, unless the ticket is handed to a
+        task. Entering raises: QueueFull; TooManyRequests, at once or after `queue_s`; RequestError
+        if the client leaves meanwhile.
         """
-        ticket = Ticket(self, tenant, priority, self._limits.queue_s, client_left)
-        try:
-            await ticket.acquire(self.runs)
-            yield ticket
-        finally:
-            if not ticket.is_handed_over:
-                ticket.release()
+        return Ticket(self, tenant, priority, self._limits.queue_s, client_left)
 
 
 class Ticket:
@@ -96,7 +89,15 @@ class Ticket:
         self._deadline = asyncio.get_running_loop().time() + queue_s
         self._client_left = client_left
         self._held: list[tuple[FairQueue, int]] = []
-        self.is_handed_over = False
+        self._is_handed_over = False
+
+    async def __aenter__(self) -> Ticket:
+        await self.acquire(self._admission.runs)
+        return self
+
+    async def __aexit__(self, *_exc_info: object) -> None:
+        if not self._is_handed_over:
+            self.release()
 
     async def admit_prompt(self, tokens: int) -> None:
         """Wait until a prompt of so many tokens fits. Raises: TooManyRequests, RequestError."""
@@ -112,7 +113,7 @@ class Ticket:
 
     def hand_over(self, task: asyncio.Task[None]) -> None:
         """Let the run end with this task."""
-        self.is_handed_over = True
+        self._is_handed_over = True
         task.add_done_callback(self.release)
 
     def release(self, _task: object = None) -> None:
