@@ -9,7 +9,7 @@ import msgspec
 from litestar import Controller, handlers
 from litestar.datastructures import UploadFile
 from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.params import FromQuery, QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
@@ -27,6 +27,7 @@ from antiphon.domain.errors import missing_parameter
 from antiphon.entrypoints.http.asgi_responses import JsonResponse, StreamedFile
 from antiphon.entrypoints.http.forms import check_parts, read_form
 from antiphon.entrypoints.http.openapi import A_FILE, A_STRING, BYTES, form_of, operation
+from antiphon.entrypoints.http.parameters import PathId, QueryText
 from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 
 FORM_FIELDS = frozenset({"file", "purpose"})
@@ -81,10 +82,10 @@ class Files(Controller):
         self,
         request: HttpRequest,
         file_services: NamedDependency[FileServices],
-        after: FromQuery[str | None] = None,
+        after: QueryText = None,
         limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 10_000,
         order: FromQuery[Literal["asc", "desc"]] = "desc",
-        purpose: FromQuery[str | None] = None,
+        purpose: QueryText = None,
     ) -> ASGIApp:
         page = await file_services.list(
             tenant_of(request), after=after, limit=limit, order=order, purpose=purpose
@@ -101,7 +102,7 @@ class Files(Controller):
         self,
         request: HttpRequest,
         file_services: NamedDependency[FileServices],
-        file_id: FromPath[str],
+        file_id: PathId,
     ) -> ASGIApp:
         return JsonResponse(
             _to_json(await file_services.get(tenant_of(request), file_id)),
@@ -117,7 +118,7 @@ class Files(Controller):
         self,
         request: HttpRequest,
         file_services: NamedDependency[FileServices],
-        file_id: FromPath[str],
+        file_id: PathId,
     ) -> ASGIApp:
         file, blocks = await file_services.read(tenant_of(request), file_id)
         headers = {**attachment_headers(file.filename), "content-length": str(file.bytes)}
@@ -133,7 +134,7 @@ class Files(Controller):
         self,
         request: HttpRequest,
         file_services: NamedDependency[FileServices],
-        file_id: FromPath[str],
+        file_id: PathId,
     ) -> ASGIApp:
         await file_services.delete(tenant_of(request), file_id)
         answer = {"id": file_id, "object": "file", "deleted": True}
