@@ -38,6 +38,7 @@ from antiphon.application.ports.files import (
     StoredFile,
 )
 from antiphon.application.ports.model import (
+    AdmitPrompt,
     Engine,
     EngineRequest,
     Format,
@@ -101,6 +102,7 @@ from antiphon.domain.json import Json
 __all__ = [
     "LOG_READ_BYTES",
     "NO_RUNS",
+    "AdmitPrompt",
     "ApiKey",
     "Charge",
     "Clock",

@@ -23,6 +23,7 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
 from antiphon.application.ports import (
+    AdmitPrompt,
     Json,
     KeyUsage,
     Model,
@@ -37,6 +38,7 @@ from antiphon.application.ports import (
 from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.resources.quotas import CheckQuota, Quotas
+from antiphon.application.responses.admission import Admission, AdmissionLimits
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import CallerBounds, CreateResponseService
@@ -132,7 +134,11 @@ class FakeModel(Model):
     async def count(self, turn: Turn) -> int:
         return len(turn.items)
 
-    async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
+    async def start_turn(
+        self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None
+    ) -> ModelTurn:
+        if admit is not None:
+            await admit(len(turn.items))
         if self.refusal is not None:
             raise self.refusal
         played: Played | Exception = self.played
@@ -259,6 +265,7 @@ class House:
         budgets: Budgets = DEFAULT_BUDGETS,
         max_run_s: float = 60,
         default_limits: Mapping[str, int] | None = None,
+        admission: AdmissionLimits | None = None,
     ) -> None:
         numbers = count(1)
         self.owner = owner
@@ -266,6 +273,7 @@ class House:
         self.store = FailingStore() if store is None else store
         self.log = MemoryEventLog()
         self.runs = ActiveRuns(slots=2)
+        self.admission = Admission(AdmissionLimits() if admission is None else admission)
         self.tools = FakeTools()
         load_media = LoadMedia(MemoryFileStore(), NoFetcher(), PdfReader())
         show_items = ShowItems(load_media, unseal=unseal)
@@ -319,6 +327,7 @@ class House:
                 limits=StartLimits(max_waiting=3, retry_s=0.05),
             ),
             self.runs,
+            self.admission,
             new_id=new_id,
         )
         restore = RestoreRun(
