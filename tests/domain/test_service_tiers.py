@@ -8,6 +8,7 @@ import pytest
 
 from antiphon.domain.callers import ANYBODY, Caller
 from antiphon.domain.decoding import decode_request
+from antiphon.domain.limits import KeyPolicy
 from antiphon.domain.service_tiers import (
     highest_tier_of,
     limit_tier,
@@ -47,3 +48,9 @@ def test_a_run_that_starts_later_keeps_the_limits_of_its_request() -> None:
     later = decode(with_tier_of(request, body))
     assert later == request
     assert (tier_of(later), priority_of(later)) == ("default", 0)
+
+
+def test_the_policy_of_a_key_allows_a_higher_or_only_a_lower_tier() -> None:
+    for tier in ("flex", "default", "priority"):
+        caller = Caller(tenant="a", key_id="key_1", policy=KeyPolicy(service_tier=tier))
+        assert highest_tier_of(caller) == tier

@@ -19,6 +19,7 @@ from antiphon.domain.errors import (
     ServerShuttingDown,
     TooManyRequests,
 )
+from antiphon.domain.limits import KeyPolicy
 
 LIMITS = {
     "max_runs": 2,
@@ -45,7 +46,7 @@ class Server:
         body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
         created: AcceptedResponse = await self.house.create_response(
             decode_request(body).request,
-            caller=Caller(tenant=tenant),
+            caller=Caller(tenant=tenant, policy=KeyPolicy(service_tier="priority")),
             body=body,
             client_left=client_left,
         )
