@@ -121,6 +121,7 @@ from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.access import identities, issuer_keys
+from antiphon.entrypoints.wiring.admission import tenant_share
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
 from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
@@ -187,7 +188,13 @@ class Container(containers.DeclarativeContainer):
     )
     sealer = providers.Singleton(Sealer, settings.provided.seal_key_path)
     heartbeat = providers.Singleton(Heartbeat, store, owner, lease_s=settings.provided.lease_s)
-    runs = providers.Singleton(ActiveRuns, slots=settings.provided.background_runs)
+    runs = providers.Singleton(
+        ActiveRuns,
+        slots=settings.provided.background_runs,
+        slots_per_tenant=providers.Callable(
+            tenant_share, settings.provided.background_runs, settings
+        ),
+    )
     webhook_endpoints = providers.Singleton(read_endpoints, settings)
     create_deliveries = providers.Singleton(
         CreateDeliveries,

@@ -209,7 +209,8 @@ class IssuerKeys:
         return await self._fetch(configuration.jwks_uri)
 
     async def _fetch(self, url: str) -> bytes:
-        result = await self._fetcher_for(url).fetch(url, headers={"accept": "application/json"})
+        headers = {"accept": "application/json"}
+        result = await self._fetcher_for(url).fetch(url, tenant="", headers=headers)
         if result.status != 200:
             raise FetchFailed(f"{url} answered with the status {result.status}.")
         return result.content

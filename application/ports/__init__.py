@@ -57,6 +57,7 @@ from antiphon.application.ports.sandboxes import (
 )
 from antiphon.application.ports.stores import (
     LOG_READ_BYTES,
+    NO_RUNS,
     ApiKey,
     EventChunk,
     IdempotencyRecord,
@@ -90,6 +91,7 @@ from antiphon.domain.json import Json
 
 __all__ = [
     "LOG_READ_BYTES",
+    "NO_RUNS",
     "ApiKey",
     "AuditLog",
     "CallResult",

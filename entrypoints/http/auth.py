@@ -80,22 +80,19 @@ class Authentication:
         if self._identities is None:
             scope["auth"] = ANYBODY
             return receive
-        caller = await identify(self._identities, scope)
-        scope["auth"] = caller
+        scope["auth"] = await identify(self._identities, scope)
         if scope["type"] == ScopeType.WEBSOCKET:
-            return self._receive_until_invalid(scope, caller, receive, send)
+            return self._receive_until_invalid(scope, receive, send)
         return receive
 
-    def _receive_until_invalid(
-        self, scope: Scope, caller: Caller, receive: Receive, send: Send
-    ) -> Receive:
+    def _receive_until_invalid(self, scope: Scope, receive: Receive, send: Send) -> Receive:
         """Return a `receive` that closes the WebSocket when its credential becomes invalid."""
 
         async def receive_message() -> Any:
             message = await receive()
             if message["type"] != "websocket.receive":
                 return message
-            if reason := await self._reason_to_close(scope, caller):
+            if reason := await self._renew(scope):
                 closing: Any = {
                     "type": "websocket.close",
                     "code": POLICY_VIOLATION,
@@ -107,11 +104,12 @@ class Authentication:
 
         return receive_message
 
-    async def _reason_to_close(self, scope: Scope, caller: Caller) -> str:
-        """Return why the credential is not valid anymore, or "" if it still is."""
+    async def _renew(self, scope: Scope) -> str:
+        """Set the caller again. Return why the credential is not valid anymore, or ""."""
         assert self._identities is not None
+        before: Caller = scope["auth"]
         try:
-            found = await identify(self._identities, scope)
+            caller = await identify(self._identities, scope)
         except er.InvalidToken as exc:
             return exc.message.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
         except er.Unauthenticated:
@@ -119,7 +117,10 @@ class Authentication:
         except (er.KeysUnavailable, er.IssuerUnavailable):
             # It was valid when the connection started, and its runs would be lost for nothing.
             return ""
-        return "" if found.tenant == caller.tenant else REVOKED
+        if caller.tenant != before.tenant:
+            return REVOKED
+        scope["auth"] = caller
+        return ""
 
     async def _refuse(self, scope: Scope, send: Send, exc: Exception) -> None:
         if not isinstance(exc, er.RequestError | er.IssuerUnavailable):  # its fetches are logged

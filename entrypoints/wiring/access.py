@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from antiphon.adapters.extras import install_command
@@ -70,6 +71,8 @@ def issuer_keys(settings: Settings, *, now: Clock = time.monotonic) -> IssuerKey
         ) from None
     context = _ssl_context(oidc)
 
+    # Kept, because reading all authorities of the web for TLS takes as long as a thousand requests.
+    @lru_cache(maxsize=2)
     def fetcher_for(url: str) -> Fetcher:
         return HttpFetcher(
             operator_policy([url]),

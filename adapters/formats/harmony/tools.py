@@ -39,7 +39,7 @@ HOSTED_NAMESPACES = ("browser", "python", "container")
 MAX_SCHEMA_NODES = 10_000
 """For all tools together: each `$ref` is expanded in place, so a small schema can grow large."""
 
-MAX_CACHED_SECTION_BYTES = 2 * 1024 * 1024
+MAX_CACHED_SECTION_BYTES = 4 * 1024 * 1024
 
 MIN_THREADED_BYTES = 16 * 1024
 """The definitions of some 50 tools, which take about 10 ms to write."""

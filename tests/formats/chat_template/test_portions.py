@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.formats.test_portions import TEXTS
 
-from antiphon.adapters.formats.chat_template.marker_cutter import Batch, PartEncoder
+from antiphon.adapters.formats.chat_template.marker_cutter import CUT, Batch, PartEncoder
 from antiphon.adapters.formats.chat_template.tokenizer import FolderTokenizer
 from antiphon.adapters.formats.portions import word_ends
 
@@ -127,3 +127,20 @@ def test_a_text_that_people_write_has_safe_places(name: str) -> None:
 def test_many_texts_have_the_tokens_that_each_has(name: str, text: list[str]) -> None:
     tokenizer = _encoder(name)._tokenizer
     assert tokenizer.encode_all(text) == [tokenizer.encode(each, special=True) for each in text]
+
+
+def test_a_long_text_is_encoded_in_portions_with_the_tokens_of_the_whole() -> None:
+    encoder = _encoder("llama3")
+    text = "".join(f"line {n};\n//  comment\n\n   indented {n}\n" for n in range(10_000))
+    batches = list(encoder.batches(text))
+    assert len(batches) > 2
+    assert encoder.encode(text) == encoder._encode(text)
+
+
+def test_parts_between_cuts_are_encoded_many_at_a_time() -> None:
+    encoder = _encoder("llama3")
+    text = CUT.join(["<", "|im_end|> "] * 2000)
+    assert len(list(encoder.batches(text))) < 10
+    assert encoder.encode(text) == [
+        token for part in text.split(CUT) for token in encoder._encode(part)
+    ]
