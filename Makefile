@@ -14,7 +14,7 @@ WORKERS ?= 3
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
 QUICK = "not vllm and not clients and not faults and not docs"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
-	antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
+	antiphon.adapters.oidc antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
 	antiphon.adapters.engines.scripted antiphon.testing.scripts
 
 # Each process of a test would compile the server anew.

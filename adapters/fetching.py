@@ -4,6 +4,7 @@
     _Dialer       resolves a name, checks all its addresses, and connects to one of them
     GuardedPools  connection pools that connect only through a _Dialer
     HttpFetcher   one exchange with its redirects, each checked again, with limits of size and time
+    FairNames     resolves names in threads that tenants share fairly
 
 The check is part of making the connection: no other parser reads the URL again, and the name is not
 resolved a second time, which could return another address (DNS rebinding). Clients get the same
@@ -27,28 +28,40 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpcore
 import httpx
 from msgspec import Struct
 
 from antiphon.application.ports import Fetcher, FetchResult
+from antiphon.application.support.fair_queue import FairQueue, FairQueues
+from antiphon.application.support.fair_threads import FairThreads
 from antiphon.domain.errors import FetchFailed, FetchRefused, FetchTooLarge
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """(host, port) -> its addresses as text. Raises: OSError."""
+LookUp = Callable[..., Sequence[tuple[Any, ...]]]
+"""`socket.getaddrinfo`, or a function like it."""
 
 DEFAULT_PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 PORTS = range(1, 65_536)
 REDIRECTS = (301, 302, 303, 307, 308)
-MAX_CONCURRENT = 16
+MAX_CONCURRENT = 64
 """How many fetches run at the same time; others wait, within their own timeout."""
+
+MAX_PER_TENANT = 16
+"""How many of them are one tenant's, so that slow sites of a few tenants leave slots to others."""
+
+MAX_PER_HOST = 16
+"""How many fetches of one host run at the same time, half of them at most for one tenant."""
+
+MAX_RESOLVING = 32
+"""How many names are resolved at the same time; no look-up can be stopped before it ends."""
 
 V6_UNICAST = ipaddress.IPv6Network("2000::/3")
 """Global unicast; IPv4-mapped, NAT64, local, link-local and multicast addresses are outside it."""
@@ -84,14 +97,21 @@ _PRINTABLE_ASCII = re.compile(r"[!-~]+")  # neither spaces nor control character
 _FAILED = "The URL could not be fetched."
 
 
-# Separate threads: a name server that does not answer must not block the default executor.
-_resolver_threads = ThreadPoolExecutor(MAX_CONCURRENT, thread_name_prefix="resolving")
+class FairNames:
+    """Resolves names with the functions of the operating system, in threads of its own.
 
+    A name server that does not answer must not block the default executor, nor the look-ups of
+    other tenants: a thread stays busy until its look-up ends, even if nobody waits for it any more.
+    """
 
-async def _resolve(host: str, port: int) -> Sequence[str]:
-    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    results = await asyncio.get_running_loop().run_in_executor(_resolver_threads, look_up)
-    return [str(sockaddr[0]) for *_, sockaddr in results]
+    def __init__(self, look_up: LookUp = socket.getaddrinfo) -> None:
+        self._look_up = partial(look_up, type=socket.SOCK_STREAM)
+        self._threads = FairThreads(MAX_RESOLVING, per_tenant=MAX_RESOLVING // 4, name="resolving")
+
+    async def resolve(self, tenant: str, host: str, port: int) -> Sequence[str]:
+        """Return the addresses of a host as text. Raises: OSError."""
+        results = await self._threads.run(tenant, self._look_up, host, port)
+        return [str(sockaddr[0]) for *_, sockaddr in results]
 
 
 def read_url(url: str) -> httpx.URL:
@@ -226,23 +246,28 @@ class GuardedPools:
         self,
         policy: UrlPolicy,
         *,
-        resolve: Resolve = _resolve,
+        resolve: Resolve | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self.policy = policy
         self._resolve = resolve
+        self._names = FairNames()
         self._ssl_context = ssl_context
 
     @asynccontextmanager
-    async def pool(self, url: httpx.URL) -> AsyncGenerator[httpcore.AsyncConnectionPool]:
+    async def pool(
+        self, url: httpx.URL, *, tenant: str = ""
+    ) -> AsyncGenerator[httpcore.AsyncConnectionPool]:
         """Yield a new pool for URLs of this scheme, and close all its connections afterwards.
 
-        A pool is never kept, so that no connection is reused without a new check.
+        A pool is never kept, so that no connection is reused without a new check. `tenant` shares
+        the look-ups of names fairly; without one, the host counts as one.
         """
+        resolve = self._resolve or partial(self._names.resolve, tenant or f"host {url.host}")
         if url.scheme == "https" and self._ssl_context is None:
             self._ssl_context = await asyncio.to_thread(httpx.create_ssl_context, trust_env=False)
         async with (
-            aclosing(_Dialer(self.policy, self._resolve)) as dialer,
+            aclosing(_Dialer(self.policy, resolve)) as dialer,
             httpcore.AsyncConnectionPool(
                 ssl_context=self._ssl_context, network_backend=dialer
             ) as pool,
@@ -250,11 +275,18 @@ class GuardedPools:
             yield pool
 
 
+class _Exchange(NamedTuple):
+    tenant: str
+    method: str
+    content: bytes
+
+
 class HttpFetcher(Fetcher):
     """Fetches URLs without proxies or credentials of the environment, cookies or kept connections.
 
-    `timeout_s` limits the whole exchange, including redirects and the wait for a free slot. The
-    fetcher reads the body of an answer only for the methods in `reads`.
+    `timeout_s` limits the whole exchange, including redirects and the wait for a free slot. Tenants
+    share the slots fairly, all of them and those of each host. The fetcher reads the body of an
+    answer only for the methods in `reads`.
     """
 
     def __init__(
@@ -265,7 +297,7 @@ class HttpFetcher(Fetcher):
         timeout_s: float,
         max_redirects: int,
         reads: Collection[str] = ("GET",),
-        resolve: Resolve = _resolve,
+        resolve: Resolve | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self._policy = policy
@@ -274,34 +306,42 @@ class HttpFetcher(Fetcher):
         self._max_redirects = max_redirects
         self._reads = reads
         self._pools = GuardedPools(policy, resolve=resolve, ssl_context=ssl_context)
-        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+        self._slots = FairQueue(MAX_CONCURRENT, per_tenant=MAX_PER_TENANT)
+        self._host_slots = FairQueues(MAX_PER_HOST, per_tenant=MAX_PER_HOST // 2)
 
     async def fetch(
         self,
         url: str,
         *,
+        tenant: str = "",
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
     ) -> FetchResult:
         checked_url = self._policy.check_url(url)
         try:
-            async with asyncio.timeout(self._timeout_s), self._slots:
-                return await self._exchange(checked_url, method, dict(headers or {}), content)
+            async with asyncio.timeout(self._timeout_s):
+                exchange = _Exchange(tenant, method, content)
+                return await self._follow(checked_url, exchange, dict(headers or {}))
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
             raise FetchFailed(_FAILED) from error
         except (TimeoutError, OSError, zlib.error, RuntimeError, ValueError) as error:
             # anyio raises RuntimeError for some TLS failures.
             raise FetchFailed(_FAILED) from error
 
-    async def _exchange(
-        self, url: httpx.URL, method: str, headers: dict[str, str], content: bytes
+    async def _follow(
+        self, url: httpx.URL, exchange: _Exchange, headers: dict[str, str]
     ) -> FetchResult:
-        redirects = self._max_redirects if method == "GET" else 0
+        redirects = self._max_redirects if exchange.method == "GET" else 0
         for _ in range(redirects + 1):
-            result = await self._request(url, method, headers, content)
+            # A fetch that waits for a busy host holds no slot that another host could use.
+            async with (
+                self._host_slots.slot(url.host, exchange.tenant),
+                self._slots.slot(exchange.tenant),
+            ):
+                result = await self._request(url, exchange, headers)
             location = result.headers.get("location")
-            if method != "GET" or result.status not in REDIRECTS or not location:
+            if exchange.method != "GET" or result.status not in REDIRECTS or not location:
                 return result
             url, headers = self._follow_redirect(url, location, headers)
         raise FetchFailed("The URL redirects too many times.")
@@ -327,8 +367,9 @@ class HttpFetcher(Fetcher):
         return target, headers if is_same_origin else {}
 
     async def _request(
-        self, url: httpx.URL, method: str, headers: Mapping[str, str], content: bytes
+        self, url: httpx.URL, exchange: _Exchange, headers: Mapping[str, str]
     ) -> FetchResult:
+        method, content = exchange.method, exchange.content
         port = f":{url.port}" if url.port else ""
         host = f"[{url.host}]" if ":" in url.host else url.host
         request_headers = {
@@ -344,7 +385,7 @@ class HttpFetcher(Fetcher):
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
         )
         async with (
-            self._pools.pool(url) as pool,
+            self._pools.pool(url, tenant=exchange.tenant) as pool,
             pool.stream(
                 method,
                 target,

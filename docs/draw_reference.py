@@ -21,9 +21,9 @@ from msgspec import inspect as mi
 
 from antiphon.domain import content, items, tools, vector_stores
 from antiphon.domain import request as requests
+from antiphon.domain.bounds import MAX_MEMBERS
 from antiphon.domain.events import EVENT_TYPES, ItemAdded, ItemDone
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State
-from antiphon.domain.limits import MAX_MEMBERS
 from antiphon.domain.response import Response
 from antiphon.domain.vector_stores import MAX_FLOAT
 from antiphon.entrypoints.http.app import create_app

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.domain.bounds import Long, Text
 from antiphon.domain.json import Json
-from antiphon.domain.limits import Long, Text
 
 
 class TopLogprob(Struct, frozen=True, kw_only=True, gc=False):

@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from antiphon.domain.bounds import Text
 from antiphon.domain.errors import RequestError, missing_parameter
 from antiphon.domain.items import ITEM_TYPES, AnyItem, ItemReference, Message
-from antiphon.domain.limits import Text
 from antiphon.domain.request import CHAT_COMPLETIONS_FIELDS, CreateResponse
 from antiphon.domain.tools import TOOL_TYPES, RequestTool, UnknownTool
 

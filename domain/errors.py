@@ -3,6 +3,7 @@
 AntiphonError
 ├── RequestError              the request is invalid                          400
 │   ├── Unauthenticated       the API key is missing or unknown               401
+│   │   └── InvalidToken      the token is forged, expired or not for us      401
 │   ├── NotFound              no such response, conversation, item or model   404
 │   ├── ConversationLocked    another response is using the conversation      400
 │   ├── BodyTooLarge                                                          413
@@ -18,6 +19,10 @@ AntiphonError
 ├── StoreError                the store failed                                500
 │   ├── CorruptLog            a run's stored log is damaged                   an `error` event
 │   └── KeysUnavailable       API keys cannot be looked up now                503
+├── FilesFull                 the tenant has no room for another file         shown as a 400
+
+
+├── IssuerUnavailable         the keys that sign tokens cannot be fetched     503
 ├── LeaseLost                 another server owns the run, or it is gone      never shown
 ├── FetchError                a URL could not be fetched                      shown as a 400
 │   ├── FetchRefused          this server may not fetch it
@@ -62,6 +67,16 @@ CONTEXT_EXCEEDED = "context_length_exceeded"
 """The error code for a conversation that does not fit into the model's context."""
 
 
+def input_too_long(tokens: int | str, limit: int) -> RequestError:
+    """Return the error for a prompt of so many tokens, where `limit` are allowed."""
+    return RequestError(
+        f"Your input exceeds the context window of this model: it has {tokens} tokens of at most "
+        f"{limit}. Please adjust your input and try again.",
+        param="input",
+        code=CONTEXT_EXCEEDED,
+    )
+
+
 def missing_parameter(param: str) -> RequestError:
     """Return the error for a missing field; `param` is its path."""
     return RequestError(
@@ -72,8 +87,15 @@ def missing_parameter(param: str) -> RequestError:
 class Unauthenticated(RequestError):
     """The API key is missing, malformed or unknown."""
 
+    def __init__(self, message: str, *, code: str = "invalid_api_key") -> None:
+        super().__init__(message, code=code)
+
+
+class InvalidToken(Unauthenticated):
+    """The token is forged or expired, is for another service, or lacks a claim."""
+
     def __init__(self, message: str) -> None:
-        super().__init__(message, code="invalid_api_key")
+        super().__init__(message, code="invalid_token")
 
 
 class NotFound(RequestError):
@@ -168,6 +190,19 @@ class CorruptLog(StoreError):
 
 class KeysUnavailable(StoreError):
     """API keys cannot be looked up now."""
+
+
+class FilesFull(AntiphonError):
+    """The tenant's files leave no room for another one: it has `files` of `used_bytes` together."""
+
+    def __init__(self, *, files: int, used_bytes: int) -> None:
+        super().__init__(f"{files} files of {used_bytes} bytes leave no room for another one")
+        self.files = files
+        self.used_bytes = used_bytes
+
+
+class IssuerUnavailable(AntiphonError):
+    """A token cannot be verified now, because its issuer's keys cannot be fetched."""
 
 
 class LeaseLost(AntiphonError):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antiphon.domain.bounds import Int, Long, Text
 from antiphon.domain.content import (
     ComputerScreenshot,
     MessagePart,
@@ -20,7 +21,6 @@ from antiphon.domain.content import (
     SummaryText,
 )
 from antiphon.domain.json import Json
-from antiphon.domain.limits import Int, Long, Text
 from antiphon.domain.request import AnyFormat, Effort
 
 CallId = Annotated[str, Meta(min_length=1, max_length=64)]

@@ -28,6 +28,10 @@ PREVIOUS_RESPONSE_PATH = "previous_response_id"
 """The path of definitions that come from earlier requests."""
 
 
+MAX_SPECS = 4096
+"""The tools of a turn. Each costs some 100 microseconds to render, and more in the model."""
+
+
 class ToolDefinition(Struct, frozen=True, kw_only=True):
     """A tool and the path where it was defined, in `tools` or, if `from_item`, in an item.
 
@@ -91,6 +95,13 @@ def make_offer(definitions: Sequence[ToolDefinition], tool_choice: str | Json | 
                 raise _duplicate_name(spec.client_name, definition.path)
             specs_by_key[key] = (spec, definition.path)
             unique_keys |= {key} if definition.must_be_unique else set()
+        if len(specs_by_key) > MAX_SPECS:
+            raise RequestError(
+                f"A model may be offered at most {MAX_SPECS} tools, those of namespaces and MCP "
+                "servers included.",
+                param=definition.path,
+                code="array_above_max_length",
+            )
         if definition.path != PREVIOUS_RESPONSE_PATH:  # the earlier response has reported its own
             ignored += _ignored_paths(definition, specs)
     ignored += _overridden_web_searches(definitions)

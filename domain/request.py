@@ -12,8 +12,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
+from antiphon.domain.bounds import MAX_MEMBERS, Id, Int, Many, Name, Text
 from antiphon.domain.json import Json
-from antiphon.domain.limits import MAX_MEMBERS, Id, Int, Many, Name, Text
+
+MAX_TOOLS = 1024
+"""Of a request; a namespace and an MCP server are one tool each."""
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Key = Annotated[str, Meta(max_length=64)]
@@ -167,7 +170,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     max_output_tokens: Annotated[int, Meta(ge=16, le=2**31)] | None = None
     max_tool_calls: Positive | None = None
     parallel_tool_calls: bool | None = None
-    tools: Many[Raw] | None = None
+    tools: Annotated[tuple[Raw, ...], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Name | Json | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antiphon.domain.bounds import MAX_MEMBERS, Count, Id, Line, Many, Name, Text
 from antiphon.domain.json import Json
-from antiphon.domain.limits import MAX_MEMBERS, Count, Id, Line, Many, Name, Text
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[a-zA-Z0-9_.-]+$")]
 
@@ -291,7 +291,8 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
     `kind` determines the item that a call of it becomes. `grammar` is the `(syntax, definition)` of
     a custom tool. `original_name` is the name that the client knows, if it differs. A `deferred`
-    tool is shown only after a tool search has found it.
+    tool is shown only after a tool search has found it. `approval_key` identifies what the client
+    approves with a call (mcp.py).
     """
 
     name: str
@@ -303,6 +304,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     original_name: str | None = None
     deferred: bool = False
+    approval_key: str | None = None
 
     @property
     def client_name(self) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.domain.bounds import Int, Weight
 from antiphon.domain.errors import RequestError
-from antiphon.domain.limits import Int, Weight
 from antiphon.domain.request import Key, Metadata, MetadataValue
 
 DAY_S = 24 * 60 * 60

@@ -111,7 +111,15 @@ def say(sentence: str) -> None:
 def _describe_keys(settings: Settings, first_key_command: str | None) -> str:
     if first_key_command is not None:
         return f"NONE YET, so every request is refused; create one with `{first_key_command}`"
-    return "required" if settings.needs_keys else "not required"
+    if not settings.needs_keys:
+        return "not required"
+    others = []
+    if settings.oidc.issuer is not None:
+        others.append(f"a token of {settings.oidc.issuer}")
+    if settings.trusted_proxy.is_on:
+        proxies = " ".join(settings.trusted_proxy.addresses)
+        others.append(f"the header {settings.trusted_proxy.tenant_header} from {proxies}")
+    return ", or ".join(["required", *others])
 
 
 def _print_styled(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from dependency_injector import containers, providers
 
@@ -64,7 +65,6 @@ from antiphon.application.resources.files import (
     ListFiles,
 )
 from antiphon.application.resources.indexing import IndexFiles
-from antiphon.application.resources.keys import FindCaller
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.resources.vector_stores import (
     AddFiles,
@@ -114,10 +114,13 @@ from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
+from antiphon.entrypoints.http.identity import Identity
 from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.access import identities, issuer_keys
+from antiphon.entrypoints.wiring.admission import tenant_share
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
 from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
@@ -127,7 +130,6 @@ from antiphon.entrypoints.wiring.models import (
 )
 from antiphon.entrypoints.wiring.stores import (
     file_store_kind,
-    find_caller,
     keys_file,
     own_store,
     postgres_store,
@@ -160,8 +162,9 @@ class Container(containers.DeclarativeContainer):
         own=providers.Singleton(own_store, settings),
     )
     keys_file = providers.Singleton(keys_file, settings.provided.keys_file)
-    find_caller: providers.Provider[FindCaller | None] = providers.Singleton(
-        find_caller, settings, keys_file, store
+    issuer_keys = providers.Singleton(issuer_keys, settings)
+    identities: providers.Provider[Sequence[Identity] | None] = providers.Singleton(
+        identities, settings, keys_file, store, issuer_keys
     )
     files = providers.Selector(
         providers.Callable(file_store_kind, settings),
@@ -183,7 +186,13 @@ class Container(containers.DeclarativeContainer):
     )
     sealer = providers.Singleton(Sealer, settings.provided.seal_key_path)
     heartbeat = providers.Singleton(Heartbeat, store, owner, lease_s=settings.provided.lease_s)
-    runs = providers.Singleton(ActiveRuns, slots=settings.provided.background_runs)
+    runs = providers.Singleton(
+        ActiveRuns,
+        slots=settings.provided.background_runs,
+        slots_per_tenant=providers.Callable(
+            tenant_share, settings.provided.background_runs, settings
+        ),
+    )
     webhook_endpoints = providers.Singleton(read_endpoints, settings)
     create_deliveries = providers.Singleton(
         CreateDeliveries,

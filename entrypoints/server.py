@@ -8,6 +8,7 @@ import gc
 import logging
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -21,6 +22,7 @@ from msgspec import Struct
 
 from antiphon.application.model.models import Models
 from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.application.support.loop_watchdog import LoopWatchdog
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
@@ -32,9 +34,13 @@ from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.log_format import LogFormatter
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.wiring.access import check_access
 
 logger = logging.getLogger("antiphon.server")
 GC_THRESHOLDS = (50_000, 20, 100)
+SWITCH_INTERVAL_S = 0.001
+"""How long the event loop waits for the interpreter's lock when a thread computes; Python's default
+is five times as long. There are few such threads, so switching costs little."""
 MAX_UNANSWERED_PINGS = 3
 """Ping intervals that a WebSocket client may be silent before it counts as disconnected."""
 DELIVERY_INTERVAL_S = 1.0
@@ -152,11 +158,14 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
             drain_delay_s=settings.drain_delay_s,
         )
         _tune_garbage_collector()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         ready = asyncio.ensure_future(server.ready.wait())
         task = asyncio.create_task(server.serve(sockets=[listener]))
         await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         host, port = listener.getsockname()[:2]
+        # Only now: a start may block the loop, since nobody waits for anything yet.
+        stack.enter_context(LoopWatchdog(settings.loop_watchdog_ms / 1000))
         try:
             yield RunningServer(
                 url=banner.url_of(host, port), models=models, server=server, serving=task
@@ -187,7 +196,7 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
         needs_keys=settings.needs_keys,
         error_stacks=settings.error_stacks,
     )
-    return Authentication(app, container.find_caller(), dialect=DIALECTS[settings.dialect]), models
+    return Authentication(app, container.identities(), dialect=DIALECTS[settings.dialect]), models
 
 
 async def _serve(settings: Settings) -> None:
@@ -214,7 +223,8 @@ async def _serve(settings: Settings) -> None:
 async def _start(container: Container, stack: AsyncExitStack) -> Models:
     """Start the chosen adapters, and register each of them in `stack` to be closed."""
     settings: Settings = container.settings()
-    container.webhook_endpoints()  # first, to report an invalid one before anything is opened
+    check_access(settings)  # first, to report invalid settings before anything is opened
+    container.webhook_endpoints()
     store = container.store()
     await store.start()
     stack.push_async_callback(store.aclose)
@@ -224,6 +234,11 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
         _in_background(container.send_deliveries().run_every(DELIVERY_INTERVAL_S))
     )
     await start_keys(container)
+    issuer_keys = container.issuer_keys()
+    if issuer_keys is not None:
+        stack.push_async_callback(issuer_keys.aclose)
+        await issuer_keys.start()
+        await stack.enter_async_context(_in_background(issuer_keys.run_forever()))
     prompts = container.prompts()
     if prompts is not None:
         await prompts.start()

@@ -102,10 +102,9 @@ class JournalStore:
         if self._failure is not None:
             raise self._failure
 
-    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
+    async def lease_runs(self, owner: str, **options: Any) -> list[LeasedRun]:
         # Which runs are free depends on the time, so the journal records the leased runs.
-        lease_runs = self._memory_method("lease_runs")
-        leased_runs: list[LeasedRun] = await lease_runs(owner, limit=limit, waiting=waiting)
+        leased_runs: list[LeasedRun] = await self._memory_method("lease_runs")(owner, **options)
         for run in leased_runs:
             response = {"tenant": run.lease.tenant, "response_id": run.lease.response_id}
             self._append(CALLS["take_over"](owner=owner, **response))

@@ -240,6 +240,51 @@ class RunStoreContract(StoreFixtures):
         assert run_names(await lease_runs(store, limit=2)) == ["2", "3"]
         assert run_names(await lease_runs(store, limit=2)) == ["4"]
 
+    async def test_tenants_take_turns_when_runs_are_leased(self, store: Store) -> None:
+        for name in "abcde":
+            await store.create(US, waiting_response(name))
+        for name in "fg":
+            await store.create(THEM, waiting_response(name))
+        await store.create("", waiting_response("h"))
+        assert run_names(await lease_runs(store, limit=4)) == ["a", "b", "f", "h"]
+        assert run_names(await lease_runs(store, limit=2)) == ["c", "g"]
+        assert run_names(await lease_runs(store)) == ["d", "e"]
+
+    async def test_a_tenant_that_has_runs_already_waits_for_the_others(self, store: Store) -> None:
+        await beat(store, NEXT_OWNER)
+        for name in "abc":
+            await store.create(US, waiting_response(name))
+        for name in "def":
+            await store.create(THEM, waiting_response(name))
+        leased = await store.lease_runs(NEXT_OWNER, limit=2, held={US: 2, "none": 9})
+        assert run_names(leased) == ["d", "e"]
+        leased = await store.lease_runs(NEXT_OWNER, limit=9, held={US: 2, THEM: 3}, per_tenant=3)
+        assert run_names(leased) == ["a"]
+        assert (
+            await store.lease_runs(NEXT_OWNER, limit=9, held={US: 3, THEM: 4}, per_tenant=3) == []
+        )
+        assert run_names(await store.lease_runs(NEXT_OWNER, limit=9, per_tenant=1)) == ["b", "f"]
+        assert run_names(await store.lease_runs(NEXT_OWNER, limit=9)) == ["c"]
+
+    async def test_runs_of_dead_owners_take_turns_too(self, store: Store, another: Store) -> None:
+        for name in "abc":
+            await store.create(US, response_with_log(name, owner="srv_dead"))
+        await store.create(THEM, response_with_log("d", owner="srv_dead"))
+        await store.create(US, waiting_response("e"))
+        assert run_names(await lease_runs(another, limit=2)) == ["a", "d"]
+        await store.leave(NEXT_OWNER)
+        again = await another.lease_runs("srv_c", limit=2, waiting=False)
+        assert run_names(again) == ["a", "d"]
+
+    async def test_a_run_that_was_given_back_waits_in_its_tenants_line(self, store: Store) -> None:
+        for name in "ab":
+            await store.create(US, waiting_response(name))
+        [taken] = await lease_runs(store, limit=1)
+        assert await store.give_back(taken.lease)
+        await store.delete(US, "resp_b")
+        assert run_names(await lease_runs(store, "srv_c")) == ["a"]
+        assert await lease_runs(store, "srv_d") == []
+
     async def test_one_of_many_owners_leases_a_run(self, store: Store, another: Store) -> None:
         names = [str(number) for number in range(30)]
         for name in names:

@@ -232,6 +232,18 @@ class VectorStoresContract:
         assert sorted(file_ids) == sorted(f"file-{number}" for number in range(10))
         assert await stores.claim_due(limit=4, claim_s=CLAIM_S) == []
 
+    async def test_tenants_take_turns_with_their_jobs(self, stores: VectorStores) -> None:
+        await stores.create(US, a_store())
+        await stores.add_files(US, "vs_1", [a_file(f"{number}") for number in range(5)])
+        await stores.create(THEM, a_store(2))
+        await stores.add_files(THEM, "vs_2", [a_file("x"), a_file("y")])
+        first = await stores.claim_due(limit=3, claim_s=CLAIM_S)
+        assert [job.tenant for job in first] == [US, THEM, US]
+        for options, tenant in (({"skip": [US]}, THEM), ({"last": [THEM, US]}, US)):
+            [job] = await stores.claim_due(limit=1, claim_s=CLAIM_S, **options)
+            assert job.tenant == tenant
+        assert await stores.claim_due(limit=1, claim_s=CLAIM_S, skip=[US]) == []
+
     async def test_a_job_is_due_again_when_its_claim_ends(self, stores: VectorStores) -> None:
         await stores.create(US, a_store())
         await stores.add_files(US, "vs_1", [a_file("a"), a_file("b")])

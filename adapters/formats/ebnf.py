@@ -7,15 +7,17 @@ character where the grammar has the character. Each character has exactly one es
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from sys import getsizeof
 
 from msgspec import Struct
 
+from antiphon.adapters.formats.lru_cache import LruCache, digest_of
 from antiphon.adapters.formats.tools import INPUT
 from antiphon.domain.grammars import characters, read
 from antiphon.domain.grammars import nodes as n
 from antiphon.domain.tools import ToolSpec
 
+_cache: LruCache[tuple[str | None]] = LruCache(2 * 1024 * 1024)
 _ROOT = "root"
 _SHORT_ESCAPES = {"\b": "b", "\t": "t", "\n": "n", "\f": "f", "\r": "r", '"': '"', "\\": "\\"}
 _CONTROLS = n.Characters(((0, 0x1F),))
@@ -69,10 +71,16 @@ def constrains_arguments(tool: ToolSpec) -> bool:
 
 def input_grammar(tool: ToolSpec, style: str = "json") -> str | None:
     """Return the EBNF of a custom tool's arguments, if its grammar can be enforced."""
-    return None if tool.grammar is None else _input_grammar(*tool.grammar, style)
+    if tool.grammar is None:
+        return None
+    key = digest_of(*(part.encode() for part in (*tool.grammar, style)))
+    cached = _cache.get(key)
+    if cached is None:
+        cached = (_input_grammar(*tool.grammar, style),)
+        _cache.put(key, cached, getsizeof(cached[0]))
+    return cached[0]
 
 
-@lru_cache(maxsize=64)
 def _input_grammar(syntax: str, definition: str, style: str) -> str | None:
     grammar = read(syntax, definition)
     if grammar is None:

@@ -1,4 +1,8 @@
-"""An LRU cache limited by total size, and one for the tokens of long texts."""
+"""An LRU cache limited by bytes, and one for the tokens of long texts.
+
+Clients choose what is cached, refused requests included. So every cache whose keys or values come
+from requests has a limit in bytes, and keeps no entry that would take much of it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from threading import Lock
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -13,12 +18,31 @@ V = TypeVar("V")
 MAX_UNCACHED_CHARACTERS = 256
 """Encoding a text of this length or less costs no more than a lookup."""
 
+MAX_CACHED_CHARACTERS = 1_000_000
+"""The tokens of a longer text are too many for the cache, so its digest is not computed either."""
+
+ENTRY_BYTES = 250
+"""What an entry takes besides its value: a key of 16 bytes, a tuple, and a place in the order."""
+
+MAX_ENTRIES_PART = 4
+"""An entry larger than 1/4 of the cache is not stored: it would evict what others use."""
+
+
+def digest_of(*parts: bytes) -> bytes:
+    """Return a key of 16 bytes, so that a cache does not hold what it was made from."""
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
 
 class LruCache(Generic[V]):
-    """Values by key. While their sizes exceed `limit`, the least recently used are evicted."""
+    """Values by key. While they exceed `max_bytes`, the least recently used are evicted."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, max_bytes: int) -> None:
+        self._limit = max_bytes
+        self._lock = Lock()  # long turns are rendered in threads
         self._size = 0
         self._entries: OrderedDict[bytes, tuple[V, int]] = OrderedDict()
 
@@ -26,19 +50,26 @@ class LruCache(Generic[V]):
         return bool(self._entries)
 
     def get(self, key: bytes) -> V | None:
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        self._entries.move_to_end(key)
-        return entry[0]
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
 
-    def put(self, key: bytes, value: V, size: int) -> None:
-        _, old_size = self._entries.pop(key, (None, 0))
-        self._entries[key] = value, size
-        self._size += size - old_size
-        while self._size > self._limit:
-            _, (_, evicted_size) = self._entries.popitem(last=False)
-            self._size -= evicted_size
+    def put(self, key: bytes, value: V, value_bytes: int) -> None:
+        """Store the value, unless it is large; `value_bytes` is its size in memory."""
+        size = value_bytes + ENTRY_BYTES
+        with self._lock:
+            _, old_size = self._entries.pop(key, (None, 0))
+            self._size -= old_size
+            if size * MAX_ENTRIES_PART > self._limit:
+                return
+            self._entries[key] = value, size
+            self._size += size
+            while self._size > self._limit:
+                _, (_, evicted_size) = self._entries.popitem(last=False)
+                self._size -= evicted_size
 
 
 class TokenCache:
@@ -53,13 +84,18 @@ class TokenCache:
         self._tokens = tokens
 
     def get(self, text: str) -> Sequence[int] | None:
-        return None if len(text) <= MAX_UNCACHED_CHARACTERS else self._tokens.get(self._key(text))
+        return self._tokens.get(self._key(text)) if _is_cacheable(text) else None
 
     def put(self, text: str, token_ids: Sequence[int]) -> None:
-        if len(text) > MAX_UNCACHED_CHARACTERS:
-            self._tokens.put(self._key(text), array("Q", token_ids), len(token_ids))
+        if _is_cacheable(text):
+            ids = array("Q", token_ids)
+            self._tokens.put(self._key(text), ids, len(ids) * ids.itemsize)
 
     def _key(self, text: str) -> bytes:
         digest = blake2b(self._salt + b"\0", digest_size=16)
         digest.update(text.encode("utf-8", "surrogatepass"))
         return digest.digest()
+
+
+def _is_cacheable(text: str) -> bool:
+    return MAX_UNCACHED_CHARACTERS < len(text) <= MAX_CACHED_CHARACTERS

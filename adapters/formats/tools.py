@@ -98,7 +98,9 @@ def callable_tools(turn: Turn) -> Mapping[str, ToolSpec]:
 
 def call_start(tool: ToolSpec, call_id: str | None = None) -> d.CallStart:
     """Return the delta that starts a call of the tool."""
-    return d.CallStart(tool.client_name, call_id, tool.namespace, tool.kind)
+    return d.CallStart(
+        tool.client_name, call_id, tool.namespace, tool.kind, approval_key=tool.approval_key
+    )
 
 
 def model_tool_name(tools: Iterable[ToolSpec], name: str, namespace: str | None) -> str:

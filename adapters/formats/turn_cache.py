@@ -26,7 +26,15 @@ from msgspec import Struct
 from antiphon.adapters.formats.lru_cache import LruCache
 from antiphon.domain import items as i
 
-MAX_CACHED_TOKENS = 1_000_000
+MAX_CACHED_BYTES = 8 * 1024 * 1024
+"""A million tokens."""
+
+DIGEST_BYTES = 120
+"""What a digest of an entry takes, with its tuple and its flag."""
+
+TURN_BYTES = 300
+"""What a turn takes besides its digests and tokens."""
+
 MAX_TURNS_PER_PREFIX = 4
 """How many answers to the same conversation are kept; a client may continue with any of them."""
 
@@ -55,7 +63,9 @@ class _Turn(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        return len(self.digests) + len(self.token_ids or ())
+        """The bytes that the turn takes in memory, approximately."""
+        tokens = 0 if self.token_ids is None else len(self.token_ids) * self.token_ids.itemsize
+        return TURN_BYTES + DIGEST_BYTES * len(self.digests) + tokens
 
     @property
     def hides_reasoning(self) -> bool:
@@ -71,7 +81,7 @@ class _Match(Struct, frozen=True):
 
 
 class TurnCache(Generic[E]):
-    """The most recent turns, up to `limit` tokens.
+    """The most recent turns, up to `max_bytes` of memory.
 
     `author_of` says who wrote an entry; `key` is the part of an entry that is compared. Tenants
     (cache salts) share no turns: how one tenant's model wrote a text reveals nothing to another.
@@ -82,11 +92,11 @@ class TurnCache(Generic[E]):
         author_of: Callable[[E], Author],
         *,
         key: Callable[[E], object] = lambda entry: entry,
-        limit: int = MAX_CACHED_TOKENS,
+        max_bytes: int = MAX_CACHED_BYTES,
     ) -> None:
         self._author_of = author_of
         self._key = key
-        self._turns: LruCache[Sequence[_Turn]] = LruCache(limit)
+        self._turns: LruCache[Sequence[_Turn]] = LruCache(max_bytes)
 
     def prefix_digests(self, salt: str | None, entries: Sequence[E]) -> list[bytes]:
         """Return a digest of the conversation before each entry, and one of the whole.

@@ -9,13 +9,12 @@ process of a sandbox also kills everything else in its namespace.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Literal, TypeVar
+from contextlib import aclosing, asynccontextmanager
+from itertools import accumulate
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,6 +31,12 @@ from antiphon.adapters.sandboxes.bwrap_command import (
 )
 from antiphon.adapters.sandboxes.cgroups import Cgroups, CgroupUnavailable, Group, find
 from antiphon.adapters.sandboxes.process import Process
+from antiphon.adapters.sandboxes.request_channel import (
+    MAX_FILES,
+    MAX_HEAD_BYTES,
+    Answer,
+    AnswerHead,
+)
 from antiphon.application.ports import (
     CodeResult,
     CommandExit,
@@ -42,10 +47,10 @@ from antiphon.application.ports import (
     SandboxSpec,
 )
 from antiphon.domain.errors import SandboxError, SandboxesBusy, SettingsError
+from antiphon.domain.json import Json
 
 logger = logging.getLogger("antiphon.sandboxes")
 
-T = TypeVar("T")
 CgroupMode = Literal["auto", "required", "off"]
 """Whether to use cgroups: where they are available, always, or never."""
 
@@ -54,7 +59,6 @@ OVERHEAD_PROCESSES = 16
 """What a cgroup allows beyond the limits of the processes: for bubblewrap and for the kernel."""
 
 CHUNK_BYTES = 2 * 1024 * 1024
-MAX_FILES = 1000
 KILLED_EXIT_CODE = 137
 """The exit code of a command that brought its sandbox down; shells use the same one."""
 
@@ -127,6 +131,12 @@ class BubblewrapSandboxes(Sandboxes):
                 "The code interpreter is not safe on this machine: " + " ".join(breaches)
             )
         logger.info("the sandbox passed its self-test; limits by %s", self.limited_by)
+        if self._limits.commands and self._cgroups is None:
+            logger.warning(
+                "without a cgroup, the processes of a container may together use more memory than "
+                "they should for some hundredths of a second, until the server ends them: see "
+                "--code-cgroup"
+            )
         self._closing = asyncio.create_task(self._close_idle())
 
     def _available_cgroups(self) -> Cgroups | None:
@@ -307,51 +317,68 @@ class BubblewrapSandbox(Sandbox):
     async def put(self, name: str, content: bytes) -> None:
         name = checked_name(name)
         for offset in range(0, max(1, len(content)), CHUNK_BYTES):
-            chunk = base64.b64encode(content[offset : offset + CHUNK_BYTES]).decode("ascii")
-            await self._ask({"do": "put", "name": name, "offset": offset, "content": chunk}, dict)
+            chunk = content[offset : offset + CHUNK_BYTES]
+            await self._ask({"do": "put", "name": name, "offset": offset}, body=chunk)
         self._uploaded.add(name)
 
     async def files(self) -> list[SandboxFile]:
         if self._process is None:
             return []
-        files = await self._ask({"do": "files", "limit": MAX_FILES}, _parse_files)
-        return [replace(file, is_uploaded=file.path in self._uploaded) for file in files]
+        # The rest of the head needs some bytes too.
+        request = {"do": "files", "limit": MAX_FILES, "max_bytes": MAX_HEAD_BYTES - 1024}
+        answer = await self._ask(request)
+        return [
+            SandboxFile(
+                path=checked_path(path),
+                bytes=size_bytes,
+                changed_at=changed_at,
+                is_uploaded=path in self._uploaded,
+            )
+            for path, size_bytes, changed_at in answer.head.files
+        ]
 
-    async def pieces(self, path: str) -> AsyncGenerator[bytes]:
+    async def pieces(self, path: str, *, max_bytes: int | None = None) -> AsyncGenerator[bytes]:
         path = checked_path(path)
+        # The code can claim that a file never ends; none has more bytes than the disk.
+        disk_bytes = self.limits.disk_bytes
+        remaining_bytes = disk_bytes if max_bytes is None else min(max_bytes, disk_bytes)
         offset = 0
         while True:
-            request = {"do": "read", "name": path, "offset": offset, "size": CHUNK_BYTES}
-            chunk = await self._ask(request, _parse_content)
+            size_bytes = min(CHUNK_BYTES, remaining_bytes)
+            request = {"do": "read", "name": path, "offset": offset, "size": size_bytes}
+            chunk = (await self._ask(request, max_body_bytes=size_bytes)).body
             if chunk or not offset:
                 yield chunk
-            if len(chunk) < CHUNK_BYTES:
-                return
             offset += len(chunk)
+            remaining_bytes -= len(chunk)
+            if len(chunk) < CHUNK_BYTES or not remaining_bytes:
+                return
 
     async def remove(self, path: str) -> None:
-        await self._ask({"do": "remove", "name": checked_path(path)}, dict)
+        await self._ask({"do": "remove", "name": checked_path(path)})
 
     async def aclose(self) -> None:
         self._closed = True
         self._on_close(self)
         await self._kill_process()
 
-    async def _ask(self, request: dict[str, Any], parse: Callable[[dict[str, Any]], T]) -> T:
-        """Send a request to the kernel and return its answer, parsed by `parse`."""
+    async def _ask(self, request: Json, *, body: bytes = b"", max_body_bytes: int = 0) -> Answer:
+        """Send a request to the kernel and return its answer."""
         async with self._running_process() as process:
             try:
-                answer = await process.ask(request, timeout_s=self._timeouts.call_s)
+                answer = await process.ask(
+                    request,
+                    body,
+                    max_body_bytes=max_body_bytes,
+                    timeout_s=self._timeouts.call_s,
+                )
                 await process.settle()
             except TimeoutError:
                 raise SandboxError("The container does not answer.") from None
-            if "error" not in answer:
-                try:
-                    return parse(answer)
-                except (KeyError, TypeError, ValueError, binascii.Error):
-                    raise SandboxError("The container gave an invalid answer.") from None
+            if answer.head.error is None:
+                return answer
         # Raised outside of the `async with`: a file error does not cost the sandbox its process.
-        raise SandboxError(f"{request.get('name', 'The container')}: {answer['error']}.")
+        raise SandboxError(f"{request.get('name', 'The container')}: {answer.head.error}.")
 
     @asynccontextmanager
     async def _running_process(self) -> AsyncGenerator[Process]:
@@ -375,10 +402,15 @@ class BubblewrapSandbox(Sandbox):
     async def _run(self, process: Process, code: str) -> CodeResult:
         code = code.encode("utf-8", "replace").decode()
         note = ""
-        answer: dict[str, Any] = {"is_error": True}
+        answer: Answer
+        images: tuple[bytes, ...]
         call_s, interrupt_s = self._timeouts.call_s, self._timeouts.interrupt_s
         asking = asyncio.ensure_future(
-            process.ask({"do": "run", "code": code}, timeout_s=call_s + interrupt_s)
+            process.ask(
+                {"do": "run", "code": code},
+                max_body_bytes=self.limits.all_images_bytes,
+                timeout_s=call_s + interrupt_s,
+            )
         )
         try:
             await asyncio.wait({asking}, timeout=call_s)
@@ -386,9 +418,11 @@ class BubblewrapSandbox(Sandbox):
                 note = f"The code was stopped after {call_s:g} seconds."
                 process.interrupt()
             answer = await asking
+            images = _images_of(answer)
             await process.settle()
         except (TimeoutError, SandboxError) as error:
             note = f"{note or error} {RESTARTED}"
+            answer, images = Answer(AnswerHead(is_error=True)), ()
             logs = process.output()
             await self._kill_process()
         else:
@@ -398,8 +432,8 @@ class BubblewrapSandbox(Sandbox):
         parts = (logs.rstrip("\n") if note else logs, note)
         return CodeResult(
             logs="\n".join(filter(None, parts)),
-            images=_parse_images(answer),
-            is_error=bool(answer.get("is_error", True)),
+            images=images,
+            is_error=answer.head.is_error,
         )
 
     async def _command(
@@ -464,20 +498,10 @@ def checked_path(path: str) -> str:
     return "/".join(map(checked_name, path.split("/")))
 
 
-def _parse_files(answer: dict[str, Any]) -> list[SandboxFile]:
-    return [
-        SandboxFile(path=checked_path(str(path)), bytes=int(size), changed_at=int(changed))
-        for path, size, changed in answer["files"][:MAX_FILES]
-    ]
-
-
-def _parse_content(answer: dict[str, Any]) -> bytes:
-    return base64.b64decode(answer["content"])[:CHUNK_BYTES]
-
-
-def _parse_images(answer: dict[str, Any]) -> tuple[bytes, ...]:
-    images = answer.get("images")
-    contents = images if isinstance(images, list) else []
-    with suppress(ValueError, TypeError, binascii.Error):
-        return tuple(base64.b64decode(content, validate=True) for content in contents)
-    return ()
+def _images_of(answer: Answer) -> tuple[bytes, ...]:
+    """Return the images of an answer. Raises: SandboxError if they are not its whole body."""
+    sizes, body = answer.head.image_sizes, answer.body
+    if sum(sizes) != len(body):
+        raise SandboxError("The container gave an invalid answer.")
+    ends = list(accumulate(sizes))
+    return tuple(body[end - size : end] for size, end in zip(sizes, ends, strict=True))

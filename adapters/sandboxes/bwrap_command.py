@@ -43,6 +43,14 @@ ENVIRONMENT: Mapping[str, str] = {
 """The whole environment of the code. Without the thread settings, libraries would start a thread
 for each processor."""
 
+_ISOLATION = (
+    *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
+    *("--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
+    *("--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"),
+)
+# The root and /dev are in memory too, but without a size limit: they must not be writable.
+_READ_ONLY = ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/")
+
 _RUN_KERNEL = """
 import os, sys
 with os.fdopen(int(sys.argv.pop(1))) as file:
@@ -66,8 +74,8 @@ print(json.dumps({
 class Limits(Struct, frozen=True, kw_only=True):
     """The resource limits of one sandbox.
 
-    `cpu_s` is for its whole life, `output_bytes`, `images` and `image_bytes` are for each call, and
-    the others hold at any time. With `commands` the sandbox has a shell and can start processes.
+    `cpu_s` is for its whole life, the output and the images are for each call, and the others hold
+    at any time. With `commands` the sandbox has a shell and can start processes.
     `memory_bytes` and `cpu_s` then apply to each process; the server watches the memory of all
     processes together, or a cgroup limits it.
     """
@@ -80,6 +88,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     output_bytes: int = 1024**2
     images: int = 8
     image_bytes: int = 4 * 1024**2
+    all_images_bytes: int = 8 * 1024**2
 
 
 class Interpreter(Struct, frozen=True, kw_only=True):
@@ -150,12 +159,7 @@ def sandbox_command(
     launcher: Sequence[str], python: Interpreter, limits: Limits, descriptors: Descriptors
 ) -> list[str]:
     """Return the command line of a sandbox."""
-    isolation = [
-        *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
-        *("--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"),
-        *("--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"),
-        *("--seccomp", str(descriptors.seccomp), "--info-fd", str(descriptors.info)),
-    ]
+    channels = ["--seccomp", str(descriptors.seccomp), "--info-fd", str(descriptors.info)]
     environment = [
         word
         for name, value in environment_of(python, limits).items()
@@ -165,8 +169,6 @@ def sandbox_command(
         *("--size", str(limits.disk_bytes), "--tmpfs", FOLDER),
         *("--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"),
     ]
-    # The root and /dev are in memory too, but without a size limit: they must not be writable.
-    read_only = ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--remount-ro", "/"]
     options = json.dumps(_kernel_options(python, limits) | {"commands": descriptors.commands})
     kernel = [
         *(python.program, "-I", "-B", "-c", _RUN_KERNEL),
@@ -174,12 +176,28 @@ def sandbox_command(
     ]
     return [
         *launcher,
-        *isolation,
+        *_ISOLATION,
+        *channels,
         *environment,
         *writable,
         *_read_only_binds(python, limits),
-        *read_only,
+        *_READ_ONLY,
         *kernel,
+    ]
+
+
+def own_program_command(
+    launcher: Sequence[str], python: Interpreter, seccomp: int, arguments: Sequence[str]
+) -> list[str]:
+    """Return the command line of a program of the server's own, which can write nowhere."""
+    return [
+        *launcher,
+        *_ISOLATION,
+        *("--seccomp", str(seccomp)),
+        *_read_only_binds(python, Limits()),
+        *_READ_ONLY,
+        python.program,
+        *arguments,
     ]
 
 
@@ -232,6 +250,7 @@ def _kernel_options(python: Interpreter, limits: Limits) -> dict[str, Any]:
         "packages": python.packages,
         "images": limits.images,
         "image_bytes": limits.image_bytes,
+        "all_images_bytes": limits.all_images_bytes,
         "limits": {
             "RLIMIT_AS": limits.memory_bytes,
             "RLIMIT_CPU": limits.cpu_s,

@@ -1,8 +1,8 @@
 """The Python process inside a sandbox: it runs one call after another in one namespace.
 
 The interpreter receives this file as text, so it imports only the standard library and nothing
-from this project. Requests and answers travel over one socket, each as four bytes of length and
-JSON, with bytes in base64. The code prints to descriptors 1 and 2, which the server reads.
+from this project. Requests and answers travel over one socket (request_channel.py), each as a head
+in JSON and a body of bytes. The code prints to descriptors 1 and 2, which the server reads.
 
 With a shell, a second process runs the commands. It starts before any code runs and has its own
 socket, so code and commands do not depend on what the other has done to its process.
@@ -13,7 +13,6 @@ This file enforces nothing, because code can change all of it. The restrictions 
 from __future__ import annotations
 
 import ast
-import base64
 import contextlib
 import json
 import linecache
@@ -27,6 +26,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+Answer = tuple[dict[str, Any], bytes]
+"""The head and the body of an answer."""
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -37,22 +39,26 @@ class Kernel:
         self._folder: str = options["folder"]
         self._max_image_bytes: int = options["image_bytes"]
         self._max_images: int = options["images"]
+        self._max_total_bytes: int = options["all_images_bytes"]
         self._calls = 0
         self._images: list[bytes] = []
         self._main = types.ModuleType("__main__")
         self._main.__dict__["display"] = self.display
         sys.modules["__main__"] = self._main
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, request: dict[str, Any], body: bytes) -> Answer:
+        if request["do"] == "run":
+            return self._run(request)
+        if request["do"] == "read":
+            return self._read(request)
+        if request["do"] == "put":
+            return self._put(request, body), b""
         handlers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "run": self._run,
-            "put": self._put,
             "files": self._files,
-            "read": self._read,
             "remove": self._remove,
             "reap": self._reap,
         }
-        return handlers[request["do"]](request)
+        return handlers[request["do"]](request), b""
 
     def display(self, *values: Any) -> None:
         """Show values: images as images, everything else as text."""
@@ -64,12 +70,14 @@ class Kernel:
                 self._show(image)
 
     def _show(self, image: bytes) -> None:
-        if len(self._images) < self._max_images and len(image) <= self._max_image_bytes:
+        all_bytes = len(image) + sum(map(len, self._images))
+        fits = len(image) <= self._max_image_bytes and all_bytes <= self._max_total_bytes
+        if fits and len(self._images) < self._max_images:
             self._images.append(image)
         else:
             print("[image dropped: too many images, or too large]")  # noqa: T201
 
-    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _run(self, request: dict[str, Any]) -> Answer:
         self._images = []
         self._calls += 1
         failed = False
@@ -84,7 +92,8 @@ class Kernel:
                 stream.flush()
             except (OSError, ValueError, AttributeError):
                 failed = True
-        return {"is_error": failed, "images": [_to_base64(image) for image in self._images]}
+        head = {"is_error": failed, "image_sizes": [len(image) for image in self._images]}
+        return head, b"".join(self._images)
 
     def _execute(self, code: str, name: str) -> None:
         # Lets a traceback show the lines of the code.
@@ -113,7 +122,7 @@ class Kernel:
 
     # --- files ----------------------------------------------------------------------------------
 
-    def _put(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _put(self, request: dict[str, Any], content: bytes) -> dict[str, Any]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= os.O_TRUNC if request["offset"] == 0 else os.O_APPEND
         path = os.path.join(self._folder, request["name"])
@@ -122,7 +131,7 @@ class Kernel:
         except OSError as error:
             return {"error": error.strerror}
         try:
-            _write_all(descriptor, base64.b64decode(request["content"]))
+            _write_all(descriptor, content)
         except OSError as error:
             os.unlink(path)  # a file that is not complete must not exist
             return {"error": error.strerror}
@@ -131,8 +140,12 @@ class Kernel:
         return {}
 
     def _files(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return (path, size, modification time) of the files below the folder, without links."""
+        """Return (path, size, modification time) of the files below the folder, without links.
+
+        They are as many as fit into the answer.
+        """
         files: list[tuple[str, int, int]] = []
+        remaining_bytes = request["max_bytes"]
         for folder, subfolders, names in os.walk(self._folder):
             subfolders.sort()
             for name in sorted(names):
@@ -143,25 +156,26 @@ class Kernel:
                     continue
                 relative_path = os.path.relpath(path, self._folder)
                 if stat.S_ISREG(status.st_mode) and _is_utf8(relative_path):
-                    files.append((relative_path, status.st_size, int(status.st_mtime)))
-            if len(files) >= request["limit"]:
-                break
-        return {"files": files[: request["limit"]]}
+                    file = (relative_path, status.st_size, max(0, int(status.st_mtime)))
+                    remaining_bytes -= len(json.dumps(file)) + 2
+                    if remaining_bytes < 0 or len(files) == request["limit"]:
+                        return {"files": files}
+                    files.append(file)
+        return {"files": files}
 
-    def _read(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _read(self, request: dict[str, Any]) -> Answer:
         # Does not follow a symbolic link, and does not block on a named pipe.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(os.path.join(self._folder, request["name"]), flags)
         except OSError as error:
-            return {"error": error.strerror}
+            return {"error": error.strerror}, b""
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return {"error": "Not a file"}
-            content = os.pread(descriptor, request["size"], request["offset"])
+                return {"error": "Not a file"}, b""
+            return {}, os.pread(descriptor, request["size"], request["offset"])
         finally:
             os.close(descriptor)
-        return {"content": _to_base64(content)}
 
     def _remove(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -257,10 +271,6 @@ def _png_of(value: Any) -> bytes | None:
     return image if isinstance(image, bytes) and image.startswith(PNG) else None
 
 
-def _to_base64(content: bytes) -> str:
-    return base64.b64encode(content).decode("ascii")
-
-
 def _is_utf8(name: str) -> bool:
     try:
         name.encode()
@@ -289,15 +299,15 @@ def serve(requests: int, options: dict[str, Any]) -> None:
     # A shell script starts background processes with SIGINT ignored, and that is inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     kernel = Kernel(options)
-    _send(requests, {"ready": True})
+    _send(requests, {"is_ready": True})
     while True:
         try:
-            request = _receive(requests)
+            request, body = _receive(requests)
             try:
-                answer = kernel.answer(request)
+                answer = kernel.answer(request, body)
             except MemoryError:
-                answer = {"error": "Out of memory"}
-            _send(requests, answer)
+                answer = {"error": "Out of memory"}, b""
+            _send(requests, *answer)
         except KeyboardInterrupt:
             # The server interrupted a call that had just ended.
             continue
@@ -313,15 +323,16 @@ def start_commander(options: dict[str, Any]) -> None:
         requests, stdout, stderr = descriptors
         commander = Commander(options["folder"], stdout, stderr)
         while True:
-            _send(requests, commander.answer(_receive(requests)))
+            request, _ = _receive(requests)
+            _send(requests, commander.answer(request))
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def _receive(requests: int) -> dict[str, Any]:
-    length = int.from_bytes(_read(requests, 4), "big")
-    request: dict[str, Any] = json.loads(_read(requests, length))
-    return request
+def _receive(requests: int) -> tuple[dict[str, Any], bytes]:
+    head_bytes, body_bytes = [int.from_bytes(_read(requests, 4), "big") for _ in range(2)]
+    request: dict[str, Any] = json.loads(_read(requests, head_bytes))
+    return request, _read(requests, body_bytes)
 
 
 def _read(requests: int, count: int) -> bytes:
@@ -335,9 +346,10 @@ def _read(requests: int, count: int) -> bytes:
     return content
 
 
-def _send(requests: int, answer: dict[str, Any]) -> None:
-    body = json.dumps(answer).encode()
-    _write_all(requests, len(body).to_bytes(4, "big") + body)
+def _send(requests: int, answer: dict[str, Any], body: bytes = b"") -> None:
+    head = json.dumps(answer).encode()
+    lengths = len(head).to_bytes(4, "big") + len(body).to_bytes(4, "big")
+    _write_all(requests, lengths + head + body)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

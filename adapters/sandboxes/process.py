@@ -14,9 +14,8 @@ import signal
 import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-
-import msgspec
 
 from antiphon.adapters.sandboxes import seccomp
 from antiphon.adapters.sandboxes.bwrap_command import (
@@ -28,58 +27,29 @@ from antiphon.adapters.sandboxes.bwrap_command import (
     sandbox_command,
 )
 from antiphon.adapters.sandboxes.cgroups import Group
+from antiphon.adapters.sandboxes.memory_file import memory_file
 from antiphon.adapters.sandboxes.output_reader import OutputReader
 from antiphon.adapters.sandboxes.process_tree import descendants, total_memory
+from antiphon.adapters.sandboxes.request_channel import PROCESS_ENDED, Answer, RequestChannel
 from antiphon.application.ports import CommandExit, CommandOutput
 from antiphon.domain.errors import SandboxError
 from antiphon.domain.json import Json
 
 START_S = 10.0
 WATCH_S = 0.2
+MIN_WATCH_S = 0.01
+GROWTH_BYTES_PER_S = 4 * 1024**3
+"""How fast many processes together can take memory. The pause until they are counted again is the
+time in which they could reach their limit, between `MIN_WATCH_S` and `WATCH_S`."""
+
+_MEMORY_COUNTERS = ThreadPoolExecutor(4, thread_name_prefix="sandbox-memory")
+"""Threads of their own: counting must not wait for the work that other threads do for tenants."""
+
 SETTLE_S = 5.0
 """The time in which leftover processes must end; then their sandbox is killed."""
 
 STREAM_S = 0.05
 """The pause between two chunks of a command's output."""
-
-MAX_ANSWER_BYTES = 100 * 1024 * 1024
-PROCESS_ENDED = "The code ended its process, or reached a resource limit."
-
-
-class RequestChannel:
-    """The requests to one process and its answers, each four bytes of length and JSON."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def on(cls, connected_socket: socket.socket) -> RequestChannel:
-        """Return a channel on a duplicate of the socket."""
-        connected_socket.setblocking(False)
-        return cls(*await asyncio.open_connection(sock=connected_socket.dup()))
-
-    async def ask(self, request: Json) -> Json:
-        """Send a request and return its answer. Raises: SandboxError."""
-        body = msgspec.json.encode(request)
-        with suppress(ConnectionError):
-            self._writer.write(len(body).to_bytes(4, "big") + body)
-            await self._writer.drain()
-        return await self.receive()
-
-    async def receive(self) -> Json:
-        """Return the next answer. Raises: SandboxError."""
-        try:
-            length = int.from_bytes(await self._reader.readexactly(4), "big")
-            if length > MAX_ANSWER_BYTES:
-                raise SandboxError("The container gave an answer that is too long.")
-            answer: Json = msgspec.json.decode(await self._reader.readexactly(length), type=dict)
-        except (EOFError, ConnectionError, msgspec.DecodeError, UnicodeError):
-            raise SandboxError(PROCESS_ENDED) from None
-        return answer
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class CommandChannel:
@@ -100,27 +70,28 @@ class CommandChannel:
         *,
         timeout_s: float,
         limit_s: float,
-        watch: Callable[[], Awaitable[None]],
+        watch: Callable[[], Awaitable[float]],
     ) -> AsyncGenerator[CommandOutput | CommandExit]:
-        """Yield a command's output, then its exit. Calls `watch` at intervals while it runs.
+        """Yield a command's output, then its exit. Calls `watch` while it runs, each time after the
+        seconds that its last call returned.
 
         Raises: SandboxError; TimeoutError, after `limit_s`.
         """
         request = {"do": "command", "command": command, "timeout_s": timeout_s}
         asking = asyncio.ensure_future(self._requests.ask(request))
         asking.add_done_callback(lambda _: self._wake_up.set())
-        next_watch = time.monotonic() + WATCH_S
         deadline = time.monotonic() + limit_s
         try:
+            next_watch = time.monotonic() + await watch()
             while not asking.done():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake_up.wait(), WATCH_S)
+                    pause_s = max(0.0, next_watch - time.monotonic())
+                    await asyncio.wait_for(self._wake_up.wait(), pause_s)
                 now = time.monotonic()
                 if now > deadline:
                     raise TimeoutError
                 if now >= next_watch and not asking.done():
-                    await watch()
-                    next_watch = time.monotonic() + WATCH_S
+                    next_watch = now + await watch()
                 self._wake_up.clear()
                 if not asking.done() and (output := self._next_output()):
                     yield output
@@ -130,12 +101,11 @@ class CommandChannel:
             asking.cancel()
         if rest := self.rest():
             yield rest
-        if "error" in answer:
-            yield CommandOutput(stderr=f"{answer['error']}\n")
+        if answer.head.error is not None:
+            yield CommandOutput(stderr=f"{answer.head.error}\n")
             yield CommandExit(code=126)
             return
-        code = answer.get("exit_code")
-        yield CommandExit(code=code if isinstance(code, int) else None)
+        yield CommandExit(code=answer.head.exit_code)
 
     def rest(self) -> CommandOutput | None:
         """Return the rest of a command's output, if there is any."""
@@ -198,9 +168,11 @@ class Process:
             command_pipes = _pipes(stack, 2) if limits.commands else []
             os.set_blocking(info_reader, False)
             descriptors = Descriptors(
-                kernel=_closed_by(stack, _memory_file(KERNEL.read_bytes())),
+                kernel=stack.enter_context(memory_file(KERNEL.read_bytes())),
                 requests=sockets[0][1].fileno(),
-                seccomp=_closed_by(stack, _memory_file(seccomp.program(processes=limits.commands))),
+                seccomp=stack.enter_context(
+                    memory_file(seccomp.program(processes=limits.commands))
+                ),
                 info=info_writer,
                 commands=(sockets[1][1].fileno(), *command_pipes[1::2]) if limits.commands else (),
             )
@@ -241,7 +213,7 @@ class Process:
         except (TimeoutError, SandboxError):
             reason = self._output.take_rest().strip() or "it was not ready in time"
             raise SandboxError(f"The container did not start: {reason}") from None
-        if answer != {"ready": True}:
+        if not answer.head.is_ready:
             raise SandboxError("The container did not start.")
         self._pid = int(json.loads(os.read(info, 4096))["child-pid"])
         self._pidfds = [os.pidfd_open(self._pid)]
@@ -252,27 +224,35 @@ class Process:
             [self.commands.pid] = descendants(self._pid)
             self._pidfds.append(os.pidfd_open(self.commands.pid))
 
-    async def ask(self, request: Json, *, timeout_s: float) -> Json:
+    async def ask(
+        self, request: Json, body: bytes = b"", *, max_body_bytes: int = 0, timeout_s: float
+    ) -> Answer:
         """Send a request to the kernel and return its answer. Raises: SandboxError, TimeoutError.
 
         Checks the number of files and the memory while it waits.
         """
         async with asyncio.timeout(timeout_s):
-            asking = asyncio.ensure_future(self._requests.ask(request))
+            asking = asyncio.ensure_future(
+                self._requests.ask(request, body, max_body_bytes=max_body_bytes)
+            )
+            pause_s = self._pause_after(0)
             try:
                 while not asking.done():
-                    await asyncio.wait({asking}, timeout=WATCH_S)
+                    await asyncio.wait({asking}, timeout=pause_s)
                     self._check_files()
                     if not asking.done():
-                        await self._check_memory()
+                        pause_s = await self._check_memory()
                 return await asking
             finally:
                 asking.cancel()
 
-    async def check(self) -> None:
-        """Check the limits that the kernel does not enforce. Raises: SandboxError."""
+    async def check(self) -> float:
+        """Check the limits that the kernel does not enforce. Raises: SandboxError.
+
+        Return the seconds after which they must be checked again.
+        """
         self._check_files()
-        await self._check_memory()
+        return await self._check_memory()
 
     def _check_files(self) -> None:
         # Folders in memory have a size limit, but empty files take no space.
@@ -282,14 +262,26 @@ class Process:
                 if status.f_files - status.f_ffree > self._limits.files:
                     raise SandboxError(f"The code made more than {self._limits.files} files.")
 
-    async def _check_memory(self) -> None:
-        if self.commands is not None:
-            # An rlimit applies to one process; the server adds up the memory of all processes.
-            # This runs in a thread because the kernel may have many pages to count.
-            memory_bytes = await asyncio.to_thread(total_memory, self._pid)
-            if memory_bytes > self._limits.memory_bytes:
-                limit_mb = self._limits.memory_bytes // 1024**2
-                raise SandboxError(f"The code used more than {limit_mb} MB of memory.")
+    async def _check_memory(self) -> float:
+        if self.commands is None:
+            return WATCH_S  # there is one process, which an rlimit limits
+        # An rlimit applies to one process; the server adds up the memory of all processes. This
+        # runs in a thread because the kernel may have many pages to count.
+        limit_bytes = self._limits.memory_bytes
+        memory_bytes = await asyncio.get_running_loop().run_in_executor(
+            _MEMORY_COUNTERS, total_memory, self._pid, limit_bytes // 2
+        )
+        if memory_bytes > limit_bytes:
+            limit_mb = limit_bytes // 1024**2
+            raise SandboxError(f"The code used more than {limit_mb} MB of memory.")
+        return self._pause_after(memory_bytes)
+
+    def _pause_after(self, memory_bytes: int) -> float:
+        """Return the seconds until the memory must be counted again."""
+        if self.commands is None or self._group is not None:
+            return WATCH_S
+        growth_s = (self._limits.memory_bytes - memory_bytes) / GROWTH_BYTES_PER_S
+        return min(WATCH_S, max(MIN_WATCH_S, growth_s))
 
     async def settle(self) -> None:
         """End the processes that a call left running. Raises: SandboxError if they do not end."""
@@ -372,12 +364,4 @@ def _pipes(stack: ExitStack, count: int) -> list[int]:
 
 def _closed_by(stack: ExitStack, descriptor: int) -> int:
     stack.callback(os.close, descriptor)
-    return descriptor
-
-
-def _memory_file(content: bytes) -> int:
-    """Return a descriptor from which `content` can be read."""
-    descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor

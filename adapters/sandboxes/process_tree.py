@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 GONE = (FileNotFoundError, ProcessLookupError, ValueError)
-MEMORY = ("Pss_Anon:", "Pss_Shmem:")
+PROPORTIONAL = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
 """Proportional sizes: a page that several processes share counts once, not once for each fork."""
+
+RESIDENT = ("RssAnon:", "RssShmem:", "VmSwap:")
+"""Sizes that the kernel keeps anyway: cheap, but a shared page counts once for each process."""
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -24,14 +27,22 @@ def descendants(pid: int) -> Iterator[int]:
                     yield from descendants(int(child))
 
 
-def total_memory(pid: int) -> int:
-    """Return the bytes of memory that a process and its descendants use together."""
-    return sum(map(_memory_of, {pid, *descendants(pid)}))
+def total_memory(pid: int, enough_bytes: int) -> int:
+    """Return the bytes of memory that a process and its descendants use together.
+
+    Up to `enough_bytes` the number may be too high; above, it is exact. Mapped files of this
+    machine do not count.
+    """
+    pids = {pid, *descendants(pid)}
+    resident_bytes = sum(_sum_of(f"/proc/{each}/status", RESIDENT) for each in pids)
+    if resident_bytes <= enough_bytes:
+        return resident_bytes
+    return sum(_sum_of(f"/proc/{each}/smaps_rollup", PROPORTIONAL) for each in pids)
 
 
-def _memory_of(pid: int) -> int:
-    """Return the bytes of memory that a process uses, without mapped files of this machine."""
-    with suppress(*GONE), open(f"/proc/{pid}/smaps_rollup") as rollup:
-        lines = (line.split() for line in rollup)
-        return sum(int(words[1]) * 1024 for words in lines if words and words[0] in MEMORY)
+def _sum_of(path: str, names: Sequence[str]) -> int:
+    """Return the sum in bytes of some lines of a process's file, whose sizes are in kB."""
+    with suppress(*GONE), open(path) as file:
+        lines = (line.split() for line in file)
+        return sum(int(words[1]) * 1024 for words in lines if words and words[0] in names)
     return 0

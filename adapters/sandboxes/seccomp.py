@@ -1,8 +1,9 @@
-"""The seccomp filter: the system calls that code in a sandbox must not make.
+"""The seccomp filter: it allows the system calls that code in a sandbox may make, and no others.
 
-The filter allows every call that it does not deny. Namespaces without files, network or other
-processes are the main barrier; the filter reduces the attack surface of the kernel behind it.
-Three rules need an explanation:
+Namespaces without files, network or other processes are the main barrier; the filter reduces the
+attack surface of the kernel behind it. A call that is neither in ALLOWED (system_calls.py) nor in
+DENIED fails with ENOSYS, as on a kernel that does not have it: libraries then do without, also
+without calls that did not exist when this was written. Three rules need an explanation:
 
 1. No second process, only threads, so that the limits of one process (rlimits) limit the whole
    sandbox. With a shell, processes are allowed, but not in new namespaces.
@@ -16,13 +17,16 @@ import errno
 import platform
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
+
+from antiphon.adapters.sandboxes.system_calls import ALLOWED
 
 Instruction = tuple[int, int, int, int]
 
 DENIED: Mapping[str, Sequence[tuple[int | None, int | None]]] = {
+    # These fail with EPERM: a program may have a reason to make them, and should say why it cannot.
     # (x86_64, aarch64); None if the architecture has no such call
     "other processes": (
         (101, 117),  # ptrace
@@ -109,8 +113,8 @@ FORKS: Sequence[tuple[int | None, int | None]] = ((57, None), (58, None))  # for
 class Machine(Struct, frozen=True, kw_only=True):
     """The call numbers of a processor architecture.
 
-    `column` is its column in DENIED. `foreign` is the first number of a second call table, which
-    this filter does not cover (x32).
+    `column` is its column in ALLOWED and DENIED. `foreign` is the first number of a second call
+    table, which this filter does not cover (x32).
     """
 
     audit_arch: int
@@ -148,7 +152,7 @@ TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 _NUMBER, _MACHINE = 0, 4
 _FIRST, _SECOND = 16, 24
 
-_LOAD, _EQUALS, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUALS, _ABOVE, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 
 
@@ -183,8 +187,23 @@ def program(machine: str = platform.machine(), *, processes: bool = False) -> by
         instructions += _deny_unless((_EQUALS, 1, 0, socket.AF_UNIX), number, _FIRST)
     for command in (TIOCSTI, TIOCLINUX):
         instructions += _deny_unless((_EQUALS, 0, 1, command), numbers.ioctl, _SECOND)
-    instructions.append(_return(_ALLOW))
+    for first, last in _allowed_ranges(numbers.column):
+        instructions += [(_AT_LEAST, 0, 2, first), (_ABOVE, 1, 0, last), _return(_ALLOW)]
+    instructions.append(_fail(errno.ENOSYS))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+
+
+def _allowed_ranges(column: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and last number of each range of allowed calls."""
+    calls = [call[column] for group in ALLOWED.values() for call in group.values()]
+    numbers = sorted(number for number in calls if number is not None)
+    first = last = numbers[0]
+    for number in numbers[1:]:
+        if number != last + 1:
+            yield first, last
+            first = number
+        last = number
+    yield first, last
 
 
 def _deny_unless(test: Instruction, number: int, argument: int) -> list[Instruction]:

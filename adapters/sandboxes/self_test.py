@@ -198,7 +198,9 @@ async def run(start: Callable[[], Awaitable[Process]], visible_paths: Sequence[s
 
 async def _has_value(process: Process, code: str) -> bool:
     """Whether the code ends with a value."""
-    await process.ask({"do": "run", "code": code}, timeout_s=ANSWER_S)
+    await process.ask(
+        {"do": "run", "code": code}, max_body_bytes=LIMITS.all_images_bytes, timeout_s=ANSWER_S
+    )
     await process.settle()
     output = process.output()
     return bool(output.strip()) and "Traceback" not in output

@@ -21,8 +21,10 @@ from antiphon.adapters.stores.memory_records import (
     copy_items,
 )
 from antiphon.adapters.stores.stored_json import body_of, output_of
+from antiphon.adapters.stores.tenant_turns import take_turns
 from antiphon.application.ports import (
     LOG_READ_BYTES,
+    NO_RUNS,
     ApiKey,
     Clock,
     EventChunk,
@@ -247,12 +249,26 @@ class MemoryStore(Store):
     async def leave(self, owner: str) -> None:
         self._alive_until.pop(owner, None)
 
-    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
+    async def lease_runs(
+        self,
+        owner: str,
+        *,
+        limit: int,
+        waiting: bool = True,
+        held: Mapping[str, int] = NO_RUNS,
+        per_tenant: int | None = None,
+    ) -> list[LeasedRun]:
         unfinished = self._unfinished.values()
         others = (record for record in unfinished if record.owner != owner)
         candidates = (record for record in others if waiting or record.owner is not None)
-        ownerless = (record for record in candidates if not self._is_alive(record.owner))
-        return [_lease_run(record, owner) for record in list(islice(ownerless, limit))]
+        ownerless = [record for record in candidates if not self._is_alive(record.owner)]
+        turns = take_turns(
+            enumerate(record.tenant for record in ownerless),
+            limit,
+            held=held,
+            per_tenant=per_tenant,
+        )
+        return [_lease_run(ownerless[index], owner) for index in turns]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         record = self._find_response(tenant, response_id)

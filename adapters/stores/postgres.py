@@ -17,6 +17,7 @@ from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
     LOG_READ_BYTES,
+    NO_RUNS,
     ApiKey,
     EventChunk,
     IdempotencyRecord,
@@ -338,8 +339,18 @@ class PostgresStore(Store):
     async def leave(self, owner: str) -> None:
         await self._server.fetch(sql.LEAVE, owner, idempotent=True)
 
-    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
-        rows = await self._server.fetch(sql.LEASE_RUNS, owner, limit, waiting)
+    async def lease_runs(
+        self,
+        owner: str,
+        *,
+        limit: int,
+        waiting: bool = True,
+        held: Mapping[str, int] = NO_RUNS,
+        per_tenant: int | None = None,
+    ) -> list[LeasedRun]:
+        rows = await self._server.fetch(
+            sql.LEASE_RUNS, owner, limit, waiting, list(held), list(held.values()), per_tenant
+        )
         return [_leased_run(row) for row in rows]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:

@@ -311,16 +311,37 @@ FROM taken JOIN responses r ON r.number = taken.response
 ORDER BY r.number
 """
 
-# Not a join: if another transaction changed the row meanwhile, PostgreSQL evaluates a subquery
-# again, but not a join.
-LEASE_RUNS = f"""
-WITH free AS (
-    SELECT response FROM runs
-    WHERE owner IS NULL AND $3::boolean OR owner <> $1 AND NOT EXISTS (
+_IS_FREE = """(owner IS NULL AND $3::boolean OR owner <> $1 AND NOT EXISTS (
         SELECT 1 FROM servers
-        WHERE servers.owner = runs.owner AND alive_until > clock_timestamp())
-    ORDER BY response LIMIT $2
-    FOR UPDATE SKIP LOCKED
+        WHERE servers.owner = runs.owner AND alive_until > clock_timestamp()))"""
+
+# Seeks each tenant in the index, and reads as many of its runs as may be leased: one tenant's
+# thousand runs cost no more than these. In each round, each tenant gets its oldest run.
+# `free` asks again whether a run is free: if another transaction changed the row meanwhile,
+# PostgreSQL evaluates that condition again.
+LEASE_RUNS = f"""
+WITH RECURSIVE tenants (tenant) AS (
+    SELECT min(tenant) FROM runs WHERE owner IS NULL AND $3::boolean
+    UNION ALL
+    SELECT (SELECT min(tenant) FROM runs WHERE owner IS NULL AND runs.tenant > tenants.tenant)
+    FROM tenants WHERE tenants.tenant IS NOT NULL
+), candidates AS (
+    SELECT oldest.* FROM tenants CROSS JOIN LATERAL (
+        SELECT response, tenant FROM runs WHERE owner IS NULL AND runs.tenant = tenants.tenant
+        ORDER BY response LIMIT $2
+    ) AS oldest
+    UNION ALL
+    SELECT response, tenant FROM runs WHERE owner IS NOT NULL AND {_IS_FREE}
+), turns AS (
+    SELECT response, coalesce(held.count, 0)
+        + row_number() OVER (PARTITION BY tenant ORDER BY response) AS round
+    FROM candidates LEFT JOIN unnest($4::text[], $5::integer[]) AS held (tenant, count)
+        USING (tenant)
+), free AS (
+    SELECT runs.response FROM runs JOIN turns USING (response)
+    WHERE {_IS_FREE} AND round <= coalesce($6::integer, round)
+    ORDER BY round, runs.response LIMIT $2
+    FOR UPDATE OF runs SKIP LOCKED
 ), taken AS (
     UPDATE runs SET owner = $1, epoch = epoch + 1
     FROM free WHERE runs.response = free.response

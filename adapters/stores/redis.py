@@ -18,6 +18,7 @@ from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
     LOG_READ_BYTES,
+    NO_RUNS,
     ApiKey,
     EventChunk,
     IdempotencyRecord,
@@ -49,6 +50,9 @@ except ModuleNotFoundError as missing:
     raise SettingsError(
         f"The Redis store needs redis. Install it with: {install_command('redis')}"
     ) from missing
+
+ANY_NUMBER = 2**31
+"""More runs than a tenant can hold."""
 
 SWEEP_BATCH = 100
 """The most that one script sweeps, because Redis serves no other client meanwhile."""
@@ -290,8 +294,23 @@ class RedisStore(Store):
     async def leave(self, owner: str) -> None:
         await self._redis.run("leave", owner=owner)
 
-    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
-        runs = await self._redis.run("take", owner=owner, limit=limit, waiting=waiting)
+    async def lease_runs(
+        self,
+        owner: str,
+        *,
+        limit: int,
+        waiting: bool = True,
+        held: Mapping[str, int] = NO_RUNS,
+        per_tenant: int | None = None,
+    ) -> list[LeasedRun]:
+        runs = await self._redis.run(
+            "take",
+            owner=owner,
+            limit=limit,
+            waiting=waiting,
+            held={_to_ref(tenant, ""): count for tenant, count in held.items()},
+            per_tenant=ANY_NUMBER if per_tenant is None else per_tenant,
+        )
         return [_to_leased_run(*run) for run in runs]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:

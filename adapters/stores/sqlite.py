@@ -23,6 +23,7 @@ from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
 from antiphon.application.ports import (
     LOG_READ_BYTES,
+    NO_RUNS,
     ApiKey,
     Clock,
     EventChunk,
@@ -307,11 +308,21 @@ class SqliteStore(Store):
     async def leave(self, owner: str) -> None:
         await self._change(runs.LEAVE, owner)
 
-    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
+    async def lease_runs(
+        self,
+        owner: str,
+        *,
+        limit: int,
+        waiting: bool = True,
+        held: Mapping[str, int] = NO_RUNS,
+        per_tenant: int | None = None,
+    ) -> list[LeasedRun]:
+        query = runs.LeaseQuery(owner, limit, waiting, held, per_tenant)
         # Read first: usually there is nothing to lease, and a read blocks no other process.
-        if limit < 1 or not await self._select(runs.HAS_LEASABLE_RUN, self._uptime(), waiting):
+        find = partial(runs.find_runs, query, self._uptime)
+        if limit < 1 or not await self._file.read(find):
             return []
-        return await self._file.write(partial(runs.lease_runs, owner, limit, waiting, self._uptime))
+        return await self._file.write(partial(runs.lease_runs, query, self._uptime))
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         return await self._file.write(partial(runs.take_over, owner, tenant, response_id))

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
+from antiphon.adapters.stores.fair_jobs import FairJobs
 from antiphon.adapters.stores.file_lock import FileLock
 from antiphon.domain.errors import SettingsError, StoreError
 
@@ -35,6 +36,9 @@ MAX_WRITES = 256
 
 MAX_READS = 16
 """The most reads whose results are delivered together, which saves wake-ups of the event loop."""
+
+DELIVER_S = 0.001
+"""A result waits no longer than this for those of other reads."""
 
 WIPE_RETRY_S = 0.5
 """How soon to retry emptying the WAL of deleted content."""
@@ -63,9 +67,10 @@ ERROR_MESSAGES: Mapping[type[BaseException], str] = {
 
 
 class SqliteFile:
-    """A SQLite file with one thread and connection for reads, and one for writes.
+    """A SQLite file with `readers` threads for reads and one for writes, each with a connection.
 
-    `migrations` is the folder of scripts that create its tables. `prepare` is called with the
+    Tenants share the readers fairly: with several of them, one tenant leaves one to the others.
+    `migrations` is the folder of scripts that create its tables. `prepare` is called with each
     reading connection. `busy_s` is how long a write waits for another process.
     """
 
@@ -76,12 +81,14 @@ class SqliteFile:
         migrations: str = "sqlite",
         prepare: Work[None] | None = None,
         busy_s: float = 5.0,
+        readers: int = 1,
     ) -> None:
         self._path = path
+        self._readers = readers
         self._migrations = migrations
         self._prepare = prepare or _do_nothing
         self._busy_ms = int(busy_s * 1000)
-        self._reader: _WorkerThread | None = None
+        self._reader: _FairThreads | None = None
         self._writer: _WorkerThread | None = None
         self._direct: apsw.Connection | None = None
         self._direct_lock = threading.Lock()
@@ -93,18 +100,25 @@ class SqliteFile:
         Raises: SettingsError, which says what is wrong with the file.
         """
         try:
-            writer, reader = await asyncio.to_thread(
-                _open, self._path, self._migrations, self._busy_ms, self._lock, alone
+            writer, *readers = await asyncio.to_thread(
+                _open,
+                self._path,
+                self._migrations,
+                self._busy_ms,
+                self._lock,
+                alone,
+                readers=self._readers,
             )
         except (apsw.Error, OSError) as error:
             raise SettingsError(self._error_message(error)) from error
-        self._prepare(reader)
+        for reader in readers:
+            self._prepare(reader)
         self._writer = _WorkerThread(_WriteWorker(writer, self._busy_ms), name="sqlite writer")
-        self._reader = _WorkerThread(_ReadWorker(reader), name="sqlite reader")
+        self._reader = _FairThreads([*map(_ReadWorker, readers)], name="sqlite reader")
 
     async def aclose(self) -> None:
         """Finish all queued work, then close."""
-        threads = (self._reader, self._writer)
+        threads: tuple[_FairThreads | _WorkerThread | None, ...] = (self._reader, self._writer)
         self._reader = self._writer = None
         for thread in threads:
             if thread is not None:
@@ -112,20 +126,25 @@ class SqliteFile:
         await asyncio.to_thread(self._close_direct)
         self._lock.release()
 
-    async def read(self, work: Work[T]) -> T:
-        """Return the result of `work`, which only reads. Raises: StoreError."""
-        return await self._run(self._reader, work)
+    async def read(self, work: Work[T], *, tenant: str = "") -> T:
+        """Return the result of `work`, which only reads. Raises: StoreError.
+
+        The reads of a tenant wait only for each other, and for one of each other tenant.
+        """
+        if self._reader is None:
+            raise StoreError(self._not_open_message())
+        return await self._result_of(self._reader.submit(tenant, work))
 
     async def write(self, work: Work[T]) -> T:
         """Return the result of `work` once it is committed. Raises: StoreError."""
-        return await self._run(self._writer, work)
+        return await self._submit(work)
 
     async def erase(self, work: Work[T]) -> T:
         """Do the same as `write`, then wipe deleted content from the WAL too.
 
         The WAL is wiped right afterwards, or as soon as no other process reads it.
         """
-        return await self._run(self._writer, work, erases=True)
+        return await self._submit(work, erases=True)
 
     def write_blocking(self, work: Work[T]) -> T:
         """Do the same as `write` in the calling thread, which blocks. Raises: StoreError."""
@@ -146,11 +165,14 @@ class SqliteFile:
                 self._direct.close()
                 self._direct = None
 
-    async def _run(self, thread: _WorkerThread | None, work: Work[T], *, erases: bool = False) -> T:
-        if thread is None:
+    async def _submit(self, work: Work[T], *, erases: bool = False) -> T:
+        if self._writer is None:
             raise StoreError(self._not_open_message())
+        return await self._result_of(self._writer.submit(work, erases=erases))
+
+    async def _result_of(self, done: asyncio.Future[T]) -> T:
         try:
-            result: T = await thread.submit(work, erases=erases)
+            result: T = await done
         except apsw.Error as error:
             raise StoreError(self._error_message(error)) from error
         return result
@@ -169,35 +191,35 @@ class SqliteMemory:
     def __init__(self, *, migrations: str, prepare: Work[None]) -> None:
         self._migrations = migrations
         self._prepare = prepare
-        self._thread: _WorkerThread | None = None
+        self._thread: _FairThreads | None = None
 
     async def start(self, *, alone: Work[Any] | None = None) -> None:  # noqa: ARG002
         connection = await asyncio.to_thread(_open_in_memory, self._migrations)
         self._prepare(connection)
         # A second connection would open a different database, so one thread reads and writes.
-        self._thread = _WorkerThread(_WriteWorker(connection, 0), name="sqlite memory")
+        self._thread = _FairThreads([_WriteWorker(connection, 0)], name="sqlite memory")
 
     async def aclose(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
             await thread.aclose()
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, tenant: str = "") -> T:
         """Do the same as `SqliteFile.read`."""
-        return await self.write(work)
-
-    async def write(self, work: Work[T]) -> T:
-        """Do the same as `SqliteFile.write`."""
         if self._thread is None:
             raise StoreError("The store in memory is not open.")
         try:
-            return await self._thread.submit(work)
+            return await self._thread.submit(tenant, work)
         except apsw.Error as error:
             raise StoreError(f"The store in memory cannot be used: {error}.") from error
 
+    async def write(self, work: Work[T]) -> T:
+        """Do the same as `SqliteFile.write`."""
+        return await self.read(work)
+
     async def erase(self, work: Work[T]) -> T:
         """Do the same as `SqliteFile.erase`."""
-        return await self.write(work)
+        return await self.read(work)
 
 
 def _do_nothing(_: apsw.Connection) -> None: ...
@@ -213,9 +235,15 @@ def rows_of(db: apsw.Connection, query: str, values: Row) -> list[Row]:
 
 
 def _open(
-    path: Path, migrations: str, busy_ms: int, lock: FileLock, alone: Work[Any] | None
-) -> tuple[apsw.Connection, apsw.Connection]:
-    """Return a writing and a reading connection."""
+    path: Path,
+    migrations: str,
+    busy_ms: int,
+    lock: FileLock,
+    alone: Work[Any] | None,
+    *,
+    readers: int = 1,
+) -> list[apsw.Connection]:
+    """Return a writing connection and the reading ones."""
     if tuple(map(int, apsw.sqlitelibversion().split("."))) < MIN_SQLITE_VERSION:
         minimum = ".".join(map(str, MIN_SQLITE_VERSION))
         raise SettingsError(f"SQLite {apsw.sqlitelibversion()} is too old: {minimum} is required.")
@@ -232,12 +260,15 @@ def _open(
         if is_alone and alone is not None:
             with _transaction(writer):
                 alone(writer)
-        reader = _connect(path, busy_ms)
-        undo.callback(reader.close)
-        reader.pragma("query_only", True)
+        connections = [writer]
+        for _ in range(readers):
+            reader = _connect(path, busy_ms)
+            undo.callback(reader.close)
+            reader.pragma("query_only", True)
+            connections.append(reader)
         lock.acquire_shared(busy_ms / 1000)
         undo.pop_all()
-    return writer, reader
+    return connections
 
 
 def _open_in_memory(migrations: str) -> apsw.Connection:
@@ -323,22 +354,17 @@ class _Outcome(NamedTuple):
 class _ReadWorker:
     """Runs each job separately."""
 
-    max_jobs = MAX_READS
-
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
 
     def run(self, jobs: Sequence[_Job]) -> list[_Outcome]:
-        return [self._attempt(job) for job in jobs]
+        return [self._attempt(job) for job in jobs if not job.done.cancelled()]
 
     def _attempt(self, job: _Job) -> _Outcome:
         try:
             return _Outcome(job.done, job.work(self.connection))
         except Exception as error:
             return _Outcome(job.done, error=error)
-
-    def clean_up(self) -> float | None:
-        return None
 
 
 class _WriteWorker:
@@ -396,7 +422,7 @@ class _WriteWorker:
 class _WorkerThread:
     """A thread that runs queued jobs in batches and delivers the results to the event loop."""
 
-    def __init__(self, worker: _ReadWorker | _WriteWorker, *, name: str) -> None:
+    def __init__(self, worker: _WriteWorker, *, name: str) -> None:
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
@@ -422,12 +448,12 @@ class _WorkerThread:
             is_closing = bool(queued) and queued[-1] is None
             jobs = [job for job in queued if job is not None]
             if jobs:
-                self._deliver(self._worker.run(jobs))
+                _deliver(self._loop, self._worker.run(jobs))
             timeout_s = self._worker.clean_up()
             if is_closing:
                 break
         self._worker.connection.close()
-        self._deliver([_Outcome(self._closed)])
+        _deliver(self._loop, [_Outcome(self._closed)])
 
     def _take(self, timeout_s: float | None) -> list[_Job | None]:
         """Return the queued jobs; wait if there are none. A None, always last, ends the thread."""
@@ -440,9 +466,56 @@ class _WorkerThread:
             pass
         return jobs
 
-    def _deliver(self, outcomes: list[_Outcome]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits any more
-            self._loop.call_soon_threadsafe(_resolve, outcomes)
+
+class _FairThreads:
+    """Threads that run jobs one by one, those of all tenants in turn.
+
+    A job belongs to the worker that takes it, so a worker's connection serves one job at a time.
+    """
+
+    def __init__(self, workers: Sequence[_ReadWorker | _WriteWorker], *, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        several = len(workers) > 1
+        self._jobs = FairJobs[_Job](per_tenant=len(workers) - 1 if several else None)
+        self._closed = [self._loop.create_future() for _ in workers]
+        self._threads = [
+            # Daemons, so that a hanging disk does not keep the process from ending.
+            threading.Thread(target=self._run, args=(worker, closed), name=name, daemon=True)
+            for worker, closed in zip(workers, self._closed, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, tenant: str, work: Work[T]) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put(tenant, _Job(work, done, erases=False))
+        return done
+
+    async def aclose(self) -> None:
+        self._jobs.close()
+        for closed in self._closed:
+            await closed
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, worker: _ReadWorker | _WriteWorker, closed: asyncio.Future[Any]) -> None:
+        while (taken := self._jobs.take()) is not None:
+            outcomes: list[_Outcome] = []
+            deadline = time.monotonic() + DELIVER_S
+            while taken is not None:
+                tenant, job = taken
+                outcomes += worker.run([job])
+                self._jobs.end(tenant)
+                is_full = len(outcomes) >= MAX_READS or time.monotonic() > deadline
+                taken = None if is_full else self._jobs.take_now()
+            _deliver(self._loop, outcomes)
+        worker.connection.close()
+        _deliver(self._loop, [_Outcome(closed)])
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, outcomes: list[_Outcome]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits any more
+        loop.call_soon_threadsafe(_resolve, outcomes)
 
 
 def _resolve(outcomes: list[_Outcome]) -> None:

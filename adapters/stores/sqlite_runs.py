@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import apsw
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
 from antiphon.adapters.stores.stored_json import response_from
+from antiphon.adapters.stores.tenant_turns import take_turns
 from antiphon.application.ports import (
     Clock,
     EventChunk,
@@ -36,25 +37,38 @@ LEAVE = "DELETE FROM servers WHERE owner = ?"
 # The clock restarts with the machine, so a heartbeat in the future is from before the restart.
 REMOVE_DEAD_SERVERS = "DELETE FROM servers WHERE beat_at + ttl_s <= ?1 OR beat_at > ?1 + 1"
 
-# Without INDEXED BY, SQLite reads all responses in order instead of sorting the few running ones.
-HAS_LEASABLE_RUN = """
-SELECT 1 FROM responses INDEXED BY responses_running
-WHERE status IN ('queued', 'in_progress') AND (owner IS NULL AND ?2 OR owner NOT IN (
+# Without INDEXED BY, SQLite reads all responses in order instead of the few running ones; without
+# owner > '', also the runs without an owner.
+DEAD_RUNS = """
+SELECT number, tenant FROM responses INDEXED BY responses_running
+WHERE status IN ('queued', 'in_progress') AND owner > '' AND owner <> ?2 AND owner NOT IN (
     SELECT owner FROM servers WHERE beat_at + ttl_s > ?1 AND beat_at <= ?1 + 1
-))
-LIMIT 1
+)
 """
 
-LEASE_RUNS = """
-UPDATE responses SET owner = ?2, epoch = epoch + 1
+# Seeks each tenant in the index, and reads as many of its runs as may be leased: one tenant's
+# thousand runs cost no more than these.
+WAITING_RUNS = """
+WITH RECURSIVE tenants (tenant) AS (
+    SELECT min(tenant) FROM responses INDEXED BY responses_running
+    WHERE status IN ('queued', 'in_progress') AND owner IS NULL
+    UNION ALL
+    SELECT (
+        SELECT min(tenant) FROM responses INDEXED BY responses_running
+        WHERE status IN ('queued', 'in_progress') AND owner IS NULL AND tenant > tenants.tenant
+    )
+    FROM tenants WHERE tenants.tenant IS NOT NULL
+)
+SELECT number, responses.tenant FROM tenants CROSS JOIN responses
 WHERE number IN (
     SELECT number FROM responses INDEXED BY responses_running
-    WHERE status IN ('queued', 'in_progress')
-        AND (owner IS NULL AND ?4 OR owner <> ?2 AND owner NOT IN (
-            SELECT owner FROM servers WHERE beat_at + ttl_s > ?1 AND beat_at <= ?1 + 1
-        ))
-    ORDER BY number LIMIT ?3
+    WHERE status IN ('queued', 'in_progress') AND owner IS NULL AND tenant = tenants.tenant
+    ORDER BY number LIMIT ?1
 )
+"""
+
+LEASE_RUN = """
+UPDATE responses SET owner = ?2, epoch = epoch + 1 WHERE number = ?1
 RETURNING number, tenant, id, epoch, body
 """
 
@@ -157,11 +171,28 @@ def remove_all_servers(db: apsw.Connection) -> None:
     db.execute("DELETE FROM servers")
 
 
-def lease_runs(
-    owner: str, limit: int, waiting: bool, uptime: Clock, db: apsw.Connection
-) -> list[LeasedRun]:
-    rows = rows_of(db, LEASE_RUNS, (uptime(), owner, limit, waiting))
-    return [_leased_run(row, db) for row in sorted(rows)]
+class LeaseQuery(Struct, frozen=True):
+    """Which runs an owner asks for: the arguments of `RunStore.lease_runs`."""
+
+    owner: str
+    limit: int
+    waiting: bool
+    held: Mapping[str, int]
+    per_tenant: int | None
+
+
+def find_runs(query: LeaseQuery, uptime: Clock, db: apsw.Connection) -> list[int]:
+    """Return the numbers of the responses whose runs the owner may lease."""
+    found = rows_of(db, DEAD_RUNS, (uptime(), query.owner))
+    if query.waiting:
+        found += rows_of(db, WAITING_RUNS, (query.limit,))
+    return take_turns(found, query.limit, held=query.held, per_tenant=query.per_tenant)
+
+
+def lease_runs(query: LeaseQuery, uptime: Clock, db: apsw.Connection) -> list[LeasedRun]:
+    numbers = find_runs(query, uptime, db)
+    rows = [row for number in numbers for row in rows_of(db, LEASE_RUN, (number, query.owner))]
+    return [_leased_run(row, db) for row in rows]
 
 
 def take_over(owner: str, tenant: str, response_id: str, db: apsw.Connection) -> LeasedRun | None:

@@ -114,10 +114,10 @@ def insert_file(
     db: apsw.Connection, store: int, file: FileToAdd, batch: FileBatch | None, now: float
 ) -> None:
     db.execute(
-        "INSERT INTO files (store, id, filename, created_at, status, attributes, chunk_size,"
-        " overlap, batch, due_at) VALUES (?, ?, ?, ?, 'in_progress', ?, ?, ?, ?, ?)",
+        "INSERT INTO files (store, tenant, id, filename, created_at, status, attributes,"
+        " chunk_size, overlap, batch, due_at)"
+        " SELECT key, tenant, ?, ?, ?, 'in_progress', ?, ?, ?, ?, ? FROM stores WHERE key = ?",
         (
-            store,
             file.id,
             file.filename,
             file.created_at,
@@ -126,6 +126,7 @@ def insert_file(
             file.sizes.chunk_overlap_tokens,
             None if batch is None else batch.id,
             now,
+            store,
         ),
     )
 

@@ -177,10 +177,14 @@ def _share(chunk: apsw.FTS5ExtensionApi, /, *weights: Any) -> float:
 
 
 class _VectorSearch:
-    """The similarity of the query's vector to the vectors of some files."""
+    """The similarity of the query's vector to the vectors of some files.
+
+    The scores stay in arrays: work in Python would hold the interpreter while others wait for it.
+    """
 
     def __init__(self, db: apsw.Connection, files: Sequence[int], vectors: Vectors | None) -> None:
-        self._scores: dict[int, float] = {}
+        self._keys: Any = ()
+        self._scores: Any = ()
         if vectors is None:
             return
         import numpy as np  # the extra `embeddings`
@@ -188,15 +192,31 @@ class _VectorSearch:
         query = np.frombuffer(vectors.each[0], dtype=np.float32)
         rows = db.execute(
             "SELECT first, count, content FROM vectors WHERE model = ?"
-            " AND file IN (SELECT value FROM json_each(?)) AND length(content) = count * ?",
+            " AND file IN (SELECT value FROM json_each(?)) AND length(content) = count * ?"
+            " ORDER BY first",
             (vectors.model, json.dumps(files), len(query) * FLOAT_BYTES),
         )
+        keys, scores = [], []
         for first, count, content in rows:
-            scores = np.frombuffer(content, dtype=np.float32).reshape(count, len(query)) @ query
-            self._scores.update(zip(range(first, first + count), scores.tolist(), strict=True))
+            vectors_of_batch = np.frombuffer(content, dtype=np.float32).reshape(count, len(query))
+            keys.append(np.arange(first, first + count))
+            scores.append(vectors_of_batch @ query)
+        if keys:
+            self._keys, self._scores = np.concatenate(keys), np.concatenate(scores)
 
     def best(self, limit: int) -> list[int]:
-        return sorted(self._scores, key=self._scores.__getitem__, reverse=True)[:limit]
+        keys = self._keys
+        if len(keys) > limit:
+            keys = keys[self._scores.argpartition(-limit)[-limit:]]
+        return [int(key) for key in keys]
 
     def scores(self, keys: Collection[int]) -> Mapping[int, float]:
-        return {key: min(max(self._scores.get(key, 0.0), 0.0), 1.0) for key in keys}
+        scores = dict.fromkeys(keys, 0.0)
+        if not len(self._keys):
+            return scores
+        wanted = list(keys)
+        places = self._keys.searchsorted(wanted).clip(max=len(self._keys) - 1)
+        for key, place in zip(wanted, places, strict=True):
+            if self._keys[place] == key:
+                scores[key] = min(max(float(self._scores[place]), 0.0), 1.0)
+        return scores

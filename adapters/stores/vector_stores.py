@@ -7,7 +7,7 @@ every stored vector: for some ten thousand chunks, nothing is faster than readin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from antiphon.adapters.stores.vector_store_index import (
     make_index,
     sweep_removed,
 )
+from antiphon.adapters.stores.vector_store_jobs import claim_due, has_due
 from antiphon.adapters.stores.vector_store_search import register_share, search
 from antiphon.application.ports import FileToAdd, IndexJob, Vectors, VectorStores
 from antiphon.domain.file_filters import Filter
@@ -30,6 +31,9 @@ from antiphon.domain.text_chunks import TextChunk
 from antiphon.domain.vector_stores import FileBatch, IndexingError, StoreFile, VectorStore
 
 MIGRATIONS = "vector_stores"
+
+READERS = 3
+"""Searches that run at the same time; one tenant has one fewer."""
 
 _JOB_IS_VALID = "key = ? AND attempts = ? AND status = 'in_progress' AND NOT is_removed"
 
@@ -41,7 +45,7 @@ class SqliteVectorStores(VectorStores):
         self._file: SqliteFile | SqliteMemory = (
             SqliteMemory(migrations=MIGRATIONS, prepare=register_share)
             if path is None
-            else SqliteFile(path, migrations=MIGRATIONS, prepare=register_share)
+            else SqliteFile(path, migrations=MIGRATIONS, prepare=register_share, readers=READERS)
         )
         self._now = now
 
@@ -65,14 +69,14 @@ class SqliteVectorStores(VectorStores):
         await self._file.write(work)
 
     async def list_all(self, tenant: str) -> list[VectorStore]:
-        return await self._file.read(lambda db: rows.read_stores(db, tenant))
+        return await self._file.read(lambda db: rows.read_stores(db, tenant), tenant=tenant)
 
     async def get(self, tenant: str, store_id: str) -> VectorStore:
         def work(db: apsw.Connection) -> VectorStore:
             rows.store_key(db, tenant, store_id)
             return rows.read_stores(db, tenant, store_id)[0]
 
-        return await self._file.read(work)
+        return await self._file.read(work, tenant=tenant)
 
     async def update(self, tenant: str, store: VectorStore) -> None:
         def work(db: apsw.Connection) -> None:
@@ -97,7 +101,7 @@ class SqliteVectorStores(VectorStores):
             "SELECT coalesce(sum(f.usage_bytes), 0) FROM files f JOIN stores s ON s.key = f.store"
             " JOIN tenants t ON t.key = s.tenant WHERE t.name = ? AND NOT f.is_removed"
         )
-        [(size,)] = await self._file.read(lambda db: rows_of(db, query, (tenant,)))
+        [(size,)] = await self._file.read(lambda db: rows_of(db, query, (tenant,)), tenant=tenant)
         return int(size)
 
     async def delete(self, tenant: str, store_id: str) -> None:
@@ -142,11 +146,12 @@ class SqliteVectorStores(VectorStores):
                 return rows.read_files(db, key, "AND f.batch = ?", batch_id)
             return rows.read_files(db, key)
 
-        return await self._file.read(work)
+        return await self._file.read(work, tenant=tenant)
 
     async def file(self, tenant: str, store_id: str, file_id: str) -> StoreFile:
         return await self._file.read(
-            lambda db: rows.read_file(db, rows.store_key(db, tenant, store_id), file_id)
+            lambda db: rows.read_file(db, rows.store_key(db, tenant, store_id), file_id),
+            tenant=tenant,
         )
 
     async def set_attributes(
@@ -193,11 +198,14 @@ class SqliteVectorStores(VectorStores):
             )
             return [text[overlap_chars:] for text, overlap_chars in chunks]
 
-        return await self._file.read(work)
+        return await self._file.read(work, tenant=tenant)
 
     async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         return await self._file.read(
-            lambda db: rows.read_batch(db, rows.store_key(db, tenant, store_id), store_id, batch_id)
+            lambda db: rows.read_batch(
+                db, rows.store_key(db, tenant, store_id), store_id, batch_id
+            ),
+            tenant=tenant,
         )
 
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
@@ -214,32 +222,21 @@ class SqliteVectorStores(VectorStores):
 
         return await self._file.write(work)
 
-    async def claim_due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
+    async def claim_due(
+        self,
+        *,
+        limit: int,
+        claim_s: float,
+        skip: Collection[str] = (),
+        last: Sequence[str] = (),
+    ) -> list[IndexJob]:
         now = self._now()
-
-        def work(db: apsw.Connection) -> list[IndexJob]:
-            due = rows_of(
-                db,
-                "SELECT f.key, f.attempts + 1, t.name, f.id, f.filename, f.chunk_size, f.overlap"
-                " FROM files f JOIN stores s ON s.key = f.store JOIN tenants t ON t.key = s.tenant"
-                " WHERE f.status = 'in_progress' AND NOT f.is_removed AND f.due_at <= ?"
-                " ORDER BY f.due_at, f.key LIMIT ?",
-                (now, limit),
-            )
-            for key, attempt, *_ in due:
-                db.execute(
-                    "UPDATE files SET due_at = ?, attempts = ? WHERE key = ?",
-                    (now + claim_s, attempt, key),
-                )
-            return [rows.job_of(row) for row in due]
-
         # Read first: otherwise every server would write every few seconds, even with nothing due.
-        query = (
-            "SELECT 1 FROM files WHERE status = 'in_progress' AND NOT is_removed AND due_at <= ?"
-        )
-        if not await self._file.read(lambda db: rows_of(db, query, (now,))):
+        if not await self._file.read(lambda db: has_due(db, now)):
             return []
-        return await self._file.write(work)
+        return await self._file.write(
+            lambda db: claim_due(db, now=now, limit=limit, claim_s=claim_s, skip=skip, last=last)
+        )
 
     async def extend_claim(self, job: IndexJob, seconds: float) -> bool:
         due_at = self._now() + seconds
@@ -292,7 +289,8 @@ class SqliteVectorStores(VectorStores):
         limit: int,
     ) -> list[Passage]:
         return await self._file.read(
-            lambda db: search(db, tenant, store_ids, words, vectors, file_filter, limit)
+            lambda db: search(db, tenant, store_ids, words, vectors, file_filter, limit),
+            tenant=tenant,
         )
 
     async def sweep(self, now: float, *, limit: int) -> int:

@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from msgspec.structs import replace
+
 from antiphon.adapters.fetching import GuardedPools
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.domain.errors import AntiphonError, FetchRefused, ToolServerError
-from antiphon.domain.mcp import LOST, TIMED_OUT, TOO_LARGE, check_url
+from antiphon.domain.mcp import LOST, TIMED_OUT, TOO_LARGE, check_headers, check_url
 from antiphon.domain.tools import McpTool
 
 MAX_CONNECTS = 3
@@ -50,10 +52,21 @@ def too_large_error(max_bytes: int) -> CallFailed:
 
 
 class McpServers(ToolServers):
-    """The MCP servers that requests name by URL. Without `pools`, none may be called."""
+    """The MCP servers that requests name by URL. Without `pools`, none may be called.
 
-    def __init__(self, pools: GuardedPools | None, *, timeout_s: float, max_bytes: int) -> None:
+    With `needs_approval`, each call of one needs an approval, whatever the request says.
+    """
+
+    def __init__(
+        self,
+        pools: GuardedPools | None,
+        *,
+        timeout_s: float,
+        max_bytes: int,
+        needs_approval: bool = False,
+    ) -> None:
         self._pools = pools
+        self._needs_approval = needs_approval
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
 
@@ -61,7 +74,8 @@ class McpServers(ToolServers):
         if not server.server_url:
             return None
         check_url(server, path)
-        return server
+        check_headers(server, path)
+        return replace(server, require_approval="always") if self._needs_approval else server
 
     def session(self, server: McpTool) -> ToolSession:
         return McpSession(server, self._pools, timeout_s=self._timeout_s, max_bytes=self._max_bytes)
@@ -178,7 +192,7 @@ class McpSession(ToolSession):
 
 
 def _headers_of(server: McpTool) -> dict[str, str]:
-    headers = dict(server.headers or {})
+    headers = {name.lower(): value for name, value in (server.headers or {}).items()}
     if server.authorization:
         headers["authorization"] = f"Bearer {server.authorization}"
     return headers

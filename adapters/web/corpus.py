@@ -83,6 +83,7 @@ class CorpusWeb(Web):
         self,
         query: str,
         *,
+        tenant: str = "",  # noqa: ARG002
         limit: int,
         domains: DomainFilter,
         location: Json | None = None,  # noqa: ARG002
@@ -92,7 +93,7 @@ class CorpusWeb(Web):
             results = await self._index.search(query, limit)
             return filter_results(results, limit=limit, domains=domains)
 
-    async def read(self, url: str) -> WebPage:
+    async def read(self, url: str, *, tenant: str = "") -> WebPage:  # noqa: ARG002
         async with time_limit(self._timeout_s):
             page = await self._index.page(urldefrag(url).url)
         if page is None:

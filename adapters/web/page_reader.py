@@ -17,6 +17,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from typing import NamedTuple
 from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
@@ -25,6 +26,7 @@ from antiphon.adapters.extras import install_command
 from antiphon.adapters.web.text import PageLinks, clean, one_line, truncate
 from antiphon.adapters.web.time_limit import time_limit
 from antiphon.application.ports import ReadPdf, WebPage
+from antiphon.application.support.fair_queue import FairQueue
 from antiphon.domain.errors import DocumentError, SettingsError, WebError
 
 MAX_CONCURRENT = 4
@@ -105,8 +107,17 @@ class _HtmlProcess:
         await self._process.wait()
 
 
+class _Source(NamedTuple):
+    """Fetched content, and the tenant that reads it."""
+
+    content: bytes
+    content_type: str
+    url: str
+    tenant: str
+
+
 class PageReader:
-    """Converts fetched content to pages. Callers limit the time.
+    """Converts fetched content to pages. Callers limit the time; tenants share the processes.
 
     A process is replaced after `pages_per_process` pages, which frees memory that libraries leak.
     """
@@ -114,9 +125,9 @@ class PageReader:
     def __init__(self, read_pdf: ReadPdf, *, pages_per_process: int = 200) -> None:
         self._read_pdf = read_pdf
         self._pages_per_process = pages_per_process
-        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+        self._slots = FairQueue(MAX_CONCURRENT)
         self._idle: list[_HtmlProcess] = []
-        self._readers: Mapping[str, Callable[[bytes, str, str], Awaitable[WebPage]]] = {
+        self._readers: Mapping[str, Callable[[_Source], Awaitable[WebPage]]] = {
             "text/html": self._read_html,
             "application/xhtml+xml": self._read_html,
             "text/markdown": self._read_markdown,
@@ -136,21 +147,28 @@ class PageReader:
         while self._idle:
             await self._idle.pop().kill()
 
-    async def read(self, content: bytes, content_type: str, url: str) -> WebPage:
+    async def read(
+        self, content: bytes, content_type: str, url: str, *, tenant: str = ""
+    ) -> WebPage:
         """Return content of this type as a page. Raises: WebError if it has no readable text."""
         media_type = content_type.partition(";")[0].strip().lower() or _guess_type(content)
         read = self._readers.get(media_type, self._read_plain if _is_text(media_type) else None)
         if read is None:
             raise WebError(f"The content of this URL is not text but {one_line(media_type, 60)!r}.")
-        page = await read(content, content_type, url)
+        page = await read(_Source(content, content_type, url, tenant))
         if not page.text.strip():
             raise WebError("The page at this URL has no text.")
         return page
 
-    async def _read_html(self, content: bytes, content_type: str, url: str) -> WebPage:
+    async def _read_html(self, source: _Source) -> WebPage:
+        content, content_type, url, tenant = source
         html = _decode(content, content_type, beginning=content[:2048])
         try:
-            async with self._slots, time_limit(HTML_S), self._html_process() as process:
+            async with (
+                self._slots.slot(tenant),
+                time_limit(HTML_S),
+                self._html_process() as process,
+            ):
                 page = await process.read(html, url)
         except (OSError, EOFError, ValueError):
             raise WebError("The page at this URL cannot be read.") from None
@@ -172,7 +190,8 @@ class PageReader:
         else:
             await process.kill()
 
-    async def _read_markdown(self, content: bytes, content_type: str, url: str) -> WebPage:
+    async def _read_markdown(self, source: _Source) -> WebPage:
+        content, content_type, url, _ = source
         text = clean(truncate(_decode(content, content_type)))
         links = PageLinks()
 
@@ -189,18 +208,19 @@ class PageReader:
         text = _MARKDOWN_LINK.sub(mark_link, text)
         return WebPage(url=url, title=title, text=text, links=links.urls)
 
-    async def _read_plain(self, content: bytes, content_type: str, url: str) -> WebPage:
+    async def _read_plain(self, source: _Source) -> WebPage:
+        content, content_type, url, _ = source
         if b"\0" in content and not content.startswith(tuple(BYTE_ORDER_MARKS)):
             raise WebError("The content of this URL is not text.")
         text = clean(truncate(_decode(content, content_type)))
         return WebPage(url=url, title=_title_from(url), text=text)
 
-    async def _read_pdf_page(self, content: bytes, _content_type: str, url: str) -> WebPage:
+    async def _read_pdf_page(self, source: _Source) -> WebPage:
         try:
-            text = await self._read_pdf(content)
+            text = await self._read_pdf(source.content, tenant=source.tenant)
         except DocumentError as error:
             raise WebError(str(error)) from None
-        return WebPage(url=url, title=_title_from(url), text=clean(truncate(text)))
+        return WebPage(url=source.url, title=_title_from(source.url), text=clean(truncate(text)))
 
 
 def _is_text(media_type: str) -> bool:

@@ -62,7 +62,13 @@ class SearchServiceWeb(Web):
         await self._reader.aclose()
 
     async def search(
-        self, query: str, *, limit: int, domains: DomainFilter, location: Json | None = None
+        self,
+        query: str,
+        *,
+        tenant: str = "",
+        limit: int,
+        domains: DomainFilter,
+        location: Json | None = None,
     ) -> Sequence[WebResult]:
         limit = min(limit, self._limit)
         query = one_line(query, MAX_QUERY_LENGTH)
@@ -70,24 +76,29 @@ class SearchServiceWeb(Web):
             return []
         request = self._service.build_request(query, limit, domains, location)
         async with time_limit(self._timeout_s):
-            answer = await self._send(request)
+            answer = await self._send(request, tenant)
         try:
             results = self._service.parse_results(answer)
         except (msgspec.DecodeError, ValueError) as error:
             raise self._to_error(f"its answer cannot be read: {error}") from None
         return filter_results(results, limit=limit, domains=domains)
 
-    async def read(self, url: str) -> WebPage:
+    async def read(self, url: str, *, tenant: str = "") -> WebPage:
         async with time_limit(self._timeout_s):
-            page = await self._fetch_page(url)
+            page = await self._fetch_page(url, tenant)
+            content_type = page.headers.get("content-type", "")
             return await self._reader.read(
-                page.content, page.headers.get("content-type", ""), urldefrag(page.url).url
+                page.content, content_type, urldefrag(page.url).url, tenant=tenant
             )
 
-    async def _send(self, request: SearchRequest) -> bytes:
+    async def _send(self, request: SearchRequest, tenant: str) -> bytes:
         try:
             answer = await self._service_fetcher.fetch(
-                request.url, method=request.method, headers=request.headers, content=request.content
+                request.url,
+                tenant=tenant,
+                method=request.method,
+                headers=request.headers,
+                content=request.content,
             )
         except FetchError as error:
             raise self._to_error(str(error)) from None
@@ -110,9 +121,9 @@ class SearchServiceWeb(Web):
         logger.warning("%s could not search: %s", self._service.name, reason)
         return WebError(message)
 
-    async def _fetch_page(self, url: str) -> FetchResult:
+    async def _fetch_page(self, url: str, tenant: str) -> FetchResult:
         try:
-            page = await self._page_fetcher.fetch(url, headers={"accept": ACCEPT})
+            page = await self._page_fetcher.fetch(url, tenant=tenant, headers={"accept": ACCEPT})
         except FetchError as error:
             raise WebError(str(error)) from None
         if not http.HTTPStatus.OK <= page.status < http.HTTPStatus.MULTIPLE_CHOICES:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from antiphon.application.ports import ResponseStore, StoredItem
+from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain.conversation import Entry
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import NotFound, RequestError, conversation_not_found
@@ -13,11 +14,6 @@ from antiphon.domain.request import CreateResponse
 
 Remembered = Mapping[str, Sequence[StoredItem]]
 """Response id -> the items that a continuation of that response starts with."""
-
-
-def item_in(remembered: Remembered, item_id: str) -> StoredItem | None:
-    every_item = (item for items in remembered.values() for item in items)
-    return next((item for item in every_item if item.id == item_id), None)
 
 
 class LoadHistory:
@@ -40,7 +36,7 @@ class LoadHistory:
         if previous is None:
             return []
         if previous in remembered:
-            return _entries(remembered[previous], "previous_response_id")
+            return await _entries(remembered[previous], "previous_response_id")
         return await self._of_response(tenant, previous)
 
     async def _of_conversation(self, tenant: str, conversation_id: str) -> list[Entry]:
@@ -48,7 +44,7 @@ class LoadHistory:
             stored = await self._store.conversation_items(tenant, conversation_id)
         except NotFound:
             raise conversation_not_found(conversation_id) from None
-        return _entries(stored, "conversation")
+        return await _entries(stored, "conversation")
 
     async def _of_response(self, tenant: str, previous: str) -> list[Entry]:
         try:
@@ -66,8 +62,12 @@ class LoadHistory:
                 param="previous_response_id",
                 code="invalid_value",
             )
-        return _entries(stored, "previous_response_id")
+        return await _entries(stored, "previous_response_id")
 
 
-def _entries(stored: Sequence[StoredItem], path: str) -> list[Entry]:
+async def _entries(stored: Sequence[StoredItem], path: str) -> list[Entry]:
+    return await run_in_thread(len(stored) * ITEM_BYTES, _decode, stored, path)
+
+
+def _decode(stored: Sequence[StoredItem], path: str) -> list[Entry]:
     return [Entry(item=decode_item(item.raw, path), raw=item.raw) for item in stored]

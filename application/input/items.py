@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 
 from msgspec import Raw
 
-from antiphon.application.input.history import Remembered, item_in
+from antiphon.application.input.history import Remembered
 from antiphon.application.ports import NewId, ResponseStore, StoredItem
-from antiphon.application.support.threads import run_in_thread
+from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.decoding import decode_item
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.include_filter import may_have_hidden_fields, restore_hidden_fields
+
+RESOLVED_WITHOUT_PAUSE = 100
 
 
 class ReadItems:
@@ -34,21 +37,26 @@ class ReadItems:
 
         Raises: RequestError.
         """
-        entries = await run_in_thread(_size(items), c.entries, items, path)
-        c.check_input(entries, path)
-        return [await self._resolve(entry, tenant, path, remembered or {}) for entry in entries]
+        work = len(items) if isinstance(items, tuple | list) else 0
+        entries, places = await run_in_thread(
+            max(_size(items), work * ITEM_BYTES), _read_entries, items, path
+        )
+        known_items = _by_id(remembered or {}) if places else {}
+        for count, place in enumerate(places, 1):
+            entries[place] = await self._resolve(entries[place], tenant, path, known_items)
+            if count % RESOLVED_WITHOUT_PAUSE == 0:
+                await asyncio.sleep(0)  # a store in memory answers at once
+        return entries
 
     async def _resolve(
-        self, entry: c.Entry, tenant: str, path: str, remembered: Remembered
+        self, entry: c.Entry, tenant: str, path: str, known_items: Mapping[str, StoredItem]
     ) -> c.Entry:
         if may_have_hidden_fields(entry.item) and entry.item.id:
             return await self._restore(entry, entry.item.id, tenant, path)
         if not isinstance(entry.item, i.ItemReference):
             return entry
         try:
-            stored = item_in(remembered, entry.item.id) or await self._store.item(
-                tenant, entry.item.id
-            )
+            stored = known_items.get(entry.item.id) or await self._store.item(tenant, entry.item.id)
         except NotFound:
             raise RequestError(
                 f"Item with id {entry.item.id[:100]!r} not found.", param=path
@@ -62,6 +70,25 @@ class ReadItems:
             return entry  # another server's, or never stored: use it as it is
         raw = restore_hidden_fields(entry.raw, stored.raw)
         return c.Entry(item=decode_item(raw, path), raw=raw)
+
+
+def _read_entries(items: str | Sequence[Raw] | None, path: str) -> tuple[list[c.Entry], list[int]]:
+    """Return the items, and the places of those that only the store knows in full."""
+    entries = c.entries(items, path)
+    c.check_input(entries, path)
+    places = [place for place, entry in enumerate(entries) if _needs_store(entry.item)]
+    return entries, places
+
+
+def _needs_store(item: i.AnyItem) -> bool:
+    if isinstance(item, i.ItemReference):
+        return True
+    return bool(may_have_hidden_fields(item) and item.id)
+
+
+def _by_id(remembered: Remembered) -> Mapping[str, StoredItem]:
+    items = [item for each in remembered.values() for item in each]
+    return {item.id: item for item in reversed(items)}  # the first of an id counts
 
 
 def _size(items: str | Sequence[Raw] | None) -> int:

@@ -173,10 +173,10 @@ class LoadMedia:
             ) from None
         return Content(content=content, path=path, filename=file.filename)
 
-    async def fetch(self, url: str, path: str, codes: ErrorCodes) -> Content:
+    async def fetch(self, tenant: str, url: str, path: str, codes: ErrorCodes) -> Content:
         """Return the content of a URL."""
         try:
-            result: FetchResult = await self._fetcher.fetch(url)
+            result: FetchResult = await self._fetcher.fetch(url, tenant=tenant)
         except FetchError as error:
             code = {FetchRefused: codes.refused, FetchTooLarge: codes.too_large}
             raise RequestError(
@@ -191,10 +191,10 @@ class LoadMedia:
             content=result.content, path=path, media_type=result.content_type, filename=name or None
         )
 
-    async def text_of_pdf(self, content: bytes, path: str) -> str:
+    async def text_of_pdf(self, tenant: str, content: bytes, path: str) -> str:
         """Return the text of a PDF."""
         try:
-            return await self._read_pdf(content)
+            return await self._read_pdf(content, tenant=tenant)
         except DocumentError as error:
             raise RequestError(str(error), param=path, code="invalid_value") from error
 
@@ -266,7 +266,8 @@ class _RequestMedia:
     async def _read_url(self, url: str, path: str, codes: ErrorCodes) -> Content:
         """Return the content of a URL or a data URL."""
         if url[:5].lower() != "data:":
-            return self._count(await self._source.fetch(url, path, codes), codes)
+            content = await self._source.fetch(self._tenant, url, path, codes)
+            return self._count(content, codes)
         head, comma, encoded = url[5:].partition(",")
         media_type, *options = (word.strip().lower() for word in head[:200].split(";"))
         if not comma or "base64" not in options:
@@ -321,7 +322,7 @@ class _RequestMedia:
         if image_info_of(content.content) is not None:
             return self._to_image_part(content, "auto")
         if content.content.startswith(b"%PDF-"):
-            text = await self._source.text_of_pdf(content.content, content.path)
+            text = await self._source.text_of_pdf(self._tenant, content.content, content.path)
         else:
             text = _decode_text(content)
         if len(text) > MAX_TEXT_CHARS:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from antiphon.application.input.media import LoadMedia
 from antiphon.application.ports import Model, Unseal
+from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
 from antiphon.domain import conversation as c
 from antiphon.domain import items as i
 from antiphon.domain.compaction import expand_compaction, unreadable_compaction
@@ -44,13 +45,9 @@ class ShowItems:
         `added` are the items of `conversation` that came with the request, in its order.
         Raises: RequestError for items that cannot be shown.
         """
-        items: list[i.AnyItem] = []
-        removed: list[InputTransformation] = []
-        for item in c.items_for_model(conversation, all_reasoning=all_reasoning):
-            readable_items = self._unseal_item(item, tenant)
-            if isinstance(item, i.Reasoning) and not readable_items:
-                removed.append(_transformation_of(item))
-            items += readable_items
+        items, removed = await run_in_thread(
+            len(conversation) * ITEM_BYTES, self._select, conversation, tenant, all_reasoning
+        )
         places = {id(item): f"input[{position}]" for position, item in enumerate(added)}
         items_with_media = await self._load_media(
             items,
@@ -59,6 +56,19 @@ class ShowItems:
             path_of=lambda item: places.get(id(item)),
         )
         return ShownItems(items=items_with_media, removed=removed)
+
+    def _select(
+        self, conversation: Sequence[i.AnyItem], tenant: str, all_reasoning: bool
+    ) -> tuple[list[i.AnyItem], list[InputTransformation]]:
+        """Return the items that the model is shown, and those that this server cannot read."""
+        items: list[i.AnyItem] = []
+        removed: list[InputTransformation] = []
+        for item in c.items_for_model(conversation, all_reasoning=all_reasoning):
+            readable_items = self._unseal_item(item, tenant)
+            if isinstance(item, i.Reasoning) and not readable_items:
+                removed.append(_transformation_of(item))
+            items += readable_items
+        return items, removed
 
     def _unseal_item(self, item: i.AnyItem, tenant: str) -> list[i.AnyItem]:
         match item:

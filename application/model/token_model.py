@@ -25,12 +25,22 @@ from antiphon.application.ports import (
 )
 from antiphon.domain.conversation import droppable_groups
 from antiphon.domain.deltas import Delta, TurnEnd
-from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineError, RequestError
+from antiphon.domain.errors import (
+    CONTEXT_EXCEEDED,
+    EngineError,
+    RequestError,
+    input_too_long,
+)
 from antiphon.domain.items import Item
 from antiphon.domain.usage import TurnUsage
 
 RESERVED_CONTEXT_DIVISOR = 4
 """With `truncation: auto`, at most 1/4 of the context is reserved for the answer."""
+
+
+MAX_COUNTED_CONTEXTS = 8
+"""Counting goes on past the end of the context, so that a client learns how much to leave out. It
+ends after 8 times as much: more would cost time and memory, and tell a client nothing."""
 
 
 class TokenModel(Model):
@@ -84,7 +94,8 @@ class TokenModel(Model):
         if turn.truncate:
             _, prompt = await self._render_to_fit(turn)
         else:
-            prompt = await self._render(turn)
+            limit = self._max_prompt_tokens * MAX_COUNTED_CONTEXTS
+            prompt = await self._render(turn, max_tokens=limit)
         return len(prompt.token_ids)
 
     async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
@@ -121,19 +132,36 @@ class TokenModel(Model):
             constraint=turn.sampling.constraint or self._format.constraint(turn),
         )
 
-    async def _render(self, turn: Turn) -> Prompt:
+    async def _render(self, turn: Turn, *, max_tokens: int | None = None) -> Prompt:
+        """Return the prompt, or raise input_too_long if it is much longer than may fit."""
+        limit = self._max_prompt_tokens if max_tokens is None else max_tokens
+        rendered = await self._format.render(replace(turn, max_prompt_tokens=limit))
         # Prepared right away: the tokens of its images are known only then.
-        return await self._engine.prepare(await self._format.render(turn))
+        return await self._engine.prepare(rendered)
+
+    async def _render_if_short(self, turn: Turn, reserved_tokens: int) -> Prompt | None:
+        """Return the prompt if it leaves the reserved tokens, else None."""
+        try:
+            prompt = await self._render(turn)
+        except RequestError as error:
+            if error.code != CONTEXT_EXCEEDED:
+                raise
+            return None
+        return prompt if self._leaves(reserved_tokens, prompt) else None
 
     async def _render_to_fit(self, turn: Turn) -> tuple[Turn, Prompt]:
-        prompt = await self._render(turn)
-        if turn.truncate and not self._leaves(self._reserved_tokens(turn), prompt):
-            return await self._truncate(turn, prompt)
-        if not self._leaves(1, prompt):
-            raise self._too_long_error(prompt)
-        return turn, prompt
+        if turn.truncate:
+            prompt = await self._render_if_short(turn, self._reserved_tokens(turn))
+            return (turn, prompt) if prompt is not None else await self._truncate(turn)
+        return turn, await self._render_whole(turn)
 
-    async def _truncate(self, turn: Turn, prompt: Prompt) -> tuple[Turn, Prompt]:
+    async def _render_whole(self, turn: Turn) -> Prompt:
+        prompt = await self._render(turn)
+        if not self._leaves(1, prompt):
+            raise input_too_long(len(prompt.token_ids), self._max_prompt_tokens)
+        return prompt
+
+    async def _truncate(self, turn: Turn) -> tuple[Turn, Prompt]:
         # Bisect to find the fewest oldest items to drop: that takes one rendering per step, not one
         # per item.
         groups, reserved_tokens = droppable_groups(turn.items), self._reserved_tokens(turn)
@@ -144,16 +172,19 @@ class TokenModel(Model):
             dropped = frozenset().union(*groups[:count])
             items = [item for n, item in enumerate(turn.items) if n not in dropped]
             shorter_turn = replace(turn, items=items)
-            shorter_prompt = await self._render(shorter_turn)
-            if self._leaves(reserved_tokens, shorter_prompt):
+            shorter_prompt = await self._render_if_short(shorter_turn, reserved_tokens)
+            if shorter_prompt is not None:
                 best, high = (shorter_turn, shorter_prompt), count - 1
             else:
                 low = count + 1
         if best is not None:
             return best
-        if not self._leaves(1, prompt):
-            raise self._too_long_error(prompt)
-        return turn, prompt  # leaves less than reserved, but no more items can be dropped
+        # It may leave less than reserved, but no more items can be dropped.
+        return turn, await self._render_whole(turn)
+
+    @property
+    def _max_prompt_tokens(self) -> int:
+        return self._engine.context_length - 1
 
     def _leaves(self, tokens: int, prompt: Prompt) -> bool:
         return len(prompt.token_ids) + tokens <= self._engine.context_length
@@ -162,15 +193,6 @@ class TokenModel(Model):
         """Return how many tokens of the context truncation leaves free for the answer."""
         limit = self._engine.context_length // RESERVED_CONTEXT_DIVISOR
         return max(1, min(turn.sampling.max_tokens or limit, limit))
-
-    def _too_long_error(self, prompt: Prompt) -> RequestError:
-        return RequestError(
-            "Your input exceeds the context window of this model: it has "
-            f"{len(prompt.token_ids)} tokens of at most {self._engine.context_length - 1}. "
-            "Please adjust your input and try again.",
-            param="input",
-            code=CONTEXT_EXCEEDED,
-        )
 
 
 class TokenTurn(ModelTurn):

@@ -8,6 +8,7 @@ Store                      the persistent state; one class implements its six pa
     Outbox                 webhooks to deliver
     KeyStore               API keys, hashed
     SharedValues           values that all servers of the store share
+TokenVerifier              the tokens of an identity provider
 EventLog                   the events of each run of this process, for its readers
 PromptTemplates            prompt templates, by id and version
 FileStore                  uploaded files
@@ -28,7 +29,13 @@ resources.
 from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal
 from antiphon.application.ports.event_log import EventBatches, EventLog
 from antiphon.application.ports.fetching import Fetcher, FetchResult
-from antiphon.application.ports.files import FileStore, ReadPdf, StoredFile
+from antiphon.application.ports.files import (
+    FilePageQuery,
+    FileStore,
+    FileUsage,
+    ReadPdf,
+    StoredFile,
+)
 from antiphon.application.ports.model import (
     Engine,
     EngineRequest,
@@ -54,6 +61,7 @@ from antiphon.application.ports.sandboxes import (
 )
 from antiphon.application.ports.stores import (
     LOG_READ_BYTES,
+    NO_RUNS,
     ApiKey,
     EventChunk,
     IdempotencyRecord,
@@ -73,6 +81,7 @@ from antiphon.application.ports.stores import (
     StoredResponse,
     WebhookDelivery,
 )
+from antiphon.application.ports.tokens import TokenVerifier, VerifiedToken
 from antiphon.application.ports.tools import ToolResult, ToolServer, ToolServers, ToolSession
 from antiphon.application.ports.vector_stores import (
     Embeddings,
@@ -86,6 +95,7 @@ from antiphon.domain.json import Json
 
 __all__ = [
     "LOG_READ_BYTES",
+    "NO_RUNS",
     "ApiKey",
     "Clock",
     "CodeResult",
@@ -101,8 +111,10 @@ __all__ = [
     "EventLog",
     "FetchResult",
     "Fetcher",
+    "FilePageQuery",
     "FileStore",
     "FileToAdd",
+    "FileUsage",
     "Format",
     "IdempotencyRecord",
     "IdempotencyStore",
@@ -138,6 +150,7 @@ __all__ = [
     "StoredFile",
     "StoredItem",
     "StoredResponse",
+    "TokenVerifier",
     "ToolResult",
     "ToolServer",
     "ToolServers",
@@ -146,6 +159,7 @@ __all__ = [
     "Unseal",
     "VectorStores",
     "Vectors",
+    "VerifiedToken",
     "Web",
     "WebPage",
     "WebResult",

@@ -28,13 +28,15 @@ class Fetcher(Protocol):
         self,
         url: str,
         *,
+        tenant: str,
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
         content: bytes = b"",
     ) -> FetchResult:
         """Return the answer; a GET follows redirects and checks each like the URL itself.
 
-        For other methods, only the answer's status and headers may be read.
+        For other methods, only the answer's status and headers may be read. Slow sites of one
+        tenant do not keep the others waiting.
         Raises: FetchRefused for a URL that may not be fetched; FetchTooLarge; FetchFailed. Their
         messages may be shown to clients, so they reveal nothing about the server's network.
         """

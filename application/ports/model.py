@@ -25,6 +25,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     `effort` is None if the request leaves it to the model. `previous_messages` come first, in the
     format's own shape. `known_tokens`, if this turn follows the results of server-run tools, is the
     number of tokens that the turn before read and wrote: the rest of the prompt came from tools.
+    `max_prompt_tokens`, if set, allows a format to stop rendering a longer prompt.
     """
 
     model: str
@@ -43,6 +44,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     trace_headers: Mapping[str, str] = {}
     known_tokens: int | None = None
+    max_prompt_tokens: int | None = None
 
 
 class Step(Struct, frozen=True, kw_only=True, gc=False):

@@ -86,8 +86,11 @@ class Sandbox(Protocol):
     async def files(self) -> list[SandboxFile]:
         """Return its files, 1000 at most; an unused sandbox has none."""
 
-    def pieces(self, path: str) -> AsyncGenerator[bytes]:
-        """Yield a file's content in pieces. Raises: SandboxError, with the first piece."""
+    def pieces(self, path: str, *, max_bytes: int | None = None) -> AsyncGenerator[bytes]:
+        """Yield a file's content in pieces, up to `max_bytes`, or up to what its disk can hold.
+
+        Raises: SandboxError, with the first piece.
+        """
 
     async def remove(self, path: str) -> None: ...
 

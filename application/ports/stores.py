@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from msgspec import Raw, Struct
@@ -241,6 +242,8 @@ class LogSlice(Struct, frozen=True, kw_only=True):
     ends: bool
 
 
+NO_RUNS: Mapping[str, int] = MappingProxyType({})
+
 LOG_READ_BYTES = 4 * 2**20
 """The default size of a read from a log."""
 
@@ -261,12 +264,23 @@ class RunStore(Protocol):
     async def leave(self, owner: str) -> None:
         """Declare the owner dead: other servers may lease its runs immediately."""
 
-    async def lease_runs(self, owner: str, *, limit: int, waiting: bool = True) -> list[LeasedRun]:
-        """Lease waiting runs, and runs whose owner is dead, oldest first, under higher epochs.
+    async def lease_runs(
+        self,
+        owner: str,
+        *,
+        limit: int,
+        waiting: bool = True,
+        held: Mapping[str, int] = NO_RUNS,
+        per_tenant: int | None = None,
+    ) -> list[LeasedRun]:
+        """Lease waiting runs, and runs whose owner is dead, under higher epochs. Return the oldest
+        first.
 
-        Without `waiting`, only runs whose owner is dead. Only one of several concurrent callers
-        gets a run. An owner never gets its own runs, even if it is dead: it may only have lost its
-        connection to the store and still be running them.
+        Tenants take turns: in each round, each tenant gets its oldest run. A tenant that has runs
+        already (`held`: their number, by tenant) joins as many rounds later, and gets none after
+        round `per_tenant`. Without `waiting`, only runs whose owner is dead. Only one of several
+        concurrent callers gets a run. An owner never gets its own runs, even if it is dead: it may
+        only have lost its connection to the store and still be running them.
         """
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -58,7 +58,8 @@ class Vectors(Struct, frozen=True, kw_only=True):
 class VectorStores(Protocol):
     """Vector stores, the files in them and the chunks of those, by tenant.
 
-    Ids of other tenants are unknown, and the data of one tenant changes no result of another.
+    Ids of other tenants are unknown, and the data of one tenant changes no result of another. Slow
+    searches of one tenant do not keep the others waiting.
     Removed files and stores are never found again; `sweep` erases them. Raises: StoreError, from
     any method, when the store fails; NotFound for an unknown vector store, file or batch.
     """
@@ -121,9 +122,18 @@ class VectorStores(Protocol):
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         """Cancel the files of the batch that are not indexed yet; their jobs become void."""
 
-    async def claim_due(self, *, limit: int, claim_s: float) -> list[IndexJob]:
-        """Claim and return due jobs, longest due first. The job of a new file is due immediately.
+    async def claim_due(
+        self,
+        *,
+        limit: int,
+        claim_s: float,
+        skip: Collection[str] = (),
+        last: Sequence[str] = (),
+    ) -> list[IndexJob]:
+        """Claim and return due jobs, those of each tenant in turn, and each tenant's longest due
+        first. The job of a new file is due immediately.
 
+        Tenants in `skip` get none now, and those in `last` come after all others, in this order.
         Only one of several concurrent callers gets a job. After `claim_s`, the job is due again.
         """
 

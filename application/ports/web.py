@@ -77,7 +77,8 @@ class Web(Protocol):
     """Searches the web and reads its pages.
 
     Titles and the texts of results are single lines, and a title is never empty. `【`, `】` and `†`
-    occur only in links. Searches and reads may run concurrently; cancelling one affects no other.
+    occur only in links. Searches and reads may run concurrently; cancelling one affects no other,
+    and slow ones of one tenant do not keep the others waiting.
     Each call ends within a time that the operator sets. Raises: WebError, from any method, with a
     sentence in one line for the model.
     """
@@ -92,7 +93,13 @@ class Web(Protocol):
         """Release all resources, if it was started."""
 
     async def search(
-        self, query: str, *, limit: int, domains: DomainFilter, location: Json | None = None
+        self,
+        query: str,
+        *,
+        tenant: str,
+        limit: int,
+        domains: DomainFilter,
+        location: Json | None = None,
     ) -> Sequence[WebResult]:
         """Return up to `limit` pages, best first; `location` is a web search's `user_location`.
 
@@ -100,7 +107,7 @@ class Web(Protocol):
         returns the page of each URL, if it can be read.
         """
 
-    async def read(self, url: str) -> WebPage:
+    async def read(self, url: str, *, tenant: str) -> WebPage:
         """Return the page at `url`; the operator limits the length of its text.
 
         The text has at most 1 MiB, no control characters but tabs and line feeds, and only links to

@@ -261,7 +261,7 @@ class GetContainerFileContent:
         """Return the file's name and its content in chunks. Raises: RequestError."""
         sandbox = self._find(tenant, container_id)
         file = await _find_file(sandbox, file_id)
-        chunks = sandbox.pieces(file.path)
+        chunks = sandbox.pieces(file.path, max_bytes=file.bytes)
         # Errors come with the first chunk. Reading it here, before the answer starts, allows for an
         # error response.
         first = await _convert_errors(anext(chunks))

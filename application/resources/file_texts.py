@@ -35,10 +35,10 @@ BOMS = (
 )
 
 
-async def text_of(filename: str, content: bytes, read_pdf: ReadPdf) -> str:
+async def text_of(filename: str, content: bytes, read_pdf: ReadPdf, *, tenant: str) -> str:
     """Return the text of a file. Raises: DocumentError."""
     if content.startswith(PDF):
-        return await read_pdf(content)
+        return await read_pdf(content, tenant=tenant)
     text = await asyncio.to_thread(_decode, content)
     if filename.lower().endswith(HTML_NAMES):
         text = await asyncio.to_thread(_visible_text_of, text)

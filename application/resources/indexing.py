@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import islice
 
 from antiphon.application.ports import Embeddings, FileStore, IndexJob, ReadPdf, VectorStores
-from antiphon.application.resources.file_texts import text_of
+from antiphon.application.resources.file_texts import PDF, text_of
+from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.outages import Outages
 from antiphon.domain.errors import (
     DocumentError,
@@ -25,6 +27,10 @@ from antiphon.domain.vector_stores import IndexingError
 logger = logging.getLogger("antiphon.indexing")
 
 MAX_CONCURRENT_FILES = 4
+MAX_PER_TENANT = MAX_CONCURRENT_FILES - 1
+"""A tenant with many or big files leaves a place to the others."""
+
+MAX_REMEMBERED_TENANTS = 1000
 MAX_BATCH_CHUNKS = 64
 """Chunks in one request for embeddings and in one transaction of the store."""
 
@@ -43,6 +49,9 @@ POLL_S = 5.0
 
 class IndexFiles:
     """Indexes files: extracts their texts, splits them into chunks and embeds those.
+
+    Tenants take turns, file by file, and each batch of a file's chunks is a piece of work of its
+    own: a small file waits neither for many files of another tenant nor for a big one.
 
     Without `embeddings`, files are searched by words alone. `quota_bytes` limits the indexed files
     of a tenant: beyond it none is indexed.
@@ -64,35 +73,73 @@ class IndexFiles:
         self._embeddings = embeddings
         self._quota_bytes = quota_bytes
         self._retry_delay_s = retry_delay_s
-        self._new_files = asyncio.Event()
+        self._has_work = asyncio.Event()
+        # One thread of each tenant at a time: more would only compete for the interpreter.
+        self._threads = FairQueue(2, per_tenant=1)
+        self._running: Counter[str] = Counter()
+        # The tenants whose files were indexed lately, the latest at the end.
+        self._latest: OrderedDict[str, None] = OrderedDict()
 
     def wake(self) -> None:
         """Report that there are new files."""
-        self._new_files.set()
+        self._has_work.set()
 
     async def run_forever(self) -> None:
         """Index files as they arrive, until cancelled."""
         outages = Outages(logger, "files of vector stores are not indexed")
-        while True:
-            self._new_files.clear()
-            count = 0
-            with outages.log_outages():
-                count = await self.run_once()
-            if not count:
+        async with asyncio.TaskGroup() as files:
+            while True:
+                self._has_work.clear()
+                with outages.log_outages():
+                    while (job := await self._claim()) is not None:
+                        files.create_task(self._index_claimed(job, outages))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(POLL_S, self._retry_delay_s)):
-                        await self._new_files.wait()
+                        await self._has_work.wait()
 
     async def run_once(self) -> int:
-        """Index some of the files that are due and return how many.
+        """Index the files that are due and return how many.
 
         Raises: StoreError.
         """
-        jobs = await self._stores.claim_due(limit=MAX_CONCURRENT_FILES, claim_s=CLAIM_S)
-        async with asyncio.TaskGroup() as group:
-            for job in jobs:
-                group.create_task(self._index(job))
-        return len(jobs)
+        count = 0
+        async with asyncio.TaskGroup() as files:
+            while (job := await self._claim()) is not None:
+                files.create_task(self._index_claimed(job))
+                count += 1
+        return count
+
+    async def _claim(self) -> IndexJob | None:
+        """Claim the file whose turn it is, or return None: nothing is due, or all places are taken.
+
+        `_index_claimed` frees the place. Raises: StoreError.
+        """
+        if self._running.total() >= MAX_CONCURRENT_FILES:
+            return None
+        jobs = await self._stores.claim_due(
+            limit=1,
+            claim_s=CLAIM_S,
+            skip=[each for each, count in self._running.items() if count >= MAX_PER_TENANT],
+            last=[*self._latest],
+        )
+        for job in jobs:
+            self._running[job.tenant] += 1
+            self._latest[job.tenant] = None
+            self._latest.move_to_end(job.tenant)
+            if len(self._latest) > MAX_REMEMBERED_TENANTS:
+                self._latest.popitem(last=False)
+        return jobs[0] if jobs else None
+
+    async def _index_claimed(self, job: IndexJob, outages: Outages | None = None) -> None:
+        """Index a file and free its place. Raises: StoreError, unless `outages` logs it."""
+        try:
+            with outages.log_outages() if outages is not None else nullcontext():
+                await self._index(job)
+                self._has_work.set()  # for the next file; after a failure it waits for a while
+        finally:
+            self._running[job.tenant] -= 1
+            if not self._running[job.tenant]:
+                del self._running[job.tenant]
 
     async def _index(self, job: IndexJob) -> None:
         """Index a file. An error becomes the file's `last_error`; only StoreError is raised."""
@@ -126,14 +173,14 @@ class IndexFiles:
                 "of them are in use. Delete what you no longer need.",
             )
         content = await self._files.content(job.tenant, job.file_id)
-        text = await text_of(job.filename, content, self._read_pdf)
+        text = await self._text_of(job, content)
         chunks = text_chunks(
             text,
             size=job.sizes.max_chunk_size_tokens,
             overlap=job.sizes.chunk_overlap_tokens,
         )
         count = 0
-        while batch := await asyncio.to_thread(_next_batch, chunks):
+        while batch := await self._next_batch(job.tenant, chunks):
             count += len(batch)
             if count > MAX_CHUNKS:
                 return IndexingError(
@@ -143,13 +190,19 @@ class IndexFiles:
                 break
         return None
 
+    async def _text_of(self, job: IndexJob, content: bytes) -> str:
+        if content.startswith(PDF):  # a process reads it, not a thread
+            return await text_of(job.filename, content, self._read_pdf, tenant=job.tenant)
+        async with self._threads.slot(job.tenant):
+            return await text_of(job.filename, content, self._read_pdf, tenant=job.tenant)
+
+    async def _next_batch(self, tenant: str, chunks: Iterator[TextChunk]) -> list[TextChunk]:
+        async with self._threads.slot(tenant):
+            return await asyncio.to_thread(lambda: list(islice(chunks, MAX_BATCH_CHUNKS)))
+
     async def _add(self, job: IndexJob, batch: Sequence[TextChunk], *, first: bool) -> bool:
         vectors = None
         if self._embeddings is not None:
             vectors = await self._embeddings.embed([chunk.text for chunk in batch])
         await self._stores.extend_claim(job, CLAIM_S)
         return await self._stores.add_chunks(job, batch, vectors, first=first)
-
-
-def _next_batch(chunks: Iterator[TextChunk]) -> list[TextChunk]:
-    return list(islice(chunks, MAX_BATCH_CHUNKS))

@@ -39,6 +39,17 @@ def hash_of(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
+def read_tenant(value: object, *, prefix: str) -> str | None:
+    """Return the tenant that this value of somebody else's stands for, or None if it cannot be one.
+
+    It is the value itself after the prefix: two values never name the same tenant.
+    """
+    if not isinstance(value, str) or not value:
+        return None
+    tenant = prefix + value
+    return tenant if TENANT_PATTERN.fullmatch(tenant) else None
+
+
 def create_key(name: str, tenant: str, *, new_id: NewId, now: Clock) -> tuple[str, ApiKey]:
     """Return a new key and its record to store. Raises: SettingsError.
 

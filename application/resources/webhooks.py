@@ -213,7 +213,11 @@ class SendDeliveries:
         headers = endpoint.headers(delivery, int(self._now()))
         try:
             answer = await self._fetcher.fetch(
-                endpoint.url, method="POST", headers=headers, content=delivery.body
+                endpoint.url,
+                tenant=delivery.tenant,
+                method="POST",
+                headers=headers,
+                content=delivery.body,
             )
         except FetchError as exc:
             return 0, str(exc)

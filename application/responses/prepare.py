@@ -14,6 +14,8 @@ from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
 from antiphon.application.runs.turns import Turns
+from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
+from antiphon.domain.conversation import Entry
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
 
@@ -107,8 +109,12 @@ class PrepareResponse:
             response=response,
             turns=turns,
             remembered=remembered,
-            input=to_new_stored_items(turn.input, self._new_id) if needs_input else (),
+            input=await self._to_stored(turn.input) if needs_input else (),
             job=await self._jobs.job_of(tenant, body) if is_durable and body else None,
             is_durable=is_durable,
             idempotency_key=idempotency_key,
         )
+
+    async def _to_stored(self, entries: Sequence[Entry]) -> Sequence[StoredItem]:
+        size = len(entries) * ITEM_BYTES
+        return await run_in_thread(size, to_new_stored_items, entries, self._new_id)

@@ -125,9 +125,8 @@ class StartResponse:
         return await (self._queue(prepared) if self._must_wait(prepared) else self._start(prepared))
 
     def _must_wait(self, prepared: PreparedResponse) -> bool:
-        runs = self._runs
         may_wait = prepared.response.background and prepared.job is not None
-        return may_wait and (runs.may_have_waiting_runs or not runs.free_slots)
+        return may_wait and self._runs.must_wait(prepared.tenant)
 
     async def _queue(self, prepared: PreparedResponse) -> AcceptedResponse:
         """Save the response as queued. Raises: QueueFull."""
@@ -144,15 +143,15 @@ class StartResponse:
         except BaseException:
             await run_to_completion(self._delete_abandoned(prepared))
             raise
-        self._runs.may_have_waiting_runs = True
-        self._runs.work_available.set()
+        self._runs.queue(prepared.tenant)
         return _accepted(
             prepared, prepared.response, StoredEvents(self._store, prepared.tenant, prepared.id)
         )
 
     async def _start(self, prepared: PreparedResponse) -> AcceptedResponse:
         """Run the response here. Raises: RequestError, TooManyRequests, EngineDead."""
-        with self._runs.mark_active(prepared.id, in_slot=prepared.response.background):
+        slot_of = prepared.tenant if prepared.response.background else None
+        with self._runs.mark_active(prepared.id, slot_of=slot_of):
             await prepared.turns.start()
             try:
                 run = self._make_run(prepared)

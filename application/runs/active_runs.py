@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections import Counter
+from collections.abc import Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,14 +38,17 @@ class ActiveRuns:
     """The runs of this process and their tasks.
 
     A response is active from before it is stored until its task has ended. `slots` is the number of
-    background responses that may be active. WatchLeases gives back a response that this server owns
-    but that is not active.
+    background responses that may be active, `slots_per_tenant` of them of one tenant (default: all
+    of them). WatchLeases gives back a response that this server owns but that is not active.
     """
 
-    def __init__(self, *, slots: int = 64) -> None:
+    def __init__(self, *, slots: int = 64, slots_per_tenant: int | None = None) -> None:
         self._slots = slots
+        self.slots_per_tenant = slots if slots_per_tenant is None else slots_per_tenant
         self._active: set[str] = set()
-        self._in_slots: set[str] = set()
+        self._in_slots: dict[str, str] = {}
+        self._slots_held: Counter[str] = Counter()
+        self._waiting_tenants: Collection[str] = frozenset()
         # Also keeps the tasks from being garbage-collected while they run.
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leases: dict[str, Lease] = {}
@@ -54,7 +58,7 @@ class ActiveRuns:
         self._is_cancelling = False
         self.is_closed = False
         self.may_have_waiting_runs = False
-        """Whether runs may be waiting in the store: new runs queue behind them."""
+        """Whether runs of any tenant may be waiting in the store: new runs queue behind them."""
         self.work_available = asyncio.Event()
         """Set when a run starts to wait or a slot becomes free."""
 
@@ -70,6 +74,34 @@ class ActiveRuns:
         return max(self._slots - len(self._in_slots), 0)
 
     @property
+    def slots_held(self) -> Mapping[str, int]:
+        """How many background runs of each tenant are active; tenants without any are left out."""
+        return dict(self._slots_held)
+
+    @property
+    def has_full_tenants(self) -> bool:
+        """Whether a tenant has all the slots that one may have."""
+        return any(map(self._is_full, self._slots_held))
+
+    def must_wait(self, tenant: str) -> bool:
+        """Return whether a new background run of the tenant waits: for a slot, or for its turn."""
+        is_behind = self.may_have_waiting_runs or tenant in self._waiting_tenants
+        return is_behind or not self.free_slots or self._is_full(tenant)
+
+    def queue(self, tenant: str) -> None:
+        """Note that a run of the tenant waits in the store now."""
+        self._waiting_tenants = {*self._waiting_tenants, tenant}
+        self.work_available.set()
+
+    def note_leased(self, *, all_slots: bool) -> None:
+        """Note that runs were leased, for all free slots or for all runs that could get one."""
+        self.may_have_waiting_runs = all_slots
+        self._waiting_tenants = frozenset(filter(self._is_full, self._slots_held))
+
+    def _is_full(self, tenant: str) -> bool:
+        return self._slots_held[tenant] >= self.slots_per_tenant
+
+    @property
     def leases(self) -> list[Lease]:
         """The leases of the stored responses that run here."""
         return list(self._leases.values())
@@ -80,15 +112,19 @@ class ActiveRuns:
             raise ServerShuttingDown
 
     @contextmanager
-    def mark_active(self, response_id: str, *, in_slot: bool = False) -> Iterator[None]:
-        """Mark the response as active in this block, and until a task that it starts has ended."""
+    def mark_active(self, response_id: str, *, slot_of: str | None = None) -> Iterator[None]:
+        """Mark the response as active in this block, and until a task that it starts has ended.
+
+        `slot_of` is the tenant of a background run, which takes a slot.
+        """
         if response_id in self._active:
             yield
             return
         self._active.add(response_id)
         self._idle.clear()
-        if in_slot:
-            self._in_slots.add(response_id)
+        if slot_of is not None:
+            self._in_slots[response_id] = slot_of
+            self._slots_held[slot_of] += 1
         try:
             yield
         finally:
@@ -153,8 +189,11 @@ class ActiveRuns:
 
     def _mark_inactive(self, response_id: str) -> None:
         self._active.discard(response_id)
-        if response_id in self._in_slots:
-            self._in_slots.remove(response_id)
+        tenant = self._in_slots.pop(response_id, None)
+        if tenant is not None:
+            self._slots_held[tenant] -= 1
+            if not self._slots_held[tenant]:
+                del self._slots_held[tenant]
             self.work_available.set()
         if not self._active:
             self._idle.set()

@@ -80,28 +80,35 @@ class StartBackgroundRuns:
         except EngineDead:
             await self._end_abandoned()
             raise
-        leased = await self._store.lease_runs(self._owner, limit=free_slots)
-        runs.may_have_waiting_runs = len(leased) == free_slots
+        leased = await self._store.lease_runs(
+            self._owner,
+            limit=free_slots,
+            held=runs.slots_held,
+            per_tenant=runs.slots_per_tenant,
+        )
         for leased_run in leased:
-            await self._start(leased_run, self._resume, in_slot=True)
+            await self._start(leased_run, self._resume, slot_of=leased_run.lease.tenant)
+        runs.note_leased(all_slots=len(leased) == free_slots)
+        if runs.has_full_tenants:
+            await self._end_abandoned()  # those of the full tenants: the others were leased
         return len(leased)
 
     async def _end_abandoned(self) -> None:
         abandoned = await self._store.lease_runs(self._owner, limit=MAX_ABANDONED, waiting=False)
         for leased_run in abandoned:
-            await self._start(leased_run, self._end, in_slot=False)
+            await self._start(leased_run, self._end)
 
     async def _start(
         self,
         leased_run: LeasedRun,
         handle: Callable[[RestoredRun], Awaitable[None]],
         *,
-        in_slot: bool,
+        slot_of: str | None = None,
     ) -> None:
         runs, response_id = self._runs, leased_run.lease.response_id
         # It may still run here under an older lease: another server took it over and left it since.
         await runs.cancel(response_id, LEASE_LOST)
-        with runs.mark_active(response_id, in_slot=in_slot):
+        with runs.mark_active(response_id, slot_of=slot_of):
             await runs.start(
                 response_id, self._run_leased(leased_run, handle), lease=leased_run.lease
             )

@@ -9,7 +9,7 @@ from antiphon.application.runs.turns import Plan, Turns
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.domain import mcp
 from antiphon.domain.compaction import items_to_keep
-from antiphon.domain.errors import RequestError
+from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.items import CompactionTrigger
 from antiphon.domain.offers import mcp_servers_of
 from antiphon.domain.request import CreateResponse
@@ -81,7 +81,13 @@ async def _is_too_long(request: CreateResponse, prepared: PreparedTurn) -> bool:
     if not request.context_management or len(items_to_keep(turn.items)) == len(turn.items):
         return False  # not requested, or compaction would remove nothing
     threshold = request.context_management[0].compact_threshold
-    return await prepared.model.count(turn) > (threshold or _default_threshold(prepared.model))
+    try:
+        tokens = await prepared.model.count(turn)
+    except RequestError as error:
+        if error.code != CONTEXT_EXCEEDED:
+            raise
+        return True  # so long that its tokens are not even counted
+    return tokens > (threshold or _default_threshold(prepared.model))
 
 
 def _default_threshold(model: Model) -> int:

@@ -6,6 +6,8 @@ Creating a response and counting its tokens both start here, so that the count i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,6 +18,13 @@ from antiphon.application.input.items import ReadItems
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
 from antiphon.application.ports import MakeSalt, Model, ToolServers, Turn
+from antiphon.application.support.fair_queue import FairQueue
+from antiphon.application.support.threads import (
+    ITEM_BYTES,
+    MAX_THREADS,
+    MIN_THREAD_BYTES,
+    run_in_thread,
+)
 from antiphon.application.tools.calls import ToolCaller
 from antiphon.application.tools.hosted import ToolProvider, find_callers, mark_hosted
 from antiphon.domain import conversation as c
@@ -28,6 +37,9 @@ from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
 from antiphon.domain.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
 from antiphon.domain.tools import McpTool
+
+TOOL_BYTE_COST = 8
+"""A tool's JSON is decoded, checked and encoded, and a grammar in it is parsed."""
 
 
 class PreparedTurn(Struct, frozen=True, kw_only=True):
@@ -49,6 +61,14 @@ class PreparedTurn(Struct, frozen=True, kw_only=True):
     approved_calls: Sequence[mcp.ApprovedCall] = ()
     tool_callers: Mapping[str, ToolCaller] = {}
     ignored: Sequence[str] = ()
+
+
+class _CheckedRequest(Struct, frozen=True, kw_only=True):
+    items: Sequence[AnyItem]
+    conversation: Sequence[AnyItem]
+    offer: Offer
+    ignored: Sequence[str]
+    approved_calls: Sequence[mcp.ApprovedCall]
 
 
 class PrepareTurn:
@@ -74,6 +94,7 @@ class PrepareTurn:
         self._salt = salt
         self._tool_providers = hosted
         self._tool_substitutions = tool_substitutions
+        self._checks = FairQueue(MAX_THREADS)
 
     async def __call__(
         self,
@@ -91,16 +112,11 @@ class PrepareTurn:
         model = self._models.get(request.model) if request.model else self._models.all[0]
         entries = await self._read_items(request.input, tenant=tenant, remembered=remembered)
         history = await self._load_history(request, tenant=tenant, remembered=remembered)
-        items = [entry.item for entry in entries]
-        conversation = [*(entry.item for entry in history), *items]
-        definitions = self._definitions(request, history, entries, conversation)
-        offer = make_offer(definitions, self._tool_substitutions.choice(request.tool_choice))
-        ignored = ignored_paths(request, offer)
-        if strict:
-            refuse_ignored(ignored, offer)
-        c.check_ids((entry.item.id for entry in history), items)
-        c.check_call_output_pairs(conversation)
-        approved_calls = mcp.approved_calls(conversation)
+        work = partial(self._check, request, history, entries, strict=strict)
+        size = _size_of(request, history, entries)
+        async with self._checks.slot(tenant) if size > MIN_THREAD_BYTES else nullcontext():
+            checked = await run_in_thread(size, work)
+        items, conversation, offer = checked.items, checked.conversation, checked.offer
         reasoning = request.reasoning
         shown = await self._show_items(
             conversation,
@@ -126,11 +142,37 @@ class PrepareTurn:
             turn=turn,
             removed=shown.removed,
             conversation=conversation,
-            approved_calls=approved_calls if self._tool_servers is not None else (),
+            approved_calls=checked.approved_calls if self._tool_servers is not None else (),
             tool_callers=await find_callers(
-                definitions, self._tool_providers, conversation, tenant=tenant
+                offer.definitions, self._tool_providers, conversation, tenant=tenant
             ),
+            ignored=checked.ignored,
+        )
+
+    def _check(
+        self,
+        request: CreateResponse,
+        history: Sequence[c.Entry],
+        entries: Sequence[c.Entry],
+        *,
+        strict: bool,
+    ) -> _CheckedRequest:
+        """Check everything that needs no store and no network. Raises: RequestError."""
+        items = [entry.item for entry in entries]
+        conversation = [*(entry.item for entry in history), *items]
+        definitions = self._definitions(request, history, entries, conversation)
+        offer = make_offer(definitions, self._tool_substitutions.choice(request.tool_choice))
+        ignored = ignored_paths(request, offer)
+        if strict:
+            refuse_ignored(ignored, offer)
+        c.check_ids((entry.item.id for entry in history), items)
+        c.check_call_output_pairs(conversation)
+        return _CheckedRequest(
+            items=items,
+            conversation=conversation,
+            offer=offer,
             ignored=ignored,
+            approved_calls=mcp.approved_calls(conversation),
         )
 
     def _definitions(
@@ -151,6 +193,15 @@ class PrepareTurn:
                 for definition in definitions
             ]
         return [mark_hosted(definition, self._tool_providers) for definition in definitions]
+
+
+def _size_of(
+    request: CreateResponse, history: Sequence[c.Entry], entries: Sequence[c.Entry]
+) -> int:
+    """Return how much work it is to check the request, in bytes."""
+    tools = request.tools or ()
+    count = len(tools) + len(history) + len(entries)
+    return TOOL_BYTE_COST * sum(len(memoryview(raw)) for raw in tools) + ITEM_BYTES * count
 
 
 def _substitute(

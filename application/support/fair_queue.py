@@ -1,41 +1,88 @@
 """Share a number of slots fairly between tenants.
 
 A tenant with a hundred requests and a tenant with one get the same number of turns: waiting
-requests are served tenant by tenant (round-robin), and within a tenant in the order of arrival.
+requests are served tenant by tenant (round-robin), and within a tenant by priority, then in the
+order of arrival.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 
-from antiphon.domain.errors import QueueFull
+from msgspec import Struct
+
+from antiphon.domain.errors import QueueFull, RequestError, TooManyRequests
+
+
+class Place(Struct, frozen=True, order=True):
+    """A request's place in the queue. Its `turn` is done once it holds its `slots`."""
+
+    priority: int
+    number: int  # unique, so that comparisons end here
+    slots: int
+    tenant: str
+    turn: asyncio.Future[None]
+
+    @property
+    def is_taken(self) -> bool:
+        return self.turn.done() and not self.turn.cancelled()
+
+
+def queue_full(waiting: int) -> QueueFull:
+    return QueueFull(
+        f"{waiting} requests of yours are waiting for this already. Try again when some of them "
+        "have ended.",
+        code="rate_limit_exceeded",
+    )
+
+
+def server_full(waiting: int) -> TooManyRequests:
+    return TooManyRequests(
+        f"The server is full: {waiting} requests are waiting for this already. Try again later."
+    )
 
 
 class FairQueue:
     """A semaphore with one queue for each tenant.
 
-    `slots` is the number of holders at a time, `per_tenant` of them of one tenant (default: all but
-    one, so that a tenant whose work hangs leaves a slot to the others). A tenant may have
-    `max_waiting` requests in the queue. Only one event loop may use it.
+    `slots` is the number of slots that are held at a time, `per_tenant` of them by one tenant
+    (default: all but one, so that a tenant whose work hangs leaves a slot to the others). A tenant
+    may have `max_waiting` requests in the queue, and all tenants together `max_waiting_in_all`.
+    Only one event loop may use it.
     """
 
     def __init__(
-        self, slots: int, *, per_tenant: int | None = None, max_waiting: int | None = None
+        self,
+        slots: int,
+        *,
+        per_tenant: int | None = None,
+        max_waiting: int | None = None,
+        max_waiting_in_all: int | None = None,
     ) -> None:
         self._free = slots
         self._per_tenant = max(1, slots - 1) if per_tenant is None else per_tenant
         self._max_waiting = max_waiting
+        self._max_waiting_in_all = max_waiting_in_all
         self._held: dict[str, int] = {}
         # In the order of their turns: a tenant that gets a slot goes to the end.
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: OrderedDict[str, list[Place]] = OrderedDict()
+        self._waiting_count = 0
+        self._numbers = count()
 
     @property
     def waiting(self) -> int:
         """How many requests wait, of all tenants."""
-        return sum(map(len, self._waiting.values()))
+        return self._waiting_count
+
+    @property
+    def per_tenant(self) -> int:
+        """The most slots that a tenant may hold."""
+        return self._per_tenant
 
     def waiting_of(self, tenant: str) -> int:
         return len(self._waiting.get(tenant, ()))
@@ -45,7 +92,7 @@ class FairQueue:
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
-        """Hold a slot in this block. Raises: QueueFull, at once."""
+        """Hold a slot in this block. Raises: QueueFull or TooManyRequests, at once."""
         await self.acquire(tenant)
         try:
             yield
@@ -53,62 +100,144 @@ class FairQueue:
             self.release(tenant)
 
     async def acquire(self, tenant: str) -> None:
-        """Wait for a slot, which the caller must release. Raises: QueueFull, at once."""
-        if self._may_take(tenant) and tenant not in self._waiting:
-            self._take(tenant)
+        """Wait for a slot, which the caller must release.
+
+        Raises: QueueFull if the tenant's queue is full, TooManyRequests if all queues together are;
+        both at once.
+        """
+        if self.take(tenant):
             return
-        queue = self._waiting.get(tenant)
-        if self._max_waiting is not None and len(queue or ()) >= self._max_waiting:
-            raise QueueFull(
-                f"{self._max_waiting} requests of yours are waiting for this already. Try again "
-                "when some of them have ended."
-            )
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if queue is None:
-            queue = self._waiting[tenant] = deque()
-        queue.append(turn)
+        place = self.join(tenant)
         try:
-            await turn
+            await place.turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release(tenant)  # the slot came while the request was being cancelled
-            else:
-                self._remove(tenant, turn)
+            self.leave(place)
             raise
 
-    def release(self, tenant: str) -> None:
-        """Give a slot back; the next request in turn gets it."""
-        self._free += 1
-        self._held[tenant] -= 1
+    def release(self, tenant: str, slots: int = 1) -> None:
+        """Give slots back; the next requests in turn get them."""
+        self._free += slots
+        self._held[tenant] -= slots
         if not self._held[tenant]:
             del self._held[tenant]
+        if self._waiting:
+            self._serve()
+
+    def check_room(self, tenant: str) -> None:
+        """Raises: QueueFull, TooManyRequests if a request of the tenant could not even wait."""
+        if self._waiting_count and not self._may_take(tenant, 1):
+            self._check_bounds(tenant)
+
+    def take(self, tenant: str, slots: int = 1) -> bool:
+        """Take slots now. Return False if the request must `join` the queue."""
+        if self._waiting or not self._may_take(tenant, slots):
+            return False
+        self._take(tenant, slots)
+        return True
+
+    def join(
+        self,
+        tenant: str,
+        slots: int = 1,
+        *,
+        priority: int = 0,
+    ) -> Place:
+        """Take slots, or a place in the queue; a lower `priority` is earlier in the tenant's queue.
+
+        The caller must `release` the slots once the place's turn is done, or `leave` the place.
+        Raises: QueueFull, TooManyRequests, at once.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = Place(priority, next(self._numbers), slots, tenant, turn)
+        self._insert(place)
         self._serve()
+        if not turn.done():
+            try:
+                self._check_bounds(tenant, included=1)
+            except RequestError:
+                self._remove(place)
+                raise
+        return place
 
-    def _may_take(self, tenant: str) -> bool:
-        return self._free > 0 and self.held_by(tenant) < self._per_tenant
+    def leave(self, place: Place) -> None:
+        """Leave the queue, or give the slots back if they came meanwhile."""
+        if place.is_taken:
+            self.release(place.tenant, place.slots)
+        else:
+            self._remove(place)
+            self._serve()  # those behind may need fewer slots
 
-    def _take(self, tenant: str) -> None:
-        self._free -= 1
-        self._held[tenant] = self.held_by(tenant) + 1
+    def _check_bounds(self, tenant: str, included: int = 0) -> None:
+        of_tenant, in_all = self.waiting_of(tenant) - included, self._waiting_count - included
+        if self._max_waiting is not None and of_tenant >= self._max_waiting:
+            raise queue_full(of_tenant)
+        if self._max_waiting_in_all is not None and in_all >= self._max_waiting_in_all:
+            raise server_full(in_all)
+
+    def _may_take(self, tenant: str, slots: int) -> bool:
+        return slots <= self._free and self._is_in_share(tenant, slots)
+
+    def _is_in_share(self, tenant: str, slots: int) -> bool:
+        return self.held_by(tenant) + slots <= self._per_tenant
+
+    def _take(self, tenant: str, slots: int) -> None:
+        self._free -= slots
+        self._held[tenant] = self.held_by(tenant) + slots
 
     def _serve(self) -> None:
-        while self._free and (tenant := self._next_tenant()) is not None:
-            queue = self._waiting[tenant]
-            turn = queue.popleft()
-            self._waiting.move_to_end(tenant)
-            if not queue:
-                del self._waiting[tenant]
-            if not turn.done():  # its request may have been cancelled in this step of the loop
-                self._take(tenant)
-                turn.set_result(None)
+        while self._free > 0 and (place := self._next_place()) is not None:
+            if place.slots > self._free:
+                return  # it waits for more slots; others that need fewer may not overtake it
+            self._remove(place)
+            if place.tenant in self._waiting:
+                self._waiting.move_to_end(place.tenant)
+            if not place.turn.done():  # its request may have been cancelled in this loop iteration
+                self._take(place.tenant, place.slots)
+                place.turn.set_result(None)
 
-    def _next_tenant(self) -> str | None:
-        return next(filter(self._may_take, self._waiting), None)
+    def _next_place(self) -> Place | None:
+        """Return the next place in turn whose tenant may hold more slots."""
+        places = (queue[0] for queue in self._waiting.values())
+        return next((one for one in places if self._is_in_share(one.tenant, one.slots)), None)
 
-    def _remove(self, tenant: str, turn: asyncio.Future[None]) -> None:
-        queue = self._waiting.get(tenant)
-        if queue is None or turn not in queue:
+    def _insert(self, place: Place) -> None:
+        insort(self._waiting.setdefault(place.tenant, []), place)
+        self._waiting_count += 1
+
+    def _remove(self, place: Place) -> None:
+        queue = self._waiting.get(place.tenant, [])
+        index = bisect_left(queue, place)
+        if index == len(queue) or queue[index] is not place:
             return
-        queue.remove(turn)
+        del queue[index]
+        self._waiting_count -= 1
         if not queue:
-            del self._waiting[tenant]
+            del self._waiting[place.tenant]
+
+
+class FairQueues:
+    """A FairQueue for each key, such as a host; one exists only while somebody uses it."""
+
+    def __init__(self, slots: int, *, per_tenant: int | None = None) -> None:
+        self._slots = slots
+        self._per_tenant = per_tenant
+        self._queues: dict[str, FairQueue] = {}
+        self._users: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    @asynccontextmanager
+    async def slot(self, key: str, tenant: str) -> AsyncIterator[None]:
+        """Hold a slot of this key in this block."""
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = FairQueue(self._slots, per_tenant=self._per_tenant)
+        self._users[key] = self._users.get(key, 0) + 1
+        try:
+            async with queue.slot(tenant):
+                yield
+        finally:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._queues[key]

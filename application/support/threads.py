@@ -1,9 +1,16 @@
-"""Run long synchronous work in a thread, so that it does not block other requests."""
+"""Run long synchronous work in a thread, so that it does not block other requests.
+
+A thread does not make Python faster, but the interpreter switches threads every few milliseconds,
+so other tasks can run. The event loop waits that long for each thread that computes. So there are
+only two, whatever the number of requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -12,13 +19,23 @@ T = TypeVar("T")
 MIN_THREAD_BYTES = 256 * 1024
 """Decoding this much JSON takes about 3 ms; starting a thread costs about 0.1 ms."""
 
+ITEM_BYTES = 2000
+"""An item or a tool costs as much as so many bytes, some 20 microseconds, however short it is."""
+
+MAX_THREADS = 2
+"""One tenant's work is not held up by one of another's; more would only hold up the event loop."""
+
+_threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="computation")
+
 
 async def run_in_thread(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return `work(*args)`; run it in a thread if `size`, in bytes, is large.
-
-    A thread does not make it faster, but the interpreter switches threads every few milliseconds,
-    so other tasks can run.
-    """
+    """Return `work(*args)`; run it in a thread if `size`, in bytes, is large."""
     if size < MIN_THREAD_BYTES:
         return work(*args, **kwargs)
-    return await asyncio.to_thread(work, *args, **kwargs)
+    return await compute_in_thread(work, *args, **kwargs)
+
+
+async def compute_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return `work(*args)`, which computes for long and does not wait for anything."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_threads, partial(work, *args, **kwargs))

@@ -46,6 +46,9 @@ class McpSessions(SingleItemCaller):
     async def _close(self) -> None:
         await asyncio.gather(*(session.aclose() for session in self._sessions.values()))
 
+    def server(self, label: str) -> McpTool:
+        return self._tools_by_label[label]
+
     def list_tools(self, label: str) -> Work:
         """Return the work that ends the item with the server's list of tools."""
         return Work(self._list(label), _refuse_listing)
@@ -131,7 +134,7 @@ class McpTurn(ModelTurn):
         current_tools = await self._sessions.tools_by_label(
             approved.request.server_label
             for approved in self._approved_calls
-            if approved.definition is not None
+            if approved.names_its_tool
         )
         openings, work_list = zip(*self._items(current_tools), strict=True)
         # Yielded before anything is called: a run that has shown nothing may start over.
@@ -152,7 +155,7 @@ class McpTurn(ModelTurn):
         for approved in self._approved_calls:
             label = approved.request.server_label
             tools = current_tools.get(label)
-            if isinstance(tools, Sequence) and approved.has_changed(tools):
+            if isinstance(tools, Sequence) and self._is_of_another_tool(approved, tools):
                 changed.setdefault(label, []).append(approved.request)
             else:
                 yield _open_approved_call(approved.request), self._call(approved.request, tools)
@@ -161,9 +164,20 @@ class McpTurn(ModelTurn):
                 listing_end = _to_listing_end(current_tools[label])
                 yield _open_listing(label), to_finished_work([listing_end])
             for request in requests:
-                start = d.CallStart(request.name, namespace=label, kind="mcp_approval")
+                key = self._approval_key(label, request.name, current_tools[label])
+                start = d.CallStart(
+                    request.name, namespace=label, kind="mcp_approval", approval_key=key
+                )
                 end = [d.ArgumentsDelta(request.arguments), d.ItemEnd()]
                 yield [start], to_finished_work(end)
+
+    def _is_of_another_tool(self, approved: mcp.ApprovedCall, tools: Sequence[Json]) -> bool:
+        server = self._sessions.server(approved.request.server_label)
+        return approved.is_of_another_tool(server, tools)
+
+    def _approval_key(self, label: str, name: str, tools: ListedTools) -> str | None:
+        tool = None if isinstance(tools, ToolServerError) else mcp.tool_named(name, tools)
+        return mcp.approval_key(self._sessions.server(label), tool) if tool is not None else None
 
     def _call(self, request: i.McpApprovalRequest, tools: ListedTools | None) -> Work:
         if isinstance(tools, ToolServerError):

@@ -42,7 +42,11 @@ class ShellCaller(ToolCaller, CitationSource):
         environment = {"type": CONTAINER_REFERENCE, "container_id": self._container.id}
         call_id = start.call_id or self._new_id("call")
         return d.HostedCallStart(
-            start.name, call_id, start.namespace, start.kind, {"environment": environment}
+            start.name,
+            call_id,
+            start.namespace,
+            start.kind,
+            fields={"environment": environment},
         )
 
     def refuse(self, start: d.CallStart, arguments: str, reason: str) -> Sequence[d.Delta]:  # noqa: ARG002

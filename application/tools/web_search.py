@@ -80,12 +80,13 @@ class WebSearchProvider(ToolProvider):
         tools: Sequence[ToolDefinition],
         conversation: Sequence[i.Item],
         *,
-        tenant: str,  # noqa: ARG002
+        tenant: str,
     ) -> Mapping[str, ToolCaller]:
         options = [_parse_options(each) for each in tools]
-        return dict.fromkeys(
-            WEB_KINDS, WebSearchCaller(self._web, *options[-1], _pages_shown_in(conversation))
+        caller = WebSearchCaller(
+            self._web, *options[-1], _pages_shown_in(conversation), tenant=tenant
         )
+        return dict.fromkeys(WEB_KINDS, caller)
 
 
 def _parse_options(definition: ToolDefinition) -> tuple[int, DomainFilter, Json | None]:
@@ -173,8 +174,11 @@ class WebSearchCaller(SingleItemCaller, CitationSource):
         domains: DomainFilter,
         location: Json | None,
         pages: Mapping[int, BrowserPage],
+        *,
+        tenant: str,
     ) -> None:
         self._web = web
+        self._tenant = tenant
         self._size = size
         self._domains = domains
         self._location = location
@@ -239,7 +243,11 @@ class WebSearchCaller(SingleItemCaller, CitationSource):
             limit = min(max(requested_results, 1), MAX_RESULTS)
         async with self._load_slots:
             results = await self._web.search(
-                query, limit=limit, domains=self._domains, location=self._location
+                query,
+                tenant=self._tenant,
+                limit=limit,
+                domains=self._domains,
+                location=self._location,
             )
         call.action["sources"] = [{"type": "url", "url": each.url} for each in results]
         return browser_pages.search_results_page(
@@ -302,7 +310,7 @@ class WebSearchCaller(SingleItemCaller, CitationSource):
     async def _load(self, url: str) -> BrowserPage:
         self._check_domain(url)
         async with self._load_slots:
-            page = await self._web.read(url)
+            page = await self._web.read(url, tenant=self._tenant)
         self._check_domain(page.url)  # the end of any redirects
         return BrowserPage(
             url=page.url,

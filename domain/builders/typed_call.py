@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from antiphon.domain import deltas as d
 from antiphon.domain import events as e
 from antiphon.domain import items as i
+from antiphon.domain import mcp
 from antiphon.domain.builders.builder_context import BuilderContext
 from antiphon.domain.builders.call import KINDS, CallBuilder
 from antiphon.domain.builders.commands import CommandReader
@@ -95,6 +96,9 @@ def _make_approval_request(
     if status != "completed":  # half a call must not be approved
         call = ToolBuilder(d.ToolStart("mcp_call", fields), context)
         return (*call.open(), *call.add(delta), *call.close(status)), call.item
+    if start.approval_key is not None:
+        key, new_id = start.approval_key, context.new_id
+        context = replace(context, new_id=lambda prefix: mcp.with_approval_key(new_id(prefix), key))
     request = ToolBuilder(
         d.ToolStart("mcp_approval_request", fields | {"arguments": arguments}), context
     )

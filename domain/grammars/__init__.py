@@ -24,7 +24,11 @@ MAX_SIZE = 20_000
 """The maximum number of characters and rules in a grammar with its repetitions written out."""
 
 
-@lru_cache(maxsize=32)
+MAX_CACHED_GRAMMARS = 12
+"""Their trees take some 10 MB at the most: up to 23 bytes for each character."""
+
+
+@lru_cache(maxsize=MAX_CACHED_GRAMMARS)
 def read(syntax: str, definition: str) -> Grammar | None:
     """Return the grammar without the parts that never match, None if no engine can enforce it.
 

@@ -1,14 +1,15 @@
-"""Authentication by API key: the outermost ASGI layer. Only the paths listed here are public.
+"""Authentication: the outermost ASGI layer. Only the paths listed here are public.
 
 It reads only the request's head, and decides by `scope["path"]`, which also selects the route, so
-no path rewriting can come between the two. Any other path than exactly a public one needs a key,
-however a router would treat it.
+no path rewriting can come between the two. Any other path than exactly a public one needs a
+credential (`identity.py`), however a router would treat it.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from ipaddress import IPv6Address
 from typing import Any
 
@@ -16,12 +17,12 @@ from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.application.resources.keys import FindCaller
 from antiphon.domain import errors as er
 from antiphon.domain.callers import ANYBODY, Caller
 from antiphon.entrypoints.http.asgi_responses import send_json
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_json
+from antiphon.entrypoints.http.identity import Identity, identify
 from antiphon.entrypoints.http.requests import header_values, response_headers
 
 logger = logging.getLogger("antiphon.auth")
@@ -36,25 +37,29 @@ models' names, which are shown only if no keys are needed."""
 PUBLIC = HEALTH | PAGES
 
 POLICY_VIOLATION = 1008
-"""The close code of a connection whose key was revoked."""
+"""The close code of a connection whose key was revoked, or whose token has expired."""
+
+MAX_REASON_BYTES = 123
+"""How long a close reason may be (RFC 6455, section 5.5)."""
+
+REVOKED = "The API key was revoked."
 
 MAX_PORT = 65_535
 
-_BEARER = re.compile(rb"bearer +([\x21-\x7e]{1,512}) *", re.IGNORECASE)
 _HOST = re.compile(rb"(?:[\w\-.~%!$&'()*+,;=]*|\[([0-9A-Fa-f:.]+)\])(?::(\d{0,5}))?", re.ASCII)
 
 
 class Authentication:
     """ASGI middleware that sets the Caller of each request in `scope["auth"]`.
 
-    `find_caller` is None if no keys are needed.
+    `identities` are the kinds of credentials that are accepted, or None if none is needed.
     """
 
     def __init__(
-        self, app: ASGIApp, find_caller: FindCaller | None, *, dialect: Dialect = OPENAI
+        self, app: ASGIApp, identities: Sequence[Identity] | None, *, dialect: Dialect = OPENAI
     ) -> None:
         self._app = app
-        self._find_caller = find_caller
+        self._identities = identities
         self._dialect = dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,36 +71,32 @@ class Authentication:
             await self._app(scope, receive, send)
 
     async def _authenticate(self, scope: Scope, receive: Receive, send: Send) -> Receive:
-        """Set the tenant, and return the app's `receive`. Raises: AntiphonError."""
+        """Set the caller, and return the app's `receive`. Raises: AntiphonError."""
         hosts = header_values(scope, b"host")
         if len(hosts) > 1 or not all(map(_is_host, hosts)):
             raise er.RequestError("The header 'Host' is malformed.", code="invalid_value")
         if scope["path"] in PUBLIC:
             return receive
-        if self._find_caller is None:
+        if self._identities is None:
             scope["auth"] = ANYBODY
             return receive
-        key = _read_key(scope)
-        caller = await self._find_caller(key)
-        if caller is None:
-            raise er.Unauthenticated("Incorrect API key provided.")
-        scope["auth"] = caller
+        scope["auth"] = await identify(self._identities, scope)
         if scope["type"] == ScopeType.WEBSOCKET:
-            return self._receive_until_revoked(key, caller, receive, send)
+            return self._receive_until_invalid(scope, receive, send)
         return receive
 
-    def _receive_until_revoked(
-        self, key: str, caller: Caller, receive: Receive, send: Send
-    ) -> Receive:
-        """Return a `receive` that closes the WebSocket when its key is revoked."""
+    def _receive_until_invalid(self, scope: Scope, receive: Receive, send: Send) -> Receive:
+        """Return a `receive` that closes the WebSocket when its credential becomes invalid."""
 
         async def receive_message() -> Any:
             message = await receive()
-            if message["type"] == "websocket.receive" and not await self._is_valid(key, caller):
+            if message["type"] != "websocket.receive":
+                return message
+            if reason := await self._renew(scope):
                 closing: Any = {
                     "type": "websocket.close",
                     "code": POLICY_VIOLATION,
-                    "reason": "The API key was revoked.",
+                    "reason": reason,
                 }
                 await send(closing)
                 return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
@@ -103,17 +104,26 @@ class Authentication:
 
         return receive_message
 
-    async def _is_valid(self, key: str, caller: Caller) -> bool:
-        assert self._find_caller is not None
+    async def _renew(self, scope: Scope) -> str:
+        """Set the caller again. Return why the credential is not valid anymore, or ""."""
+        assert self._identities is not None
+        before: Caller = scope["auth"]
         try:
-            found = await self._find_caller(key)
-            return found is not None and found.tenant == caller.tenant
-        except er.KeysUnavailable:
-            # The key was valid when the connection started, and its runs would be lost for nothing.
-            return True
+            caller = await identify(self._identities, scope)
+        except er.InvalidToken as exc:
+            return exc.message.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+        except er.Unauthenticated:
+            return REVOKED
+        except (er.KeysUnavailable, er.IssuerUnavailable):
+            # It was valid when the connection started, and its runs would be lost for nothing.
+            return ""
+        if caller.tenant != before.tenant:
+            return REVOKED
+        scope["auth"] = caller
+        return ""
 
     async def _refuse(self, scope: Scope, send: Send, exc: Exception) -> None:
-        if not isinstance(exc, er.RequestError):
+        if not isinstance(exc, er.RequestError | er.IssuerUnavailable):  # its fetches are logged
             logger.error("an API key could not be checked", exc_info=exc)
         scope.setdefault("state", {})
         connection: ASGIConnection[Any, Any, Any, Any] = ASGIConnection(scope)
@@ -122,7 +132,7 @@ class Authentication:
         body = error_json(status, message, param, code, dialect)
         headers = response_headers(connection)
         if status == 401:
-            headers["www-authenticate"] = "Bearer"
+            headers["www-authenticate"] = _challenge(exc)
         if status == 503:
             headers["retry-after"] = str(RETRY_AFTER_S)
         await send_json(send, body, headers, status=status, to=scope["type"])
@@ -140,16 +150,10 @@ def _is_host(value: bytes) -> bool:
     return True
 
 
-def _read_key(scope: Scope) -> str:
-    """Return the request's API key. Raises: Unauthenticated."""
-    values = header_values(scope, b"authorization")
-    if not values:
-        raise er.Unauthenticated(
-            "You did not provide an API key. Send it in the header 'Authorization: Bearer KEY'."
-        )
-    match = _BEARER.fullmatch(values[0])
-    if match is None or len(values) > 1:
-        raise er.Unauthenticated(
-            "The header 'Authorization' is malformed. It must be 'Authorization: Bearer KEY'."
-        )
-    return match[1].decode("ascii")
+def _challenge(exc: Exception) -> str:
+    """Return what a 401 tells clients of OAuth (RFC 6750, section 3)."""
+    if not isinstance(exc, er.InvalidToken):
+        return "Bearer"
+    # The messages may quote names of settings, with any characters.
+    description = re.sub(r'[^ -~]|["\\]', "?", exc.message)
+    return f'Bearer error="invalid_token", error_description="{description}"'

@@ -27,6 +27,7 @@ from antiphon.entrypoints.http.requests import HttpRequest, header, is_accepted,
 logger = logging.getLogger("antiphon.http")
 
 STATUS: Mapping[type[er.AntiphonError], int] = {
+    er.InvalidToken: 401,
     er.Unauthenticated: 401,
     er.NotFound: 404,
     er.BodyTooLarge: 413,
@@ -41,6 +42,7 @@ STATUS: Mapping[type[er.AntiphonError], int] = {
     er.EngineDead: 503,
     er.EngineError: 500,
     er.KeysUnavailable: 503,
+    er.IssuerUnavailable: 503,
     er.StoreError: 500,
     er.AntiphonError: 500,
 }

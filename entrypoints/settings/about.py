@@ -11,6 +11,8 @@ STORAGE = "Storage"
 BACKGROUND = "Background responses"
 NETWORK = "Network"
 ACCESS = "API keys"
+OIDC = "OpenID Connect"
+TRUSTED_PROXY = "Trusted proxy"
 REQUESTS = "Requests and limits"
 STREAMS = "Streams"
 LOGS = "Logging"
@@ -28,6 +30,8 @@ GROUPS = (
     BACKGROUND,
     NETWORK,
     ACCESS,
+    OIDC,
+    TRUSTED_PROXY,
     REQUESTS,
     STREAMS,
     WEBHOOKS,

@@ -29,6 +29,7 @@ from antiphon.entrypoints.settings.about import (
     WEBHOOKS,
     about,
 )
+from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
@@ -132,8 +133,10 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
         Literal["auto", "on", "off"],
         about(
             ACCESS,
-            "Whether each request needs an API key (`antiphon keys create`). auto requires one "
-            "unless the host is a loopback address. Behind a proxy on the same machine, use on.",
+            "Whether each request needs an API key (`antiphon keys create`), or what takes its "
+            "place: a token (oidc) or the header of a proxy (trusted_proxy). auto requires one "
+            "unless the host is a loopback address and neither is set. Behind any other proxy on "
+            "the same machine, use on.",
         ),
     ] = "auto"
     keys_file: Annotated[
@@ -145,6 +148,9 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
             shown_default="none",
         ),
     ] = None
+
+    oidc: Oidc = Oidc()
+    trusted_proxy: TrustedProxy = TrustedProxy()
 
     max_body_bytes: Annotated[
         int,
@@ -282,6 +288,15 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
     error_stacks: Annotated[bool, about(LOGS, "Log the stack trace of every error response.")] = (
         False
     )
+    loop_watchdog_ms: Annotated[
+        int,
+        about(
+            LOGS,
+            "Log a warning with a stack when the event loop has not run for this many "
+            "milliseconds, so that every client waited. 0 switches this off.",
+            ge=0,
+        ),
+    ] = 100
 
     tool: Annotated[
         tuple[Annotated[str, Meta(pattern=TOOL_CLASS)], ...],
@@ -373,8 +388,10 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def needs_keys(self) -> bool:
-        """Whether a request without an API key is refused."""
-        return self.auth == "on" or (self.auth == "auto" and not _is_loopback(self.host))
+        """Whether a request is refused that has no API key and nothing in its place."""
+        if self.auth != "auto":
+            return self.auth == "on"
+        return not _is_loopback(self.host) or self.oidc.is_on or self.trusted_proxy.is_on
 
     @property
     def refuses_unknown_fields(self) -> bool:

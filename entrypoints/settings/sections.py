@@ -108,6 +108,14 @@ class Tools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ge=0,
         ),
     ] = 60.0
+    approval: Annotated[
+        Literal["request", "always"],
+        about(
+            TOOLS,
+            "Whether calls of the MCP servers that requests name by URL need an approval: as the "
+            "request says, or always.",
+        ),
+    ] = "request"
     max_turns: Annotated[
         int,
         about(

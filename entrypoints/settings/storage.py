@@ -127,7 +127,8 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         about(
             BACKGROUND,
             "Background responses that this server runs at the same time. Others wait in the store "
-            "until a server has a free slot.",
+            "until a server has a free slot. If clients need keys, one tenant may have three "
+            "quarters of the slots.",
             ge=1,
         ),
     ] = 64

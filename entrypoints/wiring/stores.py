@@ -5,12 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from antiphon.adapters.keys.file import KeysFile
-from antiphon.application.ports import (
-    KeyStore,
-    PromptTemplates,
-    Store,
-)
-from antiphon.application.resources.keys import FindCaller
+from antiphon.application.ports import PromptTemplates, Store
 from antiphon.entrypoints.own_classes import load_instance
 from antiphon.entrypoints.settings import Settings
 
@@ -42,13 +37,6 @@ def own_store(settings: Settings) -> Store:
 
 def keys_file(path: Path | None) -> KeysFile | None:
     return None if path is None else KeysFile(path)
-
-
-def find_caller(settings: Settings, file: KeysFile | None, store: KeyStore) -> FindCaller | None:
-    """Return the lookup of callers by API key, or None if no keys are needed."""
-    if not settings.needs_keys:
-        return None
-    return FindCaller([store.key] if file is None else [file.key, store.key])
 
 
 def prompt_templates(folder: Path | None) -> PromptTemplates | None:

@@ -64,6 +64,7 @@ def _request_servers(settings: Settings) -> ToolServers | None:
         GuardedPools(url_policy(settings)) if settings.fetch.urls else None,
         timeout_s=settings.tools.timeout_s,
         max_bytes=settings.tools.max_bytes,
+        needs_approval=settings.tools.approval == "always",
     )
 
 

@@ -88,12 +88,16 @@ async def test_a_tool_that_is_not_allowed_is_not_listed_and_not_called(server: F
         (None, "never", "never"),
         (None, "always", "always"),
         ("always", "never", "always"),
-        ("never", "always", "never"),
-        ({"never": {"tool_names": ["take"]}}, "always", {"never": {"tool_names": ["take"]}}),
+        ("never", "always", "always"),
+        ({"never": {"tool_names": ["take"]}}, "always", "always"),
+        ({"never": {"tool_names": ["take"]}}, "never", {"never": {"tool_names": ["take"]}}),
+        ("never", {"always": {"tool_names": ["drop"]}}, {"always": {"tool_names": ["drop"]}}),
+        ("always", {"never": {"tool_names": ["take"]}}, "always"),
+        ({"always": {}}, {"never": {"tool_names": ["take"]}}, "always"),
     ],
 )
-def test_the_approval_setting_of_a_request_wins(
-    server: FakeServer, in_request: Any, in_policy: str, expected: Any
+def test_a_request_can_require_more_approval_than_the_operator_but_not_less(
+    server: FakeServer, in_request: Any, in_policy: Any, expected: Any
 ) -> None:
     servers = make_servers(server, require_approval=in_policy)
     fields = {} if in_request is None else {"require_approval": in_request}

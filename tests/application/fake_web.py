@@ -34,7 +34,13 @@ class FakeWeb(Web):
     async def aclose(self) -> None: ...
 
     async def search(
-        self, query: str, *, limit: int, domains: DomainFilter, location: Json | None = None
+        self,
+        query: str,
+        *,
+        tenant: str,
+        limit: int,
+        domains: DomainFilter,
+        location: Json | None = None,
     ) -> Sequence[WebResult]:
         self.requests.append((query, limit, domains, location))
         await self._wait(query)
@@ -45,7 +51,7 @@ class FakeWeb(Web):
         ]
         return results[: min(2, limit)]
 
-    async def read(self, url: str) -> WebPage:
+    async def read(self, url: str, *, tenant: str) -> WebPage:
         self.requests.append(url)
         await self._wait(url)
         if url not in self.pages:

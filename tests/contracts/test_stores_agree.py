@@ -168,7 +168,11 @@ class RandomCalls:
 
     async def draw_lease_runs(self) -> Call:
         owner, limit, waiting = self.pick(*OWNERS), self.pick(0, 1, 2), self.pick(True, True, False)
-        return lambda store: store.lease_runs(owner, limit=limit, waiting=waiting)
+        held = {self.tenant(): self.pick(0, 1, 3)}
+        per_tenant = self.pick(None, None, 1, 2)
+        return lambda store: store.lease_runs(
+            owner, limit=limit, waiting=waiting, held=held, per_tenant=per_tenant
+        )
 
     async def draw_take_over(self) -> Call:
         owner, tenant, name = self.pick(*OWNERS), self.tenant(), self.name()

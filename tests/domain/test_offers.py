@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from antiphon.domain.decoding import decode_tool
 from antiphon.domain.errors import RequestError
 from antiphon.domain.offers import (
+    MAX_SPECS,
     PREVIOUS_RESPONSE_PATH,
     Offer,
     ToolDefinition,
@@ -447,3 +448,14 @@ def test_any_schema_or_tool_choice_is_accepted_or_refused(
             offer(tool, choice=choice)
         except RequestError as error:
             assert error.message
+
+
+def test_a_model_is_offered_a_limited_number_of_tools() -> None:
+    functions = [{"type": "function", "name": f"f{number}"} for number in range(MAX_SPECS // 4)]
+    spaces = [
+        {"type": "namespace", "name": f"n{number}", "tools": functions} for number in range(5)
+    ]
+    assert len(offer(*spaces[:4]).specs) == MAX_SPECS
+    with pytest.raises(RequestError) as raised:
+        offer(*spaces)
+    assert (raised.value.code, raised.value.param) == ("array_above_max_length", "tools[4]")

@@ -10,6 +10,9 @@ import pytest
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import SETTINGS, Settings, find_file, load
 
+SECURE_URLS = "an https URL, or an http URL on this machine"
+PREFIXES = "up to 32 letters, digits, '.', '_', '@' and '-', beginning with a letter or a digit"
+ALGORITHMS = "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512, EdDSA"
 STORES = "memory, sqlite, sqlite:///FILE, postgresql://…, redis://… or package.module:Class"
 
 
@@ -89,6 +92,21 @@ EXAMPLES = {
     "host": "::1",
     "auth": "off",
     "keys_file": "/run/keys.toml",
+    "oidc.issuer": "https://id.example.org/realms/a",
+    "oidc.audience": "antiphon other",
+    "oidc.jwks_url": "http://localhost:8080/keys?app=1",
+    "oidc.ca_file": "/etc/ssl/own.pem",
+    "oidc.tenant_claim": "org.id",
+    "oidc.tenant_prefix": "staff.",
+    "oidc.name_claim": "email",
+    "oidc.scopes": "responses",
+    "oidc.claims": "groups=llm",
+    "oidc.algorithms": "RS256 ES384",
+    "oidc.leeway_s": "5",
+    "trusted_proxy.addresses": "10.1.2.3 fd00::/8",
+    "trusted_proxy.tenant_header": "X-Forwarded-User",
+    "trusted_proxy.tenant_prefix": "staff.",
+    "trusted_proxy.secret": "0123456789abcdef",
     "port": "0",
     "graceful_shutdown_s": "3",
     "max_body_bytes": "4096",
@@ -126,6 +144,7 @@ EXAMPLES = {
     "tools.timeout_s": "2.5",
     "tools.max_bytes": "1000",
     "tools.keep_lists_s": "5",
+    "tools.approval": "always",
     "tools.max_turns": "8",
     "tools.call_s": "90",
     "tools.call_bytes": "1000",
@@ -239,6 +258,8 @@ def test_the_store_and_the_key_are_in_the_data_folder_unless_they_are_set() -> N
         ({"host": "localhost.example.org"}, True),
         ({"host": "127.0.0.1", "auth": "on"}, True),
         ({"host": "0.0.0.0", "auth": "off"}, False),
+        ({"oidc.issuer": "https://id.example.org"}, True),
+        ({"trusted_proxy.addresses": "127.0.0.1"}, True),
     ],
 )
 def test_keys_are_needed_if_others_can_connect(options: dict[str, str], needs_keys: bool) -> None:
@@ -301,6 +322,22 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("host", "", "a non-empty string"),
         ("auth", "maybe", "auto, on or off"),
         ("keys_file", "", "a path"),
+        ("oidc.issuer", "http://id.example.org", SECURE_URLS),
+        ("oidc.audience", "''", "a list of strings"),
+        ("oidc.jwks_url", "https://anna@id.example.org", SECURE_URLS),
+        ("oidc.ca_file", "", "a path"),
+        ("oidc.tenant_claim", "", "a non-empty string"),
+        ("oidc.tenant_prefix", "-", PREFIXES),
+        ("oidc.name_claim", "", "a non-empty string"),
+        ("oidc.scopes", "''", "a list of strings"),
+        ("oidc.claims", "groups", "a list of NAME=VALUE"),
+        ("oidc.algorithms", "RS256 HS256", f"a list of {ALGORITHMS}"),
+        ("oidc.algorithms", "none", f"a list of {ALGORITHMS}"),
+        ("oidc.leeway_s", "3600", "a number from 0 to 300"),
+        ("trusted_proxy.addresses", "''", "a list of addresses and networks"),
+        ("trusted_proxy.tenant_header", "a b", "the name of a header"),
+        ("trusted_proxy.tenant_prefix", "a b", PREFIXES),
+        ("trusted_proxy.secret", "short", "16 to 512 printable characters without spaces"),
         ("port", "65536", "a whole number from 0 to 65535"),
         ("graceful_shutdown_s", "soon", "a whole number of at least 0"),
         ("max_body_bytes", "1", "a whole number of at least 1024"),
@@ -344,6 +381,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("tools.timeout_s", "0", "a number above 0"),
         ("tools.max_bytes", "0", "a whole number of at least 1"),
         ("tools.keep_lists_s", "-1", "a number of at least 0"),
+        ("tools.approval", "never", "request or always"),
         ("tools.max_turns", "0", "a whole number of at least 1"),
         ("tools.call_s", "0", "a number above 0"),
         ("tools.call_bytes", "0", "a whole number of at least 1"),
@@ -442,6 +480,17 @@ def test_an_invalid_network_is_refused_with_an_example() -> None:
     sentence = refusal(options={"fetch.private": ["10.1.0.0/16", "intranet"]})
     assert "'intranet'" in sentence
     assert "10.1.0.0/16" in sentence
+
+
+@pytest.mark.parametrize("address", ["intranet", "10.1.2.3/8", "10.1.2.3:80", "*"])
+def test_an_invalid_address_of_a_proxy_is_refused_with_an_example(address: str) -> None:
+    sentence = refusal(options={"trusted_proxy.addresses": ["10.1.0.0/16", address]})
+    assert f"10.1.2.0/24, not {address!r}" in sentence
+
+
+@pytest.mark.parametrize("header", ["Authorization", "x-forwarded-for", "host", "Cookie"])
+def test_a_header_that_clients_send_themselves_cannot_name_the_tenant(header: str) -> None:
+    assert "only the proxy sends" in refusal(options={"trusted_proxy.tenant_header": header})
 
 
 # --- the operator's MCP servers ---

@@ -23,7 +23,6 @@ from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.adapters.formats.harmony import HarmonyFormat
 from antiphon.adapters.formats.harmony.encoding import load_encoding
-from antiphon.adapters.formats.lru_cache import LruCache, TokenCache
 from antiphon.adapters.formats.turn_cache import TurnCache
 from antiphon.application.ports import Format, Prompt, Step, Turn
 from antiphon.domain import content as c
@@ -447,16 +446,16 @@ def test_a_template_with_one_call_per_message_gets_each_call_with_its_result() -
 
 def test_the_least_recently_used_turns_are_evicted_first() -> None:
     turn_cache: TurnCache[str] = TurnCache(
-        lambda entry: "other" if entry.isupper() else "model", limit=10
+        lambda entry: "other" if entry.isupper() else "model", max_bytes=3000
     )
-    for asked in ("A", "B", "C"):
+    for asked in ("A", "B", "C", "D", "E"):
         turn_cache.remember(turn_cache.prefix_digests(None, [asked])[-1], ["said"], [1, 2, 3, 4])
 
     def group(*entries: str) -> list[Any]:
         return list(turn_cache.group_turns(entries, turn_cache.prefix_digests(None, entries)))
 
     assert group("A", "said") == ["A", "said"]
-    assert list(group("C", "said")[1].token_ids) == [1, 2, 3, 4]
+    assert list(group("E", "said")[1].token_ids) == [1, 2, 3, 4]
 
 
 class Counting(WordTokenizer):
@@ -482,24 +481,6 @@ def test_only_new_text_in_a_prompt_is_encoded() -> None:
     before = tokenizer.encoded
     assert len(talk.prompt) > 10_000
     assert tokenizer.encoded - before < 1000
-
-
-def test_tenants_do_not_share_encoded_texts() -> None:
-    known: LruCache[Any] = LruCache(100)
-    TokenCache("a", known).put(300 * "x", [1, 2])
-    assert list(TokenCache("a", known).get(300 * "x") or ()) == [1, 2]
-    assert TokenCache("b", known).get(300 * "x") is None
-
-
-def test_the_least_recently_used_values_are_evicted_first() -> None:
-    cache: LruCache[str] = LruCache(10)
-    cache.put(b"a", "first", 4)
-    cache.put(b"b", "second", 4)
-    assert cache.get(b"a") == "first"
-    cache.put(b"c", "third", 4)
-    assert [cache.get(key) for key in (b"a", b"b", b"c")] == ["first", None, "third"]
-    cache.put(b"d", "too long", 11)
-    assert not cache
 
 
 @pytest.mark.parametrize("speaker_of", [scripted, seeing_harmony])

@@ -24,6 +24,7 @@ from antiphon.application.resources.keys import FindCaller, create_key
 from antiphon.domain.errors import SettingsError, StoreError
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import PUBLIC, Authentication
+from antiphon.entrypoints.http.identity import BearerIdentity
 
 from .conftest import create, wait_until
 
@@ -402,7 +403,8 @@ def behind() -> Callable[[FindCaller | None], httpx.AsyncClient]:
 
     def behind(find_caller: FindCaller | None) -> httpx.AsyncClient:
         app: ASGIApp = hello
-        door: Any = Authentication(app, find_caller)
+        identities = None if find_caller is None else [BearerIdentity(find_caller, None)]
+        door: Any = Authentication(app, identities)
         return httpx.AsyncClient(transport=httpx.ASGITransport(door), base_url="http://x")
 
     return behind

@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+from tests import fake_mcp_server
 from tests.fake_mcp_server import TOOLS, FakeMcpServer
 
-from .conftest import create, frames, script, wait_until
+from .conftest import MODELS, create, frames, script, wait_until
 
 Json = dict[str, Any]
 
@@ -327,6 +328,48 @@ def test_whatever_was_listed_of_a_tool_is_approved_of_with_it(
     assert site.methods("tools/call") == []
 
 
+def test_an_approval_does_not_count_at_another_server(
+    calling: httpx.Client, site: FakeMcpServer, asked_for: Json, model: str
+) -> None:
+    with fake_mcp_server.site() as elsewhere:  # it lists the same tools
+        again = answer(calling, elsewhere, asked_for)
+        assert types(again["output"]) == ["mcp_list_tools", "mcp_approval_request"]
+        assert site.methods("tools/call") == elsewhere.methods("tools/call") == []
+        # The new approval counts there, and there alone.
+        assert types(answer(calling, site, again)["output"])[-1] == "mcp_approval_request"
+        assert site.methods("tools/call") == []
+        assert types(answer(calling, elsewhere, again)["output"]) == ["mcp_call", "message"]
+        assert len(elsewhere.methods("tools/call")) == 1
+
+
+@pytest.mark.parametrize("items", ["all", "without the list"])
+def test_an_approval_that_a_client_kept_does_not_count_at_another_server(
+    calling: httpx.Client, site: FakeMcpServer, asked_for: Json, items: str
+) -> None:
+    output = asked_for["output"][0 if items == "all" else 1 :]
+    request_id = output[-1]["id"]
+    given = {
+        "type": "mcp_approval_response",
+        "approval_request_id": request_id,
+        "approve": True,
+    }
+    asked = {"role": "user", "content": script(ADD, {"say": "42"})}
+
+    def response_at(server: FakeMcpServer) -> Json:
+        tools = [server_tool(server, require_approval="always")]
+        fields = {"input": [asked, *output, given], "tools": tools, "store": False}
+        return create(calling, model=asked_for["model"], **fields)
+
+    with fake_mcp_server.site() as elsewhere:
+        assert types(response_at(elsewhere)["output"])[-1] == "mcp_approval_request"
+        assert elsewhere.methods("tools/call") == []
+    site.tools = described("Something else.")
+    assert types(response_at(site)["output"])[-1] == "mcp_approval_request"
+    assert site.methods("tools/call") == []
+    site.tools = TOOLS
+    assert "mcp_call" in types(response_at(site)["output"])
+
+
 def test_other_tools_may_change_meanwhile(
     calling: httpx.Client, site: FakeMcpServer, asked_for: Json
 ) -> None:
@@ -430,6 +473,75 @@ def test_contradictory_requests_are_refused_immediately(
     refused = calling.post("/responses", json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
     assert site.asked == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "inner.example"},
+        {"content-length": "5"},
+        {"Transfer-Encoding": "chunked"},
+        {"connection": "upgrade"},
+        {"UPGRADE": "h2c"},
+        {"te": "trailers"},
+        {"Proxy-Authorization": "Basic eA=="},
+        {"mcp-session-id": "of somebody else"},
+        {"accept": "text/html"},
+        {"x-key": "a\r\nhost: inner.example"},
+        {"x-key": "a\0b"},
+        {"x-key": "é"},
+        {"x-key": " padded "},
+        {"x key": "a"},
+        {"x-key:": "a"},
+        {"": "a"},
+        {"x-\r\nhost": "a"},
+        {"x-key": "a" * 20_000},
+    ],
+)
+def test_a_header_that_is_not_the_clients_is_refused(
+    calling: httpx.Client, site: FakeMcpServer, headers: Json
+) -> None:
+    tools = [{"type": "function", "name": "f"}, server_tool(site, headers=headers)]
+    refused = calling.post("/responses", json={"model": MODELS[0], "input": "x", "tools": tools})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools[1].headers")
+    assert site.asked == []
+
+
+def test_an_authorization_that_is_no_header_is_refused(
+    calling: httpx.Client, site: FakeMcpServer
+) -> None:
+    tools = [server_tool(site, authorization="a\r\nhost: inner.example")]
+    refused = calling.post("/responses", json={"model": MODELS[0], "input": "x", "tools": tools})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (
+        400,
+        "tools[0].authorization",
+    )
+
+
+def test_ordinary_headers_reach_the_server(
+    calling: httpx.Client, site: FakeMcpServer, model: str
+) -> None:
+    headers = {"X-Key": "a b", "cookie": "session=1", "x-empty": "", "User-Agent": "mine"}
+    tools = [server_tool(site, headers=headers)]
+    create(calling, model=model, input=script(ADD, {"say": "ok"}), tools=tools)
+    [sent] = [headers for method, _, headers in site.asked if method == "tools/call"]
+    assert (sent["x-key"], sent["cookie"], sent["x-empty"]) == ("a b", "session=1", "")
+
+
+def test_the_operator_can_require_approval_of_every_call(
+    serve_from: Any, tmp_path: Path, site: FakeMcpServer, model: str
+) -> None:
+    allowed = {"fetch.urls": True, "fetch.hosts": ["127.0.0.1:*"], "fetch.private": ["127.0.0.1"]}
+    with (
+        serve_from(tmp_path, **allowed, **{"tools.approval": "always"}) as server,
+        httpx.Client(base_url=server.api, timeout=30) as client,
+    ):
+        for given in ("never", {"never": {"tool_names": ["add"]}}):
+            tools = [server_tool(site, require_approval=given)]
+            response = create(client, model=model, input=script(ADD, {"say": "a"}), tools=tools)
+            assert types(response["output"]) == ["mcp_list_tools", "mcp_approval_request"]
+            assert response["tools"][0]["require_approval"] == "always"
+        assert types(answer(client, site, response)["output"]) == ["mcp_call", "message"]
 
 
 def test_no_server_is_called_unless_the_operator_allows_it(

@@ -160,6 +160,16 @@ def test_the_operator_can_require_approval_and_limit_the_tools(
     assert request["type"] == "mcp_approval_request"
 
 
+def test_a_request_cannot_waive_the_approval_that_the_operator_requires(
+    own: httpx.Client, model: str
+) -> None:
+    for waived in ("never", {"never": {"tool_names": ["add"]}}):
+        tool = {"type": "mcp", "server_label": "careful", "require_approval": waived}
+        response = create(own, model=model, input=script(ADD, {"say": "a"}), tools=[tool])
+        assert types(response["output"]) == ["mcp_list_tools", "mcp_approval_request"]
+        assert response["tools"][0]["require_approval"] == "always"
+
+
 def test_an_approval_cannot_run_a_tool_that_the_operator_does_not_allow(own: httpx.Client) -> None:
     asked = {
         "type": "mcp_approval_request",

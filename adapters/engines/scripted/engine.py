@@ -18,9 +18,13 @@ from antiphon.adapters.engines.scripted.segments import (
     to_segments,
 )
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
+from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineDead, EngineError, RequestError
 
 _MAX_TOKEN_CHARS = 64
+MAX_TOKENS_AT_ONCE = 10_000
+"""A longer prompt is read in a thread: that takes more than some 3 ms."""
+
 """`repeat` stops where tokens of this length would reach the limit."""
 
 
@@ -95,7 +99,10 @@ class ScriptedEngine(Engine):
                 code=CONTEXT_EXCEEDED,
             )
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
-        segments, finish = self._write_segments(request, limit)
+        if len(prompt.token_ids) > MAX_TOKENS_AT_ONCE:
+            segments, finish = await compute_in_thread(self._write_segments, request, limit)
+        else:
+            segments, finish = self._write_segments(request, limit)
         if sampling.stop:
             segments, has_stopped = cut_at_stop(
                 segments, sampling.stop, include=sampling.include_stop_str_in_output

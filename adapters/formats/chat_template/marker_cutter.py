@@ -11,20 +11,40 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
+from msgspec import Struct
+
 from antiphon.adapters.formats.chat_template.families import Family
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
+from antiphon.adapters.formats.portions import split_into_portions
 
 CUT = f"cut-{secrets.token_hex(8)}-"
 """Letters that pass through every template filter. Guessing them only allows more cuts."""
 
 LEADING_NEWLINE = "\n"
+PART_CHARS = 100
+"""A part costs as much as so many characters, however short it is."""
+
+MAX_UNLOCKED_CHARS = 128 * 1024
+MAX_LOCKED_CHARS = 8 * 1024
+"""In a batch: some 3 ms while the interpreter's lock is held, here to make the list of tokens."""
+
+CHECKED_CHARS = 100
+"""On each side of a cut. Tokens this long exist, but no text has one at the end of a word."""
+
 _is_word = re.compile(r"\w*").fullmatch
 _is_between_bars = re.compile(r"<[|\uff5c].+[|\uff5c]>").fullmatch
+
+
+class Batch(Struct, frozen=True):
+    """Texts to encode at a time; if `starts_text`, the first of them is the start of a text."""
+
+    texts: Sequence[str]
+    starts_text: bool
 
 
 class MarkerCutter:
@@ -100,21 +120,55 @@ class PartEncoder:
     """Encodes a text with cuts: each part separately, but as if it were inside one text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
         self._encode = partial(tokenizer.encode, special=True)
         # Some tokenizers put a space before every text. A leading newline takes it and is dropped.
         adds_space = tokenizer.decode(self._encode("a") * 2) != "aa"
         self._leading_ids = self._encode(LEADING_NEWLINE) if adds_space else []
 
     def encode(self, text: str) -> list[int]:
-        first, *rest = text.split(CUT)
-        encoded = map(self._encode_after_cut, filter(None, rest))
-        return [*self._encode(first), *chain.from_iterable(encoded)]
+        return [token for batch in self.batches(text) for token in self.encode_batch(batch)]
 
-    def _encode_after_cut(self, part: str) -> list[int]:
-        if not self._leading_ids:
-            return self._encode(part)
-        size, ids = len(self._leading_ids), self._encode(LEADING_NEWLINE + part)
-        return ids[size:] if ids[:size] == self._leading_ids else self._encode(part)
+    def batches(self, text: str) -> Iterator[Batch]:
+        """Yield what to encode at a time; the tokens of all batches are those of the text."""
+        max_chars = MAX_UNLOCKED_CHARS if self._tokenizer.encodes_without_lock else MAX_LOCKED_CHARS
+        first, *rest = text.split(CUT)
+        batch: list[str] = []
+        size, starts_text = 0, True
+        for portion in chain.from_iterable(
+            split_into_portions(part, max_chars, self._is_safe)
+            for part in chain([first], filter(None, rest))
+        ):
+            if batch and size + len(portion) > max_chars:
+                yield Batch(batch, starts_text)
+                batch, size, starts_text = [], 0, False
+            batch.append(portion)
+            size += len(portion) + PART_CHARS
+        yield Batch(batch, starts_text)
+
+    def encode_batch(self, batch: Batch) -> list[int]:
+        """Return the tokens of a batch."""
+        texts, first = list(batch.texts), []
+        if batch.starts_text:
+            first, texts = self._tokenizer.encode_all(texts[:1]), texts[1:]
+        return list(chain.from_iterable([*first, *self._encode_after_cuts(texts)]))
+
+    def _encode_after_cuts(self, parts: Sequence[str]) -> list[list[int]]:
+        if not self._leading_ids or not parts:
+            return self._tokenizer.encode_all(parts) if parts else []
+        leading = self._leading_ids
+        encoded = self._tokenizer.encode_all([LEADING_NEWLINE + part for part in parts])
+        return [
+            ids[len(leading) :] if ids[: len(leading)] == leading else self._encode(part)
+            for part, ids in zip(parts, encoded, strict=True)
+        ]
+
+    def _is_safe(self, text: str, place: int) -> bool:
+        """Whether a cut at this place changes none of the tokens around it."""
+        before = text[max(0, place - CHECKED_CHARS) : place]
+        after = text[place : place + CHECKED_CHARS]
+        first, both = self._tokenizer.encode_all([before, before + after])
+        return [*first, *chain.from_iterable(self._encode_after_cuts([after]))] == both
 
 
 def remove_cuts(text: str) -> str:

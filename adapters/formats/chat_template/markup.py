@@ -11,6 +11,7 @@ writes the history and the model's turns, so the next prompt starts with this pr
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -32,6 +33,8 @@ from antiphon.adapters.formats.chat_template.transcript import (
     transcript,
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
+from antiphon.adapters.formats.lru_cache import LruCache, digest_of
+from antiphon.adapters.formats.portions import is_large
 from antiphon.adapters.formats.tools import (
     CODE,
     mcp_model_name,
@@ -44,11 +47,16 @@ from antiphon.adapters.formats.tools import (
 )
 from antiphon.adapters.formats.turn_cache import CachedTurn
 from antiphon.application.ports import Json, Prompt, Turn
+from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import RequestError
 from antiphon.domain.tools import PYTHON, ToolSpec
 
 TOKENS_PER_IMAGE = 85
-MAX_CACHED_TURN_TOKENS = 4096
+MAX_CACHED_TURN_TOKENS = 512
+MAX_CACHED_TURNS = 64
+"""Scripts repeat turns. With their texts, these take some 6 MB at the most."""
+
+MAX_CACHED_TOOLS_BYTES = 2 * 1024 * 1024
 
 MARKERS = (
     "<|im_start|>",
@@ -145,16 +153,22 @@ class ScriptedRenderer(Renderer):
 
     def __init__(self) -> None:
         self.turn_cache = chat_turn_cache()
+        self._tools: LruCache[array[int]] = LruCache(MAX_CACHED_TOOLS_BYTES)
 
     def opens_reasoning(self, turn: Turn) -> bool:  # noqa: ARG002 - no prompt does
         return False
 
     async def render(self, turn: Turn) -> Prompt:
+        if is_large(turn):
+            return await compute_in_thread(self._write, turn)
+        return self._write(turn)
+
+    def _write(self, turn: Turn) -> Prompt:
         prompt = _PromptWriter()
         tools = prompt_tools(turn)
         if tools:
             prompt.ids += MESSAGE_STARTS["tools"]
-            prompt.ids += _encode_tools(msgspec.json.encode([function_of(tool) for tool in tools]))
+            prompt.ids += self._encode_tools(tools)
             prompt.ids += MESSAGE_END
         if turn.instructions:
             prompt.add(MessageEntry("system", [("text", turn.instructions)]))
@@ -171,10 +185,14 @@ class ScriptedRenderer(Renderer):
         prompt.ids += MESSAGE_STARTS["assistant"]
         return Prompt(token_ids=prompt.ids, image_urls=prompt.image_urls, prefix_digest=digests[-1])
 
-
-@lru_cache(maxsize=64)
-def _encode_tools(tools: bytes) -> tuple[int, ...]:
-    return tuple(_encode(tools.decode()))
+    def _encode_tools(self, tools: Sequence[ToolSpec]) -> Sequence[int]:
+        text = msgspec.json.encode([function_of(tool) for tool in tools])
+        key = digest_of(text)
+        ids = self._tools.get(key)
+        if ids is None:
+            ids = array("Q", _encode(text.decode()))
+            self._tools.put(key, ids, len(ids) * ids.itemsize)
+        return ids
 
 
 def _previous_message(message: Json) -> MessageEntry:
@@ -342,7 +360,7 @@ def _pair_with_texts(ids: Sequence[int]) -> list[tuple[int, str]]:
     return [(token, "" if token == END else text) for token, text in zip(ids, texts, strict=True)]
 
 
-_pair_cached = lru_cache(128)(_pair_with_texts)
+_pair_cached = lru_cache(MAX_CACHED_TURNS)(_pair_with_texts)
 
 
 # --- reading --------------------------------------------------------------------------------------

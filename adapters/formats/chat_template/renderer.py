@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -10,6 +9,7 @@ import secrets
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from sys import getsizeof
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -51,10 +51,13 @@ from antiphon.adapters.formats.chat_template.transcript import (
     to_parts,
     transcript,
 )
-from antiphon.adapters.formats.lru_cache import LruCache, TokenCache
+from antiphon.adapters.formats.lru_cache import LruCache, TokenCache, digest_of
+from antiphon.adapters.formats.portions import check_length, is_large, length_of
 from antiphon.adapters.formats.tools import prompt_tools
-from antiphon.adapters.formats.turn_cache import MAX_CACHED_TOKENS, CachedTurn, TurnCache
+from antiphon.adapters.formats.turn_cache import MAX_CACHED_BYTES, CachedTurn, TurnCache
 from antiphon.application.ports import Prompt, Turn
+from antiphon.application.support.fair_queue import FairQueue
+from antiphon.application.support.threads import MAX_THREADS, compute_in_thread
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
@@ -62,8 +65,15 @@ from antiphon.domain.json import Json
 MIN_THREADED_CHARACTERS = 20_000
 """A longer text is encoded in a thread, so that other requests are not held up."""
 
-MAX_CACHED_OPTIONS = 100
+MAX_CACHED_OPTIONS_BYTES = 256 * 1024
 """Options come from requests, so the caches of what depends on them are bounded."""
+
+MAX_SPLICED_OPTIONS_CHARS = 10_000
+"""With longer options, every turn is rendered anew: to find splice points takes twelve renderings.
+"""
+
+SPLICE_POINTS_BYTES = 1000
+"""What the splice points of four shapes take, without their texts."""
 
 PLACEHOLDER_PREFIX = f"mark-{secrets.token_hex(8)}-"
 
@@ -93,20 +103,32 @@ class TemplateRenderer(Renderer):
         self._template = template
         self._encoder = PartEncoder(tokenizer)
         self._family = family
-        self._opens_reasoning: dict[str, bool] = {}
+        self._opens_reasoning: LruCache[bool] = LruCache(MAX_CACHED_OPTIONS_BYTES)
         # Some templates tell a call from a message by its null content; most want a string.
         self._no_content = None if re.search(r"content\W* is none", template.source) else ""
         self._capabilities = detect_capabilities(template)
         self._cutter = MarkerCutter(markers_of(tokenizer, family, template.source))
-        self._tokens: LruCache[array[int]] = LruCache(MAX_CACHED_TOKENS)
+        self._tokens: LruCache[array[int]] = LruCache(MAX_CACHED_BYTES)
         self.turn_cache = chat_turn_cache()
-        self._splice_points: dict[str, SplicePoints] = {}
+        self._splice_points: LruCache[SplicePoints] = LruCache(MAX_CACHED_OPTIONS_BYTES)
+        self._writers = FairQueue(MAX_THREADS)
+        self._encoders = FairQueue(MAX_THREADS)
 
     @property
     def reads_images(self) -> bool:
         return self._capabilities.images
 
     async def render(self, turn: Turn) -> Prompt:
+        if is_large(turn):
+            async with self._writers.slot(turn.cache_salt or ""):
+                pieces, image_urls, digest = await compute_in_thread(self._write, turn)
+        else:
+            pieces, image_urls, digest = self._write(turn)
+        ids = await self._encode(pieces, turn)
+        return Prompt(token_ids=ids, image_urls=image_urls, prefix_digest=digest)
+
+    def _write(self, turn: Turn) -> tuple[list[str | Sequence[int]], list[str], bytes]:
+        """Return the prompt as texts and tokens, its images, and the conversation's digest."""
         entries = _entries(turn)
         digests = self.turn_cache.prefix_digests(turn.cache_salt, entries)
         grouped = list(self.turn_cache.group_turns(entries, digests))
@@ -115,8 +137,7 @@ class TemplateRenderer(Renderer):
         if pieces is None:
             pieces, image_urls = self._render_pieces(turn, grouped, {})
         assert pieces is not None, "there is nothing to splice"
-        ids = await self._encode(pieces, TokenCache(turn.cache_salt, self._tokens))
-        return Prompt(token_ids=ids, image_urls=image_urls, prefix_digest=digests[-1])
+        return pieces, image_urls, digests[-1]
 
     def _render_pieces(
         self,
@@ -154,12 +175,15 @@ class TemplateRenderer(Renderer):
             raise RequestError("The conversation is nested too deeply.", param="input") from None
 
     def _splice_points_for(self, options: Mapping[str, Any]) -> SplicePoints:
-        key = repr(sorted(options.items()))
-        if key not in self._splice_points:
-            if len(self._splice_points) > MAX_CACHED_OPTIONS:
-                self._splice_points.clear()
-            self._splice_points[key] = self._find_splice_points(options)
-        return self._splice_points[key]
+        key = _key_of(options)
+        if key is None:
+            return {}
+        points = self._splice_points.get(key)
+        if points is None:
+            points = self._find_splice_points(options)
+            texts = [text for each in points.values() for text in (each.surplus, each.missing)]
+            self._splice_points.put(key, points, SPLICE_POINTS_BYTES + sum(map(getsizeof, texts)))
+        return points
 
     def _find_splice_points(self, options: Mapping[str, Any]) -> SplicePoints:
         def render(messages: Sequence[Json]) -> str:
@@ -182,12 +206,14 @@ class TemplateRenderer(Renderer):
         if self._family.think is None:
             return False
         options = template_options(turn)
-        key = repr(sorted(options.items()))
-        if key not in self._opens_reasoning:
-            if len(self._opens_reasoning) > MAX_CACHED_OPTIONS:
-                self._opens_reasoning.clear()
-            self._opens_reasoning[key] = self._probe_reasoning(options)
-        return self._opens_reasoning[key]
+        key = _key_of(options)
+        if key is None:
+            return self._probe_reasoning(options)
+        opens = self._opens_reasoning.get(key)
+        if opens is None:
+            opens = self._probe_reasoning(options)
+            self._opens_reasoning.put(key, opens, 0)
+        return opens
 
     def _probe_reasoning(self, options: Mapping[str, Any]) -> bool:
         assert self._family.think
@@ -197,21 +223,39 @@ class TemplateRenderer(Renderer):
             return False
         return text.rstrip().endswith(self._family.think[0])
 
-    async def _encode(self, pieces: Sequence[str | Sequence[int]], cache: TokenCache) -> list[int]:
+    async def _encode(self, pieces: Sequence[str | Sequence[int]], turn: Turn) -> list[int]:
+        cache = TokenCache(turn.cache_salt, self._tokens)
         tokens = {piece: cache.get(piece) for piece in pieces if isinstance(piece, str)}
         new_texts = [text for text, ids in tokens.items() if ids is None]
-        if sum(map(len, new_texts)) > MIN_THREADED_CHARACTERS:
-            encoded = await asyncio.to_thread(self._encode_all, new_texts)
-        else:
-            encoded = self._encode_all(new_texts)
-        for text, ids in zip(new_texts, encoded, strict=True):
+        is_long = sum(map(len, new_texts)) > MIN_THREADED_CHARACTERS
+        count = 0
+        for text in new_texts:
+            if is_long:
+                ids = await self._encode_in_threads(text, turn, count)
+            else:
+                ids = self._encoder.encode(text)
+            count += len(ids)
             cache.put(text, ids)
             tokens[text] = ids
-        runs = [tokens[piece] if isinstance(piece, str) else piece for piece in pieces]
-        return [token for run in runs for token in run or ()]
+        all_ids: list[int] = []
+        for piece in pieces:
+            all_ids += (tokens[piece] or ()) if isinstance(piece, str) else piece
+        return all_ids
 
-    def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self._encoder.encode(text) for text in texts]
+    async def _encode_in_threads(self, text: str, turn: Turn, tokens_before: int) -> list[int]:
+        ids: list[int] = []
+        for batch in self._encoder.batches(text):
+            async with self._encoders.slot(turn.cache_salt or ""):
+                ids += await compute_in_thread(self._encoder.encode_batch, batch)
+            check_length(tokens_before + len(ids), turn.max_prompt_tokens)
+        return ids
+
+
+def _key_of(options: Mapping[str, Any]) -> bytes | None:
+    """Return a cache key, None if the options are too long for one."""
+    if length_of(options, MAX_SPLICED_OPTIONS_CHARS) > MAX_SPLICED_OPTIONS_CHARS:
+        return None
+    return digest_of(repr(sorted(options.items())).encode("utf-8", "surrogatepass"))
 
 
 def template_options(turn: Turn) -> dict[str, Any]:

@@ -16,6 +16,17 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return the tokens of `text`; if `special`, markers in it become special tokens."""
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of each text, as `encode` does with `special`.
+
+        It does not hold the interpreter's lock if `encodes_without_lock`. Thread-safe.
+        """
+        return [self.encode(text, special=True) for text in texts]
+
+    @property
+    def encodes_without_lock(self) -> bool:
+        return False
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of the tokens, special ones included."""
 
@@ -58,6 +69,11 @@ class FolderTokenizer(Tokenizer):
         tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return tokens
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return _encode_without_lock(self._tokenizer, texts)
+
+    encodes_without_lock = True
+
     def decode(self, token_ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
         return text
@@ -76,9 +92,20 @@ class HfTokenizer(Tokenizer):
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._unknown = getattr(tokenizer, "unk_token_id", None)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._fast_tokenizer = backend if hasattr(backend, "encode_batch") else None
 
     def encode(self, text: str, *, special: bool) -> list[int]:  # noqa: ARG002 - as FolderTokenizer
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        if self._fast_tokenizer is None:
+            return super().encode_all(texts)
+        return _encode_without_lock(self._fast_tokenizer, texts)
+
+    @property
+    def encodes_without_lock(self) -> bool:
+        return self._fast_tokenizer is not None
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
@@ -89,6 +116,12 @@ class HfTokenizer(Tokenizer):
 
     def added_tokens(self) -> Mapping[str, bool]:
         return _special_by_text(getattr(self._tokenizer, "added_tokens_decoder", {}))
+
+
+def _encode_without_lock(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    # `encode` holds the interpreter's lock. The fast variant leaves out offsets, which we drop.
+    encode = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
+    return [encoding.ids for encoding in encode(list(texts), add_special_tokens=False)]
 
 
 def _special_by_text(by_id: Mapping[int, Any]) -> Mapping[str, bool]:

@@ -18,9 +18,11 @@ MAX_TOKEN_BYTES = 6
 # A word with the space before it, or punctuation, or whitespace. The length is limited to keep the
 # cached words short.
 _find_words = re.compile(r" ?(?:\w{1,60}|[^\w\s]{1,60})|\s{1,60}").findall
-_MAX_CACHED_WORDS = 200_000
-_MAX_CACHED_TEXTS = 256
-_MAX_CACHED_TEXT_LENGTH = 4096  # characters
+# A client chooses the words and the texts: these caches take some 10 MB at the most.
+_MAX_CACHED_WORDS = 20_000
+_MAX_CACHED_TEXTS = 64
+_MAX_CACHED_TEXT_LENGTH = 2048  # characters
+_PORTION_LENGTH = 16_384  # characters; a search holds the interpreter's lock, here for 2 ms
 
 
 class WordTokenizer(Tokenizer):
@@ -81,7 +83,7 @@ class _Words(dict[str, tuple[int, ...]]):
     """A cache of the words' tokens."""
 
     def encode(self, text: str) -> list[int]:
-        return list(chain.from_iterable(map(self.__getitem__, _find_words(text))))
+        return list(chain.from_iterable(map(self.__getitem__, _words_of(text))))
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         if len(self) >= _MAX_CACHED_WORDS:
@@ -89,6 +91,21 @@ class _Words(dict[str, tuple[int, ...]]):
         ids = tuple(int.from_bytes(b"\x01" + piece, "big") for piece in _split_word(word))
         self[word] = ids
         return ids
+
+
+def _words_of(text: str) -> Iterable[str]:
+    return _find_words(text) if len(text) <= _PORTION_LENGTH else _words_in_portions(text)
+
+
+def _words_in_portions(text: str) -> Iterator[str]:
+    start = 0
+    while start < len(text):
+        end = start + _PORTION_LENGTH
+        words = _find_words(text, start, end)
+        if end < len(text):
+            words.pop()  # it may go on
+        yield from words
+        start += sum(map(len, words))
 
 
 def _split_word(word: str) -> Iterator[bytes]:

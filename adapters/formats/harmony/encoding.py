@@ -43,44 +43,45 @@ CHANNELS = ("analysis", "commentary", "final")
 MAX_RUN = 256
 
 
-@lru_cache
-def _run_pattern(length: int) -> re.Pattern[str]:
-    return re.compile(
-        rf"(?:[A-Za-z]|[^\x00-\x7f\s\d]){{{length}}}"
-        rf"|(?:[^\w\s]|[_\x1c-\x1f]){{{length}}}"
-        rf"|\s{{{length}}}"
-    )
+_RUN = re.compile(
+    rf"(?:[A-Za-z]|[^\x00-\x7f\s\d]){{{MAX_RUN}}}"
+    rf"|(?:[^\w\s]|[_\x1c-\x1f]){{{MAX_RUN}}}"
+    rf"|\s{{{MAX_RUN}}}"
+    rf"|[\r\n/]{{{MAX_RUN}}}"  # the library takes these into the run of symbols before them
+)
+_BLANK_RUN = re.compile(rf"\s{{{MAX_RUN}}}")
 
 
-@lru_cache
-def _blank_run_pattern(length: int) -> re.Pattern[str]:
-    return re.compile(rf"\s{{{length}}}")
-
-
-def has_long_run(text: str, *, length: int = MAX_RUN) -> bool:
-    """Whether `text` has a run of letters, symbols or blanks of at least this length.
+def has_long_run(text: str) -> bool:
+    """Whether `text` has a run of at least `MAX_RUN` letters, symbols or blanks.
 
     >>> has_long_run("a word " * 1000), has_long_run("a" * 1000), has_long_run(" " * 1000)
     (False, True, True)
     """
-    if len(text) < length:
+    if len(text) < MAX_RUN:
         return False
     # The exact test is slower than encoding, so a cheap one sorts out ordinary text first.
     longest_word = max(map(len, text.split()), default=0)
-    if longest_word < length and not _blank_run_pattern(length).search(text):
+    if longest_word < MAX_RUN and not _BLANK_RUN.search(text.replace("/", "\n")):
         return False
-    return _run_pattern(length).search(text) is not None
+    return _RUN.search(text) is not None
 
 
-def _split_long_runs(text: str) -> Iterator[str]:
+def split_long_runs(text: str) -> Iterator[str]:
+    """Split the text inside runs that the library would take too long to encode."""
     if not has_long_run(text):
         yield text
         return
     start = 0
-    for run in _run_pattern(MAX_RUN).finditer(text):
+    for run in _RUN.finditer(text):
         yield text[start : run.end()]
         start = run.end()
     yield text[start:]
+
+
+MAX_FIXED_CHARS = 128
+MAX_FIXED_TEXTS = 512
+"""Their tokens take some 2 MB, and 5 MB if a client tries."""
 
 
 class Encoding:
@@ -88,19 +89,23 @@ class Encoding:
 
     def __init__(self, library: HarmonyEncoding) -> None:
         self._library = library
-        self._encode_cached = lru_cache(maxsize=4096)(self._encode_fixed)
+        self._encode_cached = lru_cache(maxsize=MAX_FIXED_TEXTS)(self._encode_fixed)
         # A stream has one token per step, and a few thousand tokens make up most text.
         self._decode_cached = lru_cache(maxsize=16_384)(self._decode_one)
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of `text`; the text of a special token is only text."""
-        ids: list[int] = []
-        for piece in _split_long_runs(text):
-            ids += self._library.encode(piece, disallowed_special=())
+        return [token for part in split_long_runs(text) for token in self.encode_run(part)]
+
+    def encode_run(self, text: str) -> list[int]:
+        """Return the tokens of a text without long runs, of which it needs no check."""
+        ids: list[int] = self._library.encode(text, disallowed_special=())
         return ids
 
     def encode_fixed(self, text: str) -> tuple[int, ...]:
         """Return the cached tokens of a text that repeats: a role, a channel, a tool's name."""
+        if len(text) > MAX_FIXED_CHARS:  # the cache has a limit in bytes
+            return self._encode_fixed(text)
         return self._encode_cached(text)
 
     def encode_markup(self, text: str) -> list[int]:

@@ -19,7 +19,8 @@ import asyncio
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from time import perf_counter
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -42,15 +43,18 @@ from antiphon.adapters.formats.harmony.tools import (
     recipient_of,
 )
 from antiphon.adapters.formats.lru_cache import LruCache, TokenCache
+from antiphon.adapters.formats.portions import check_length, is_large, split_into_portions
 from antiphon.adapters.formats.tools import prompt_tools, wrap_text
 from antiphon.adapters.formats.turn_cache import (
-    MAX_CACHED_TOKENS,
+    MAX_CACHED_BYTES,
     Author,
     CachedTurn,
     TurnCache,
     approvals_as_calls,
 )
 from antiphon.application.ports import Json, Parser, Prompt, Turn
+from antiphon.application.support.fair_queue import FairQueue
+from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain import content as c
 from antiphon.domain.conversation import INSTRUCTORS, leading_instructions
 from antiphon.domain.errors import RequestError
@@ -71,8 +75,15 @@ EFFORTS = {
 }
 """The effort that the prompt states. For `none`, the constraint prevents reasoning."""
 
-MAX_CHARACTERS_WITHOUT_PAUSE = 16_384
-"""Some 3 ms of encoding, which holds the GIL. After about as many, other tasks may run."""
+PAUSE_S = 0.002
+"""After so much encoding, which holds the interpreter's lock, other tasks may run."""
+
+MAX_PORTION_CHARS = 8192
+MAX_WIDE_PORTION_CHARS = 2048
+"""Of a text that is not ASCII: the library takes up to 8 ms for it, usually 1 ms."""
+
+MAX_CHARS_WITHOUT_TURN = 4096
+"""A shorter prompt, some 1 ms, need not wait until other prompts have had their turn."""
 
 Piece = int | str | Sequence[int]
 
@@ -89,6 +100,14 @@ class Entry(Struct, frozen=True):
     messages: Sequence[Entry] = ()
 
 
+class _Written(Struct, frozen=True):
+    """A prompt whose texts must still be encoded."""
+
+    pieces: Sequence[Piece]
+    image_urls: Sequence[str]
+    prefix_digest: bytes
+
+
 class Renderer:
     """Renders prompts, and remembers how the model wrote its turns."""
 
@@ -102,23 +121,35 @@ class Renderer:
         self._encoding = encoding
         self._today = today
         self._image_tokens = image_tokens
-        self._tokens: LruCache[array[int]] = LruCache(MAX_CACHED_TOKENS)
+        self._tokens: LruCache[array[int]] = LruCache(MAX_CACHED_BYTES)
         self._turn_cache: TurnCache[HarmonyMessage] = TurnCache(_author_of, key=_comparison_key)
         self._tool_sections = ToolSections(encoding)
+        self._encoders = FairQueue(1)
 
     async def render(self, turn: Turn) -> Prompt:
         """Return the prompt. Raises: RequestError for content that the model cannot read."""
+        tools = _functions(turn)
+        section = await self._tool_sections.functions_section(tools) if tools else None
+        if is_large(turn):
+            written = await compute_in_thread(self._write, turn, section)
+        else:
+            written = self._write(turn, section)
+        return Prompt(
+            token_ids=await self._encode(written.pieces, turn),
+            image_urls=written.image_urls,
+            prefix_digest=written.prefix_digest,
+        )
+
+    def _write(self, turn: Turn, functions_section: str | None) -> _Written:
         image_urls: list[str] = []
         conversation = _conversation(turn)
         digests = self._turn_cache.prefix_digests(turn.cache_salt, conversation)
         grouped = self._turn_cache.group_turns(conversation, digests)
-        entries = _drop_old_reasoning(list(self._entries(turn, grouped, image_urls)))
+        all_entries = list(self._entries(turn, grouped, image_urls, functions_section))
+        entries = _drop_old_reasoning(all_entries)
         pieces = [piece for entry in entries for piece in entry.pieces]
-        ids = await self._encode(
-            [*pieces, h.START, self._encoding.encode_fixed(ASSISTANT)],
-            TokenCache(turn.cache_salt, self._tokens),
-        )
-        return Prompt(token_ids=ids, image_urls=image_urls, prefix_digest=digests[-1])
+        pieces += [h.START, self._encoding.encode_fixed(ASSISTANT)]
+        return _Written(pieces, image_urls, digests[-1])
 
     def remember(
         self,
@@ -138,9 +169,27 @@ class Renderer:
             has_reasoning=parser.reasoning_tokens > 0,
         )
 
-    async def _encode(self, pieces: Sequence[Piece], cache: TokenCache) -> list[int]:
+    async def _encode(self, pieces: Sequence[Piece], turn: Turn) -> list[int]:
         ids: list[int] = []
-        characters_since_pause = 0
+        steps = self._encode_steps(pieces, ids, turn)
+        if sum(len(piece) for piece in pieces if isinstance(piece, str)) <= MAX_CHARS_WITHOUT_TURN:
+            for _ in steps:
+                pass
+            return ids
+        is_complete = False
+        while not is_complete:
+            # One step of one prompt in each iteration of the loop, however many there are.
+            async with self._encoders.slot(turn.cache_salt or ""):
+                is_complete = next(steps, True)
+                await asyncio.sleep(0)
+        return ids
+
+    def _encode_steps(
+        self, pieces: Sequence[Piece], ids: list[int], turn: Turn
+    ) -> Iterator[Literal[False]]:
+        """Add the tokens to `ids`; yield whenever other tasks should run."""
+        cache = TokenCache(turn.cache_salt, self._tokens)
+        end_of_step = perf_counter() + PAUSE_S
         for piece in pieces:
             if isinstance(piece, int):
                 ids.append(piece)
@@ -152,26 +201,26 @@ class Renderer:
                 ids += cached
                 continue
             start = len(ids)
-            for text in _split_lines(piece):
-                ids += self._encoding.encode(text)
-                characters_since_pause += len(text)
-                if characters_since_pause >= MAX_CHARACTERS_WITHOUT_PAUSE:
-                    characters_since_pause = 0
-                    await asyncio.sleep(0)
+            for text in _portions(piece):
+                ids += self._encoding.encode_run(text)
+                if perf_counter() >= end_of_step:
+                    check_length(len(ids), turn.max_prompt_tokens)
+                    yield False
+                    end_of_step = perf_counter() + PAUSE_S
             cache.put(piece, ids[start:])
-        return ids
 
     def _entries(
         self,
         turn: Turn,
         conversation: Iterable[HarmonyMessage | CachedTurn[HarmonyMessage]],
         image_urls: list[str],
+        functions_section: str | None,
     ) -> Iterator[Entry]:
         leading, _ = leading_instructions(turn.items)
-        yield self._message_entry("system", [self._encode_fixed(self._system_text(turn))])
+        yield self._message_entry("system", self._encode_fixed(self._system_text(turn)))
         texts = (_text_of_body(message.content or "") for message in leading)
         instructions = [text for text in (turn.instructions, *texts) if text]
-        if developer := self._developer_body(turn, instructions):
+        if developer := _developer_body(turn, instructions, functions_section):
             yield self._message_entry("developer", developer)
         for message in turn.previous_messages:
             yield from self._previous_entry(message)
@@ -201,22 +250,6 @@ class Renderer:
             lines.append("Calls to these tools must go to the commentary channel: 'functions'.")
         return "\n".join(lines)
 
-    def _developer_body(self, turn: Turn, instructions: Sequence[str]) -> list[Piece]:
-        # Encoding each section separately gives the same tokens as the whole: newlines before a "#"
-        # are a separate token.
-        sections: list[Piece] = []
-        if instructions:
-            sections.append("# Instructions\n\n" + "\n\n".join(instructions))
-        if tools := _functions(turn):
-            sections.append(self._tool_sections.functions_section(tools))
-        if turn.text.format.get("type") in ("json_schema", "json_object"):
-            sections.append(_response_format(turn.text.format))
-        pieces: list[Piece] = []
-        for position, section in enumerate(sections):
-            last = position == len(sections) - 1
-            pieces += [section] if last else _followed_by_blank_line(section)
-        return pieces
-
     # --- the conversation -----------------------------------------------------------------------
 
     def _cached_turn_entries(
@@ -227,7 +260,7 @@ class Renderer:
             yield from messages
             return
         channels = [message.channel for message in messages]
-        pieces: list[Piece] = [h.START, self._encode_fixed(ASSISTANT), turn.token_ids]
+        pieces: list[Piece] = [h.START, *self._encode_fixed(ASSISTANT), turn.token_ids]
         yield Entry(
             ASSISTANT,
             "final" if "final" in channels else None,
@@ -306,8 +339,9 @@ class Renderer:
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    def _encode_fixed(self, text: str) -> Sequence[int]:
-        return self._encoding.encode_fixed(text)
+    def _encode_fixed(self, text: str) -> Sequence[Piece]:
+        # A client may choose a name of any length: that is encoded like any other text.
+        return [text] if len(text) > h.MAX_FIXED_CHARS else self._encoding.encode_fixed(text)
 
     def _message_entry(self, role: str, body: Sequence[Piece]) -> Entry:
         return Entry(role, None, [h.START, *self._encode_fixed(role), h.MESSAGE, *body, h.END])
@@ -397,6 +431,21 @@ def _text_of_body(body: Body) -> str:
     return c.text_of(tuple(body))
 
 
+def _developer_body(
+    turn: Turn, instructions: Sequence[str], functions_section: str | None
+) -> list[Piece]:
+    # Encoding each section separately gives the same tokens as the whole: newlines before a "#"
+    # are a separate token.
+    sections: list[str] = []
+    if instructions:
+        sections.append("# Instructions\n\n" + "\n\n".join(instructions))
+    if functions_section is not None:
+        sections.append(functions_section)
+    if turn.text.format.get("type") in ("json_schema", "json_object"):
+        sections.append(_response_format(turn.text.format))
+    return [*(f"{section}\n\n" for section in sections[:-1]), *sections[-1:]]
+
+
 def _response_format(text_format: Json) -> str:
     lines = ["# Response Formats", ""]
     if text_format["type"] == "json_object":
@@ -408,10 +457,6 @@ def _response_format(text_format: Json) -> str:
         schema = text_format.get("schema") or {}
         lines.append(json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
     return "\n".join(lines)
-
-
-def _followed_by_blank_line(section: Piece) -> list[Piece]:
-    return [section + "\n\n"] if isinstance(section, str) else [section, "\n\n"]
 
 
 def _channel_of(name: str) -> str:
@@ -428,16 +473,8 @@ def _parse_previous(message: Json) -> tuple[str, Json, str]:
     return str(header["role"]), header, content
 
 
-def _split_lines(text: str) -> Iterator[str]:
-    """Split a long text at the ends of lines, where tokens end, too."""
-    start = 0
-    while len(text) - start > MAX_CHARACTERS_WITHOUT_PAUSE:
-        limit = start + MAX_CHARACTERS_WITHOUT_PAUSE
-        cut = text.rfind("\n", start, limit)
-        # A newline and the blanks after it are one token; so are a symbol, a newline and slashes.
-        while cut > start and (text[cut + 1].isspace() or text[cut + 1] == "/"):
-            cut = text.rfind("\n", start, cut)
-        end = cut + 1 if cut > start else limit
-        yield text[start:end]
-        start = end
-    yield text[start:]
+def _portions(text: str) -> Iterator[str]:
+    """Split a text into what the library encodes in a few milliseconds."""
+    max_chars = MAX_PORTION_CHARS if text.isascii() else MAX_WIDE_PORTION_CHARS
+    for portion in split_into_portions(text, max_chars):
+        yield from h.split_long_runs(portion)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import partial
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -14,8 +15,15 @@ from antiphon.adapters.formats.harmony.container_exec import (
     EXEC_PARAMETERS,
     NAMESPACE_DESCRIPTION,
 )
-from antiphon.adapters.formats.harmony.encoding import Encoding, has_long_run
+from antiphon.adapters.formats.harmony.encoding import Encoding
+from antiphon.adapters.formats.harmony.function_writer import (
+    SECTION_END,
+    SECTION_START,
+    FunctionWriter,
+)
+from antiphon.adapters.formats.lru_cache import LruCache, digest_of
 from antiphon.adapters.formats.tools import RECIPIENTS, description_of, input_parameters
+from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
 from antiphon.domain.tools import CONTAINER, PYTHON, ToolSpec
@@ -31,7 +39,10 @@ HOSTED_NAMESPACES = ("browser", "python", "container")
 MAX_SCHEMA_NODES = 10_000
 """For all tools together: each `$ref` is expanded in place, so a small schema can grow large."""
 
-MAX_RUN_IN_TOOLS = 2000
+MAX_CACHED_SECTION_BYTES = 4 * 1024 * 1024
+
+MIN_THREADED_BYTES = 16 * 1024
+"""The definitions of some 50 tools, which take about 10 ms to write."""
 
 
 def recipient_of(name: str) -> str:
@@ -102,27 +113,35 @@ tools of a namespace are offered together."""
 
 
 class ToolSections:
-    """Renders the tool sections of the developer and system messages, with a cache."""
+    """Writes the tool sections of the developer and system messages, with a cache."""
 
     def __init__(self, encoding: Encoding) -> None:
+        self._writer = FunctionWriter(encoding)
         self._encoding = encoding
-        self._cached_section = lru_cache(maxsize=32)(self._render)
-        self._cached_hosted_section = lru_cache(maxsize=32)(self._render_hosted_section)
+        self._sections: LruCache[str] = LruCache(MAX_CACHED_SECTION_BYTES)
+        self._hosted_sections: dict[tuple[str, ...], str] = {}
 
-    def functions_section(self, tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+    async def functions_section(self, tools: Sequence[ToolSpec]) -> str:
         """Return the developer message's section. Raises: RequestError for tools it cannot hold."""
-        try:
-            return self._cached_section(msgspec.json.encode(tools))
-        # From pydantic or the library, mostly for schemas that are nested too deeply.
-        except (ValueError, RecursionError) as error:
-            raise RequestError(f"The tools cannot be rendered: {error}", param="tools") from error
+        encoded = _encode(tools)
+        key = digest_of(encoded)
+        section = self._sections.get(key)
+        if section is None:
+            work = partial(_write_functions, self._writer, tools)
+            is_long = len(encoded) > MIN_THREADED_BYTES
+            section = await compute_in_thread(work) if is_long else work()
+            self._sections.put(key, section, getsizeof(section))
+        return section
 
     def hosted_section(self, tools: Sequence[ToolSpec]) -> str:
         """Return the system message's section, "" if no tool is one of Harmony's own."""
         offered = {name_of(tool).partition(".")[0] for tool in tools if is_hosted(tool)}
-        return self._cached_hosted_section(tuple(name for name in NAMESPACES if name in offered))
+        namespaces = tuple(name for name in NAMESPACES if name in offered)
+        if namespaces not in self._hosted_sections:  # there are eight of them at most
+            self._hosted_sections[namespaces] = self._write_hosted_section(namespaces)
+        return self._hosted_sections[namespaces]
 
-    def _render_hosted_section(self, namespaces: Sequence[str]) -> str:
+    def _write_hosted_section(self, namespaces: Sequence[str]) -> str:
         if not namespaces:
             return ""
         from openai_harmony import DeveloperContent
@@ -132,22 +151,29 @@ class ToolSections:
             content = content.with_tools(NAMESPACES[namespace]())
         return self._encoding.text(self._encoding.render_tools(content))
 
-    def _render(self, encoded: bytes) -> tuple[int, ...]:
-        from openai_harmony import DeveloperContent, ToolDescription
 
-        # The library does the encoding here, so encoding.py cannot split long runs.
-        if has_long_run(encoded.decode(), length=MAX_RUN_IN_TOOLS):
-            raise RequestError(
-                "A tool's definition has too long a run of text without a break.",
-                param="tools",
-            )
-        node_budget = iter(range(MAX_SCHEMA_NODES))
-        descriptions = [
-            ToolDescription.new(tool.name, description_of(tool), _parameters(tool, node_budget))
-            for tool in msgspec.json.decode(encoded, type=list[ToolSpec])
-        ]
-        content = DeveloperContent.new().with_function_tools(descriptions)
-        return tuple(self._encoding.render_tools(content))
+def _encode(tools: Sequence[ToolSpec]) -> bytes:
+    try:
+        return msgspec.json.encode(tools)
+    except RecursionError as error:
+        raise _not_rendered(error) from error
+
+
+def _not_rendered(error: Exception) -> RequestError:
+    return RequestError(f"The tools cannot be rendered: {error}", param="tools")
+
+
+def _write_functions(writer: FunctionWriter, tools: Sequence[ToolSpec]) -> str:
+    node_budget = iter(range(MAX_SCHEMA_NODES))
+    try:
+        written = (
+            writer.write(tool.name, description_of(tool), _parameters(tool, node_budget))
+            for tool in tools
+        )
+        return f"{SECTION_START}{''.join(written)}{SECTION_END}"
+    # From pydantic or the library, mostly for schemas that are nested too deeply.
+    except (ValueError, RecursionError) as error:
+        raise _not_rendered(error) from error
 
 
 def _parameters(tool: ToolSpec, node_budget: Iterator[int]) -> Json | None:

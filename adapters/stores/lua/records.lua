@@ -14,6 +14,8 @@
 --   conversation:REF  hash    created_at metadata next_place held_by held_owner
 --   places:REF        sorted  numbers of a conversation's items, by place
 --   owned:OWNER       sorted  refs of its unfinished responses by `number`; those that wait: no name
+--   waiting           set     tenants with runs that wait
+--   waiting:TENANT    sorted  refs of its responses that wait by `number`
 --   owners            sorted  owners by when they expire
 --   expiring, ended   sorted  refs by when the response expires, and by when its run ended
 --   repeat:TENANT:KEY hash    ref fingerprint owner
@@ -137,11 +139,18 @@ local function is_alive(owner)
   return until_time and tonumber(until_time) > now()
 end
 
+local function index_waiting(ref)
+  local tenant = split(ref)
+  call('SADD', single('waiting'), tenant)
+  call('ZADD', key('waiting', tenant), call('HGET', key('response', ref), 'number'), ref)
+end
+
 local function own(ref, owner)
   local response = key('response', ref)
   call('HSET', response, 'owner', owner)
   call('ZADD', key('owned', owner), call('HGET', response, 'number'), ref)
   if owner == '' then
+    index_waiting(ref)
     count(split(ref), 'waiting', 1)
   else
     call('ZADD', single('owners'), 'NX', 0, owner)  -- so that `take` finds it
@@ -151,7 +160,12 @@ end
 local function disown(ref)
   local owner = call('HGET', key('response', ref), 'owner')
   if owner and call('ZREM', key('owned', owner), ref) == 1 and owner == '' then
-    count(split(ref), 'waiting', -1)
+    local tenant = split(ref)
+    count(tenant, 'waiting', -1)
+    call('ZREM', key('waiting', tenant), ref)
+    if call('EXISTS', key('waiting', tenant)) == 0 then
+      call('SREM', single('waiting'), tenant)
+    end
   end
 end
 

@@ -23,21 +23,44 @@ local function hand_over(ref, owner)
   return {ref, epoch, found[1], found[2], call('HGET', response, 'job')}
 end
 
--- Returns pairs of number and ref, except for runs of the asker. Removes dead owners without runs.
+-- Servers of older versions, which may share this Redis, do not keep `waiting`.
+local function repair_waiting()
+  local indexed = 0
+  for _, tenant in ipairs(call('SMEMBERS', single('waiting'))) do
+    indexed = indexed + call('ZCARD', key('waiting', tenant))
+  end
+  if indexed ~= call('ZCARD', key('owned', '')) then
+    for _, tenant in ipairs(call('SMEMBERS', single('waiting'))) do
+      call('DEL', key('waiting', tenant))
+    end
+    call('DEL', single('waiting'))
+    for _, ref in ipairs(call('ZRANGE', key('owned', ''), 0, -1)) do
+      index_waiting(ref)
+    end
+  end
+end
+
+-- Returns pairs of number and ref, oldest first, except for runs of the asker. Removes dead owners
+-- without runs.
 local function without_owner(asker, limit, waiting)
   local found = {}
-  local function gather(from)
-    local owned = call('ZRANGE', key('owned', from), 0, limit - 1, 'WITHSCORES')
-    for place = 1, #owned, 2 do
-      found[#found + 1] = {tonumber(owned[place + 1]), owned[place]}
+  local function gather(from, most, owner)
+    local refs = call('ZRANGE', from, 0, most, 'WITHSCORES')
+    for place = 1, #refs, 2 do
+      if call('HGET', key('response', refs[place]), 'owner') == owner then
+        found[#found + 1] = {tonumber(refs[place + 1]), refs[place]}
+      end
     end
-    return #owned > 0
+    return #refs > 0
   end
   if waiting then
-    gather('')
+    repair_waiting()
+    for _, tenant in ipairs(call('SMEMBERS', single('waiting'))) do
+      gather(key('waiting', tenant), limit - 1, '')
+    end
   end
   for _, dead in ipairs(call('ZRANGEBYSCORE', single('owners'), '-inf', now())) do
-    if dead ~= asker and not gather(dead) then
+    if dead ~= asker and not gather(key('owned', dead), -1, dead) then
       call('ZREM', single('owners'), dead)
     end
   end
@@ -45,13 +68,34 @@ local function without_owner(asker, limit, waiting)
   return found
 end
 
-function operation.take(by)
-  local taken = {}
-  for place, one in ipairs(without_owner(by.owner, by.limit, by.waiting)) do
-    if place > by.limit then
-      break
+-- In each round, each tenant gets its oldest run.
+local function in_turns(runs, held, per_tenant)
+  local turns, rounds = {}, {}
+  for place, run in ipairs(runs) do
+    local tenant = split(run[2])
+    rounds[tenant] = (rounds[tenant] or held[tenant .. ':'] or 0) + 1
+    if rounds[tenant] <= per_tenant then
+      turns[#turns + 1] = {rounds[tenant], place, run}
     end
-    taken[place] = hand_over(one[2], by.owner)
+  end
+  table.sort(turns, function(one, other)
+    return one[1] < other[1] or one[1] == other[1] and one[2] < other[2]
+  end)
+  return turns
+end
+
+function operation.take(by)
+  if by.limit < 1 then
+    return {}
+  end
+  local chosen, taken = {}, {}
+  local turns = in_turns(without_owner(by.owner, by.limit, by.waiting), by.held, by.per_tenant)
+  for place = 1, math.min(by.limit, #turns) do
+    chosen[place] = turns[place]
+  end
+  table.sort(chosen, function(one, other) return one[2] < other[2] end)
+  for place, turn in ipairs(chosen) do
+    taken[place] = hand_over(turn[3][2], by.owner)
   end
   return taken
 end

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.adapters.formats.harmony import HarmonyFormat
 from antiphon.adapters.formats.harmony import encoding as h
@@ -14,7 +15,7 @@ from antiphon.adapters.formats.harmony.encoding import Encoding
 from antiphon.application.ports import Prompt, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
-from antiphon.domain.errors import RequestError
+from antiphon.domain.errors import CONTEXT_EXCEEDED, RequestError
 from antiphon.domain.response import TextConfig
 from antiphon.domain.tools import ToolChoice, ToolSpec
 
@@ -469,3 +470,40 @@ def test_a_long_text_has_the_same_tokens_as_if_encoded_in_one(
     ids = list(render(a_turn(items=(i.Message(role="user", content=text),), tools=())).token_ids)
     start = ids.index(whole[0], ids.index(h.END))
     assert ids[start : start + len(whole)] == whole
+
+
+@pytest.mark.parametrize("text", ["\n", "/\n", "a", "! "], ids=repr)
+def test_a_description_of_one_letter_repeated_is_rendered_in_time(
+    render: Render, text: str
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"description": text * 400_000}}}
+    started = time.process_time()
+    render(a_turn(tools=(ToolSpec(name="f", parameters=schema),)))
+    assert time.process_time() - started < 3
+
+
+async def test_rendering_stops_where_the_context_ends(harmony: HarmonyFormat) -> None:
+    items = (i.Message(role="user", content="some words " * 400_000),)
+    await harmony.render(a_turn())
+    started = time.process_time()
+    with pytest.raises(RequestError) as raised:
+        await harmony.render(replace(a_turn(items=items), max_prompt_tokens=1000))
+    assert raised.value.code == CONTEXT_EXCEEDED
+    assert time.process_time() - started < 0.5
+
+
+async def test_many_long_prompts_take_turns(harmony: HarmonyFormat) -> None:
+    await harmony.render(a_turn())
+    text = "The quick brown fox jumps over the lazy dog. " * 4000
+    prompts = asyncio.gather(
+        *(
+            harmony.render(a_turn(items=(i.Message(role="user", content=f"{number} {text}"),)))
+            for number in range(10)
+        )
+    )
+    steps = 0
+    while not prompts.done():
+        steps += 1
+        await asyncio.sleep(0)
+    # Encoding one of them takes some 40 ms; at 2 ms a step, that is 20 steps for each.
+    assert steps > 100

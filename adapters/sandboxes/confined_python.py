@@ -1,0 +1,208 @@
+"""Short programs of the server's own, which read content that nobody vouches for.
+
+A file can be made to break the library that reads it. So the library runs in a process that can do
+nothing else: it has an empty environment, no inherited descriptors, limits of time, memory and
+files, and, where bubblewrap works, no network, no files but Python's own, and no other user's
+rights. Where it does not work, the process still has the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from antiphon.adapters.sandboxes import seccomp
+from antiphon.adapters.sandboxes.bwrap_command import (
+    NOBODY,
+    Interpreter,
+    find_launcher,
+    own_program_command,
+)
+from antiphon.adapters.sandboxes.memory_file import memory_file
+from antiphon.domain.errors import SandboxError, SettingsError
+
+logger = logging.getLogger("antiphon.sandboxes")
+
+READY = b"ready\n"
+READ_BYTES = 64 * 1024
+MAX_DESCRIPTORS = 64
+
+_PRELUDE = """
+import json, os, sys
+options = json.loads(sys.argv[1])
+sys.path += options["packages"]
+for name in options["modules"]:
+    __import__(name)
+try:
+    import resource
+except ImportError:  # on Windows
+    pass
+else:
+    for name, limit in options["limits"].items():
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (limit, limit))
+    if options["user"] is not None and os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(options["user"])
+        os.setuid(options["user"])
+sys.stdout.buffer.write(b"ready\\n")
+sys.stdout.buffer.flush()
+"""
+"""Imports what the program needs, then gives up every right, before it reads the content."""
+
+
+class ConfinedPython:
+    """Runs programs that use `modules`, with the least rights that this machine can enforce.
+
+    `is_sandboxed` false leaves bubblewrap out, as on a machine where it does not work.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[str],
+        *,
+        memory_bytes: int,
+        cpu_s: int,
+        is_sandboxed: bool = True,
+    ) -> None:
+        self._modules = modules
+        self._limits: Mapping[str, int] = {
+            "RLIMIT_AS": memory_bytes,
+            "RLIMIT_CPU": cpu_s,
+            "RLIMIT_NOFILE": MAX_DESCRIPTORS,
+            "RLIMIT_FSIZE": 0,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_NPROC": 0,
+        }
+        self._launchers: list[Sequence[str]] | None = None if is_sandboxed else [()]
+
+    async def run(self, program: str, content: bytes, *, max_bytes: int) -> bytes:
+        """Run a program with `content` as its input, and return its output.
+
+        Raises: SandboxError if the program fails, or writes more than `max_bytes`.
+        """
+        if self._launchers is None:
+            self._launchers = [*_launchers(), ()]
+        for launcher in list(self._launchers):
+            output = await self._run(launcher, _PRELUDE + program, content, max_bytes)
+            if output is not None:
+                return output
+            if launcher and launcher in self._launchers:
+                self._launchers.remove(launcher)
+                logger.warning("%r starts no sandbox for files to be read in", " ".join(launcher))
+        raise SandboxError("The process does not start.")
+
+    async def _run(
+        self, launcher: Sequence[str], program: str, content: bytes, max_bytes: int
+    ) -> bytes | None:
+        """Return the output, or None if the launcher does not work on this machine."""
+        with ExitStack() as stack:
+            words: list[str] = [sys.executable, "-I", "-B", "-c", program, self._options(launcher)]
+            descriptors: tuple[int, ...] = ()
+            if launcher:
+                filter_file = stack.enter_context(memory_file(seccomp.program()))
+                descriptors = (filter_file,)
+                words = own_program_command(launcher, _own_interpreter(), filter_file, words[1:])
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=_environment(),
+                cwd="/",
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+        try:
+            output = await _communicate(process, content, len(READY) + max_bytes)
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if not output.startswith(READY):
+            return None
+        if process.returncode != 0:
+            raise SandboxError("The process failed.")
+        return output[len(READY) :]
+
+    def _options(self, launcher: Sequence[str]) -> str:
+        own_packages = _own_interpreter().packages if launcher else ()
+        return json.dumps(
+            {
+                "modules": self._modules,
+                "packages": own_packages,
+                "limits": self._limits,
+                "user": int(NOBODY) if not launcher and _is_readable_by_all() else None,
+            }
+        )
+
+
+async def _communicate(
+    process: asyncio.subprocess.Process, content: bytes, max_bytes: int
+) -> bytes:
+    """Write the content, and return the output. Raises: SandboxError if there is too much of it."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    writing = asyncio.create_task(_write(process.stdin, content))
+    output = bytearray()
+    try:
+        while chunk := await process.stdout.read(READ_BYTES):
+            output += chunk
+            if len(output) > max_bytes:
+                raise SandboxError("The process wrote too much.")
+    finally:
+        writing.cancel()
+        await asyncio.wait({writing})
+    await process.wait()
+    return bytes(output)
+
+
+async def _write(stdin: asyncio.StreamWriter, content: bytes) -> None:
+    with suppress(ConnectionError):
+        stdin.write(content)
+        await stdin.drain()
+        stdin.close()
+
+
+def _launchers() -> Iterator[Sequence[str]]:
+    """Yield the ways to start a sandbox, the one with the fewest rights first."""
+    if sys.platform != "linux" or not seccomp.is_supported():
+        return
+    with suppress(SettingsError):
+        yield find_launcher()
+    if os.geteuid() == 0 and (bwrap := shutil.which("bwrap")):
+        # Nobody but root may be able to read this Python.
+        yield [bwrap]
+
+
+def _own_interpreter() -> Interpreter:
+    """Return the Python that runs this server."""
+    packages = tuple(folder for folder in sys.path if folder.endswith("-packages"))
+    return Interpreter(
+        program=os.path.realpath(sys.executable),
+        library=os.path.join(sys.base_prefix, "lib"),
+        packages=packages,
+    )
+
+
+def _is_readable_by_all() -> bool:
+    """Whether every user can read this Python, which may load more of itself later."""
+    spec = find_spec("encodings")
+    path = Path(spec.origin or "/") if spec is not None else Path("/")
+    folders = [*path.parents, *Path(sys.prefix).parents, Path(sys.prefix)]
+    return all(folder.stat().st_mode & 0o001 for folder in folders)
+
+
+def _environment() -> dict[str, str]:
+    # Windows starts no Python without it.
+    return {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}

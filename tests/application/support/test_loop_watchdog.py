@@ -1,0 +1,72 @@
+"""The watchdog logs what blocks the event loop, with its stack, and is quiet otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from antiphon.application.support.loop_watchdog import LoopWatchdog
+
+LIMIT_S = 0.05
+LOGGER = "antiphon.loop"
+
+
+def block_the_loop(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+async def _answer_of_the_watchdog(caplog: pytest.LogCaptureFixture, count: int) -> None:
+    """Wait until it has logged: its thread writes when the loop runs again."""
+    async with asyncio.timeout(30):
+        while len(caplog.records) < count:  # noqa: ASYNC110 - a thread writes the records
+            await asyncio.sleep(0.005)
+
+
+async def test_a_callable_that_blocks_the_loop_is_logged_with_its_stack(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with LoopWatchdog(LIMIT_S):
+        block_the_loop(5 * LIMIT_S)
+        await _answer_of_the_watchdog(caplog, 1)
+    (record,) = [record for record in caplog.records if record.name == LOGGER]
+    assert record.levelname == "WARNING"
+    assert "the event loop did not run for" in record.getMessage()
+    assert "in block_the_loop" in record.getMessage()
+
+
+async def test_many_blocks_are_one_warning_until_the_interval_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with LoopWatchdog(LIMIT_S, log_interval_s=3600):
+        for _ in range(3):
+            block_the_loop(5 * LIMIT_S)
+            await asyncio.sleep(LIMIT_S)
+        await _answer_of_the_watchdog(caplog, 1)
+    assert len([record for record in caplog.records if record.name == LOGGER]) == 1
+
+
+async def test_the_next_warning_says_how_many_were_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with LoopWatchdog(LIMIT_S, log_interval_s=0) as watchdog:
+        watchdog._unlogged = 7
+        block_the_loop(5 * LIMIT_S)
+        await _answer_of_the_watchdog(caplog, 1)
+    assert "(7 more since the last warning)" in caplog.records[0].getMessage()
+
+
+async def test_a_limit_of_zero_starts_no_thread() -> None:
+    before = threading.active_count()
+    with LoopWatchdog(0):
+        assert threading.active_count() == before
+
+
+async def test_the_thread_ends_with_its_block() -> None:
+    with LoopWatchdog(LIMIT_S):
+        assert any(thread.name == "loop watchdog" for thread in threading.enumerate())
+    assert not any(thread.name == "loop watchdog" for thread in threading.enumerate())
