@@ -66,6 +66,7 @@ from antiphon.application.resources.files import (
     ListFiles,
 )
 from antiphon.application.resources.indexing import IndexFiles
+from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.resources.vector_stores import (
     AddFiles,
@@ -110,6 +111,7 @@ from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.websocket.lanes import LaneLimits
+from antiphon.domain.limits import parse_limits
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
@@ -215,15 +217,23 @@ class Container(containers.DeclarativeContainer):
         store,
         providers.Singleton(
             Quotas,
-            responses=settings.provided.quota_responses,
-            bytes=settings.provided.quota_bytes,
+            responses=settings.provided.tenant_quotas[0],
+            bytes=settings.provided.tenant_quotas[1],
         ),
         clock=providers.Object(time.monotonic),
+    )
+    limits = providers.Singleton(
+        EnforceLimits,
+        store,
+        owner=owner,
+        now=providers.Object(time.time),
+        defaults=providers.Singleton(parse_limits, settings.provided.default_limit),
     )
     run_response = providers.Singleton(
         RunResponse,
         log,
         store,
+        limits,
         deliveries=create_deliveries,
         log_outputs=settings.provided.log_outputs,
         max_run_s=settings.provided.response_s,
@@ -349,6 +359,7 @@ class Container(containers.DeclarativeContainer):
             ),
         ),
         runs,
+        limits,
         new_id=providers.Object(new_id),
     )
     restore_run = providers.Singleton(
@@ -410,7 +421,7 @@ class Container(containers.DeclarativeContainer):
             ),
             new_id=providers.Object(new_id),
         ),
-        count=providers.Singleton(CountTokens, expand_prompt, prepare_turn),
+        count=providers.Singleton(CountTokens, expand_prompt, prepare_turn, limits),
         compact=providers.Singleton(
             CompactConversation, create_response, new_id=providers.Object(new_id)
         ),

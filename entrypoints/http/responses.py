@@ -59,6 +59,7 @@ from antiphon.entrypoints.http.requests import (
     REPLAYED_HEADER,
     HttpRequest,
     accept,
+    caller_of,
     request_id,
     response_headers,
     tenant_of,
@@ -133,7 +134,7 @@ class Responses(Controller):
         created = await services.create_once(
             decoded.request,
             idempotency_key,
-            tenant=tenant_of(request),
+            caller=caller_of(request),
             body=body,
             trace_headers=trace_headers(request),
             strict=services.options.strict,
@@ -145,7 +146,9 @@ class Responses(Controller):
             )
         if idempotency_key is None:
             accept(request)
-        headers = response_headers(request, (*created.ignored, *ignored_fields, *decoded.unknown))
+        headers = response_headers(
+            request, (*created.ignored, *ignored_fields, *decoded.unknown), created.rate_limits
+        )
         events = created.events
         if created.outlives_client:
             events = UntilShutdown(events, services.drained)
@@ -169,10 +172,10 @@ class Responses(Controller):
         """Counts the tokens of the prompt that the same request to create a response would use."""
         _, decoded = await self._read(request, services)
         count = await services.count(
-            decoded.request, tenant=tenant_of(request), strict=services.options.strict
+            decoded.request, caller=caller_of(request), strict=services.options.strict
         )
         answer = {"object": "response.input_tokens", "input_tokens": count.tokens}
-        headers = response_headers(request, (*count.ignored, *decoded.unknown))
+        headers = response_headers(request, (*count.ignored, *decoded.unknown), count.rate_limits)
         return JsonResponse(answer, headers)
 
     @handlers.post(
@@ -191,12 +194,14 @@ class Responses(Controller):
         _, decoded = await self._read(request, services)
         compacting = await services.compact(
             decoded.request,
-            tenant=tenant_of(request),
+            caller=caller_of(request),
             trace_headers=trace_headers(request),
             strict=services.options.strict,
         )
         created = compacting.created
-        headers = response_headers(request, (*created.ignored, *decoded.unknown))
+        headers = response_headers(
+            request, (*created.ignored, *decoded.unknown), created.rate_limits
+        )
         return FinalResponse(
             created.events,
             headers,

@@ -33,10 +33,10 @@ from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity, decod
 from antiphon.entrypoints.http.dialects import dialect_or_default
 from antiphon.entrypoints.http.errors import error_json
 from antiphon.entrypoints.http.requests import (
+    caller_of,
     header,
     request_id,
     response_headers,
-    tenant_of,
     trace_headers,
 )
 from antiphon.entrypoints.http.responses import Services
@@ -89,7 +89,6 @@ class WebSocketSession:
         self._socket = socket
         self._services = services
         self._options = services.options
-        self._tenant = tenant_of(socket)
         self._trace_headers = trace_headers(socket)
         self._dialect = dialect_or_default(self._options.dialect, socket)
         self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
@@ -185,7 +184,7 @@ class WebSocketSession:
     async def _respond(self, lane: Lane, request: CreateResponse) -> None:
         created = await self._services.create(
             request,
-            tenant=self._tenant,
+            caller=caller_of(self._socket),
             trace_headers=self._trace_headers,
             remembered=self._continuations.remembered,
             strict=self._options.strict,

@@ -46,6 +46,10 @@ from antiphon.entrypoints.settings.storage import StorageSettings
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
 
 
+DEFAULT_QUOTAS = (100_000, 2 * 2**30)
+"""The most responses and bytes of each tenant, where there may be several."""
+
+
 class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of one server, validated. `engine` is resolved: it is never `auto`."""
 
@@ -148,6 +152,15 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
             shown_default="none",
         ),
     ] = None
+    default_limit: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        about(
+            ACCESS,
+            "A limit for each API key that has none of this kind, for example requests/min=600. "
+            "Repeat the option to add limits; `antiphon keys create --help` explains them.",
+            shown_default="none",
+        ),
+    ] = ()
 
     oidc: Oidc = Oidc()
     trusted_proxy: TrustedProxy = TrustedProxy()
@@ -401,6 +414,16 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
         if self.auth != "auto":
             return self.auth == "on"
         return not _is_loopback(self.host) or self.oidc.is_on or self.trusted_proxy.is_on
+
+    @property
+    def tenant_quotas(self) -> tuple[int | None, int | None]:
+        """The most responses and bytes that a tenant may store; None means no limit."""
+        default_responses, default_bytes = DEFAULT_QUOTAS if self.needs_keys else (0, 0)
+        responses, size = self.quota_responses, self.quota_bytes
+        return (
+            (default_responses if responses is None else responses) or None,
+            (default_bytes if size is None else size) or None,
+        )
 
     @property
     def refuses_unknown_fields(self) -> bool:

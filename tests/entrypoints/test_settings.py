@@ -92,6 +92,7 @@ EXAMPLES = {
     "host": "::1",
     "auth": "off",
     "keys_file": "/run/keys.toml",
+    "default_limit": "requests/min=60",
     "oidc.issuer": "https://id.example.org/realms/a",
     "oidc.audience": "antiphon other",
     "oidc.jwks_url": "http://localhost:8080/keys?app=1",
@@ -323,6 +324,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("host", "", "a non-empty string"),
         ("auth", "maybe", "auto, on or off"),
         ("keys_file", "", "a path"),
+        ("default_limit", "'unclosed", "a list of strings"),
         ("oidc.issuer", "http://id.example.org", SECURE_URLS),
         ("oidc.audience", "''", "a list of strings"),
         ("oidc.jwks_url", "https://anna@id.example.org", SECURE_URLS),
@@ -357,8 +359,8 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("error_stacks", "some", "true or false"),
         ("keep_vector_bytes", "-1", "a whole number of at least 0"),
         ("keep_file_bytes", "-1", "a whole number of at least 0"),
-        ("quota_responses", "0", "a whole number of at least 1"),
-        ("quota_bytes", "0", "a whole number of at least 1"),
+        ("quota_responses", "-1", "a whole number of at least 0"),
+        ("quota_bytes", "-1", "a whole number of at least 0"),
         ("sweep_s", "0", "a number above 0"),
         ("webhooks", "", "a path"),
         ("audit_log", "", "a path"),
@@ -561,3 +563,19 @@ def test_the_mcp_servers_in_the_tools_guide_are_valid(toml: Any) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text(encoding="utf-8")
     example = page.split("```toml\n")[1].split("```")[0]
     assert [server.label for server in load(toml(example)).mcp_servers] == ["files", "tickets"]
+
+
+@pytest.mark.parametrize(
+    ("options", "quotas"),
+    [
+        ({}, (None, None)),
+        ({"auth": "on"}, (100_000, 2 * 2**30)),
+        ({"host": "0.0.0.0"}, (100_000, 2 * 2**30)),
+        ({"auth": "on", "quota_responses": "5", "quota_bytes": "0"}, (5, None)),
+        ({"quota_responses": "0", "quota_bytes": "7"}, (None, 7)),
+    ],
+)
+def test_a_tenant_stores_a_bounded_amount_where_there_may_be_several(
+    options: dict[str, str], quotas: tuple[int | None, int | None]
+) -> None:
+    assert load(None, {}, options).tenant_quotas == quotas
