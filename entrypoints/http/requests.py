@@ -76,7 +76,7 @@ def trace_headers(request: Connection) -> dict[str, str]:
 
 def response_headers(request: Connection, ignored: Sequence[str] = ()) -> dict[str, str]:
     """Return a response's headers. `ignored` names what had no effect (docs/decisions/0018)."""
-    headers = {REQUEST_ID_HEADER: request_id(request)}
+    headers = {REQUEST_ID_HEADER: request_id(request), "cache-control": "no-store"}
     if ignored:
         # Clients choose field names, so characters that a header cannot hold are replaced.
         names = "".join(c if c.isascii() and c.isprintable() else "?" for c in ", ".join(ignored))
