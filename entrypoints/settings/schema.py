@@ -129,6 +129,34 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = 0.0
 
+    max_connections: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        about(
+            NETWORK,
+            "Maximum number of open connections. Beyond it, those without a request are closed, "
+            "and new ones are refused with 503 if there is none.",
+            shown_default="10000, or as many as the limit of open files allows",
+        ),
+    ] = None
+    max_connections_per_address: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        about(
+            NETWORK,
+            "Maximum number of open connections from one address. Do not set it behind a proxy, "
+            "whose clients share an address.",
+            shown_default="no limit",
+        ),
+    ] = None
+    write_stall_s: Annotated[
+        float,
+        about(
+            NETWORK,
+            "Seconds after which a client that reads nothing is disconnected. Its response runs "
+            "on as if the client had left.",
+            gt=0,
+        ),
+    ] = 60.0
+
     auth: Annotated[
         Literal["auto", "on", "off"],
         about(
@@ -153,13 +181,22 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
     trusted_proxy: TrustedProxy = TrustedProxy()
 
     max_body_bytes: Annotated[
-        int,
+        Annotated[int, Meta(ge=1024)] | None,
         about(
             REQUESTS,
             "Maximum size of a request body in bytes, including images in data URLs.",
-            ge=1024,
+            shown_default="33554432 if a model reads images, otherwise 8388608",
         ),
-    ] = 32 * 1024 * 1024
+    ] = None
+    max_incoming_bytes: Annotated[
+        int,
+        about(
+            REQUESTS,
+            "Maximum bytes of all request bodies and WebSocket messages that are arriving or "
+            "being decoded. Each tenant may use half of them. Bodies under 64 KB do not count.",
+            ge=65_536,
+        ),
+    ] = 256 * 1024 * 1024
     max_depth: Annotated[
         int, about(REQUESTS, "Maximum nesting depth of a JSON body.", ge=8, le=200)
     ] = 64
@@ -245,6 +282,11 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
             gt=0,
         ),
     ] = 3600.0
+
+    websockets_per_tenant: Annotated[
+        int,
+        about(STREAMS, "Maximum number of open WebSocket connections per tenant.", ge=1),
+    ] = 256
 
     webhooks: Annotated[
         Path | None,
