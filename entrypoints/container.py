@@ -145,7 +145,7 @@ from antiphon.entrypoints.wiring.tools import (
     tool_servers,
     tool_substitutions,
 )
-from antiphon.entrypoints.wiring.transport import max_body_bytes, transport
+from antiphon.entrypoints.wiring.transport import certificate, max_body_bytes, transport
 from antiphon.entrypoints.wiring.web_search import web
 from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
@@ -380,6 +380,7 @@ class Container(containers.DeclarativeContainer):
     ready = providers.Singleton(CheckReady, store, models, runs)
     incoming_bytes = providers.Singleton(IncomingBytes, settings.provided.max_incoming_bytes)
     transport = providers.Singleton(transport, settings, incoming_bytes)
+    certificate = providers.Singleton(certificate, settings)
     http_options = providers.Singleton(
         HttpOptions,
         limits=providers.Singleton(

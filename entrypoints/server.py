@@ -29,6 +29,7 @@ from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import Authentication
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol
+from antiphon.entrypoints.http.tls import TlsProtocol
 from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.listener import bind
@@ -149,9 +150,12 @@ def run(settings: Settings) -> None:
 async def serving(container: Container) -> AsyncIterator[RunningServer]:
     """Start everything, yield while the server runs, stop everything. Raises: SettingsError."""
     settings: Settings = container.settings()
+    certificate = container.certificate()  # first, since models take long to start
     listener = bind(settings)
     async with AsyncExitStack() as stack:
         stack.callback(listener.close)
+        if certificate is not None:
+            await stack.enter_async_context(_in_background(certificate.watch_forever()))
         app, models = await start_app(container, stack)
         server = _Server(
             _uvicorn_config(app, container),
@@ -173,7 +177,7 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
         stack.enter_context(LoopWatchdog(settings.loop_watchdog_ms / 1000))
         try:
             yield RunningServer(
-                url=banner.url_of(host, port),
+                url=banner.url_of(host, port, is_tls=settings.tls_cert is not None),
                 models=models,
                 server=server,
                 serving=task,
@@ -337,7 +341,12 @@ def _tune_garbage_collector() -> None:
 
 
 def _http_protocol(container: Container) -> Callable[..., asyncio.Protocol]:
-    return BoundedProtocol.sharing(container.transport())
+    shared = container.transport()
+    http = BoundedProtocol.sharing(shared)
+    certificate = container.certificate()
+    if certificate is None:
+        return http
+    return TlsProtocol.before(http, certificate, shared.connections)
 
 
 def _uvicorn_config(app: object, container: Container) -> uvicorn.Config:

@@ -129,6 +129,23 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = 0.0
 
+    tls_cert: Annotated[
+        Path | None,
+        about(
+            NETWORK,
+            "The server's certificate and those that sign it, in PEM. The server then speaks "
+            "HTTPS only. It needs tls_key. Both files are read again when they change.",
+            shown_default="none",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        about(
+            NETWORK,
+            "The private key of the certificate, in PEM, unencrypted.",
+            shown_default="none",
+        ),
+    ] = None
     max_connections: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         about(

@@ -6,10 +6,12 @@ import logging
 import sys
 
 from antiphon.application.model.models import Models
+from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.connections import ConnectionLimits, Connections
 from antiphon.entrypoints.http.frame_queue import FrameQueue
 from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.http.protocol import Transport
+from antiphon.entrypoints.http.tls import Certificate
 from antiphon.entrypoints.settings import Settings
 
 if sys.platform != "win32":
@@ -49,6 +51,15 @@ def transport(settings: Settings, incoming: IncomingBytes) -> Transport:
         incoming=incoming,
         frames=FrameQueue(),
     )
+
+
+def certificate(settings: Settings) -> Certificate | None:
+    """Return the certificate to serve HTTPS with. Raises: SettingsError."""
+    if settings.tls_cert is None and settings.tls_key is None:
+        return None
+    if settings.tls_cert is None or settings.tls_key is None:
+        raise SettingsError("--tls-cert and --tls-key belong together: set both, or neither.")
+    return Certificate(settings.tls_cert, settings.tls_key)
 
 
 def raise_open_files_limit() -> None:
