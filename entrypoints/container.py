@@ -113,6 +113,7 @@ from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
+from antiphon.entrypoints.http.cors import normalize_origins
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.identity import Identity
@@ -396,6 +397,7 @@ class Container(containers.DeclarativeContainer):
         log_requests=settings.provided.log_requests,
         error_stacks=settings.provided.error_stacks,
         websocket_s=settings.provided.websocket_s,
+        cors_origins=providers.Callable(normalize_origins, settings.provided.cors_origin),
         lanes=providers.Singleton(LaneLimits),
     )
     services = providers.Singleton(

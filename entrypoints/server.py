@@ -27,6 +27,7 @@ from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import Authentication
+from antiphon.entrypoints.http.cors import Cors
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol
 from antiphon.entrypoints.http.tls import TlsProtocol
@@ -211,6 +212,8 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
     served: ASGIApp = Authentication(
         app, container.identities(), dialect=DIALECTS[settings.dialect]
     )
+    if settings.cors_origin:
+        served = Cors(served, settings.cors_origin)
     return served, models
 
 

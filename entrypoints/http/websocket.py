@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
@@ -86,7 +87,7 @@ _decode_head = msgspec.json.Decoder(MessageHead).decode
 @websocket("/v1/responses")
 async def handle_websocket(socket: Socket, services: NamedDependency[Services]) -> None:
     """Handle a connection until one side closes it."""
-    if _is_cross_origin(socket):
+    if _is_cross_origin(socket, services.options.cors_origins):
         await _refuse_handshake(socket, 403, OTHER_HOST)
         return
     try:
@@ -317,13 +318,14 @@ def _time_limit_error(limit_s: float) -> er.RequestError:
     )
 
 
-def _is_cross_origin(socket: Socket) -> bool:
-    """Return whether the client is a web page from another host.
+def _is_cross_origin(socket: Socket, allowed: Collection[str]) -> bool:
+    """Return whether the client is a web page from another host, which the settings do not allow.
 
     Browsers keep pages from reading other hosts' HTTP responses, but not their WebSockets.
     """
     origin = header(socket, b"origin")
-    return bool(origin) and origin.partition("://")[2] != header(socket, b"host")
+    is_same_host = origin.partition("://")[2] == header(socket, b"host")
+    return bool(origin) and not is_same_host and origin not in allowed
 
 
 async def _refuse_handshake(

@@ -43,6 +43,7 @@ from antiphon.entrypoints.settings.sections import (
 )
 from antiphon.entrypoints.settings.storage import StorageSettings
 
+CORS_ORIGIN = r"^https?://[^/@\s?#*,]+\Z"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
 
 
@@ -146,6 +147,16 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
             shown_default="none",
         ),
     ] = None
+    cors_origin: Annotated[
+        tuple[Annotated[str, Meta(pattern=CORS_ORIGIN)], ...],
+        about(
+            NETWORK,
+            "A web site whose pages may call this server from a browser, for example "
+            "https://chat.example.org. Repeat the option to add sites.",
+            allowed="a list of origins: http(s)://HOST or http(s)://HOST:PORT",
+            shown_default="none",
+        ),
+    ] = ()
     max_connections: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         about(
