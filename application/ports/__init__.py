@@ -29,7 +29,13 @@ resources.
 from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal
 from antiphon.application.ports.event_log import EventBatches, EventLog
 from antiphon.application.ports.fetching import Fetcher, FetchResult
-from antiphon.application.ports.files import FileStore, ReadPdf, StoredFile
+from antiphon.application.ports.files import (
+    FilePageQuery,
+    FileStore,
+    FileUsage,
+    ReadPdf,
+    StoredFile,
+)
 from antiphon.application.ports.model import (
     Engine,
     EngineRequest,
@@ -105,8 +111,10 @@ __all__ = [
     "EventLog",
     "FetchResult",
     "Fetcher",
+    "FilePageQuery",
     "FileStore",
     "FileToAdd",
+    "FileUsage",
     "Format",
     "IdempotencyRecord",
     "IdempotencyStore",
