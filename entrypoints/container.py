@@ -111,13 +111,16 @@ from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.websocket.lanes import LaneLimits
+from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.limits import parse_limits
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
+from antiphon.entrypoints.http.cors import normalize_origins
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.identity import Identity
+from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
@@ -147,6 +150,7 @@ from antiphon.entrypoints.wiring.tools import (
     tool_servers,
     tool_substitutions,
 )
+from antiphon.entrypoints.wiring.transport import certificate, max_body_bytes, transport
 from antiphon.entrypoints.wiring.web_search import web
 from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
@@ -390,11 +394,15 @@ class Container(containers.DeclarativeContainer):
     stopping = providers.Singleton(asyncio.Event)
     drained = providers.Singleton(ShutdownSignal)
     ready = providers.Singleton(CheckReady, store, models, runs)
+    incoming_bytes = providers.Singleton(IncomingBytes, settings.provided.max_incoming_bytes)
+    transport = providers.Singleton(transport, settings, incoming_bytes)
+    certificate = providers.Singleton(certificate, settings)
     http_options = providers.Singleton(
         HttpOptions,
         limits=providers.Singleton(
             BodyLimits,
-            max_bytes=settings.provided.max_body_bytes,
+            max_bytes=providers.Callable(max_body_bytes, settings, models),
+            incoming=incoming_bytes,
             max_depth=settings.provided.max_depth,
             max_nodes=settings.provided.max_json_nodes,
         ),
@@ -404,6 +412,7 @@ class Container(containers.DeclarativeContainer):
         log_requests=settings.provided.log_requests,
         error_stacks=settings.provided.error_stacks,
         websocket_s=settings.provided.websocket_s,
+        cors_origins=providers.Callable(normalize_origins, settings.provided.cors_origin),
         lanes=providers.Singleton(LaneLimits),
     )
     services = providers.Singleton(
@@ -435,6 +444,7 @@ class Container(containers.DeclarativeContainer):
         stopping=stopping,
         drained=drained,
         options=http_options,
+        websockets=providers.Singleton(OpenWebSockets, settings.provided.websockets_per_tenant),
     )
     conversations = providers.Singleton(
         ConversationServices,
