@@ -91,7 +91,7 @@ async def handle_websocket(socket: Socket, services: NamedDependency[Services]) 
         await _refuse_handshake(socket, 403, OTHER_HOST)
         return
     try:
-        with services.websockets.opened(tenant_of(socket)):
+        with services.websockets.opened(caller_of(socket).tenant):
             await WebSocketSession(socket, services).run()
     except er.QueueFull as exc:
         await _refuse_handshake(socket, 429, exc.message, exc.code)
