@@ -26,6 +26,7 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
 from antiphon.application.ports import (
+    AuditLog,
     Embeddings,
     PromptTemplates,
     Sandboxes,
@@ -110,13 +111,16 @@ from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.websocket.lanes import LaneLimits
+from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.limits import parse_limits
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
+from antiphon.entrypoints.http.cors import normalize_origins
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.identity import Identity
+from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
@@ -141,10 +145,12 @@ from antiphon.entrypoints.wiring.stores import (
     store_kind,
 )
 from antiphon.entrypoints.wiring.tools import (
+    audit_log,
     hosted_tools,
     tool_servers,
     tool_substitutions,
 )
+from antiphon.entrypoints.wiring.transport import certificate, max_body_bytes, transport
 from antiphon.entrypoints.wiring.web_search import web
 from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
@@ -306,6 +312,7 @@ class Container(containers.DeclarativeContainer):
         ),
         tool_substitutions=providers.Singleton(tool_substitutions, settings, tool_servers),
     )
+    audit_log: providers.Provider[AuditLog | None] = providers.Singleton(audit_log, settings)
     plan_turns = providers.Singleton(
         PlanTurns,
         show_items,
@@ -317,6 +324,7 @@ class Container(containers.DeclarativeContainer):
             call_s=settings.provided.tools.call_s,
             call_bytes=settings.provided.tools.call_bytes,
         ),
+        audit_log=audit_log,
     )
     jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)
     make_sequencer = providers.Singleton(
@@ -387,11 +395,15 @@ class Container(containers.DeclarativeContainer):
     stopping = providers.Singleton(asyncio.Event)
     drained = providers.Singleton(ShutdownSignal)
     ready = providers.Singleton(CheckReady, store, models, runs)
+    incoming_bytes = providers.Singleton(IncomingBytes, settings.provided.max_incoming_bytes)
+    transport = providers.Singleton(transport, settings, incoming_bytes)
+    certificate = providers.Singleton(certificate, settings)
     http_options = providers.Singleton(
         HttpOptions,
         limits=providers.Singleton(
             BodyLimits,
-            max_bytes=settings.provided.max_body_bytes,
+            max_bytes=providers.Callable(max_body_bytes, settings, models),
+            incoming=incoming_bytes,
             max_depth=settings.provided.max_depth,
             max_nodes=settings.provided.max_json_nodes,
         ),
@@ -401,6 +413,7 @@ class Container(containers.DeclarativeContainer):
         log_requests=settings.provided.log_requests,
         error_stacks=settings.provided.error_stacks,
         websocket_s=settings.provided.websocket_s,
+        cors_origins=providers.Callable(normalize_origins, settings.provided.cors_origin),
         lanes=providers.Singleton(LaneLimits),
     )
     services = providers.Singleton(
@@ -433,6 +446,7 @@ class Container(containers.DeclarativeContainer):
         stopping=stopping,
         drained=drained,
         options=http_options,
+        websockets=providers.Singleton(OpenWebSockets, settings.provided.websockets_per_tenant),
     )
     conversations = providers.Singleton(
         ConversationServices,

@@ -21,12 +21,14 @@ ToolServer                 the operator's own tools
 Sandboxes ⊃ Sandbox        where the code of models runs
 Web                        web search, and pages of the web
 ReadPdf                    the text of a PDF
+AuditLog                   a record of each call of a tool
 
 A method that opens something raises an error that a status code can report before it returns the
 first result. Leaving an iterator (`aclose`, or cancelling the task that reads it) releases its
 resources.
 """
 
+from antiphon.application.ports.audit_log import AuditLog, CallResult, ToolCallRecord
 from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal
 from antiphon.application.ports.event_log import EventBatches, EventLog
 from antiphon.application.ports.fetching import Fetcher, FetchResult
@@ -104,6 +106,8 @@ __all__ = [
     "NO_RUNS",
     "AdmitPrompt",
     "ApiKey",
+    "AuditLog",
+    "CallResult",
     "Charge",
     "Clock",
     "CodeResult",
@@ -161,6 +165,7 @@ __all__ = [
     "StoredItem",
     "StoredResponse",
     "TokenVerifier",
+    "ToolCallRecord",
     "ToolResult",
     "ToolServer",
     "ToolServers",

@@ -82,7 +82,7 @@ def response_headers(
     """Return a response's headers. `ignored` names what had no effect (docs/decisions/0018);
     `rate_limits` is what the caller's key has used.
     """
-    headers = {REQUEST_ID_HEADER: request_id(request)}
+    headers = {REQUEST_ID_HEADER: request_id(request), "cache-control": "no-store"}
     if ignored:
         # Clients choose field names, so characters that a header cannot hold are replaced.
         names = "".join(c if c.isascii() and c.isprintable() else "?" for c in ", ".join(ignored))

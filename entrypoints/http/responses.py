@@ -29,6 +29,7 @@ from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
 from antiphon.application.support.paging import PageQuery
 from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.lanes import LaneLimits
+from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.decoding import DecodedRequest
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.ignored import refuse_ignored
@@ -42,7 +43,7 @@ from antiphon.entrypoints.http.asgi_responses import (
     final_response,
     wait_for_disconnect,
 )
-from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, read_body, redact_body
+from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, receive_body, redact_body
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
 from antiphon.entrypoints.http.idempotency import events_expired, idempotency_key_of
 from antiphon.entrypoints.http.keepalive import KeepAlive
@@ -83,6 +84,7 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     error_stacks: bool = False
     websocket_s: float = 3600.0
     lanes: LaneLimits = LaneLimits()
+    cors_origins: frozenset[str] = frozenset()
 
 
 class Services(Struct, frozen=True, kw_only=True):
@@ -106,6 +108,7 @@ class Services(Struct, frozen=True, kw_only=True):
     drained: ShutdownSignal
     seal: Seal
     options: HttpOptions
+    websockets: OpenWebSockets
 
 
 class Responses(Controller):
@@ -304,9 +307,9 @@ class Responses(Controller):
         self, request: HttpRequest, services: Services
     ) -> tuple[bytes, DecodedRequest[CreateResponse]]:
         """Return the body and the decoded request. Raises: RequestError."""
-        body = await read_body(request, services.options.limits)
         strict = services.options.strict_unknown_fields
-        return body, await run_in_thread(len(body), decode_body, body, strict=strict)
+        async with receive_body(request, services.options.limits) as body:
+            return body, await run_in_thread(len(body), decode_body, body, strict=strict)
 
     def _stream(
         self,
