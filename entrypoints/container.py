@@ -126,7 +126,7 @@ from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.access import identities, issuer_keys
-from antiphon.entrypoints.wiring.admission import tenant_share
+from antiphon.entrypoints.wiring.admission import admission, tenant_share
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
 from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
@@ -333,16 +333,17 @@ class Container(containers.DeclarativeContainer):
         now=providers.Object(time.time),
         seal=sealer.provided.seal,
     )
+    admission = providers.Singleton(admission, settings)
     create_response = providers.Singleton(
         CreateResponseService,
         expand_prompt,
-        check_quota,
         providers.Singleton(ClaimConversation, store, owner=owner),
         providers.Singleton(
             PrepareResponse,
             prepare_turn,
             plan_turns,
             jobs,
+            check_quota,
             new_id=providers.Object(new_id),
             now=providers.Object(time.time),
         ),
@@ -364,6 +365,7 @@ class Container(containers.DeclarativeContainer):
         ),
         runs,
         limits,
+        admission,
         new_id=providers.Object(new_id),
     )
     restore_run = providers.Singleton(
@@ -417,6 +419,7 @@ class Container(containers.DeclarativeContainer):
     )
     services = providers.Singleton(
         Services,
+        admission=admission,
         create=create_response,
         create_once=providers.Singleton(
             CreateOnce,

@@ -40,6 +40,7 @@ from antiphon.application.ports.files import (
     StoredFile,
 )
 from antiphon.application.ports.model import (
+    AdmitPrompt,
     Engine,
     EngineRequest,
     Format,
@@ -103,6 +104,7 @@ from antiphon.domain.json import Json
 __all__ = [
     "LOG_READ_BYTES",
     "NO_RUNS",
+    "AdmitPrompt",
     "ApiKey",
     "AuditLog",
     "CallResult",

@@ -2,7 +2,7 @@
 
 A request of a key with limits is counted in three steps:
 1. `admit`, before any work: the request, and the slot of its run.
-2. `Admission.reserve_tokens`, before the run: the tokens of its prompt, and one output token.
+2. `Reservation.reserve_tokens`, before the run: the tokens of its prompt, and one output token.
 3. `settle`, when the run ends: what it really used, and the slot becomes free. The `RunCharge`
    travels with the run's job, so that any server can settle it.
 
@@ -56,8 +56,8 @@ class RunCharge(Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
 
 
-class Admission(Struct, kw_only=True):
-    """An admitted request. `charge` is None if its run counts nothing."""
+class Reservation(Struct, kw_only=True):
+    """What an admitted request has reserved. `charge` is None if its run counts nothing."""
 
     states: tuple[LimitState, ...] = ()
     charge: RunCharge | None = None
@@ -98,7 +98,7 @@ class EnforceLimits:
         return {name: limit for name, limit in limits.items() if name in KINDS}
 
     @asynccontextmanager
-    async def admit(self, caller: Caller, response_id: str = "") -> AsyncIterator[Admission]:
+    async def admit(self, caller: Caller, response_id: str = "") -> AsyncIterator[Reservation]:
         """Count a request, and take the slot of its run if it has a `response_id`.
 
         An exception in the block gives back everything but the request. Raises: LimitExceeded;
@@ -106,21 +106,21 @@ class EnforceLimits:
         """
         limits = self.limits_of(caller)
         if not limits:
-            yield Admission()
+            yield Reservation()
             return
-        admission = await self._start(caller, response_id, limits)
+        reservation = await self._start(caller, response_id, limits)
         try:
-            yield admission
+            yield reservation
         except BaseException:
-            if admission.charge is not None:
-                await self._give_back(admission.charge, caller, response_id)
+            if reservation.charge is not None:
+                await self._give_back(reservation.charge, caller, response_id)
             raise
 
-    async def _start(self, caller: Caller, response_id: str, limits: Limits) -> Admission:
+    async def _start(self, caller: Caller, response_id: str, limits: Limits) -> Reservation:
         now = self._now()
         requests: Mapping[Quantity, int] = {"requests": 1}
         if not response_id or all(KINDS[name].quantity == "requests" for name in limits):
-            return Admission(states=await self._reserve(caller, limits, requests, now))
+            return Reservation(states=await self._reserve(caller, limits, requests, now))
         charge = RunCharge(key_id=caller.key_id, limits=limits, reserved_at=now)
         slot = RunSlot(
             tenant=caller.tenant,
@@ -135,10 +135,10 @@ class EnforceLimits:
         except BaseException:  # the store may have reserved it nevertheless
             await self._give_back(charge, caller, response_id)
             raise
-        admission = Admission(states=states, charge=charge)
+        reservation = Reservation(states=states, charge=charge)
         if _counts_tokens(limits):
-            admission.reserve = partial(self._reserve_tokens, admission, caller)
-        return admission
+            reservation.reserve = partial(self._reserve_tokens, reservation, caller)
+        return reservation
 
     async def _give_back(self, charge: RunCharge, caller: Caller, response_id: str) -> None:
         await run_to_completion(self.settle(charge, caller.tenant, response_id, ()))
@@ -170,14 +170,14 @@ class EnforceLimits:
         usage = await self._store.reserve_usage(caller.key_id, charges)
         return _states(limits, charges, usage, now)
 
-    async def _reserve_tokens(self, admission: Admission, caller: Caller, count: int) -> None:
-        charge = admission.charge
+    async def _reserve_tokens(self, reservation: Reservation, caller: Caller, count: int) -> None:
+        charge = reservation.charge
         assert charge is not None
         # A response has at least one output token; what more it has is counted at its end.
         amounts = _with_total({"input_tokens": count, "output_tokens": 1})
         states = await self._reserve(caller, charge.limits, amounts, charge.reserved_at)
-        admission.charge = replace(charge, input_tokens=count, output_tokens=1)
-        admission.states = states
+        reservation.charge = replace(charge, input_tokens=count, output_tokens=1)
+        reservation.states = states
 
     async def _reserve(
         self,

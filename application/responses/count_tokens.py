@@ -43,7 +43,7 @@ class CountTokens:
         Raises: LimitExceeded; RequestError; if `strict`, also for a field that would have no
         effect.
         """
-        async with self._limits.admit(caller) as admission:
+        async with self._limits.admit(caller) as reservation:
             request = await self._expand_prompt(request)
             check_conversation(request)
             prepared = await self._prepare_turn(
@@ -52,5 +52,5 @@ class CountTokens:
             return TokenCount(
                 tokens=await prepared.model.count(prepared.turn),
                 ignored=prepared.ignored,
-                rate_limits=admission.states,
+                rate_limits=reservation.states,
             )

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.ports import Clock, IdempotencyStore, NewId
+from antiphon.application.responses.admission import ClientLeft
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.compensation import Compensation
@@ -159,6 +160,7 @@ class CreateOnce:
         body: bytes | None = None,
         trace_headers: Mapping[str, str] | None = None,
         strict: bool = False,
+        client_left: ClientLeft | None = None,
     ) -> AcceptedResponse | ExistingResponse:
         """Return a new response, or the stored one that has the key.
 
@@ -172,6 +174,7 @@ class CreateOnce:
             body=body,
             trace_headers=trace_headers,
             strict=strict,
+            client_left=client_left,
         )
         if key is None:
             return await create()

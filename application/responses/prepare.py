@@ -11,7 +11,8 @@ from antiphon.application.input.from_request import response_of
 from antiphon.application.input.history import Remembered
 from antiphon.application.input.items import to_new_stored_items, to_stored_item
 from antiphon.application.ports import Clock, NewId, StoredItem
-from antiphon.application.resources.limits import Admission, RunCharge
+from antiphon.application.resources.limits import Reservation, RunCharge
+from antiphon.application.resources.quotas import CheckQuota, size_of
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
@@ -68,6 +69,7 @@ class PrepareResponse:
         prepare_turn: PrepareTurn,
         plan_turns: PlanTurns,
         jobs: Jobs,
+        check_quota: CheckQuota,
         *,
         new_id: NewId,
         now: Clock,
@@ -75,6 +77,7 @@ class PrepareResponse:
         self._prepare_turn = prepare_turn
         self._plan_turns = plan_turns
         self._jobs = jobs
+        self._check_quota = check_quota
         self._new_id = new_id
         self._now = now
 
@@ -84,15 +87,21 @@ class PrepareResponse:
         response_id: str,
         *,
         caller: Caller,
-        admission: Admission,
+        reservation: Reservation,
         body: bytes | None,
         trace_headers: Mapping[str, str] | None,
         remembered: Remembered | None,
         idempotency_key: str | None,
         strict: bool,
     ) -> PreparedResponse:
-        """Return the prepared response. Raises: RequestError, LimitExceeded, StoreError."""
+        """Return the prepared response.
+
+        Raises: RequestError, LimitExceeded, QuotaExceeded, StoreError.
+        """
         tenant = caller.tenant
+        if request.store is not False or request.conversation_id is not None:
+            size = size_of(request)
+            await self._check_quota(tenant, responses=int(request.store is not False), size=size)
         turn = await self._prepare_turn(
             request,
             tenant=tenant,
@@ -101,7 +110,7 @@ class PrepareResponse:
             strict=strict,
             policy=caller.policy,
         )
-        await admission.reserve_tokens(partial(turn.model.count, turn.turn))
+        await reservation.reserve_tokens(partial(turn.model.count, turn.turn))
         response = response_of(
             request,
             turn.offer,
@@ -121,11 +130,11 @@ class PrepareResponse:
             turns=turns,
             remembered=remembered,
             input=await self._to_stored(turn.input) if needs_input else (),
-            job=await self._jobs.job_of(tenant, body, admission.charge)
+            job=await self._jobs.job_of(tenant, body, reservation.charge)
             if is_durable and body
             else None,
-            charge=admission.charge,
-            rate_limits=admission.states,
+            charge=reservation.charge,
+            rate_limits=reservation.states,
             is_durable=is_durable,
             idempotency_key=idempotency_key,
         )

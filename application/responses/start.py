@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from antiphon.application.input.items import to_stored_item
 from antiphon.application.ports import (
+    AdmitPrompt,
     Clock,
     EventBatches,
     EventLog,
@@ -123,9 +124,16 @@ class StartResponse:
         self._limits = limits
         self._compensation = Compensation()
 
-    async def __call__(self, prepared: PreparedResponse) -> AcceptedResponse:
-        """Raises: RequestError, TooManyRequests, QueueFull, EngineDead, StoreError."""
-        return await (self._queue(prepared) if self._must_wait(prepared) else self._start(prepared))
+    async def __call__(
+        self, prepared: PreparedResponse, *, admit: AdmitPrompt | None = None
+    ) -> AcceptedResponse:
+        """`admit` may delay or refuse the prompt of the first turn.
+
+        Raises: RequestError, TooManyRequests, QueueFull, EngineDead, StoreError.
+        """
+        if self._must_wait(prepared):
+            return await self._queue(prepared)
+        return await self._start(prepared, admit)
 
     def _must_wait(self, prepared: PreparedResponse) -> bool:
         may_wait = prepared.response.background and prepared.job is not None
@@ -151,11 +159,13 @@ class StartResponse:
             prepared, prepared.response, StoredEvents(self._store, prepared.tenant, prepared.id)
         )
 
-    async def _start(self, prepared: PreparedResponse) -> AcceptedResponse:
+    async def _start(
+        self, prepared: PreparedResponse, admit: AdmitPrompt | None
+    ) -> AcceptedResponse:
         """Run the response here. Raises: RequestError, TooManyRequests, EngineDead."""
         slot_of = prepared.tenant if prepared.response.background else None
         with self._runs.mark_active(prepared.id, slot_of=slot_of):
-            await prepared.turns.start()
+            await prepared.turns.start(admit)
             try:
                 run = self._make_run(prepared)
                 events = await self._open_log(prepared, run)

@@ -159,6 +159,7 @@ class WebSocketSession:
                 raise _unknown_type(kind)
 
     async def _create(self, lane: Lane, body: bytes) -> None:
+        self._services.admission.check_room(caller_of(self._socket).tenant)
         strict = self._options.strict_unknown_fields
         decoded = await run_in_thread(
             len(body), decode_body, body, strict=strict, envelope=ENVELOPE

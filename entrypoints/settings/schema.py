@@ -30,6 +30,7 @@ from antiphon.entrypoints.settings.about import (
     about,
 )
 from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
+from antiphon.entrypoints.settings.admission import AdmissionSettings
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
@@ -41,7 +42,6 @@ from antiphon.entrypoints.settings.sections import (
     Tools,
     WebSearch,
 )
-from antiphon.entrypoints.settings.storage import StorageSettings
 
 CORS_ORIGIN = r"^https?://[^/@\s?#*,]+\Z"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
@@ -51,7 +51,7 @@ DEFAULT_QUOTAS = (100_000, 2 * 2**30)
 """The most responses and bytes of each tenant, where there may be several."""
 
 
-class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of one server, validated. `engine` is resolved: it is never `auto`."""
 
     model: Annotated[

@@ -23,6 +23,7 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
 from antiphon.application.ports import (
+    AdmitPrompt,
     Json,
     KeyUsage,
     Model,
@@ -37,6 +38,7 @@ from antiphon.application.ports import (
 from antiphon.application.resources.conversation_claim import ClaimConversation
 from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.resources.quotas import CheckQuota, Quotas
+from antiphon.application.responses.admission import Admission, AdmissionLimits
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import CreateResponseService
@@ -132,7 +134,11 @@ class FakeModel(Model):
     async def count(self, turn: Turn) -> int:
         return len(turn.items)
 
-    async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
+    async def start_turn(
+        self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None
+    ) -> ModelTurn:
+        if admit is not None:
+            await admit(len(turn.items))
         if self.refusal is not None:
             raise self.refusal
         played: Played | Exception = self.played
@@ -259,6 +265,7 @@ class House:
         budgets: Budgets = DEFAULT_BUDGETS,
         max_run_s: float = 60,
         default_limits: Mapping[str, int] | None = None,
+        admission: AdmissionLimits | None = None,
     ) -> None:
         numbers = count(1)
         self.owner = owner
@@ -266,6 +273,7 @@ class House:
         self.store = FailingStore() if store is None else store
         self.log = MemoryEventLog()
         self.runs = ActiveRuns(slots=2)
+        self.admission = Admission(AdmissionLimits() if admission is None else admission)
         self.tools = FakeTools()
         load_media = LoadMedia(MemoryFileStore(), NoFetcher(), PdfReader())
         show_items = ShowItems(load_media, unseal=unseal)
@@ -303,9 +311,15 @@ class House:
         make_sequencer = MakeSequencer(new_id=new_id, now=lambda: 100.0, seal=seal)
         self.create_response = CreateResponseService(
             ExpandPrompt(None),
-            CheckQuota(self.store, Quotas(), clock=lambda: 0.0),
             ClaimConversation(self.store, owner=owner),
-            PrepareResponse(prepare_turn, plan_turns, jobs, new_id=new_id, now=lambda: 100.0),
+            PrepareResponse(
+                prepare_turn,
+                plan_turns,
+                jobs,
+                CheckQuota(self.store, Quotas(), clock=lambda: 0.0),
+                new_id=new_id,
+                now=lambda: 100.0,
+            ),
             StartResponse(
                 self.store,
                 self.log,
@@ -318,6 +332,7 @@ class House:
             ),
             self.runs,
             limits,
+            self.admission,
             new_id=new_id,
         )
         restore = RestoreRun(
