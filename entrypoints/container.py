@@ -66,6 +66,7 @@ from antiphon.application.resources.files import (
     ListFiles,
 )
 from antiphon.application.resources.indexing import IndexFiles
+from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.resources.vector_stores import (
     AddFiles,
@@ -110,18 +111,22 @@ from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.websocket.lanes import LaneLimits
+from antiphon.application.websocket.open_websockets import OpenWebSockets
+from antiphon.domain.limits import parse_limits
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
+from antiphon.entrypoints.http.cors import normalize_origins
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.identity import Identity
+from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.access import identities, issuer_keys
-from antiphon.entrypoints.wiring.admission import tenant_share
+from antiphon.entrypoints.wiring.admission import admission, tenant_share
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
 from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
@@ -145,6 +150,7 @@ from antiphon.entrypoints.wiring.tools import (
     tool_servers,
     tool_substitutions,
 )
+from antiphon.entrypoints.wiring.transport import certificate, max_body_bytes, transport
 from antiphon.entrypoints.wiring.web_search import web
 from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
@@ -215,15 +221,23 @@ class Container(containers.DeclarativeContainer):
         store,
         providers.Singleton(
             Quotas,
-            responses=settings.provided.quota_responses,
-            bytes=settings.provided.quota_bytes,
+            responses=settings.provided.tenant_quotas[0],
+            bytes=settings.provided.tenant_quotas[1],
         ),
         clock=providers.Object(time.monotonic),
+    )
+    limits = providers.Singleton(
+        EnforceLimits,
+        store,
+        owner=owner,
+        now=providers.Object(time.time),
+        defaults=providers.Singleton(parse_limits, settings.provided.default_limit),
     )
     run_response = providers.Singleton(
         RunResponse,
         log,
         store,
+        limits,
         deliveries=create_deliveries,
         log_outputs=settings.provided.log_outputs,
         max_run_s=settings.provided.response_s,
@@ -319,16 +333,17 @@ class Container(containers.DeclarativeContainer):
         now=providers.Object(time.time),
         seal=sealer.provided.seal,
     )
+    admission = providers.Singleton(admission, settings)
     create_response = providers.Singleton(
         CreateResponseService,
         expand_prompt,
-        check_quota,
         providers.Singleton(ClaimConversation, store, owner=owner),
         providers.Singleton(
             PrepareResponse,
             prepare_turn,
             plan_turns,
             jobs,
+            check_quota,
             new_id=providers.Object(new_id),
             now=providers.Object(time.time),
         ),
@@ -349,6 +364,8 @@ class Container(containers.DeclarativeContainer):
             ),
         ),
         runs,
+        limits,
+        admission,
         new_id=providers.Object(new_id),
     )
     restore_run = providers.Singleton(
@@ -379,11 +396,15 @@ class Container(containers.DeclarativeContainer):
     stopping = providers.Singleton(asyncio.Event)
     drained = providers.Singleton(ShutdownSignal)
     ready = providers.Singleton(CheckReady, store, models, runs)
+    incoming_bytes = providers.Singleton(IncomingBytes, settings.provided.max_incoming_bytes)
+    transport = providers.Singleton(transport, settings, incoming_bytes)
+    certificate = providers.Singleton(certificate, settings)
     http_options = providers.Singleton(
         HttpOptions,
         limits=providers.Singleton(
             BodyLimits,
-            max_bytes=settings.provided.max_body_bytes,
+            max_bytes=providers.Callable(max_body_bytes, settings, models),
+            incoming=incoming_bytes,
             max_depth=settings.provided.max_depth,
             max_nodes=settings.provided.max_json_nodes,
         ),
@@ -393,10 +414,12 @@ class Container(containers.DeclarativeContainer):
         log_requests=settings.provided.log_requests,
         error_stacks=settings.provided.error_stacks,
         websocket_s=settings.provided.websocket_s,
+        cors_origins=providers.Callable(normalize_origins, settings.provided.cors_origin),
         lanes=providers.Singleton(LaneLimits),
     )
     services = providers.Singleton(
         Services,
+        admission=admission,
         create=create_response,
         create_once=providers.Singleton(
             CreateOnce,
@@ -410,7 +433,7 @@ class Container(containers.DeclarativeContainer):
             ),
             new_id=providers.Object(new_id),
         ),
-        count=providers.Singleton(CountTokens, expand_prompt, prepare_turn),
+        count=providers.Singleton(CountTokens, expand_prompt, prepare_turn, limits),
         compact=providers.Singleton(
             CompactConversation, create_response, new_id=providers.Object(new_id)
         ),
@@ -424,6 +447,7 @@ class Container(containers.DeclarativeContainer):
         stopping=stopping,
         drained=drained,
         options=http_options,
+        websockets=providers.Singleton(OpenWebSockets, settings.provided.websockets_per_tenant),
     )
     conversations = providers.Singleton(
         ConversationServices,
