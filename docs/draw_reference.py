@@ -436,8 +436,12 @@ MANY = 7
 """A longer list of values has a table of its own."""
 
 
+HAVE_EFFECT = {"service_tier"}
+"""Fields of which only some values have no effect."""
+
+
 def _mark_effect(path: str) -> str:
-    return "*No effect.* " if path in requests.IGNORED_FIELDS else ""
+    return "*No effect.* " if path in requests.IGNORED_FIELDS.keys() - HAVE_EFFECT else ""
 
 
 def _events_after(first: State) -> list[str]:

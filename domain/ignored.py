@@ -16,7 +16,7 @@ NOTHING_OFFERED = Offer()
 def ignored_paths(request: CreateResponse, offered: Offer) -> tuple[str, ...]:
     """Return the paths of everything in the request that has no effect here.
 
-    >>> request = CreateResponse(model="m", input="Hi", service_tier="flex")
+    >>> request = CreateResponse(model="m", input="Hi", service_tier="scale")
     >>> ignored_paths(request, Offer(ignored=("tools[0]",)))
     ('tools[0]', 'service_tier')
     """

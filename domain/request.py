@@ -263,7 +263,7 @@ IGNORED_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "prompt_cache_options.ttl": ("30m",),
     "prompt_cache_retention": ("in_memory",),
     "reasoning.mode": ("standard",),
-    "service_tier": ("auto", "default"),
+    "service_tier": ("auto", "default", "flex", "priority", "fast"),
     "session_id": (),
     "skip_special_tokens": (True,),
     "structured_outputs.disable_any_whitespace": (False,),

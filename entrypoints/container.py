@@ -26,6 +26,7 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
 from antiphon.application.ports import (
+    AuditLog,
     Embeddings,
     PromptTemplates,
     Sandboxes,
@@ -65,6 +66,7 @@ from antiphon.application.resources.files import (
     ListFiles,
 )
 from antiphon.application.resources.indexing import IndexFiles
+from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.resources.vector_stores import (
     AddFiles,
@@ -110,6 +112,7 @@ from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.application.websocket.open_websockets import OpenWebSockets
+from antiphon.domain.limits import parse_limits
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
@@ -123,7 +126,7 @@ from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.access import identities, issuer_keys
-from antiphon.entrypoints.wiring.admission import tenant_share
+from antiphon.entrypoints.wiring.admission import admission, tenant_share
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
 from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
@@ -142,6 +145,7 @@ from antiphon.entrypoints.wiring.stores import (
     store_kind,
 )
 from antiphon.entrypoints.wiring.tools import (
+    audit_log,
     hosted_tools,
     tool_servers,
     tool_substitutions,
@@ -217,15 +221,23 @@ class Container(containers.DeclarativeContainer):
         store,
         providers.Singleton(
             Quotas,
-            responses=settings.provided.quota_responses,
-            bytes=settings.provided.quota_bytes,
+            responses=settings.provided.tenant_quotas[0],
+            bytes=settings.provided.tenant_quotas[1],
         ),
         clock=providers.Object(time.monotonic),
+    )
+    limits = providers.Singleton(
+        EnforceLimits,
+        store,
+        owner=owner,
+        now=providers.Object(time.time),
+        defaults=providers.Singleton(parse_limits, settings.provided.default_limit),
     )
     run_response = providers.Singleton(
         RunResponse,
         log,
         store,
+        limits,
         deliveries=create_deliveries,
         log_outputs=settings.provided.log_outputs,
         max_run_s=settings.provided.response_s,
@@ -300,6 +312,7 @@ class Container(containers.DeclarativeContainer):
         ),
         tool_substitutions=providers.Singleton(tool_substitutions, settings, tool_servers),
     )
+    audit_log: providers.Provider[AuditLog | None] = providers.Singleton(audit_log, settings)
     plan_turns = providers.Singleton(
         PlanTurns,
         show_items,
@@ -311,6 +324,7 @@ class Container(containers.DeclarativeContainer):
             call_s=settings.provided.tools.call_s,
             call_bytes=settings.provided.tools.call_bytes,
         ),
+        audit_log=audit_log,
     )
     jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)
     make_sequencer = providers.Singleton(
@@ -319,16 +333,17 @@ class Container(containers.DeclarativeContainer):
         now=providers.Object(time.time),
         seal=sealer.provided.seal,
     )
+    admission = providers.Singleton(admission, settings)
     create_response = providers.Singleton(
         CreateResponseService,
         expand_prompt,
-        check_quota,
         providers.Singleton(ClaimConversation, store, owner=owner),
         providers.Singleton(
             PrepareResponse,
             prepare_turn,
             plan_turns,
             jobs,
+            check_quota,
             new_id=providers.Object(new_id),
             now=providers.Object(time.time),
         ),
@@ -349,6 +364,8 @@ class Container(containers.DeclarativeContainer):
             ),
         ),
         runs,
+        limits,
+        admission,
         new_id=providers.Object(new_id),
     )
     restore_run = providers.Singleton(
@@ -402,6 +419,7 @@ class Container(containers.DeclarativeContainer):
     )
     services = providers.Singleton(
         Services,
+        admission=admission,
         create=create_response,
         create_once=providers.Singleton(
             CreateOnce,
@@ -415,7 +433,7 @@ class Container(containers.DeclarativeContainer):
             ),
             new_id=providers.Object(new_id),
         ),
-        count=providers.Singleton(CountTokens, expand_prompt, prepare_turn),
+        count=providers.Singleton(CountTokens, expand_prompt, prepare_turn, limits),
         compact=providers.Singleton(
             CompactConversation, create_response, new_id=providers.Object(new_id)
         ),

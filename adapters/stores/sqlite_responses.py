@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import apsw
@@ -36,9 +37,12 @@ VALUES (?1, ?2, (SELECT id FROM responses WHERE tenant = ?1 AND id = ?3 AND body
 RETURNING number
 """
 
-ADD_ITEM = """
+ADD_ITEMS = """
 INSERT INTO items (tenant, response_id, kind, position, item_id, body) VALUES (?, ?, ?, ?, ?, ?)
 """
+MAX_ROWS_AT_ONCE = 200
+"""Each statement in a savepoint costs time in proportion to what the savepoint has changed. With
+one for each item, storing 10,000 items took up to a minute."""
 
 FINISH = """
 UPDATE responses SET status = ?4, body = ?5, finished_at = ?6
@@ -246,12 +250,19 @@ def create(
         stored.expires_at,
     )
     [(number,)] = rows_of(db, CREATE, row)
-    db.executemany(ADD_ITEM, items)
+    _add_items(items, db)
     if run.job is not None:
         db.execute(runs.ADD_JOB, (number, run.job))
     if run.events is not None:
         chunk = run.events
         db.execute(runs.START_LOG, (number, chunk.first, chunk.count, chunk.body))
+
+
+def _add_items(items: Sequence[Row], db: apsw.Connection) -> None:
+    for start in range(0, len(items), MAX_ROWS_AT_ONCE):
+        rows = items[start : start + MAX_ROWS_AT_ONCE]
+        more_rows = ", (?, ?, ?, ?, ?, ?)" * (len(rows) - 1)
+        db.execute(ADD_ITEMS + more_rows, tuple(chain.from_iterable(rows)))
 
 
 class FinishedRow(Struct, frozen=True):
@@ -276,7 +287,7 @@ def finish(row: FinishedRow, now: float, db: apsw.Connection) -> bool:
         return False
     db.execute(runs.REMOVE_JOB, finished[0])
     db.execute(REMOVE_OUTPUT, (lease.tenant, response.id))
-    db.executemany(ADD_ITEM, row.output)
+    _add_items(row.output, db)
     runs.add_deliveries(row.deliveries, now, db)
     _release_with_items(lease.tenant, response, db)
     return True

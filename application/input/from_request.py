@@ -27,15 +27,13 @@ from antiphon.domain.response import (
     Response,
     TextConfig,
 )
+from antiphon.domain.service_tiers import priority_of, tier_of
 
 VERBOSITY = {
     "low": "Keep your answer short: only what was asked for, in as few words as it takes.",
     "high": "Answer in detail: explain, and give examples where they help.",
 }
 """`text.verbosity` as instructions, because open models have no such parameter."""
-
-TIERS = {"auto": "default", "fast": "priority"}
-"""Requested tier -> the tier in the Response, where they differ."""
 
 
 def response_of(
@@ -77,7 +75,7 @@ def response_of(
         truncation=request.truncation or "disabled",
         user=request.user,
         safety_identifier=request.safety_identifier,
-        service_tier=TIERS.get(request.service_tier or "auto", request.service_tier or ""),
+        service_tier=tier_of(request),
         prompt_cache_key=request.prompt_cache_key,
         metadata=request.metadata or {},
         prompt_cache_options=_cache(request),
@@ -118,10 +116,17 @@ def turn_of(
         template_kwargs=request.chat_template_kwargs or {},
         truncate=request.truncation == "auto",
         sampling=sampling_of(request, watched=bool(request.stream or request.background)),
-        priority=request.priority or 0,
+        priority=_priority(request, model),
         cache_salt=cache_salt,
         trace_headers=trace_headers,
     )
+
+
+def _priority(request: CreateResponse, model: Model) -> int:
+    # The engine may refuse a priority that the client did not ask for by name.
+    if request.priority is None and not model.schedules_by_priority:
+        return 0
+    return priority_of(request)
 
 
 def _instructions(request: CreateResponse) -> str | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from types import AsyncGeneratorType
 from typing import Any
 
 from msgspec.structs import replace
 
+from antiphon.application.model.stalls import StallWatch, TokenDeadlines
 from antiphon.application.model.stop_strings import StopStrings
 from antiphon.application.ports import (
+    AdmitPrompt,
     Engine,
     EngineRequest,
     Format,
@@ -42,19 +45,29 @@ MAX_COUNTED_CONTEXTS = 8
 """Counting goes on past the end of the context, so that a client learns how much to leave out. It
 ends after 8 times as much: more would cost time and memory, and tell a client nothing."""
 
+DEADLINES = TokenDeadlines()
+
 
 class TokenModel(Model):
     """Renders a turn, runs it in the engine and parses the output.
 
     `make_format` is called after the engine has started: an engine that fetches its model itself
-    has the tokenizer and the template only then.
+    has the tokenizer and the template only then. A turn whose engine misses one of the `deadlines`
+    is aborted with an EngineError.
     """
 
     _format: Format
 
-    def __init__(self, make_format: Callable[[], Format], engine: Engine) -> None:
+    def __init__(
+        self,
+        make_format: Callable[[], Format],
+        engine: Engine,
+        *,
+        deadlines: TokenDeadlines = DEADLINES,
+    ) -> None:
         self._make_format = make_format
         self._engine = engine
+        self._deadlines = deadlines
 
     @property
     def names(self) -> Sequence[str]:
@@ -80,6 +93,10 @@ class TokenModel(Model):
     def sampling_defaults(self) -> Mapping[str, Any]:
         return self._engine.sampling_defaults
 
+    @property
+    def schedules_by_priority(self) -> bool:
+        return self._engine.schedules_by_priority
+
     async def start(self) -> None:
         await self._engine.start()
         self._format = self._make_format()
@@ -98,8 +115,12 @@ class TokenModel(Model):
             prompt = await self._render(turn, max_tokens=limit)
         return len(prompt.token_ids)
 
-    async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
+    async def start_turn(
+        self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None
+    ) -> ModelTurn:
         turn, prompt = await self._render_to_fit(turn)
+        if admit is not None:
+            await admit(len(prompt.token_ids))
         request = EngineRequest(
             request_id=request_id,
             model=turn.model,
@@ -113,7 +134,15 @@ class TokenModel(Model):
         )
         parser = self._format.make_parser(turn, prompt)
         steps = await self._engine.generate(request)
-        return TokenTurn(self._format, parser, turn, prompt, steps, self._make_stop_strings(turn))
+        return TokenTurn(
+            self._format,
+            parser,
+            turn,
+            prompt,
+            steps,
+            self._make_stop_strings(turn),
+            deadlines=self._deadlines,
+        )
 
     def _make_stop_strings(self, turn: Turn) -> StopStrings | None:
         if self._format.reads_text or not turn.sampling.stop:
@@ -206,6 +235,8 @@ class TokenTurn(ModelTurn):
         prompt: Prompt,
         steps: Steps,
         stop_strings: StopStrings | None = None,
+        *,
+        deadlines: TokenDeadlines = DEADLINES,
     ) -> None:
         self._format = format
         self._parser = parser
@@ -213,23 +244,31 @@ class TokenTurn(ModelTurn):
         self._prompt = prompt
         self._steps = steps
         self._stop_strings = stop_strings
+        self._deadlines = deadlines
         prompt_tokens = len(prompt.token_ids)
         self._known_tokens = prompt_tokens if turn.known_tokens is None else turn.known_tokens
         self._output: list[int] = []
         self._cached_tokens = 0
 
-    async def __aiter__(self) -> AsyncGenerator[list[Delta]]:
+    def __aiter__(self) -> AsyncGenerator[list[Delta]]:
+        deltas = self._read_steps()
+        assert isinstance(deltas, AsyncGeneratorType)
+        self._watch = StallWatch(deltas, self._deadlines, self._output.__len__)
+        return deltas
+
+    async def _read_steps(self) -> AsyncGenerator[list[Delta]]:
         feed = self._feed if self._stop_strings else self._parser.feed
         async with aclosing(self._steps) as steps:
-            async for step in steps:
-                self._output += step.token_ids
-                self._cached_tokens = step.cached_tokens
-                deltas = feed(step)
-                if step.finish is None:
-                    yield deltas
-                    continue
-                yield [*deltas, *self._end(step)]
-                return
+            with self._watch:
+                async for step in steps:
+                    self._output += step.token_ids
+                    self._cached_tokens = step.cached_tokens
+                    deltas = feed(step)
+                    if step.finish is None:
+                        yield deltas
+                        continue
+                    yield [*deltas, *self._end(step)]
+                    return
         raise EngineError("The engine ended the run without a reason.")
 
     async def aclose(self) -> None:

@@ -1,12 +1,13 @@
 """The ports: what the server needs from the outside. Contract tests check each promise.
 
 Model ⊃ Format + Engine    one turn: a conversation in, deltas out
-Store                      the persistent state; one class implements its six parts:
+Store                      the persistent state; one class implements its seven parts:
     ResponseStore          responses, conversations and their items
     RunStore               which server runs what, and the logs of runs that outlive their process
     IdempotencyStore       Idempotency-Keys and their responses
     Outbox                 webhooks to deliver
     KeyStore               API keys, hashed
+    UsageStore             what each API key has used, counted exactly
     SharedValues           values that all servers of the store share
 TokenVerifier              the tokens of an identity provider
 EventLog                   the events of each run of this process, for its readers
@@ -20,12 +21,14 @@ ToolServer                 the operator's own tools
 Sandboxes ⊃ Sandbox        where the code of models runs
 Web                        web search, and pages of the web
 ReadPdf                    the text of a PDF
+AuditLog                   a record of each call of a tool
 
 A method that opens something raises an error that a status code can report before it returns the
 first result. Leaving an iterator (`aclose`, or cancelling the task that reads it) releases its
 resources.
 """
 
+from antiphon.application.ports.audit_log import AuditLog, CallResult, ToolCallRecord
 from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal
 from antiphon.application.ports.event_log import EventBatches, EventLog
 from antiphon.application.ports.fetching import Fetcher, FetchResult
@@ -37,6 +40,7 @@ from antiphon.application.ports.files import (
     StoredFile,
 )
 from antiphon.application.ports.model import (
+    AdmitPrompt,
     Engine,
     EngineRequest,
     Format,
@@ -63,22 +67,26 @@ from antiphon.application.ports.stores import (
     LOG_READ_BYTES,
     NO_RUNS,
     ApiKey,
+    Charge,
     EventChunk,
     IdempotencyRecord,
     IdempotencyStore,
     KeyStore,
+    KeyUsage,
     Lease,
     LeasedRun,
     LogSlice,
     NewRun,
     Outbox,
     ResponseStore,
+    RunSlot,
     RunStore,
     SharedValues,
     StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
+    UsageStore,
     WebhookDelivery,
 )
 from antiphon.application.ports.tokens import TokenVerifier, VerifiedToken
@@ -96,7 +104,11 @@ from antiphon.domain.json import Json
 __all__ = [
     "LOG_READ_BYTES",
     "NO_RUNS",
+    "AdmitPrompt",
     "ApiKey",
+    "AuditLog",
+    "CallResult",
+    "Charge",
     "Clock",
     "CodeResult",
     "CommandExit",
@@ -121,6 +133,7 @@ __all__ = [
     "IndexJob",
     "Json",
     "KeyStore",
+    "KeyUsage",
     "Lease",
     "LeasedRun",
     "LogSlice",
@@ -135,6 +148,7 @@ __all__ = [
     "PromptTemplates",
     "ReadPdf",
     "ResponseStore",
+    "RunSlot",
     "RunStore",
     "Sampling",
     "Sandbox",
@@ -151,12 +165,14 @@ __all__ = [
     "StoredItem",
     "StoredResponse",
     "TokenVerifier",
+    "ToolCallRecord",
     "ToolResult",
     "ToolServer",
     "ToolServers",
     "ToolSession",
     "Turn",
     "Unseal",
+    "UsageStore",
     "VectorStores",
     "Vectors",
     "VerifiedToken",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -213,6 +213,11 @@ class Engine(Protocol):
         A prompt without images is returned as it is. Raises: RequestError for unsupported images.
         """
 
+    @property
+    def schedules_by_priority(self) -> bool:
+        """Whether requests with a lower `priority` come first; if not, it may refuse a priority."""
+        return False
+
     async def generate(self, request: EngineRequest) -> Steps:
         """Admit the run and return its steps; only the last one has `finish`.
 
@@ -227,6 +232,10 @@ class Engine(Protocol):
         Raises: TooManyRequests; RequestError for a prompt that leaves no room for output, with the
         code `context_length_exceeded` and the param `input`; while iterating: EngineError.
         """
+
+
+AdmitPrompt = Callable[[int], Awaitable[None]]
+"""Returns when a prompt of so many tokens may be run. Raises: RequestError, TooManyRequests."""
 
 
 class ModelTurn(Protocol):
@@ -306,8 +315,18 @@ class Model(Protocol):
         Raises: RequestError.
         """
 
-    async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
+    @property
+    def schedules_by_priority(self) -> bool:
+        """Whether turns with a lower `priority` come first; if not, it may refuse a priority."""
+        return False
+
+    async def start_turn(
+        self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None
+    ) -> ModelTurn:
         """Render and admit a turn; `request_id` is unique among live turns.
+
+        `admit` is called once with the number of the prompt's tokens, before the engine gets them;
+        it may wait, or raise to refuse the turn.
 
         With `truncate`, it drops the oldest items that the conversation rules allow until the input
         fits. Raises: RequestError, with the code `context_length_exceeded` and the param `input` if

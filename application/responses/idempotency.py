@@ -22,10 +22,12 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.application.ports import Clock, IdempotencyStore, NewId
+from antiphon.application.responses.admission import ClientLeft
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
+from antiphon.domain.callers import Caller
 from antiphon.domain.decoding import decode_any
 from antiphon.domain.errors import IdempotencyKeyInUse, RequestError
 from antiphon.domain.request import CreateResponse
@@ -154,10 +156,11 @@ class CreateOnce:
         request: CreateResponse,
         key: IdempotencyKey | None,
         *,
-        tenant: str,
+        caller: Caller,
         body: bytes | None = None,
         trace_headers: Mapping[str, str] | None = None,
         strict: bool = False,
+        client_left: ClientLeft | None = None,
     ) -> AcceptedResponse | ExistingResponse:
         """Return a new response, or the stored one that has the key.
 
@@ -167,15 +170,16 @@ class CreateOnce:
         create = partial(
             self._create,
             request,
-            tenant=tenant,
+            caller=caller,
             body=body,
             trace_headers=trace_headers,
             strict=strict,
+            client_left=client_left,
         )
         if key is None:
             return await create()
         response_id = self._new_id("resp")
-        async with self._keys.reservation(tenant, key, response_id) as existing:
+        async with self._keys.reservation(caller.tenant, key, response_id) as existing:
             return existing or await create(response_id=response_id, idempotency_key=key.key)
 
 

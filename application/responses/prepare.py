@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -10,12 +11,16 @@ from antiphon.application.input.from_request import response_of
 from antiphon.application.input.history import Remembered
 from antiphon.application.input.items import to_new_stored_items, to_stored_item
 from antiphon.application.ports import Clock, NewId, StoredItem
+from antiphon.application.resources.limits import Reservation, RunCharge
+from antiphon.application.resources.quotas import CheckQuota, size_of
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
 from antiphon.application.runs.turns import Turns
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
+from antiphon.domain.callers import Caller
 from antiphon.domain.conversation import Entry
+from antiphon.domain.limits import LimitState
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
 
@@ -24,7 +29,8 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
     """A checked request and its initial Response; no turn is admitted yet.
 
     `input` holds the request's own items if they are stored or remembered. `job` is None if only
-    this server can start the run. `is_durable`: the run continues when its client leaves.
+    this server can start the run. `charge` is what the run has reserved of its key's limits, and
+    `rate_limits` what the key has used. `is_durable`: the run continues when its client leaves.
     """
 
     tenant: str
@@ -35,6 +41,8 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
     remembered: Remembered | None
     input: Sequence[StoredItem] = ()
     job: bytes | None = None
+    charge: RunCharge | None = None
+    rate_limits: Sequence[LimitState] = ()
     is_durable: bool = False
     idempotency_key: str | None = None
 
@@ -61,6 +69,7 @@ class PrepareResponse:
         prepare_turn: PrepareTurn,
         plan_turns: PlanTurns,
         jobs: Jobs,
+        check_quota: CheckQuota,
         *,
         new_id: NewId,
         now: Clock,
@@ -68,6 +77,7 @@ class PrepareResponse:
         self._prepare_turn = prepare_turn
         self._plan_turns = plan_turns
         self._jobs = jobs
+        self._check_quota = check_quota
         self._new_id = new_id
         self._now = now
 
@@ -76,21 +86,31 @@ class PrepareResponse:
         request: CreateResponse,
         response_id: str,
         *,
-        tenant: str,
+        caller: Caller,
+        reservation: Reservation,
         body: bytes | None,
         trace_headers: Mapping[str, str] | None,
         remembered: Remembered | None,
         idempotency_key: str | None,
         strict: bool,
     ) -> PreparedResponse:
-        """Return the prepared response. Raises: RequestError, StoreError."""
+        """Return the prepared response.
+
+        Raises: RequestError, LimitExceeded, QuotaExceeded, StoreError.
+        """
+        tenant = caller.tenant
+        if request.store is not False or request.conversation_id is not None:
+            size = size_of(request)
+            await self._check_quota(tenant, responses=int(request.store is not False), size=size)
         turn = await self._prepare_turn(
             request,
             tenant=tenant,
             trace_headers=trace_headers,
             remembered=remembered,
             strict=strict,
+            policy=caller.policy,
         )
+        await reservation.reserve_tokens(partial(turn.model.count, turn.turn))
         response = response_of(
             request,
             turn.offer,
@@ -110,7 +130,11 @@ class PrepareResponse:
             turns=turns,
             remembered=remembered,
             input=await self._to_stored(turn.input) if needs_input else (),
-            job=await self._jobs.job_of(tenant, body) if is_durable and body else None,
+            job=await self._jobs.job_of(tenant, body, reservation.charge)
+            if is_durable and body
+            else None,
+            charge=reservation.charge,
+            rate_limits=reservation.states,
             is_durable=is_durable,
             idempotency_key=idempotency_key,
         )

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from antiphon.application.input.items import to_stored_item
 from antiphon.application.ports import (
+    AdmitPrompt,
     Clock,
     EventBatches,
     EventLog,
@@ -38,6 +39,7 @@ from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain import conversation as c
 from antiphon.domain.errors import NotFound, QueueFull, StoreError
 from antiphon.domain.events import Event
+from antiphon.domain.limits import LimitState
 from antiphon.domain.response import Response
 
 logger = logging.getLogger("antiphon.requests")
@@ -57,8 +59,9 @@ class StartLimits(Struct, frozen=True, kw_only=True):
 class AcceptedResponse(Struct, frozen=True, kw_only=True):
     """A running or waiting response, as it was saved, with its events.
 
-    `shown_items` are all items that the model was shown, if the caller must remember them. `run`
-    and `task` are None if the response waits.
+    `shown_items` are all items that the model was shown, if the caller must remember them.
+    `rate_limits` is what the caller's key has used. `run` and `task` are None if the response
+    waits.
     """
 
     response: Response
@@ -66,6 +69,7 @@ class AcceptedResponse(Struct, frozen=True, kw_only=True):
     events: EventBatches
     shown_items: Sequence[StoredItem] = ()
     ignored: Sequence[str]
+    rate_limits: Sequence[LimitState] = ()
     outlives_client: bool = False
     run: Run | None = None
     task: asyncio.Task[None] | None = None
@@ -120,9 +124,16 @@ class StartResponse:
         self._limits = limits
         self._compensation = Compensation()
 
-    async def __call__(self, prepared: PreparedResponse) -> AcceptedResponse:
-        """Raises: RequestError, TooManyRequests, QueueFull, EngineDead, StoreError."""
-        return await (self._queue(prepared) if self._must_wait(prepared) else self._start(prepared))
+    async def __call__(
+        self, prepared: PreparedResponse, *, admit: AdmitPrompt | None = None
+    ) -> AcceptedResponse:
+        """`admit` may delay or refuse the prompt of the first turn.
+
+        Raises: RequestError, TooManyRequests, QueueFull, EngineDead, StoreError.
+        """
+        if self._must_wait(prepared):
+            return await self._queue(prepared)
+        return await self._start(prepared, admit)
 
     def _must_wait(self, prepared: PreparedResponse) -> bool:
         may_wait = prepared.response.background and prepared.job is not None
@@ -148,11 +159,13 @@ class StartResponse:
             prepared, prepared.response, StoredEvents(self._store, prepared.tenant, prepared.id)
         )
 
-    async def _start(self, prepared: PreparedResponse) -> AcceptedResponse:
+    async def _start(
+        self, prepared: PreparedResponse, admit: AdmitPrompt | None
+    ) -> AcceptedResponse:
         """Run the response here. Raises: RequestError, TooManyRequests, EngineDead."""
         slot_of = prepared.tenant if prepared.response.background else None
         with self._runs.mark_active(prepared.id, slot_of=slot_of):
-            await prepared.turns.start()
+            await prepared.turns.start(admit)
             try:
                 run = self._make_run(prepared)
                 events = await self._open_log(prepared, run)
@@ -179,6 +192,7 @@ class StartResponse:
             else ForegroundJournal(
                 self._log, lease, store if prepared.response.store else None, retry_s=retry_s
             ),
+            charge=prepared.charge,
             can_restart=prepared.job is not None,
             hide_reasoning=request.include_reasoning is False,
             with_messages=bool(request.enable_response_messages),
@@ -265,6 +279,7 @@ def _accepted(
         events=events,
         shown_items=prepared.shown_items if prepared.must_be_remembered else (),
         ignored=ignored,
+        rate_limits=prepared.rate_limits,
         outlives_client=prepared.is_durable,
         run=run,
         task=task,

@@ -19,7 +19,8 @@ from antiphon.application.model.compaction import CompactingTurn, compaction_of
 from antiphon.application.model.reasoning_summaries import SummarizedTurn
 from antiphon.application.model.tool_search import ToolSearchTurn, tool_searches_in
 from antiphon.application.model.warm_up import WarmUpTurn, shortest_turn
-from antiphon.application.ports import Json, Model, ModelTurn, Seal, ToolServers, Turn
+from antiphon.application.ports import AdmitPrompt, Json, Model, ModelTurn, Seal, ToolServers, Turn
+from antiphon.application.tools.audit import CallAudit
 from antiphon.application.tools.budgets import MAX_PARALLEL_CALLS, Budgets
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
 from antiphon.application.tools.citations import CitingTurn
@@ -103,7 +104,8 @@ class Turns:
         tool_servers: ToolServers | None,
         budgets: Budgets,
         *,
-        response_id: str,
+        request_id: str,
+        audit: CallAudit | None = None,
     ) -> None:
         self._plan = plan
         self._max_turns = budgets.turns
@@ -113,15 +115,21 @@ class Turns:
             plan.max_calls,
             budgets,
             max_parallel=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
+            audit=audit,
         )
         self._show_items = show_items
         self._seal = seal
-        self._response_id = response_id
+        self._request_id = request_id
         self._admitted_count = 0
+        self._admit_prompt: AdmitPrompt | None = None
 
-    async def start(self) -> None:
-        """Admit the first turn. Raises: RequestError, TooManyRequests, EngineDead."""
+    async def start(self, admit: AdmitPrompt | None = None) -> None:
+        """Admit the first turn, whose prompt `admit` may delay or refuse.
+
+        Raises: RequestError, TooManyRequests, EngineDead.
+        """
         turn = self._plan.turn
+        self._admit_prompt = admit
         start = self._start_compaction if self._plan.compacts else self._start_first_answer
         self._first = await start(turn)
 
@@ -222,7 +230,10 @@ class Turns:
         if not plan.needs_mcp_turn:
             return await self._start_answer(turn)
         # Raises errors of the conversation now, before any MCP server is called.
-        await plan.model.count(turn)
+        tokens = await plan.model.count(turn)
+        if self._admit_prompt is not None:
+            await self._admit_prompt(tokens)
+            self._admit_prompt = None
         return McpTurn(self._sessions, self._calls, plan.unlisted_labels, plan.approved_calls)
 
     async def _start_compaction(self, turn: Turn) -> ModelTurn:
@@ -243,9 +254,12 @@ class Turns:
         return SummarizedTurn(admitted, turn, self._admit, length=self._plan.summary, effort=effort)
 
     async def _admit(self, turn: Turn) -> ModelTurn:
-        request_id = f"{self._response_id}_{self._admitted_count}"
+        request_id = f"{self._request_id}_{self._admitted_count}"
         self._admitted_count += 1
-        return await self._plan.model.start_turn(turn, request_id=request_id)
+        admit, self._admit_prompt = self._admit_prompt, None  # further turns are part of the run
+        if admit is None:
+            return await self._plan.model.start_turn(turn, request_id=request_id)
+        return await self._plan.model.start_turn(turn, request_id=request_id, admit=admit)
 
 
 class OutOfBudgetTurn(ModelTurn):

@@ -91,15 +91,15 @@ class FairQueue:
         return self._held.get(tenant, 0)
 
     @asynccontextmanager
-    async def slot(self, tenant: str) -> AsyncIterator[None]:
+    async def slot(self, tenant: str, *, priority: int = 0) -> AsyncIterator[None]:
         """Hold a slot in this block. Raises: QueueFull or TooManyRequests, at once."""
-        await self.acquire(tenant)
+        await self.acquire(tenant, priority=priority)
         try:
             yield
         finally:
             self.release(tenant)
 
-    async def acquire(self, tenant: str) -> None:
+    async def acquire(self, tenant: str, *, priority: int = 0) -> None:
         """Wait for a slot, which the caller must release.
 
         Raises: QueueFull if the tenant's queue is full, TooManyRequests if all queues together are;
@@ -107,7 +107,7 @@ class FairQueue:
         """
         if self.take(tenant):
             return
-        place = self.join(tenant)
+        place = self.join(tenant, priority=priority)
         try:
             await place.turn
         except asyncio.CancelledError:

@@ -190,7 +190,7 @@ async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, T]) ->
         if is_working and not disconnected.cancelled():
             task.cancel()
 
-    disconnected = asyncio.create_task(_wait_for_disconnect(receive))
+    disconnected = asyncio.create_task(wait_for_disconnect(receive))
     disconnected.add_done_callback(cancel_work)
     try:
         return await work
@@ -223,7 +223,8 @@ async def send_json(
     await send({"type": f"{prefix}.response.body", "body": body, "more_body": False})
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has disconnected."""
     # The first message of an unread body is `http.request`.
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -15,6 +15,7 @@ from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.application.ports import EventBatches, Seal
+from antiphon.application.responses.admission import Admission
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
@@ -40,6 +41,7 @@ from antiphon.entrypoints.http.asgi_responses import (
     FinalResponse,
     JsonResponse,
     final_response,
+    wait_for_disconnect,
 )
 from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, receive_body, redact_body
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
@@ -60,6 +62,7 @@ from antiphon.entrypoints.http.requests import (
     REPLAYED_HEADER,
     HttpRequest,
     accept,
+    caller_of,
     request_id,
     response_headers,
     tenant_of,
@@ -90,6 +93,7 @@ class Services(Struct, frozen=True, kw_only=True):
     `stopping` is set when the server starts to shut down, `drained` when its runs have ended.
     """
 
+    admission: Admission
     create: CreateResponseService
     create_once: CreateOnce
     count: CountTokens
@@ -126,6 +130,7 @@ class Responses(Controller):
     async def create(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Returns the whole response, or streams its events if `stream` is true."""
         dialect = dialect_of(request, services.options.dialect)
+        services.admission.check_room(tenant_of(request))
         body, decoded = await self._read(request, services)
         if services.options.log_requests:
             logger.info("request %s: %s", request_id(request), redact_body(body))
@@ -136,10 +141,11 @@ class Responses(Controller):
         created = await services.create_once(
             decoded.request,
             idempotency_key,
-            tenant=tenant_of(request),
+            caller=caller_of(request),
             body=body,
             trace_headers=trace_headers(request),
             strict=services.options.strict,
+            client_left=partial(wait_for_disconnect, request.receive),
         )
         if isinstance(created, ExistingResponse):
             headers = {**response_headers(request, decoded.unknown), REPLAYED_HEADER: "true"}
@@ -148,7 +154,9 @@ class Responses(Controller):
             )
         if idempotency_key is None:
             accept(request)
-        headers = response_headers(request, (*created.ignored, *ignored_fields, *decoded.unknown))
+        headers = response_headers(
+            request, (*created.ignored, *ignored_fields, *decoded.unknown), created.rate_limits
+        )
         events = created.events
         if created.outlives_client:
             events = UntilShutdown(events, services.drained)
@@ -172,10 +180,10 @@ class Responses(Controller):
         """Counts the tokens of the prompt that the same request to create a response would use."""
         _, decoded = await self._read(request, services)
         count = await services.count(
-            decoded.request, tenant=tenant_of(request), strict=services.options.strict
+            decoded.request, caller=caller_of(request), strict=services.options.strict
         )
         answer = {"object": "response.input_tokens", "input_tokens": count.tokens}
-        headers = response_headers(request, (*count.ignored, *decoded.unknown))
+        headers = response_headers(request, (*count.ignored, *decoded.unknown), count.rate_limits)
         return JsonResponse(answer, headers)
 
     @handlers.post(
@@ -191,15 +199,19 @@ class Responses(Controller):
     async def compact(self, request: HttpRequest, services: NamedDependency[Services]) -> ASGIApp:
         """Returns items that a client sends instead of the conversation to continue it."""
         encoder = ClientEncoder(dialect_of(request, services.options.dialect))
+        services.admission.check_room(tenant_of(request))
         _, decoded = await self._read(request, services)
         compacting = await services.compact(
             decoded.request,
-            tenant=tenant_of(request),
+            caller=caller_of(request),
             trace_headers=trace_headers(request),
             strict=services.options.strict,
+            client_left=partial(wait_for_disconnect, request.receive),
         )
         created = compacting.created
-        headers = response_headers(request, (*created.ignored, *decoded.unknown))
+        headers = response_headers(
+            request, (*created.ignored, *decoded.unknown), created.rate_limits
+        )
         return FinalResponse(
             created.events,
             headers,

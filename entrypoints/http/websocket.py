@@ -35,10 +35,10 @@ from antiphon.entrypoints.http.dialects import dialect_or_default
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, RETRY_LATER, error_fields, error_json
 from antiphon.entrypoints.http.frame_queue import FrameBudget
 from antiphon.entrypoints.http.requests import (
+    caller_of,
     header,
     request_id,
     response_headers,
-    tenant_of,
     trace_headers,
 )
 from antiphon.entrypoints.http.responses import Services
@@ -91,7 +91,7 @@ async def handle_websocket(socket: Socket, services: NamedDependency[Services]) 
         await _refuse_handshake(socket, 403, OTHER_HOST)
         return
     try:
-        with services.websockets.opened(tenant_of(socket)):
+        with services.websockets.opened(caller_of(socket).tenant):
             await WebSocketSession(socket, services).run()
     except er.QueueFull as exc:
         await _refuse_handshake(socket, 429, exc.message, exc.code)
@@ -104,7 +104,6 @@ class WebSocketSession:
         self._socket = socket
         self._services = services
         self._options = services.options
-        self._tenant = tenant_of(socket)
         self._trace_headers = trace_headers(socket)
         self._dialect = dialect_or_default(self._options.dialect, socket)
         self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
@@ -160,6 +159,7 @@ class WebSocketSession:
                 raise _unknown_type(kind)
 
     async def _create(self, lane: Lane, body: bytes) -> None:
+        self._services.admission.check_room(caller_of(self._socket).tenant)
         strict = self._options.strict_unknown_fields
         decoded = await run_in_thread(
             len(body), decode_body, body, strict=strict, envelope=ENVELOPE
@@ -203,7 +203,7 @@ class WebSocketSession:
     async def _respond(self, lane: Lane, request: CreateResponse) -> None:
         created = await self._services.create(
             request,
-            tenant=self._tenant,
+            caller=caller_of(self._socket),
             trace_headers=self._trace_headers,
             remembered=self._continuations.remembered,
             strict=self._options.strict,

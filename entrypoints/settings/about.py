@@ -14,6 +14,7 @@ ACCESS = "API keys"
 OIDC = "OpenID Connect"
 TRUSTED_PROXY = "Trusted proxy"
 REQUESTS = "Requests and limits"
+ADMISSION = "Admission"
 STREAMS = "Streams"
 LOGS = "Logging"
 WEBHOOKS = "Webhooks"
@@ -33,6 +34,7 @@ GROUPS = (
     OIDC,
     TRUSTED_PROXY,
     REQUESTS,
+    ADMISSION,
     STREAMS,
     WEBHOOKS,
     LOGS,

@@ -30,6 +30,7 @@ from antiphon.entrypoints.settings.about import (
     about,
 )
 from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
+from antiphon.entrypoints.settings.admission import AdmissionSettings
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
@@ -41,13 +42,16 @@ from antiphon.entrypoints.settings.sections import (
     Tools,
     WebSearch,
 )
-from antiphon.entrypoints.settings.storage import StorageSettings
 
 CORS_ORIGIN = r"^https?://[^/@\s?#*,]+\Z"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
 
 
-class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+DEFAULT_QUOTAS = (100_000, 2 * 2**30)
+"""The most responses and bytes of each tenant, where there may be several."""
+
+
+class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of one server, validated. `engine` is resolved: it is never `auto`."""
 
     model: Annotated[
@@ -204,6 +208,15 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
             shown_default="none",
         ),
     ] = None
+    default_limit: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        about(
+            ACCESS,
+            "A limit for each API key that has none of this kind, for example requests/min=600. "
+            "Repeat the option to add limits; `antiphon keys create --help` explains them.",
+            shown_default="none",
+        ),
+    ] = ()
 
     oidc: Oidc = Oidc()
     trusted_proxy: TrustedProxy = TrustedProxy()
@@ -355,6 +368,15 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
     log_outputs: Annotated[
         bool, about(LOGS, "Log model outputs. Your logs then contain their text.")
     ] = False
+    audit_log: Annotated[
+        Path | None,
+        about(
+            LOGS,
+            "A file to which each call of a tool that the server runs is added as a line of JSON: "
+            "who, which tool, a hash of the arguments, and how it ended.",
+            shown_default="none",
+        ),
+    ] = None
     error_stacks: Annotated[bool, about(LOGS, "Log the stack trace of every error response.")] = (
         False
     )
@@ -462,6 +484,16 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
         if self.auth != "auto":
             return self.auth == "on"
         return not _is_loopback(self.host) or self.oidc.is_on or self.trusted_proxy.is_on
+
+    @property
+    def tenant_quotas(self) -> tuple[int | None, int | None]:
+        """The most responses and bytes that a tenant may store; None means no limit."""
+        default_responses, default_bytes = DEFAULT_QUOTAS if self.needs_keys else (0, 0)
+        responses, size = self.quota_responses, self.quota_bytes
+        return (
+            (default_responses if responses is None else responses) or None,
+            (default_bytes if size is None else size) or None,
+        )
 
     @property
     def refuses_unknown_fields(self) -> bool:

@@ -34,6 +34,15 @@ class Scripted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             shown_default="as fast as possible",
         ),
     ] = None
+    slots: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        about(
+            SCRIPTED,
+            "Turns that the engine generates at the same time. Others wait in the engine, by "
+            "their priority.",
+            shown_default="no limit",
+        ),
+    ] = None
     step_tokens: Annotated[int, about(SCRIPTED, "Tokens per engine step.", ge=1, le=4096)] = 1
     context_length: Annotated[
         int, about(SCRIPTED, "Maximum number of tokens in prompt and output.", ge=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from antiphon.application.responses.admission import Admission, AdmissionLimits
 from antiphon.entrypoints.settings import Settings
 
 RESERVE_DIVISOR = 4
@@ -14,3 +15,18 @@ def tenant_share(total: int, settings: Settings) -> int:
     if not settings.needs_keys:
         return total
     return max(1, total - max(1, total // RESERVE_DIVISOR))
+
+
+def admission(settings: Settings) -> Admission:
+    """Return the admission of foreground responses, the same for all tenants."""
+    return Admission(
+        AdmissionLimits(
+            max_runs=settings.max_runs,
+            max_runs_per_tenant=tenant_share(settings.max_runs, settings),
+            max_prompt_tokens=settings.max_prompt_tokens,
+            max_prompt_tokens_per_tenant=tenant_share(settings.max_prompt_tokens, settings),
+            max_waiting=settings.max_queued,
+            max_waiting_per_tenant=tenant_share(settings.max_queued, settings),
+            queue_s=settings.queue_s,
+        )
+    )

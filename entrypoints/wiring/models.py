@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from antiphon.application.model.stalls import TokenDeadlines
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Engine, Format, Model
 from antiphon.domain.errors import SettingsError
@@ -36,14 +37,16 @@ def scripted_models(settings: Settings) -> Sequence[Model]:
 def _scripted_chat(settings: Settings, names: Sequence[str]) -> Model:
     from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_chat
 
-    return TokenModel(scripted_chat, _scripted_engine(settings, ScriptedMarkup(), names))
+    engine = _scripted_engine(settings, ScriptedMarkup(), names)
+    return TokenModel(scripted_chat, engine, deadlines=_deadlines(settings))
 
 
 def _scripted_harmony(settings: Settings, names: Sequence[str]) -> Model:
     from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup
 
     harmony = HarmonyFormat(image_tokens=SCRIPTED_IMAGE_TOKENS)
-    return TokenModel(lambda: harmony, _scripted_engine(settings, HarmonyMarkup(), names))
+    engine = _scripted_engine(settings, HarmonyMarkup(), names)
+    return TokenModel(lambda: harmony, engine, deadlines=_deadlines(settings))
 
 
 def _scripted_engine(settings: Settings, markup: Any, names: Sequence[str]) -> Engine:
@@ -55,6 +58,7 @@ def _scripted_engine(settings: Settings, markup: Any, names: Sequence[str]) -> E
         context_length=settings.scripted.context_length,
         tokens_per_s=settings.scripted.tokens_per_s,
         step_tokens=settings.scripted.step_tokens,
+        slots=settings.scripted.slots,
     )
 
 
@@ -68,7 +72,14 @@ def vllm_models(settings: Settings) -> Sequence[Model]:
         served_names=settings.served_model_name or names_of(settings.model),
         engine_args=settings.engine_options,
     )
-    return [TokenModel(_format_factory(settings, lambda: engine.tokenizer), engine)]
+    make_format = _format_factory(settings, lambda: engine.tokenizer)
+    return [TokenModel(make_format, engine, deadlines=_deadlines(settings))]
+
+
+def _deadlines(settings: Settings) -> TokenDeadlines:
+    return TokenDeadlines(
+        first_token_s=settings.first_token_s, between_tokens_s=settings.between_tokens_s
+    )
 
 
 def _format_factory(settings: Settings, tokenizer: Callable[[], Any]) -> Callable[[], Format]:

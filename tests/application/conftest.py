@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -22,7 +23,9 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
 from antiphon.application.ports import (
+    AdmitPrompt,
     Json,
+    KeyUsage,
     Model,
     ModelTurn,
     StoredItem,
@@ -33,7 +36,9 @@ from antiphon.application.ports import (
     WebhookDelivery,
 )
 from antiphon.application.resources.conversation_claim import ClaimConversation
+from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.resources.quotas import CheckQuota, Quotas
+from antiphon.application.responses.admission import Admission, AdmissionLimits
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import CreateResponseService
@@ -56,6 +61,7 @@ from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
+from antiphon.domain.callers import Caller
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import StoreError
 from antiphon.domain.events import Event
@@ -64,6 +70,7 @@ from antiphon.domain.tools import McpTool
 from antiphon.domain.usage import TurnUsage
 
 TENANT = "t"
+CALLER = Caller(tenant=TENANT)
 STOP = d.TurnEnd("stop", TurnUsage(input=3, output=2))
 Played = Sequence[Sequence[d.Delta] | Exception | asyncio.Event]
 
@@ -127,7 +134,11 @@ class FakeModel(Model):
     async def count(self, turn: Turn) -> int:
         return len(turn.items)
 
-    async def start_turn(self, turn: Turn, *, request_id: str) -> ModelTurn:
+    async def start_turn(
+        self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None
+    ) -> ModelTurn:
+        if admit is not None:
+            await admit(len(turn.items))
         if self.refusal is not None:
             raise self.refusal
         played: Played | Exception = self.played
@@ -227,6 +238,10 @@ class FailingStore(MemoryStore):
         self._maybe_fail("context")
         return await super().context(*args)
 
+    async def reserve_usage(self, *args: Any) -> KeyUsage:
+        self._maybe_fail("reserve_usage")
+        return await super().reserve_usage(*args)
+
     def _maybe_fail(self, name: str) -> None:
         once = f"{name} once"
         if name in self.failing or once in self.failing:
@@ -249,6 +264,8 @@ class House:
         hosted: Sequence[ToolProvider] = (),
         budgets: Budgets = DEFAULT_BUDGETS,
         max_run_s: float = 60,
+        default_limits: Mapping[str, int] | None = None,
+        admission: AdmissionLimits | None = None,
     ) -> None:
         numbers = count(1)
         self.owner = owner
@@ -256,6 +273,7 @@ class House:
         self.store = FailingStore() if store is None else store
         self.log = MemoryEventLog()
         self.runs = ActiveRuns(slots=2)
+        self.admission = Admission(AdmissionLimits() if admission is None else admission)
         self.tools = FakeTools()
         load_media = LoadMedia(MemoryFileStore(), NoFetcher(), PdfReader())
         show_items = ShowItems(load_media, unseal=unseal)
@@ -269,10 +287,20 @@ class House:
             salt=lambda tenant, text: f"salt of {tenant} {text}",
             hosted=hosted,
         )
-        self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn)
+        self.now = time.time()  # the memory store deletes counters by the time of day
+        self.caller = CALLER
+        self.limits = limits = EnforceLimits(
+            self.store, owner=owner, now=lambda: self.now, defaults=default_limits
+        )
+        self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn, limits)
         self.deliveries: list[tuple[str, str]] = []
         run_response = RunResponse(
-            self.log, self.store, deliveries=self._record_delivery, max_run_s=max_run_s, retry_s=0.2
+            self.log,
+            self.store,
+            limits,
+            deliveries=self._record_delivery,
+            max_run_s=max_run_s,
+            retry_s=0.2,
         )
         plan_turns = PlanTurns(show_items, seal, self.tools, budgets=budgets)
         self.jobs = jobs = Jobs(seal, unseal)
@@ -283,9 +311,15 @@ class House:
         make_sequencer = MakeSequencer(new_id=new_id, now=lambda: 100.0, seal=seal)
         self.create_response = CreateResponseService(
             ExpandPrompt(None),
-            CheckQuota(self.store, Quotas(), clock=lambda: 0.0),
             ClaimConversation(self.store, owner=owner),
-            PrepareResponse(prepare_turn, plan_turns, jobs, new_id=new_id, now=lambda: 100.0),
+            PrepareResponse(
+                prepare_turn,
+                plan_turns,
+                jobs,
+                CheckQuota(self.store, Quotas(), clock=lambda: 0.0),
+                new_id=new_id,
+                now=lambda: 100.0,
+            ),
             StartResponse(
                 self.store,
                 self.log,
@@ -297,6 +331,8 @@ class House:
                 limits=StartLimits(max_waiting=3, retry_s=0.05),
             ),
             self.runs,
+            limits,
+            self.admission,
             new_id=new_id,
         )
         restore = RestoreRun(
@@ -327,7 +363,9 @@ class House:
 
     async def create(self, **fields: Any) -> AcceptedResponse:
         body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
-        return await self.create_response(decode_request(body).request, tenant=TENANT, body=body)
+        return await self.create_response(
+            decode_request(body).request, caller=self.caller, body=body
+        )
 
     async def whole(self, **fields: Any) -> Response:
         """Create a response, read it to its end and return it."""

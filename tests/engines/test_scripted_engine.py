@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 from antiphon.application.ports import EngineRequest
@@ -337,3 +338,27 @@ async def test_a_pace_is_kept_for_each_run(
     await asyncio.gather(*(steps_of(engine, request) for request in requests))
     taken = asyncio.get_running_loop().time() - start
     assert 7 / 200 * 0.98 <= taken < 2
+
+
+async def test_runs_beyond_the_slots_wait_by_their_priority(
+    markup: Any, request_for: RequestFor
+) -> None:
+    engine, order = ScriptedEngine(markup, slots=1), list[int]()
+    first = await engine.generate(request_for(play({"say": TALE})))
+    await anext(first)
+
+    async def run(priority: int) -> None:
+        request = replace(request_for(play({"say": "hi"})), priority=priority)
+        async with aclosing(await engine.generate(request)) as steps:
+            async for _step in steps:
+                order.append(priority)
+                break
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        for priority in (100, 0, -100):
+            tasks.create_task(run(priority))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert engine.running == 1
+        await first.aclose()
+    assert order == [-100, 0, 100]

@@ -83,6 +83,12 @@ EXAMPLES = {
     "keep_days": "1.5",
     "keep_responses": "50",
     "background_runs": "8",
+    "max_runs": "100",
+    "max_queued": "0",
+    "max_prompt_tokens": "50000",
+    "queue_s": "2.5",
+    "first_token_s": "60",
+    "between_tokens_s": "30.5",
     "max_waiting": "0",
     "lease_s": "5",
     "store_retry_s": "0",
@@ -100,6 +106,7 @@ EXAMPLES = {
     "max_incoming_bytes": "1048576",
     "auth": "off",
     "keys_file": "/run/keys.toml",
+    "default_limit": "requests/min=60",
     "oidc.issuer": "https://id.example.org/realms/a",
     "oidc.audience": "antiphon other",
     "oidc.jwks_url": "http://localhost:8080/keys?app=1",
@@ -137,6 +144,7 @@ EXAMPLES = {
     "quota_bytes": "1000",
     "sweep_s": "5",
     "webhooks": "webhooks.toml",
+    "audit_log": "audit.jsonl",
     "webhook_url": "https://example.org/hook",
     "webhook_secret": "whsec_",
     "max_media": "5",
@@ -183,6 +191,7 @@ EXAMPLES = {
     "embeddings.api_key": "key",
     "embeddings.timeout_s": "2.5",
     "scripted.tokens_per_s": "50",
+    "scripted.slots": "2",
     "scripted.step_tokens": "4",
     "scripted.context_length": "4096",
 }
@@ -338,6 +347,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("max_incoming_bytes", "1", "a whole number of at least 65536"),
         ("auth", "maybe", "auto, on or off"),
         ("keys_file", "", "a path"),
+        ("default_limit", "'unclosed", "a list of strings"),
         ("oidc.issuer", "http://id.example.org", SECURE_URLS),
         ("oidc.audience", "''", "a list of strings"),
         ("oidc.jwks_url", "https://anna@id.example.org", SECURE_URLS),
@@ -372,10 +382,11 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("error_stacks", "some", "true or false"),
         ("keep_vector_bytes", "-1", "a whole number of at least 0"),
         ("keep_file_bytes", "-1", "a whole number of at least 0"),
-        ("quota_responses", "0", "a whole number of at least 1"),
-        ("quota_bytes", "0", "a whole number of at least 1"),
+        ("quota_responses", "-1", "a whole number of at least 0"),
+        ("quota_bytes", "-1", "a whole number of at least 0"),
         ("sweep_s", "0", "a number above 0"),
         ("webhooks", "", "a path"),
+        ("audit_log", "", "a path"),
         ("webhook_url", "", "a non-empty string"),
         ("webhook_secret", "", "a non-empty string"),
         ("max_media", "0", "a whole number from 1 to 10000"),
@@ -384,6 +395,12 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("max_file_bytes", "0", "a whole number of at least 1"),
         ("keep_days", "-1", "a number of at least 0"),
         ("background_runs", "0", "a whole number of at least 1"),
+        ("max_runs", "0", "a whole number of at least 1"),
+        ("max_queued", "-1", "a whole number of at least 0"),
+        ("max_prompt_tokens", "0", "a whole number of at least 1"),
+        ("queue_s", "0", "a number above 0"),
+        ("first_token_s", "0", "a number above 0"),
+        ("between_tokens_s", "0", "a number above 0"),
         ("max_waiting", "-1", "a whole number of at least 0"),
         ("lease_s", "0", "a number of at least 1"),
         ("store_retry_s", "-1", "a number of at least 0"),
@@ -429,6 +446,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("web.max_page_kb", "0", "a whole number of at least 1"),
         ("web.timeout_s", "0", "a number above 0"),
         ("scripted.tokens_per_s", "0", "a number above 0"),
+        ("scripted.slots", "0", "a whole number of at least 1"),
         ("scripted.step_tokens", "0", "a whole number from 1 to 4096"),
         ("scripted.context_length", "2", "a whole number of at least 16"),
     ],
@@ -575,3 +593,19 @@ def test_the_mcp_servers_in_the_tools_guide_are_valid(toml: Any) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text(encoding="utf-8")
     example = page.split("```toml\n")[1].split("```")[0]
     assert [server.label for server in load(toml(example)).mcp_servers] == ["files", "tickets"]
+
+
+@pytest.mark.parametrize(
+    ("options", "quotas"),
+    [
+        ({}, (None, None)),
+        ({"auth": "on"}, (100_000, 2 * 2**30)),
+        ({"host": "0.0.0.0"}, (100_000, 2 * 2**30)),
+        ({"auth": "on", "quota_responses": "5", "quota_bytes": "0"}, (5, None)),
+        ({"quota_responses": "0", "quota_bytes": "7"}, (None, 7)),
+    ],
+)
+def test_a_tenant_stores_a_bounded_amount_where_there_may_be_several(
+    options: dict[str, str], quotas: tuple[int | None, int | None]
+) -> None:
+    assert load(None, {}, options).tenant_quotas == quotas

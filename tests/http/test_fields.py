@@ -74,7 +74,7 @@ SAMPLES: Mapping[str, tuple[Any, Json]] = {
         {"context_management.type": "compaction", "input": LONG},
     ),
     "metadata": ({"a": "b"}, {}),
-    "service_tier": ("fast", {}),
+    "service_tier": ("scale", {}),
     "prompt_cache_key": ("k", {}),
     "prompt_cache_options.mode": ("explicit", {}),
     "prompt_cache_options.ttl": ("12h", {}),
@@ -226,9 +226,15 @@ def test_a_field_that_asks_for_what_is_done_anyway_is_not_listed(
 
 @pytest.mark.parametrize(
     ("asked", "echoed"),
-    [(None, "default"), ("auto", "default"), ("flex", "flex"), ("fast", "priority")],
+    [
+        (None, "default"),
+        ("auto", "default"),
+        ("flex", "flex"),
+        ("fast", "priority"),
+        ("scale", "default"),
+    ],
 )
-def test_a_service_tier_is_echoed_by_its_lasting_name(
+def test_the_response_names_the_service_tier_that_was_used(
     http: httpx.Client, asked: str | None, echoed: str
 ) -> None:
     answer = http.post("/responses", json=body({"service_tier": asked}))

@@ -53,7 +53,7 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
         "'tools[0]' would have no effect: this server does not run the tool 'image_generation'.",
     ),
     (
-        {"service_tier": "flex"},
+        {"service_tier": "scale"},
         "service_tier",
         "'service_tier' would have no effect: this server does nothing with it.",
     ),

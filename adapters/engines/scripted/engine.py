@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, NoReturn
 
 from antiphon.adapters.engines.scripted.default_answers import answer
@@ -18,6 +19,7 @@ from antiphon.adapters.engines.scripted.segments import (
     to_segments,
 )
 from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
+from antiphon.application.support.fair_queue import FairQueue
 from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineDead, EngineError, RequestError
 
@@ -34,6 +36,7 @@ class ScriptedEngine(Engine):
     Its output is scripted, not sampled. Of the sampling parameters, it uses `max_tokens`, `stop`,
     `logprobs`, `ignore_eos`, and `step_tokens`. `tokens_per_s` is the pace of each run; None is as
     fast as possible, with one iteration of the event loop before each step, as with a real engine.
+    `slots` is the number of runs in progress; others wait for their first token, by `priority`.
     `begun`, `running`, and `aborted` count runs that have started, runs in progress, and runs whose
     reader left before the end.
     """
@@ -46,6 +49,7 @@ class ScriptedEngine(Engine):
         context_length: int = 131_072,
         tokens_per_s: float | None = None,
         step_tokens: int = 1,
+        slots: int | None = None,
     ) -> None:
         self._markup = markup
         self._models = tuple(models)
@@ -53,6 +57,7 @@ class ScriptedEngine(Engine):
         self._step_tokens = step_tokens
         self._pace = Pace(tokens_per_s)
         self._prefixes = PrefixCache()
+        self._slots = None if slots is None else FairQueue(slots, per_tenant=slots)
         self._death: str | None = None
         self.begun = 0
         self.running = 0
@@ -74,6 +79,10 @@ class ScriptedEngine(Engine):
 
     @property
     def reads_images(self) -> bool:
+        return True
+
+    @property
+    def schedules_by_priority(self) -> bool:
         return True
 
     @property
@@ -108,7 +117,8 @@ class ScriptedEngine(Engine):
                 segments, sampling.stop, include=sampling.include_stop_str_in_output
             )
             finish = "stop" if has_stopped else finish
-        return self._play(
+        return self._wait_and_play(
+            request.priority,
             segments or [Segment(tokens=[])],
             finish=finish,
             cached_tokens=self._prefixes.admit(
@@ -153,6 +163,23 @@ class ScriptedEngine(Engine):
                 constraint=request.sampling.constraint,
             )
         ]
+
+    def _wait_and_play(
+        self, priority: int, segments: Sequence[Segment], **options: Any
+    ) -> AsyncGenerator[Step]:
+        if self._slots is None:
+            return self._play(segments, **options)
+        return self._play_in_slot(self._slots, priority, segments, **options)
+
+    async def _play_in_slot(
+        self, slots: FairQueue, priority: int, segments: Sequence[Segment], **options: Any
+    ) -> AsyncGenerator[Step]:
+        async with (
+            slots.slot("", priority=priority),
+            aclosing(self._play(segments, **options)) as steps,
+        ):
+            async for step in steps:
+                yield step
 
     async def _play(
         self,

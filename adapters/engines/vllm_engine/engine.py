@@ -91,6 +91,10 @@ class VllmEngine(Engine):
         return self._running().reads_images
 
     @property
+    def schedules_by_priority(self) -> bool:
+        return self._running().schedules_by_priority
+
+    @property
     def sampling_defaults(self) -> Mapping[str, Any]:
         return self._running().sampling_defaults
 

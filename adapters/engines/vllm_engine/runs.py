@@ -62,6 +62,10 @@ class VllmRuns:
     def reads_images(self) -> bool:
         return self._images.are_supported
 
+    @property
+    def schedules_by_priority(self) -> bool:
+        return bool(self._llm.vllm_config.scheduler_config.policy == "priority")
+
     async def prepare(self, prompt: Prompt) -> Prompt:
         return await self._images.prepare(prompt)
 
@@ -91,7 +95,7 @@ class VllmRuns:
         self._llm.output_processor.propagate_error(error)
 
     def _params(self, request: EngineRequest) -> SamplingParams:
-        if request.priority and self._llm.vllm_config.scheduler_config.policy != "priority":
+        if request.priority and not self.schedules_by_priority:
             # vLLM would accept it and ignore it.
             raise RequestError(
                 "'priority' needs an engine that was started with --scheduling-policy priority.",

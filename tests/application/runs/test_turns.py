@@ -57,9 +57,9 @@ async def test_each_turn_has_its_own_request_id(house: Any, compacting: dict[str
     request_ids: list[str] = []
     start_turn = house.model.start_turn
 
-    async def record_request_id(turn: Any, *, request_id: str) -> Any:
+    async def record_request_id(turn: Any, *, request_id: str, **options: Any) -> Any:
         request_ids.append(request_id)
-        return await start_turn(turn, request_id=request_id)
+        return await start_turn(turn, request_id=request_id, **options)
 
     house.model.start_turn = record_request_id
     await house.whole(**compacting)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.application.support.fair_queue import FairQueue
-from antiphon.domain.errors import QueueFull
+from antiphon.domain.errors import QueueFull, TooManyRequests
 
 
 async def take_turns(queue: FairQueue, tenants: str) -> str:
@@ -68,6 +68,57 @@ async def test_a_request_that_leaves_the_queue_takes_no_slot() -> None:
     await asyncio.wait(leaving)
     async with asyncio.timeout(30), queue.slot("c"):
         assert queue.waiting == 0
+
+
+async def test_a_tenants_requests_are_served_by_priority_then_by_age() -> None:
+    queue = FairQueue(1)
+    await queue.acquire("a")
+    places = [queue.join("a", priority=priority) for priority in (1, 0, 1, -1)]
+    order = []
+    for _ in places:
+        queue.release("a")
+        order += [n for n, one in enumerate(places) if one.is_taken and n not in order]
+    assert order == [3, 1, 0, 2]
+
+
+async def test_a_request_for_many_slots_is_not_overtaken() -> None:
+    queue = FairQueue(3, per_tenant=3)
+    assert queue.take("a", 2)
+    many = queue.join("b", 3)
+    assert not queue.take("c")
+    few = queue.join("c")
+    queue.release("a", 2)
+    assert (many.is_taken, few.is_taken) == (True, False)
+    queue.leave(many)
+    assert few.is_taken
+
+
+async def test_a_request_for_many_slots_that_leaves_lets_others_pass() -> None:
+    queue = FairQueue(2, per_tenant=2)
+    assert queue.take("a")
+    many, few = queue.join("b", 2), queue.join("c")
+    queue.leave(many)
+    assert few.is_taken
+
+
+async def test_a_tenant_with_its_share_does_not_hold_up_the_others() -> None:
+    queue = FairQueue(3, per_tenant=2)
+    assert queue.take("a", 2)
+    queue.join("a")
+    assert queue.join("b").is_taken
+
+
+async def test_all_queues_together_may_be_full() -> None:
+    queue = FairQueue(1, max_waiting=2, max_waiting_in_all=2)
+    await queue.acquire("a")
+    queue.check_room("a")
+    queue.join("a")
+    queue.join("b")
+    with pytest.raises(TooManyRequests):
+        queue.check_room("b")
+    with pytest.raises(TooManyRequests):
+        queue.join("b")
+    assert queue.waiting == 2
 
 
 @given(st.text("abc", max_size=30), st.integers(1, 4), st.integers(1, 4))
