@@ -5,6 +5,7 @@ VENV_VLLM = .venv-vllm
 VENV_CLIENTS = .venv-clients
 VENV_DOCS = .venv-docs
 VENV_LOCK = .venv-lock
+VENV_SECURITY = .venv-security
 MERMAID = 12.3.0
 NODE = tests/clients/node_modules
 ARGS ?=
@@ -58,8 +59,8 @@ test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready
 	$(VENV_CLIENTS)/bin/pytest tests/clients -m clients -W ignore -rs $(ARGS)
 
 # ANTIPHON_TEST_CASES says how many bodies, paths and keys are tried.
-test-security: $(VENV)/ready
-	$(VENV)/bin/pytest tests/security -rs $(ARGS)
+test-security: $(VENV_SECURITY)/ready
+	$(VENV_SECURITY)/bin/pytest tests/security -rs $(ARGS)
 
 test-vllm: $(VENV_VLLM)/ready
 	$(VENV_VLLM)/bin/pytest tests/vllm tests/formats -m vllm -W ignore::ResourceWarning $(ARGS)
@@ -122,6 +123,12 @@ $(VENV_DOCS)/ready: pyproject.toml
 		tar --extract --gzip --file $(VENV_DOCS)/mermaid-$(MERMAID).tgz --directory $(VENV_DOCS) \
 			--strip-components=2 package/dist/mermaid.min.js; fi
 	rm -f $(VENV_DOCS)/mermaid-$(MERMAID).tgz
+	touch $@
+
+$(VENV_SECURITY)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV_SECURITY)
+	$(VENV_SECURITY)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_SECURITY)/bin/python -m pip install --quiet --editable '.[security]'
 	touch $@
 
 $(VENV_LOCK)/ready:

@@ -28,7 +28,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,6 +38,7 @@ from msgspec import Struct
 
 from antiphon.application.ports import Fetcher, FetchResult
 from antiphon.application.support.fair_queue import FairQueue, FairQueues
+from antiphon.application.support.fair_threads import FairThreads
 from antiphon.domain.errors import FetchFailed, FetchRefused, FetchTooLarge
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -105,22 +105,13 @@ class FairNames:
     """
 
     def __init__(self, look_up: LookUp = socket.getaddrinfo) -> None:
-        self._look_up = look_up
-        self._threads = ThreadPoolExecutor(MAX_RESOLVING, thread_name_prefix="resolving")
-        self._slots = FairQueue(MAX_RESOLVING, per_tenant=MAX_RESOLVING // 4)
+        self._look_up = partial(look_up, type=socket.SOCK_STREAM)
+        self._threads = FairThreads(MAX_RESOLVING, per_tenant=MAX_RESOLVING // 4, name="resolving")
 
     async def resolve(self, tenant: str, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a host as text. Raises: OSError."""
-        await self._slots.acquire(tenant)
-        look_up = partial(self._look_up, host, port, type=socket.SOCK_STREAM)
-        results = asyncio.get_running_loop().run_in_executor(self._threads, look_up)
-        results.add_done_callback(partial(self._end, tenant))
-        return [str(sockaddr[0]) for *_, sockaddr in await asyncio.shield(results)]
-
-    def _end(self, tenant: str, results: asyncio.Future[Any]) -> None:
-        self._slots.release(tenant)
-        if not results.cancelled():
-            results.exception()  # asyncio would log a failure that nobody waited for
+        results = await self._threads.run(tenant, self._look_up, host, port)
+        return [str(sockaddr[0]) for *_, sockaddr in results]
 
 
 def read_url(url: str) -> httpx.URL:

@@ -21,9 +21,11 @@ from msgspec import inspect as mi
 
 from antiphon.domain import content, items, tools, vector_stores
 from antiphon.domain import request as requests
+from antiphon.domain.bounds import MAX_MEMBERS
 from antiphon.domain.events import EVENT_TYPES, ItemAdded, ItemDone
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State
 from antiphon.domain.response import Response
+from antiphon.domain.vector_stores import MAX_FLOAT
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.dialects import DIALECTS, OPENAI
 from antiphon.entrypoints.http.errors import STATUS
@@ -365,6 +367,7 @@ class _Types:
         if isinstance(kind.value_type, mi.AnyType | mi.RawType):
             return "object"
         longest = getattr(kind.key_type, "max_length", None)
+        longest = None if longest in USUAL_LENGTHS else longest
         keys = f"keys of up to {longest} characters" if longest else ""
         value = self.describe(kind.value_type)
         return _add_limits(f"map of string to {value}", _describe_size(kind, "entries"), keys)
@@ -375,6 +378,10 @@ PLAIN: Mapping[type[mi.Type], str] = {
     mi.AnyType: "any JSON",
     mi.RawType: "object",
 }
+USUAL_LENGTHS = frozenset({1024, 4096, 65_536, MAX_MEMBERS, 2**30})
+USUAL_RANGES = frozenset({(-(2**63), 2**63 - 1), (0, 2**31), (-MAX_FLOAT, MAX_FLOAT)})
+"""The bounds of `domain.limits`, which the page names once (api.md#limits)."""
+
 ABSENT = (mi.NoneType, mi.CustomType)
 """What stands for null and for a field that is not there."""
 
@@ -390,6 +397,8 @@ def _add_limits(what: str, *limits: str) -> str:
 
 def _describe_size(kind: Any, unit: str) -> str:
     least, most = kind.min_length, kind.max_length
+    if not least and most in USUAL_LENGTHS:
+        return ""
     if least is not None and most is not None:
         return f"{least} to {most:,} {unit}"
     if most is not None:
@@ -398,6 +407,8 @@ def _describe_size(kind: Any, unit: str) -> str:
 
 
 def _describe_bounds(kind: mi.IntType | mi.FloatType) -> str:
+    if (kind.ge, kind.le) in USUAL_RANGES:
+        return ""
     if kind.gt is not None:
         return f"more than {kind.gt:g}"
     if kind.ge is not None and kind.le is not None:

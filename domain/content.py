@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from antiphon.domain.bounds import Long, Text
+from antiphon.domain.json import Json
+
 
 class TopLogprob(Struct, frozen=True, kw_only=True, gc=False):
     token: str
@@ -60,15 +63,15 @@ class Part(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class InputText(Part, frozen=True, kw_only=True, tag="input_text"):
-    text: str
+    text: Text
     prompt_cache_breakpoint: Any = UNSET
 
 
 class InputImage(Part, frozen=True, kw_only=True, tag="input_image"):
     """One of `image_url` (http(s) or a data URL) and `file_id`."""
 
-    image_url: str | None | UnsetType = UNSET
-    file_id: str | None | UnsetType = UNSET
+    image_url: Text | None | UnsetType = UNSET
+    file_id: Text | None | UnsetType = UNSET
     detail: Literal["low", "high", "auto", "original"] | None = "auto"
     prompt_cache_breakpoint: Any = UNSET
 
@@ -76,20 +79,20 @@ class InputImage(Part, frozen=True, kw_only=True, tag="input_image"):
 class InputFile(Part, frozen=True, kw_only=True, tag="input_file"):
     """One of `file_id`, `file_data` (base64 or a data URL) and `file_url`."""
 
-    file_id: str | None | UnsetType = UNSET
-    file_data: str | None | UnsetType = UNSET
-    file_url: str | None | UnsetType = UNSET
-    filename: str | None | UnsetType = UNSET
-    detail: str | None | UnsetType = UNSET
+    file_id: Text | None | UnsetType = UNSET
+    file_data: Text | None | UnsetType = UNSET
+    file_url: Text | None | UnsetType = UNSET
+    filename: Text | None | UnsetType = UNSET
+    detail: Text | None | UnsetType = UNSET
     prompt_cache_breakpoint: Any = UNSET
 
 
 class InputAudio(Part, frozen=True, kw_only=True, tag="input_audio"):
-    input_audio: dict[str, Any]
+    input_audio: Json
 
 
 class InputVideo(Part, frozen=True, kw_only=True, tag="input_video"):
-    video_url: str
+    video_url: Text
 
 
 class OutputText(Part, frozen=True, kw_only=True, tag="output_text"):
@@ -99,32 +102,32 @@ class OutputText(Part, frozen=True, kw_only=True, tag="output_text"):
     kind, because no rule reads them and the API adds new kinds every few months.
     """
 
-    text: str
-    annotations: tuple[Any, ...] | None = ()
-    logprobs: tuple[Any, ...] | None = ()
+    text: Text
+    annotations: Long[Any] | None = ()
+    logprobs: Long[Any] | None = ()
 
 
 class Refusal(Part, frozen=True, kw_only=True, tag="refusal"):
-    refusal: str
+    refusal: Text
 
 
 class PlainText(Part, frozen=True, kw_only=True, tag="text"):
     """Text in a legacy form that conversation items use."""
 
-    text: str
+    text: Text
 
 
 class ReasoningText(Part, frozen=True, kw_only=True, tag="reasoning_text"):
-    text: str
+    text: Text
 
 
 class SummaryText(Part, frozen=True, kw_only=True, tag="summary_text"):
-    text: str
+    text: Text
 
 
 class ComputerScreenshot(Part, frozen=True, kw_only=True, tag="computer_screenshot"):
-    image_url: str | None | UnsetType = UNSET
-    file_id: str | None | UnsetType = UNSET
+    image_url: Text | None | UnsetType = UNSET
+    file_id: Text | None | UnsetType = UNSET
 
 
 MessagePart = (

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from antiphon.domain.bounds import Text
 from antiphon.domain.errors import RequestError, missing_parameter
 from antiphon.domain.items import ITEM_TYPES, AnyItem, ItemReference, Message
 from antiphon.domain.request import CHAT_COMPLETIONS_FIELDS, CreateResponse
@@ -53,9 +54,9 @@ MAX_DETAIL_CHARS = 300  # an error does not repeat long input
 class Head(Struct, frozen=True):
     """The fields that tell items and tools apart."""
 
-    type: str | None = None
-    role: str | None = None
-    id: str | None = None
+    type: Text | None = None
+    role: Text | None = None
+    id: Text | None = None
 
 
 B = TypeVar("B", bound=Struct)

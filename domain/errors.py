@@ -19,6 +19,9 @@ AntiphonError
 ├── StoreError                the store failed                                500
 │   ├── CorruptLog            a run's stored log is damaged                   an `error` event
 │   └── KeysUnavailable       API keys cannot be looked up now                503
+├── FilesFull                 the tenant has no room for another file         shown as a 400
+
+
 ├── IssuerUnavailable         the keys that sign tokens cannot be fetched     503
 ├── LeaseLost                 another server owns the run, or it is gone      never shown
 ├── FetchError                a URL could not be fetched                      shown as a 400
@@ -187,6 +190,15 @@ class CorruptLog(StoreError):
 
 class KeysUnavailable(StoreError):
     """API keys cannot be looked up now."""
+
+
+class FilesFull(AntiphonError):
+    """The tenant's files leave no room for another one: it has `files` of `used_bytes` together."""
+
+    def __init__(self, *, files: int, used_bytes: int) -> None:
+        super().__init__(f"{files} files of {used_bytes} bytes leave no room for another one")
+        self.files = files
+        self.used_bytes = used_bytes
 
 
 class IssuerUnavailable(AntiphonError):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antiphon.domain.bounds import Int, Long, Text
 from antiphon.domain.content import (
     ComputerScreenshot,
     MessagePart,
@@ -23,8 +24,8 @@ from antiphon.domain.json import Json
 from antiphon.domain.request import AnyFormat, Effort
 
 CallId = Annotated[str, Meta(min_length=1, max_length=64)]
-OptionalId = str | None | UnsetType
-Output = str | tuple[OutputPart, ...]
+OptionalId = Text | None | UnsetType
+Output = Text | Long[OutputPart]
 
 
 class Item(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -36,29 +37,29 @@ class Item(Struct, frozen=True, kw_only=True, tag_field="type"):
 class Message(Item, frozen=True, kw_only=True, tag="message"):
     """A message; an easy message has a string as its content and no type."""
 
-    status: str | None | UnsetType = UNSET
+    status: Text | None | UnsetType = UNSET
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | tuple[MessagePart, ...] | None
+    content: Text | Long[MessagePart] | None
     phase: Literal["commentary", "final_answer"] | None | UnsetType = UNSET
 
 
 class Reasoning(Item, frozen=True, kw_only=True, tag="reasoning"):
     """Reasoning: raw (`content`), summarized (`summary`) or sealed (`encrypted_content`)."""
 
-    status: str | None | UnsetType = UNSET
-    summary: tuple[SummaryText, ...] | None = ()
-    content: tuple[ReasoningText, ...] | None | UnsetType = UNSET
-    encrypted_content: str | None | UnsetType = UNSET
+    status: Text | None | UnsetType = UNSET
+    summary: Long[SummaryText] | None = ()
+    content: Long[ReasoningText] | None | UnsetType = UNSET
+    encrypted_content: Text | None | UnsetType = UNSET
 
 
 class FunctionCall(Item, frozen=True, kw_only=True, tag="function_call"):
     """A call of a function; `arguments` is JSON text as the model wrote it."""
 
-    status: str | None | UnsetType = UNSET
+    status: Text | None | UnsetType = UNSET
     call_id: CallId
-    name: str
-    arguments: str
-    namespace: str | None | UnsetType = UNSET
+    name: Text
+    arguments: Text
+    namespace: Text | None | UnsetType = UNSET
     caller: Json | None | UnsetType = UNSET
     async_: bool | None | UnsetType = field(name="async", default=UNSET)
 
@@ -66,82 +67,82 @@ class FunctionCall(Item, frozen=True, kw_only=True, tag="function_call"):
 class FunctionCallOutput(Item, frozen=True, kw_only=True, tag="function_call_output"):
     """The output of the call `call_id` or, with only a `name`, an output that answers no call."""
 
-    status: str | None | UnsetType = UNSET
+    status: Text | None | UnsetType = UNSET
     call_id: CallId | None | UnsetType = UNSET
     output: Output
-    name: str | None | UnsetType = UNSET
-    namespace: str | None | UnsetType = UNSET
+    name: Text | None | UnsetType = UNSET
+    namespace: Text | None | UnsetType = UNSET
     caller: Json | None | UnsetType = UNSET
 
 
 class CustomToolCall(Item, frozen=True, kw_only=True, tag="custom_tool_call"):
     """A call of a custom tool; `input` is free text."""
 
-    status: str | None | UnsetType = UNSET
+    status: Text | None | UnsetType = UNSET
     call_id: CallId
-    name: str
-    input: str
-    namespace: str | None | UnsetType = UNSET
+    name: Text
+    input: Text
+    namespace: Text | None | UnsetType = UNSET
     caller: Json | None | UnsetType = UNSET
     async_: bool | None | UnsetType = field(name="async", default=UNSET)
 
 
 class CustomToolCallOutput(Item, frozen=True, kw_only=True, tag="custom_tool_call_output"):
-    status: str | None | UnsetType = UNSET
+    status: Text | None | UnsetType = UNSET
     call_id: CallId
     output: Output
     caller: Json | None | UnsetType = UNSET
 
 
 class WebSearchCall(Item, frozen=True, kw_only=True, tag="web_search_call"):
-    status: str | None = None
+    status: Text | None = None
     action: Json | None = None
-    results: tuple[Json, ...] | None | UnsetType = UNSET
+    results: Long[Json] | None | UnsetType = UNSET
 
 
 class FileSearchCall(Item, frozen=True, kw_only=True, tag="file_search_call"):
-    status: str | None = None
-    queries: tuple[str, ...] | None = ()
-    results: tuple[Json, ...] | None = None
+    status: Text | None = None
+    queries: Long[Text] | None = ()
+    results: Long[Json] | None = None
 
 
 class CodeInterpreterCall(Item, frozen=True, kw_only=True, tag="code_interpreter_call"):
-    status: str | None = None
-    code: str | None = None
-    container_id: str
-    outputs: tuple[Json, ...] | None = None
+    status: Text | None = None
+    code: Text | None = None
+    container_id: Text
+    outputs: Long[Json] | None = None
 
 
 class ImageGenerationCall(Item, frozen=True, kw_only=True, tag="image_generation_call"):
-    status: str | None = None
-    result: str | None = None
-    revised_prompt: str | None | UnsetType = UNSET
-    action: str | None | UnsetType = UNSET
-    background: str | None | UnsetType = UNSET
-    output_format: str | None | UnsetType = UNSET
-    quality: str | None | UnsetType = UNSET
-    size: str | None | UnsetType = UNSET
+    status: Text | None = None
+    result: Text | None = None
+    revised_prompt: Text | None | UnsetType = UNSET
+    action: Text | None | UnsetType = UNSET
+    background: Text | None | UnsetType = UNSET
+    output_format: Text | None | UnsetType = UNSET
+    quality: Text | None | UnsetType = UNSET
+    size: Text | None | UnsetType = UNSET
     svg_usage: Json | None | UnsetType = UNSET
     error: Any = UNSET
 
 
 class ComputerCall(Item, frozen=True, kw_only=True, tag="computer_call"):
-    status: str | None = None
+    status: Text | None = None
     call_id: CallId
     action: Json | None | UnsetType = UNSET
-    actions: tuple[Json, ...] | None | UnsetType = UNSET
-    pending_safety_checks: tuple[Json, ...] | None = ()
+    actions: Long[Json] | None | UnsetType = UNSET
+    pending_safety_checks: Long[Json] | None = ()
 
 
 class ComputerCallOutput(Item, frozen=True, kw_only=True, tag="computer_call_output"):
-    status: str | None | UnsetType = UNSET
+    status: Text | None | UnsetType = UNSET
     call_id: CallId
     output: ComputerScreenshot
-    acknowledged_safety_checks: tuple[Json, ...] | None | UnsetType = UNSET
+    acknowledged_safety_checks: Long[Json] | None | UnsetType = UNSET
 
 
 class LocalShellCall(Item, frozen=True, kw_only=True, tag="local_shell_call"):
-    status: str | None = None
+    status: Text | None = None
     call_id: CallId
     action: Json
 
@@ -149,12 +150,12 @@ class LocalShellCall(Item, frozen=True, kw_only=True, tag="local_shell_call"):
 class LocalShellCallOutput(Item, frozen=True, kw_only=True, tag="local_shell_call_output"):
     """The output of a local shell call; its `id` is that of the call, as it has no call_id."""
 
-    status: str | None | UnsetType = UNSET
-    output: str
+    status: Text | None | UnsetType = UNSET
+    output: Text
 
 
 class ShellCall(Item, frozen=True, kw_only=True, tag="shell_call"):
-    status: str | None = None
+    status: Text | None = None
     call_id: CallId
     action: Json
     environment: Json | None = None
@@ -162,74 +163,74 @@ class ShellCall(Item, frozen=True, kw_only=True, tag="shell_call"):
 
 
 class ShellCallOutput(Item, frozen=True, kw_only=True, tag="shell_call_output"):
-    status: str | None | UnsetType = UNSET
+    status: Text | None | UnsetType = UNSET
     call_id: CallId
-    output: tuple[Json, ...]
-    max_output_length: int | None = None
+    output: Long[Json]
+    max_output_length: Int | None = None
     caller: Json | None | UnsetType = UNSET
 
 
 class ApplyPatchCall(Item, frozen=True, kw_only=True, tag="apply_patch_call"):
-    status: str | None = None
+    status: Text | None = None
     call_id: CallId
     operation: Json
     caller: Json | None | UnsetType = UNSET
 
 
 class ApplyPatchCallOutput(Item, frozen=True, kw_only=True, tag="apply_patch_call_output"):
-    status: str | None = None
+    status: Text | None = None
     call_id: CallId
-    output: str | None | UnsetType = UNSET
+    output: Text | None | UnsetType = UNSET
     caller: Json | None | UnsetType = UNSET
 
 
 class McpListTools(Item, frozen=True, kw_only=True, tag="mcp_list_tools"):
-    server_label: str
-    tools: tuple[Json, ...]
-    error: str | None | UnsetType = UNSET
+    server_label: Text
+    tools: Long[Json]
+    error: Text | None | UnsetType = UNSET
 
 
 class McpCall(Item, frozen=True, kw_only=True, tag="mcp_call"):
-    status: str | None | UnsetType = UNSET
-    server_label: str
-    name: str
-    arguments: str
-    output: str | None = None
+    status: Text | None | UnsetType = UNSET
+    server_label: Text
+    name: Text
+    arguments: Text
+    output: Text | None = None
     error: Any = None
-    approval_request_id: str | None = None
+    approval_request_id: Text | None = None
 
 
 class McpApprovalRequest(Item, frozen=True, kw_only=True, tag="mcp_approval_request"):
-    server_label: str
-    name: str
-    arguments: str
+    server_label: Text
+    name: Text
+    arguments: Text
 
 
 class McpApprovalResponse(Item, frozen=True, kw_only=True, tag="mcp_approval_response"):
-    approval_request_id: str
+    approval_request_id: Text
     approve: bool
-    reason: str | None | UnsetType = UNSET
+    reason: Text | None | UnsetType = UNSET
 
 
 class ToolSearchCall(Item, frozen=True, kw_only=True, tag="tool_search_call"):
-    status: str | None | UnsetType = UNSET
+    status: Text | None | UnsetType = UNSET
     arguments: Any
     call_id: CallId | None = None
-    execution: str | None | UnsetType = UNSET
+    execution: Text | None | UnsetType = UNSET
 
 
 class ToolSearchOutput(Item, frozen=True, kw_only=True, tag="tool_search_output"):
-    status: str | None | UnsetType = UNSET
-    tools: tuple[Json, ...]
+    status: Text | None | UnsetType = UNSET
+    tools: Long[Json]
     call_id: CallId | None = None
-    execution: str | None | UnsetType = UNSET
+    execution: Text | None | UnsetType = UNSET
 
 
 class AdditionalTools(Item, frozen=True, kw_only=True, tag="additional_tools"):
     """Tools that are available from this point of the conversation onward."""
 
     role: Literal["developer"]
-    tools: tuple[Json, ...]
+    tools: Long[Json]
 
 
 class ReasoningUpdate(Struct, frozen=True, kw_only=True):
@@ -250,7 +251,7 @@ class ConfigurationUpdate(Item, frozen=True, kw_only=True, tag="configuration_up
 class Compaction(Item, frozen=True, kw_only=True, tag="compaction"):
     """A sealed summary; the items before it need not be rendered."""
 
-    encrypted_content: str
+    encrypted_content: Text
 
 
 class CompactionTrigger(Item, frozen=True, kw_only=True, tag="compaction_trigger"):
@@ -260,19 +261,19 @@ class CompactionTrigger(Item, frozen=True, kw_only=True, tag="compaction_trigger
 class ItemReference(Item, frozen=True, kw_only=True, tag="item_reference"):
     """A reference to a stored item of the same tenant."""
 
-    id: str
+    id: Text
 
 
 class Program(Item, frozen=True, kw_only=True, tag="program"):
     call_id: CallId
-    code: str
-    fingerprint: str
+    code: Text
+    fingerprint: Text
 
 
 class ProgramOutput(Item, frozen=True, kw_only=True, tag="program_output"):
-    status: str | None = None
+    status: Text | None = None
     call_id: CallId
-    result: str
+    result: Text
 
 
 AnyItem = (

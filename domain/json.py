@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-Json = dict[str, Any]
-"""A JSON object of any shape."""
+from msgspec import Meta
+
+Json = Annotated[dict[str, Any], Meta(max_length=2**30)]
+"""A JSON object of any shape. The settings bound its depth and its values."""

@@ -12,10 +12,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
+from antiphon.domain.bounds import MAX_MEMBERS, Id, Int, Many, Name, Text
 from antiphon.domain.json import Json
-
-MAX_ITEMS = 10_000
-"""In the input of a request. A longer conversation is one that the server keeps."""
 
 MAX_TOOLS = 1024
 """Of a request; a namespace and an MCP server are one tool each."""
@@ -24,6 +22,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Key = Annotated[str, Meta(max_length=64)]
 MetadataValue = Annotated[str, Meta(max_length=512)]
 Metadata = Annotated[dict[Key, MetadataValue], Meta(max_length=16)]
+Bias = Annotated[float, Meta(ge=-1000, le=1000)]
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
 
 INCLUDABLE = Literal[
@@ -52,7 +51,7 @@ class JsonObjectFormat(TextFormat, frozen=True, kw_only=True, tag="json_object")
 
 class JsonSchemaFormat(TextFormat, frozen=True, kw_only=True, tag="json_schema"):
     name: Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
-    description: str | None = None
+    description: Text | None = None
     schema: Json
     strict: bool | None = None
 
@@ -70,7 +69,7 @@ class ReasoningParams(Struct, frozen=True, kw_only=True):
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
-    mode: str | None = None
+    mode: Name | None = None
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True):
@@ -81,7 +80,7 @@ class ContextManagement(Struct, frozen=True, kw_only=True):
     """When to compact: at `compact_threshold` input tokens, or when the server decides."""
 
     type: Literal["compaction"]
-    compact_threshold: Annotated[int, Meta(ge=1000)] | None = None
+    compact_threshold: Annotated[int, Meta(ge=1000, le=2**31)] | None = None
 
 
 class PromptCacheOptions(Struct, frozen=True, kw_only=True):
@@ -90,33 +89,33 @@ class PromptCacheOptions(Struct, frozen=True, kw_only=True):
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m", "12h"] | None = None
     prewarm: bool | None = None
-    comparison_response_id: str | None = None
+    comparison_response_id: Id | None = None
 
 
 class StructuredOutputs(Struct, frozen=True, kw_only=True):
     """vLLM's constraint on the output; checks.py requires exactly one kind."""
 
-    json: Json | str | None = None
-    regex: str | None = None
-    choice: tuple[str, ...] | None = None
-    grammar: str | None = None
+    json: Json | Text | None = None
+    regex: Text | None = None
+    choice: Many[Text] | None = None
+    grammar: Text | None = None
     json_object: bool | None = None
-    structural_tag: str | Json | None = None
+    structural_tag: Text | Json | None = None
     disable_any_whitespace: bool | None = None
     disable_additional_properties: bool | None = None
-    whitespace_pattern: str | None = None
+    whitespace_pattern: Text | None = None
 
 
 class PromptParam(Struct, frozen=True, kw_only=True):
     """A prompt template and the values of its placeholders (prompt_templates.py)."""
 
-    id: str
-    version: str | None = None
-    variables: dict[str, Raw] | None = None
+    id: Id
+    version: Name | None = None
+    variables: Annotated[dict[Name, Raw], Meta(max_length=MAX_MEMBERS)] | None = None
 
 
 class ConversationParam(Struct, frozen=True, kw_only=True):
-    id: str
+    id: Id
 
 
 class NewConversation(Struct, frozen=True, kw_only=True):
@@ -143,47 +142,45 @@ class NewContainer(Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=512)]
     expires_after: Json | None = None
-    file_ids: tuple[str, ...] | None = None
+    file_ids: Many[Id] | None = None
     memory_limit: Literal["1g", "4g", "16g", "64g"] | None = None
     network_policy: Json | None = None
-    skills: tuple[Json, ...] | None = None
+    skills: Many[Json] | None = None
 
 
 class NewContainerFile(Struct, frozen=True, kw_only=True):
     """The JSON body of `POST /v1/containers/{id}/files`."""
 
-    file_id: str
+    file_id: Id
 
 
 class CreateResponse(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/responses`."""
 
-    model: str | None = None
-    input: (
-        Annotated[str, Meta(max_length=10_485_760)]
-        | Annotated[tuple[Raw, ...], Meta(max_length=MAX_ITEMS)]
-        | None
-    ) = None
-    instructions: str | None = None
-    previous_response_id: str | None = None
-    conversation: str | ConversationParam | None = None
+    model: Name | None = None
+    input: Annotated[str, Meta(max_length=10_485_760)] | Many[Raw] | None = None
+    instructions: Text | None = None
+    previous_response_id: Id | None = None
+    conversation: Id | ConversationParam | None = None
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    include: tuple[INCLUDABLE, ...] | None = None
+    include: Many[INCLUDABLE] | None = None
     max_output_tokens: Annotated[int, Meta(ge=16, le=2**31)] | None = None
     max_tool_calls: Positive | None = None
     parallel_tool_calls: bool | None = None
     tools: Annotated[tuple[Raw, ...], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: str | Json | None = None
+    tool_choice: Name | Json | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     text: TextParams | None = None
     reasoning: ReasoningParams | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    context_management: Annotated[tuple[ContextManagement, ...], Meta(min_length=1)] | None = None
+    context_management: (
+        Annotated[tuple[ContextManagement, ...], Meta(min_length=1, max_length=16)] | None
+    ) = None
     metadata: Metadata | None = None
     service_tier: (
         Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
@@ -192,34 +189,34 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
-    user: str | None = None
+    user: Name | None = None
     prompt: PromptParam | None = None
     moderation: Json | None = None
     access_programs: Json | None = None
     image: Json | None = None
     generate: bool | None = None  # see docs/reference/api.md#warm-up
     # vLLM's extensions (docs/reference/api.md#sampling-and-engine-fields)
-    request_id: str | None = None
-    session_id: str | None = None
-    priority: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    request_id: Id | None = None
+    session_id: Id | None = None
+    priority: Int | None = None
     cache_salt: (
         Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]+$")] | None
     ) = None
     enable_response_messages: bool | None = None
-    previous_input_messages: tuple[Json, ...] | None = None
+    previous_input_messages: Many[Json] | None = None
     include_reasoning: bool | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=1000)] | None = None
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: str | Annotated[tuple[str, ...], Meta(max_length=64)] | None = None
-    stop_token_ids: Annotated[tuple[int, ...], Meta(max_length=64)] | None = None
+    seed: Int | None = None
+    stop: Text | Annotated[tuple[Text, ...], Meta(max_length=64)] | None = None
+    stop_token_ids: Annotated[tuple[Int, ...], Meta(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[Name, Bias], Meta(max_length=MAX_MEMBERS)] | None = None
     structured_outputs: StructuredOutputs | None = None
     chat_template_kwargs: Json | None = None
     mm_processor_kwargs: Json | None = None

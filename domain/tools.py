@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antiphon.domain.bounds import MAX_MEMBERS, Count, Id, Line, Many, Name, Text
 from antiphon.domain.json import Json
 
 ToolName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[a-zA-Z0-9_.-]+$")]
@@ -23,11 +24,11 @@ class FunctionTool(Tool, frozen=True, kw_only=True, tag="function"):
     """A function that the client runs; `strict` null means strict if the schema allows it."""
 
     name: ToolName
-    description: str | None = None
+    description: Text | None = None
     parameters: Json | None = None
     strict: bool | None = None
     defer_loading: bool | None | UnsetType = UNSET
-    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+    allowed_callers: Many[Name] | None | UnsetType = UNSET
     output_schema: Json | None | UnsetType = UNSET
     async_: bool | None | UnsetType = field(name="async", default=UNSET)
 
@@ -36,10 +37,10 @@ class CustomTool(Tool, frozen=True, kw_only=True, tag="custom"):
     """A tool that the client runs; its input is free text or follows a grammar."""
 
     name: ToolName
-    description: str | None = None
+    description: Text | None = None
     format: Json = field(default_factory=lambda: {"type": "text"})
     defer_loading: bool | None | UnsetType = UNSET
-    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+    allowed_callers: Many[Name] | None | UnsetType = UNSET
     async_: bool | None | UnsetType = field(name="async", default=UNSET)
 
 
@@ -47,13 +48,15 @@ class NamespaceTool(Tool, frozen=True, kw_only=True, tag="namespace"):
     """A group of functions whose calls carry the group's name."""
 
     name: ToolName
-    description: str | None = None
-    tools: Annotated[tuple[FunctionTool | CustomTool, ...], Meta(min_length=1)]
+    description: Text | None = None
+    tools: Annotated[
+        tuple[FunctionTool | CustomTool, ...], Meta(min_length=1, max_length=MAX_MEMBERS)
+    ]
 
 
 class ToolSearch(Tool, frozen=True, kw_only=True, tag="tool_search"):
     execution: Literal["server", "client"] | None = "server"
-    description: str | None | UnsetType = UNSET
+    description: Text | None | UnsetType = UNSET
     parameters: Json | None | UnsetType = UNSET
 
 
@@ -64,17 +67,17 @@ class ProgrammaticToolCalling(Tool, frozen=True, kw_only=True, tag="programmatic
 class McpTool(Tool, frozen=True, kw_only=True, tag="mcp"):
     """An MCP server; its `authorization` and header values are never stored or echoed."""
 
-    server_label: str
-    server_url: str | None | UnsetType = UNSET
-    connector_id: str | None | UnsetType = UNSET
-    tunnel_id: str | None | UnsetType = UNSET
-    server_description: str | None | UnsetType = UNSET
-    headers: dict[str, str] | None | UnsetType = UNSET
-    authorization: str | None | UnsetType = UNSET
-    allowed_tools: tuple[str, ...] | Json | None | UnsetType = UNSET
-    require_approval: str | Json | None | UnsetType = UNSET
+    server_label: Name
+    server_url: Line | None | UnsetType = UNSET
+    connector_id: Id | None | UnsetType = UNSET
+    tunnel_id: Id | None | UnsetType = UNSET
+    server_description: Text | None | UnsetType = UNSET
+    headers: Annotated[dict[Line, Line], Meta(max_length=MAX_MEMBERS)] | None | UnsetType = UNSET
+    authorization: Line | None | UnsetType = UNSET
+    allowed_tools: Many[Name] | Json | None | UnsetType = UNSET
+    require_approval: Name | Json | None | UnsetType = UNSET
     defer_loading: bool | None | UnsetType = UNSET
-    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+    allowed_callers: Many[Name] | None | UnsetType = UNSET
 
 
 class AnyWebSearch(Tool, frozen=True, kw_only=True):
@@ -84,7 +87,7 @@ class AnyWebSearch(Tool, frozen=True, kw_only=True):
     search_context_size: Literal["low", "medium", "high"] | None = "medium"
     user_location: Json | None = None
     external_web_access: bool | None | UnsetType = UNSET
-    search_content_types: tuple[str, ...] | None | UnsetType = UNSET
+    search_content_types: Many[Name] | None | UnsetType = UNSET
 
 
 class WebSearch(AnyWebSearch, frozen=True, kw_only=True, tag="web_search"):
@@ -106,20 +109,20 @@ class WebSearchPreview2025(
 
 
 class FileSearch(Tool, frozen=True, kw_only=True, tag="file_search"):
-    vector_store_ids: tuple[str, ...]
+    vector_store_ids: Many[Id]
     max_num_results: Annotated[int, Meta(ge=1, le=50)] | None | UnsetType = UNSET
     filters: Json | None | UnsetType = UNSET
     ranking_options: Json | None | UnsetType = UNSET
 
 
 class CodeInterpreter(Tool, frozen=True, kw_only=True, tag="code_interpreter"):
-    container: str | Json
-    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+    container: Id | Json
+    allowed_callers: Many[Name] | None | UnsetType = UNSET
 
 
 class Shell(Tool, frozen=True, kw_only=True, tag="shell"):
     environment: Json | None | UnsetType = UNSET
-    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+    allowed_callers: Many[Name] | None | UnsetType = UNSET
 
     @property
     def is_local(self) -> bool:
@@ -132,7 +135,7 @@ class LocalShell(Tool, frozen=True, kw_only=True, tag="local_shell"):
 
 
 class ApplyPatch(Tool, frozen=True, kw_only=True, tag="apply_patch"):
-    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+    allowed_callers: Many[Name] | None | UnsetType = UNSET
 
 
 class Computer(Tool, frozen=True, kw_only=True, tag="computer"):
@@ -144,26 +147,26 @@ class ComputerUse(Tool, frozen=True, kw_only=True, tag="computer_use"):
 
 
 class ComputerUsePreview(Tool, frozen=True, kw_only=True, tag="computer_use_preview"):
-    display_width: int
-    display_height: int
-    environment: str
+    display_width: Count
+    display_height: Count
+    environment: Name
 
 
 class ImageGeneration(Tool, frozen=True, kw_only=True, tag="image_generation"):
-    model: str | None | UnsetType = UNSET
-    action: str | None | UnsetType = UNSET
-    size: str | None | UnsetType = UNSET
-    quality: str | None | UnsetType = UNSET
-    background: str | None | UnsetType = UNSET
-    output_format: str | None | UnsetType = UNSET
-    output_compression: int | None | UnsetType = UNSET
-    moderation: str | None | UnsetType = UNSET
+    model: Name | None | UnsetType = UNSET
+    action: Name | None | UnsetType = UNSET
+    size: Name | None | UnsetType = UNSET
+    quality: Name | None | UnsetType = UNSET
+    background: Name | None | UnsetType = UNSET
+    output_format: Name | None | UnsetType = UNSET
+    output_compression: Count | None | UnsetType = UNSET
+    moderation: Name | None | UnsetType = UNSET
     partial_images: Annotated[int, Meta(ge=0, le=3)] | None | UnsetType = UNSET
-    input_fidelity: str | None | UnsetType = UNSET
+    input_fidelity: Name | None | UnsetType = UNSET
     input_image_mask: Json | None | UnsetType = UNSET
-    complexity: str | None | UnsetType = UNSET
-    frame_count: int | None | UnsetType = UNSET
-    frame_duration_ms: int | None | UnsetType = UNSET
+    complexity: Name | None | UnsetType = UNSET
+    frame_count: Count | None | UnsetType = UNSET
+    frame_duration_ms: Count | None | UnsetType = UNSET
     svg: Json | None | UnsetType = UNSET
 
 

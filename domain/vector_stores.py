@@ -7,15 +7,18 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.domain.bounds import Int, Weight
 from antiphon.domain.errors import RequestError
 from antiphon.domain.request import Key, Metadata, MetadataValue
 
 DAY_S = 24 * 60 * 60
 MAX_FILES_PER_BATCH = 2000
 MAX_INITIAL_FILES = 500
+MAX_FLOAT = 1.7976931348623157e308
 
 Status = Literal["in_progress", "completed", "cancelled", "failed"]
-Attribute = MetadataValue | bool | int | float
+Number = Annotated[float, Meta(ge=-MAX_FLOAT, le=MAX_FLOAT)]
+Attribute = MetadataValue | bool | Int | Number
 Attributes = Annotated[dict[Key, Attribute], Meta(max_length=16)]
 Name = Annotated[str, Meta(max_length=256)]
 FileId = Annotated[str, Meta(min_length=1, max_length=100)]
@@ -117,8 +120,8 @@ class NewFileBatch(Struct, frozen=True, kw_only=True):
 class HybridSearch(Struct, frozen=True, kw_only=True):
     """The weights of the two ways to search."""
 
-    embedding_weight: Annotated[float, Meta(ge=0)] = 1.0
-    text_weight: Annotated[float, Meta(ge=0)] = 1.0
+    embedding_weight: Weight = 1.0
+    text_weight: Weight = 1.0
 
 
 class RankingOptions(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
 from antiphon.application.ports import (
+    AuditLog,
     Embeddings,
     PromptTemplates,
     Sandboxes,
@@ -139,6 +140,7 @@ from antiphon.entrypoints.wiring.stores import (
     store_kind,
 )
 from antiphon.entrypoints.wiring.tools import (
+    audit_log,
     hosted_tools,
     tool_servers,
     tool_substitutions,
@@ -296,6 +298,7 @@ class Container(containers.DeclarativeContainer):
         ),
         tool_substitutions=providers.Singleton(tool_substitutions, settings, tool_servers),
     )
+    audit_log: providers.Provider[AuditLog | None] = providers.Singleton(audit_log, settings)
     plan_turns = providers.Singleton(
         PlanTurns,
         show_items,
@@ -307,6 +310,7 @@ class Container(containers.DeclarativeContainer):
             call_s=settings.provided.tools.call_s,
             call_bytes=settings.provided.tools.call_bytes,
         ),
+        audit_log=audit_log,
     )
     jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)
     make_sequencer = providers.Singleton(

@@ -256,6 +256,10 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     await stack.enter_async_context(
         _in_background(container.sweep_vector_stores().run_every(settings.sweep_s))
     )
+    audit_log = container.audit_log()
+    if audit_log is not None:
+        await audit_log.start()
+        stack.push_async_callback(audit_log.aclose)
     tool_servers = container.tool_servers()
     if tool_servers is not None:
         stack.push_async_callback(tool_servers.aclose)

@@ -19,7 +19,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
 COOLDOWN = "7 days"
-NOT_LOCKED = frozenset({"clients", "dev", "docs", "vllm"})
+NOT_LOCKED = frozenset({"clients", "dev", "docs", "security", "vllm"})
 """Extras that are not for the server, and vLLM, which is bound to the GPU's drivers."""
 
 _PACKAGE = re.compile(r"^(?P<name>[a-z0-9._-]+)==", re.MULTILINE)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from antiphon.application.ports import FileStore, StoredFile
-from antiphon.domain.errors import NotFound
+from antiphon.application.ports import FilePageQuery, FileStore, FileUsage, StoredFile
+from antiphon.domain.errors import FilesFull, NotFound
 
 US, THEM = "us", "them/../us"
 CONTENT = bytes(range(256)) * 3
@@ -90,6 +92,55 @@ class FileStoreContract:
     ) -> None:
         await files.add(US, a_file(), CONTENT)
         await self._is_unknown(files, US, file_id)
+
+    async def test_pages_follow_each_other(self, files: FileStore) -> None:
+        for number in (1, 2, 3, 4):
+            purpose = "vision" if number == 2 else "user_data"
+            await files.add(US, a_file(number, purpose=purpose), CONTENT)
+
+        async def page(**query: Any) -> list[str]:
+            found = await files.page(US, FilePageQuery(**{"limit": 2, **query}))
+            return [file.id.removeprefix("file-000") for file in found]
+
+        assert await page() == ["1", "2"]
+        assert await page(after="file-0002") == ["3", "4"]
+        assert await page(after="file-0004") == []
+        assert await page(is_descending=True) == ["4", "3"]
+        assert await page(is_descending=True, after="file-0003") == ["2", "1"]
+        assert await page(purpose="user_data", after="file-0001") == ["3", "4"]
+        for wrong in ({"after": "file-9"}, {"after": "file-0002", "purpose": "user_data"}):
+            with pytest.raises(NotFound):
+                await page(**wrong)
+
+    async def test_pages_split_files_of_the_same_second_too(self, files: FileStore) -> None:
+        for number in (2, 3, 1):
+            await files.add(US, a_file(number, created_at=0), CONTENT)
+        for is_descending in (False, True):
+            query = FilePageQuery(limit=1, is_descending=is_descending)
+            first = await files.page(US, query)
+            rest = await files.page(US, replace(query, limit=9, after=first[0].id))
+            pages = [*first, *rest]
+            assert (pages[::-1] if is_descending else pages) == await files.list_all(US)
+
+    async def test_the_limit_is_exact_however_many_files_are_added_at_once(
+        self, files: FileStore
+    ) -> None:
+        for tenant, limit in (
+            (US, FileUsage(files=3, bytes=10**9)),
+            (THEM, FileUsage(files=10**9, bytes=3 * len(CONTENT))),
+        ):
+            added = await asyncio.gather(
+                *(files.add(tenant, a_file(n), CONTENT, limit=limit) for n in range(10)),
+                return_exceptions=True,
+            )
+            assert [type(each) for each in added].count(FilesFull) == 7
+            assert await files.usage(tenant) == FileUsage(files=3, bytes=3 * len(CONTENT))
+        stored = await files.list_all(US)
+        await files.delete(US, stored[0].id)
+        await files.add(US, a_file(11), CONTENT, limit=FileUsage(files=3, bytes=10**9))
+        with pytest.raises(FilesFull) as full:
+            await files.add(US, a_file(12), CONTENT, limit=FileUsage(files=3, bytes=10**9))
+        assert (full.value.files, full.value.used_bytes) == (3, 3 * len(CONTENT))
 
     async def test_files_added_at_the_same_time_are_all_kept(self, files: FileStore) -> None:
         many = [a_file(number) for number in range(20)]

@@ -99,7 +99,8 @@ class ConfinedPython:
                 return output
             if launcher and launcher in self._launchers:
                 self._launchers.remove(launcher)
-                logger.warning("%r starts no sandbox for files to be read in", " ".join(launcher))
+                if self._launchers == [()]:
+                    logger.warning("bubblewrap does not work here: PDFs are read without a sandbox")
         raise SandboxError("The process does not start.")
 
     async def _run(
@@ -112,13 +113,14 @@ class ConfinedPython:
             if launcher:
                 filter_file = stack.enter_context(memory_file(seccomp.program()))
                 descriptors = (filter_file,)
-                words = own_program_command(launcher, _own_interpreter(), filter_file, words[1:])
+                python = _own_interpreter(self._modules)
+                words = own_program_command(launcher, python, filter_file, words[1:])
             process = await asyncio.create_subprocess_exec(
                 *words,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
-                env=_environment(),
+                env={} if launcher else _environment(),
                 cwd="/",
                 pass_fds=descriptors,
                 start_new_session=True,
@@ -136,11 +138,10 @@ class ConfinedPython:
         return output[len(READY) :]
 
     def _options(self, launcher: Sequence[str]) -> str:
-        own_packages = _own_interpreter().packages if launcher else ()
         return json.dumps(
             {
                 "modules": self._modules,
-                "packages": own_packages,
+                "packages": _own_interpreter(self._modules).packages,
                 "limits": self._limits,
                 "user": int(NOBODY) if not launcher and _is_readable_by_all() else None,
             }
@@ -185,13 +186,18 @@ def _launchers() -> Iterator[Sequence[str]]:
         yield [bwrap]
 
 
-def _own_interpreter() -> Interpreter:
-    """Return the Python that runs this server."""
-    packages = tuple(folder for folder in sys.path if folder.endswith("-packages"))
+def _own_interpreter(modules: Sequence[str]) -> Interpreter:
+    """Return the Python that runs this server, with the folders that have these modules."""
+    folders = [folder for folder in sys.path if folder.endswith("-packages")]
+    for module in modules:
+        spec = find_spec(module)
+        if spec is not None and spec.origin is not None and spec.submodule_search_locations:
+            folders.append(str(Path(spec.origin).parents[1]))
+    library = os.path.join(sys.base_prefix, "lib")
     return Interpreter(
         program=os.path.realpath(sys.executable),
-        library=os.path.join(sys.base_prefix, "lib"),
-        packages=packages,
+        library=library,
+        packages=tuple(dict.fromkeys(folders)),
     )
 
 
@@ -204,5 +210,6 @@ def _is_readable_by_all() -> bool:
 
 
 def _environment() -> dict[str, str]:
-    # Windows starts no Python without it.
-    return {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+    # Without them, some Pythons do not start.
+    names = ("LD_LIBRARY_PATH", "SYSTEMROOT")
+    return {name: os.environ[name] for name in names if name in os.environ}

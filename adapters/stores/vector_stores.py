@@ -6,6 +6,7 @@ every stored vector: for some ten thousand chunks, nothing is faster than readin
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ from antiphon.domain.vector_stores import FileBatch, IndexingError, StoreFile, V
 
 MIGRATIONS = "vector_stores"
 
-READERS = 3
+READERS = max(2, os.cpu_count() or 1)
 """Searches that run at the same time; one tenant has one fewer."""
 
 _JOB_IS_VALID = "key = ? AND attempts = ? AND status = 'in_progress' AND NOT is_removed"

@@ -20,16 +20,24 @@ ToolServer                 the operator's own tools
 Sandboxes ⊃ Sandbox        where the code of models runs
 Web                        web search, and pages of the web
 ReadPdf                    the text of a PDF
+AuditLog                   a record of each call of a tool
 
 A method that opens something raises an error that a status code can report before it returns the
 first result. Leaving an iterator (`aclose`, or cancelling the task that reads it) releases its
 resources.
 """
 
+from antiphon.application.ports.audit_log import AuditLog, CallResult, ToolCallRecord
 from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal
 from antiphon.application.ports.event_log import EventBatches, EventLog
 from antiphon.application.ports.fetching import Fetcher, FetchResult
-from antiphon.application.ports.files import FileStore, ReadPdf, StoredFile
+from antiphon.application.ports.files import (
+    FilePageQuery,
+    FileStore,
+    FileUsage,
+    ReadPdf,
+    StoredFile,
+)
 from antiphon.application.ports.model import (
     Engine,
     EngineRequest,
@@ -91,6 +99,8 @@ __all__ = [
     "LOG_READ_BYTES",
     "NO_RUNS",
     "ApiKey",
+    "AuditLog",
+    "CallResult",
     "Clock",
     "CodeResult",
     "CommandExit",
@@ -105,8 +115,10 @@ __all__ = [
     "EventLog",
     "FetchResult",
     "Fetcher",
+    "FilePageQuery",
     "FileStore",
     "FileToAdd",
+    "FileUsage",
     "Format",
     "IdempotencyRecord",
     "IdempotencyStore",
@@ -143,6 +155,7 @@ __all__ = [
     "StoredItem",
     "StoredResponse",
     "TokenVerifier",
+    "ToolCallRecord",
     "ToolResult",
     "ToolServer",
     "ToolServers",

@@ -18,13 +18,34 @@ class StoredFile(Struct, frozen=True, kw_only=True):
     created_at: int
 
 
+class FileUsage(Struct, frozen=True, kw_only=True):
+    """A number of files and the bytes of their contents."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def includes(self, other: FileUsage) -> bool:
+        """Return whether `other` has neither more files nor more bytes."""
+        return other.files <= self.files and other.bytes <= self.bytes
+
+
+class FilePageQuery(Struct, frozen=True, kw_only=True):
+    """Up to `limit` files after the file `after`, by age; those of one purpose, if it is set."""
+
+    limit: int
+    after: str | None = None
+    is_descending: bool = False
+    purpose: str | None = None
+
+
 class FileStore(Protocol):
     """Files and their content, by tenant. Reads return every write that has finished.
 
     Ids of other tenants are unknown, and so are strings that are not ids: they may contain slashes,
     dots or null characters, and have any length. Names of tenants and files may be any text. A file
-    has its whole content, which may be empty, or it does not exist. Calls may run concurrently.
-    Raises: StoreError, from any method, when the store fails.
+    has its whole content, which may be empty, or it does not exist. Calls may run concurrently, and
+    those of one tenant do not keep the others waiting. Raises: StoreError, from any method, when
+    the store fails.
     """
 
     async def start(self) -> None:
@@ -32,7 +53,23 @@ class FileStore(Protocol):
 
     async def aclose(self) -> None: ...
 
-    async def add(self, tenant: str, file: StoredFile, content: bytes) -> None: ...
+    async def add(
+        self, tenant: str, file: StoredFile, content: bytes, *, limit: FileUsage | None = None
+    ) -> None:
+        """Add a file, unless the tenant would then have more than `limit`. Raises: FilesFull.
+
+        The limit is exact, however many files are added at the same time.
+        """
+
+    async def usage(self, tenant: str) -> FileUsage:
+        """Return what the tenant has."""
+
+    async def page(self, tenant: str, query: FilePageQuery) -> list[StoredFile]:
+        """Return a page of the tenant's files, in the order of their ages.
+
+        Files of the same second have an order too, which stays the same. The cost is in proportion
+        to the page. Raises: NotFound if there is no file `after` with the purpose.
+        """
 
     async def list_all(self, tenant: str) -> list[StoredFile]:
         """Return all files, oldest first."""

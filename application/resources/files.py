@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
-from antiphon.application.ports import Clock, FileStore, NewId, StoredFile, VectorStores
-from antiphon.domain.errors import BodyTooLarge, NotFound, RequestError
+from antiphon.application.ports import (
+    Clock,
+    FilePageQuery,
+    FileStore,
+    FileUsage,
+    NewId,
+    StoredFile,
+    VectorStores,
+)
+from antiphon.domain.errors import BodyTooLarge, FilesFull, NotFound, RequestError
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 
@@ -33,7 +40,6 @@ class CreateFile:
         self._limits = limits
         self._new_id = new_id
         self._now = now
-        self._lock = asyncio.Lock()
 
     async def __call__(
         self, tenant: str, *, filename: str, purpose: str, content: bytes
@@ -56,25 +62,25 @@ class CreateFile:
             bytes=len(content),
             created_at=int(self._now()),
         )
-        async with self._lock:  # two uploads must not both take the last place
-            files = await self._files.list_all(tenant)
-            if len(files) >= self._limits.max_files:
-                raise RequestError(
-                    f"You have {len(files)} files, which is the maximum. Delete files that you no "
-                    "longer need.",
-                    param="file",
-                    code="file_quota_exceeded",
-                )
-            used_bytes = sum(each.bytes for each in files)
-            if used_bytes + file.bytes > self._limits.quota_bytes:
-                raise RequestError(
-                    f"Your files may take {self._limits.quota_bytes} bytes together, and "
-                    f"{used_bytes} are in use. Delete files that you no longer need.",
-                    param="file",
-                    code="file_quota_exceeded",
-                )
-            await self._files.add(tenant, file, content)
+        limits = self._limits
+        limit = FileUsage(files=limits.max_files, bytes=limits.quota_bytes)
+        try:
+            await self._files.add(tenant, file, content, limit=limit)
+        except FilesFull as full:
+            raise _full_error(limits, full) from None
         return file
+
+
+def _full_error(limits: FileLimits, full: FilesFull) -> RequestError:
+    reason = (
+        f"You have {full.files} files, which is the maximum."
+        if full.files >= limits.max_files
+        else f"Your files may take {limits.quota_bytes} bytes together, and {full.used_bytes} are "
+        "in use."
+    )
+    return RequestError(
+        f"{reason} Delete files that you no longer need.", param="file", code="file_quota_exceeded"
+    )
 
 
 class FilePage(Struct, frozen=True, kw_only=True):
@@ -92,17 +98,17 @@ class ListFiles:
         self, tenant: str, *, after: str | None, limit: int, order: Order, purpose: str | None
     ) -> FilePage:
         """Return up to `limit` files that follow `after`. Raises: RequestError."""
-        files = await self._files.list_all(tenant)
-        if order == "desc":
-            files = files[::-1]
-        files = [file for file in files if purpose in (None, file.purpose)]
-        if after is not None:
-            ids = [file.id for file in files]
-            if after not in ids:
-                raise RequestError(
-                    f"File with id {after[:100]!r} not found.", param="after", code="invalid_value"
-                )
-            files = files[ids.index(after) + 1 :]
+        query = FilePageQuery(
+            limit=limit + 1, after=after, is_descending=order == "desc", purpose=purpose
+        )
+        try:
+            files = await self._files.page(tenant, query)
+        except NotFound:
+            raise RequestError(
+                f"File with id {(after or '')[:100]!r} not found.",
+                param="after",
+                code="invalid_value",
+            ) from None
         return FilePage(files=files[:limit], has_more=len(files) > limit)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from antiphon.application.input.show_items import ShowItems
-from antiphon.application.ports import Model, Seal, ToolServers
+from antiphon.application.ports import AuditLog, Model, Seal, ToolServers
 from antiphon.application.runs.prepare_turn import PreparedTurn
 from antiphon.application.runs.turns import Plan, Turns
+from antiphon.application.tools.audit import CallAudit
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.domain import mcp
 from antiphon.domain.compaction import items_to_keep
@@ -28,16 +29,29 @@ class PlanTurns:
         tool_servers: ToolServers | None = None,
         *,
         budgets: Budgets = DEFAULT_BUDGETS,
+        audit_log: AuditLog | None = None,
     ) -> None:
         self._show_items = show_items
         self._seal = seal
         self._tool_servers = tool_servers
         self._budgets = budgets
+        self._audit_log = audit_log
 
     async def __call__(
-        self, request: CreateResponse, prepared: PreparedTurn, *, tenant: str, response_id: str
+        self,
+        request: CreateResponse,
+        prepared: PreparedTurn,
+        *,
+        tenant: str,
+        response_id: str,
+        key_id: str = "",
+        epoch: int | None = None,
     ) -> Turns:
-        """Raises: RequestError."""
+        """Return the turns; `key_id` is the API key's, if it is known, and `epoch` the run's, if it
+        goes on after another server's.
+
+        Raises: RequestError.
+        """
         plan = await plan_of(request, prepared, tenant=tenant)
         return Turns(
             plan,
@@ -45,8 +59,14 @@ class PlanTurns:
             self._seal,
             self._tool_servers,
             self._budgets,
-            response_id=response_id,
+            request_id=response_id if epoch is None else f"{response_id}_{epoch}",
+            audit=self._audit_of(tenant, key_id, response_id),
         )
+
+    def _audit_of(self, tenant: str, key_id: str, response_id: str) -> CallAudit | None:
+        if self._audit_log is None:
+            return None
+        return CallAudit(log=self._audit_log, tenant=tenant, key_id=key_id, response_id=response_id)
 
 
 async def plan_of(request: CreateResponse, prepared: PreparedTurn, *, tenant: str) -> Plan:

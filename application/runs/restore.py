@@ -160,7 +160,11 @@ class RestoreRun:
             partial(self._prepare_turn, request, tenant=lease.tenant), self._retry_s
         )
         turns = await self._plan_turns(
-            request, prepared, tenant=lease.tenant, response_id=f"{lease.response_id}_{lease.epoch}"
+            request,
+            prepared,
+            tenant=lease.tenant,
+            response_id=lease.response_id,
+            epoch=lease.epoch,
         )
         while True:
             try:

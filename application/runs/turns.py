@@ -20,6 +20,7 @@ from antiphon.application.model.reasoning_summaries import SummarizedTurn
 from antiphon.application.model.tool_search import ToolSearchTurn, tool_searches_in
 from antiphon.application.model.warm_up import WarmUpTurn, shortest_turn
 from antiphon.application.ports import Json, Model, ModelTurn, Seal, ToolServers, Turn
+from antiphon.application.tools.audit import CallAudit
 from antiphon.application.tools.budgets import MAX_PARALLEL_CALLS, Budgets
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
 from antiphon.application.tools.citations import CitingTurn
@@ -103,7 +104,8 @@ class Turns:
         tool_servers: ToolServers | None,
         budgets: Budgets,
         *,
-        response_id: str,
+        request_id: str,
+        audit: CallAudit | None = None,
     ) -> None:
         self._plan = plan
         self._max_turns = budgets.turns
@@ -113,10 +115,11 @@ class Turns:
             plan.max_calls,
             budgets,
             max_parallel=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
+            audit=audit,
         )
         self._show_items = show_items
         self._seal = seal
-        self._response_id = response_id
+        self._request_id = request_id
         self._admitted_count = 0
 
     async def start(self) -> None:
@@ -243,7 +246,7 @@ class Turns:
         return SummarizedTurn(admitted, turn, self._admit, length=self._plan.summary, effort=effort)
 
     async def _admit(self, turn: Turn) -> ModelTurn:
-        request_id = f"{self._response_id}_{self._admitted_count}"
+        request_id = f"{self._request_id}_{self._admitted_count}"
         self._admitted_count += 1
         return await self._plan.model.start_turn(turn, request_id=request_id)
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn
+from antiphon.application.tools.audit import AuditedCall, CallAudit
 from antiphon.application.tools.budgets import (
     DEFAULT_BUDGETS,
     MAX_FAILURES,
@@ -27,6 +28,7 @@ from antiphon.application.tools.citations import CitationSource, Cite
 from antiphon.application.tools.work import RunningWork, Work, WorkOutput, to_finished_work
 from antiphon.domain import deltas as d
 
+APPROVAL = "mcp_approval"
 TOO_MANY_CALLS = "This call was not run: the response has made the max_tool_calls that it may make."
 NO_ANSWER = (
     f"This call was not run: the last {MAX_FAILURES} calls got no answer. Trying again in this "
@@ -86,7 +88,7 @@ class ToolCalls:
     """The calls of one response, of every kind: at most `max_calls` of them.
 
     Every call ends in time, stays within its budgets, and fails without the others. A tool that
-    does not answer is not called forever.
+    does not answer is not called forever. With `audit`, every call is recorded there.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class ToolCalls:
         budgets: Budgets = DEFAULT_BUDGETS,
         *,
         max_parallel: int = MAX_PARALLEL_CALLS,
+        audit: CallAudit | None = None,
     ) -> None:
         self._callers = callers
         self._remaining_calls = max_calls
@@ -104,6 +107,7 @@ class ToolCalls:
             caller.cite for caller in distinct_callers if isinstance(caller, CitationSource)
         ]
         self._budgets = budgets
+        self._audit = audit
         self._slots = asyncio.Semaphore(max_parallel)
         self._failures_in_a_row: Counter[tuple[str, str | None]] = Counter()
 
@@ -124,9 +128,24 @@ class ToolCalls:
         if self._remaining_calls is not None:
             self._remaining_calls -= 1
         if self._remaining_calls is not None and self._remaining_calls < 0:
-            return to_finished_work(refuse(TOO_MANY_CALLS))
-        output = self._call_if_reachable(caller, start, arguments)
-        return Work(output, refuse, caller.abort, self._slots)
+            return self.refuse(start, arguments, refuse(TOO_MANY_CALLS))
+        audited = None if self._audit is None else self._audit.call(start, arguments)
+        output = self._call_if_reachable(caller, start, arguments, audited)
+        on_end = None if audited is None else audited.end
+        return Work(output, refuse, caller.abort, self._slots, on_end)
+
+    def refuse(self, start: d.CallStart, arguments: str, refusal: Sequence[d.Delta]) -> Work:
+        """Return the work of a call that does not run."""
+        if self._audit is None:
+            return to_finished_work(refusal)
+        audited = self._audit.call(start, arguments)
+        audited.refuse()
+        return to_finished_work(refusal, audited.end)
+
+    def note_approval_request(self, start: d.CallStart, arguments: str) -> None:
+        """Record that the client is asked before a call runs."""
+        if self._audit is not None:
+            self._audit.approval_requested(start, arguments)
 
     @asynccontextmanager
     async def run_in_parallel(
@@ -140,10 +159,16 @@ class ToolCalls:
             await asyncio.gather(*(work.stop() for work in running))
 
     async def _call_if_reachable(
-        self, caller: ToolCaller, start: d.CallStart, arguments: str
+        self,
+        caller: ToolCaller,
+        start: d.CallStart,
+        arguments: str,
+        audited: AuditedCall | None,
     ) -> WorkOutput:
         server = start.kind, start.namespace
         if self._failures_in_a_row[server] >= MAX_FAILURES:
+            if audited is not None:
+                audited.refuse()
             yield caller.refuse(start, arguments, NO_ANSWER)
             return
         is_unreachable = True  # if it raises, or its time is up
@@ -183,11 +208,15 @@ class ToolCallingTurn(TurnWrapper):
                         open_call.arguments += delta.text
                     elif open_call is not None:
                         open_call.end_position = len(waiting)
+                        if open_call.start.kind == APPROVAL and not _is_cut(delta):
+                            self._calls.note_approval_request(open_call.start, open_call.arguments)
                         open_call = None
                     if (opening := self._calls.open_item(delta)) is not None:
                         start, delta = opening
                         open_call = _Call(start)
                         calls.append(open_call)
+                    elif isinstance(delta, d.CallStart) and delta.kind == APPROVAL:
+                        open_call = _Call(delta)
                     must_wait = calls[:1] and calls[0].end_position is not None
                     (waiting if must_wait else ready).append(delta)
                 if ready:
@@ -195,7 +224,7 @@ class ToolCallingTurn(TurnWrapper):
         if not calls:
             return
         end = waiting[-1] if waiting else None
-        if not isinstance(end, d.TurnEnd) or end.reason != "stop":
+        if not isinstance(end, d.TurnEnd) or _is_cut(end):
             yield waiting
             return
         work_list = [self._calls.run(call.start, call.arguments) for call in calls]
@@ -208,6 +237,11 @@ class ToolCallingTurn(TurnWrapper):
                     yield [*output]
                 position = call.end_position
         yield waiting[position:]
+
+
+def _is_cut(delta: d.Delta) -> bool:
+    """Whether the turn ends here before the model has ended it."""
+    return isinstance(delta, d.TurnEnd) and delta.reason != "stop"
 
 
 class _Call:

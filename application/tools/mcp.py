@@ -168,6 +168,7 @@ class McpTurn(ModelTurn):
                 start = d.CallStart(
                     request.name, namespace=label, kind="mcp_approval", approval_key=key
                 )
+                self._calls.note_approval_request(start, request.arguments)
                 end = [d.ArgumentsDelta(request.arguments), d.ItemEnd()]
                 yield [start], to_finished_work(end)
 
@@ -180,12 +181,15 @@ class McpTurn(ModelTurn):
         return mcp.approval_key(self._sessions.server(label), tool) if tool is not None else None
 
     def _call(self, request: i.McpApprovalRequest, tools: ListedTools | None) -> Work:
-        if isinstance(tools, ToolServerError):
-            return to_finished_work([self._sessions.refusal_of(str(tools))])
-        if tools is not None and mcp.tool_named(request.name, tools) is None:
-            reason = f"The server has no tool {request.name!r} any more."
-            return to_finished_work([self._sessions.refusal_of(reason)])
         start = d.CallStart(request.name, namespace=request.server_label, kind="mcp")
+        reason = None
+        if isinstance(tools, ToolServerError):
+            reason = str(tools)
+        elif tools is not None and mcp.tool_named(request.name, tools) is None:
+            reason = f"The server has no tool {request.name!r} any more."
+        if reason is not None:
+            refusal = [self._sessions.refusal_of(reason)]
+            return self._calls.refuse(start, request.arguments, refusal)
         return self._calls.run(start, request.arguments)
 
     async def aclose(self) -> None:

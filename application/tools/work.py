@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 import msgspec
 from msgspec import Struct
 
+from antiphon.application.ports import CallResult
 from antiphon.application.tools.budgets import Budgets
 from antiphon.domain import deltas as d
 
@@ -22,26 +23,41 @@ WorkOutput = AsyncGenerator[Sequence[d.Delta]]
 may follow."""
 
 
+class WorkReport(Struct, frozen=True, kw_only=True):
+    """How work ended, what it took, and how many bytes of JSON it returned."""
+
+    result: CallResult
+    seconds: float
+    output_bytes: int
+
+
 class Work(Struct, frozen=True):
     """A call or a listing that can run, once it has its `slot`.
 
     If it fails, `refuse` returns the deltas to send instead of its output, or `abort` the ones to
-    send after it. Both take the reason.
+    send after it. Both take the reason. `on_end` is called once, however it ends.
     """
 
     output: WorkOutput
     refuse: Callable[[str], Sequence[d.Delta]]
     abort: Callable[[str], Sequence[d.Delta]] = lambda _: [d.ItemEnd()]
     slot: AbstractAsyncContextManager[object] = nullcontext()
+    on_end: Callable[[WorkReport], None] | None = None
 
 
-def to_finished_work(batch: Sequence[d.Delta]) -> Work:
+def to_finished_work(
+    batch: Sequence[d.Delta], on_end: Callable[[WorkReport], None] | None = None
+) -> Work:
     """Return work whose whole output is known already."""
-    return Work(_iterate_once(batch), lambda _: batch)
+    return Work(_iterate_once(batch), lambda _: batch, on_end=on_end)
 
 
 async def _iterate_once(batch: Sequence[d.Delta]) -> WorkOutput:
     yield batch
+
+
+def _has_failed(delta: d.Delta) -> bool:
+    return isinstance(delta, d.ToolEnd) and delta.status != "completed"
 
 
 class RunningWork:
@@ -52,6 +68,8 @@ class RunningWork:
         self._budgets = budgets
         self._batches: asyncio.Queue[Sequence[d.Delta] | None] = asyncio.Queue()
         self._has_output = False
+        self._output_bytes = 0
+        self._has_failed = False
         self._task = asyncio.create_task(self._run())
 
     async def __aiter__(self) -> WorkOutput:
@@ -63,13 +81,23 @@ class RunningWork:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        result: CallResult = "canceled"
+        clock = asyncio.get_running_loop().time
+        started_at = clock()
         try:
             async with self._work.slot:
+                started_at = clock()
                 failure = await self._run_in_time()
+            result = "ok" if failure is None and not self._has_failed else "error"
             if failure is not None:
                 end = self._work.abort if self._has_output else self._work.refuse
                 self._batches.put_nowait(end(failure))
         finally:
+            if self._work.on_end is not None:
+                report = WorkReport(
+                    result=result, seconds=clock() - started_at, output_bytes=self._output_bytes
+                )
+                self._work.on_end(report)
             self._batches.put_nowait(None)
 
     async def _run_in_time(self) -> str | None:
@@ -93,14 +121,15 @@ class RunningWork:
         return task.result()
 
     async def _queue_output(self) -> str | None:
-        remaining_bytes = self._budgets.call_bytes
+        max_bytes = self._budgets.call_bytes
         try:
             async with aclosing(self._work.output) as batches:
                 async for batch in batches:
-                    remaining_bytes -= sum(len(msgspec.json.encode(delta)) for delta in batch)
-                    if remaining_bytes < 0:
-                        return f"This call returned more than {self._budgets.call_bytes} bytes."
+                    self._output_bytes += sum(len(msgspec.json.encode(delta)) for delta in batch)
+                    if self._output_bytes > max_bytes:
+                        return f"This call returned more than {max_bytes} bytes."
                     self._has_output = True
+                    self._has_failed |= any(map(_has_failed, batch))
                     self._batches.put_nowait(batch)
         except (Exception, SystemExit):  # whatever a tool raises: no tool ends the server
             logger.exception("a tool call failed")

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 from litestar import Controller, handlers
 from litestar.datastructures import UploadFile
 from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery
 from litestar.types import ASGIApp
 from msgspec import Struct
 
@@ -33,6 +32,7 @@ from antiphon.entrypoints.http.files import attachment_headers, sanitize_filenam
 from antiphon.entrypoints.http.forms import check_parts, read_form
 from antiphon.entrypoints.http.openapi import A_FILE, BYTES, form_of, json_of, operation
 from antiphon.entrypoints.http.pagination import After, Limit, Order
+from antiphon.entrypoints.http.parameters import PathId, QueryText
 from antiphon.entrypoints.http.requests import HttpRequest, header, response_headers, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 
@@ -86,7 +86,7 @@ class Containers(Controller):
         after: After = None,
         limit: Limit = 20,
         order: Order = "desc",
-        name: FromQuery[str | None] = None,
+        name: QueryText = None,
     ) -> ASGIApp:
         page = containers.list(tenant_of(request), after=after, limit=limit, order=order, name=name)
         return JsonResponse(_as_list(page), response_headers(request))
@@ -97,7 +97,7 @@ class Containers(Controller):
         operation_class=operation("The container.", gives="Container"),
     )
     async def get(
-        self, request: HttpRequest, containers: Services, container_id: FromPath[str]
+        self, request: HttpRequest, containers: Services, container_id: PathId
     ) -> ASGIApp:
         container = containers.find(tenant_of(request), container_id)
         return JsonResponse(render_container(container), response_headers(request))
@@ -109,7 +109,7 @@ class Containers(Controller):
         status_code=200,
     )
     async def delete(
-        self, request: HttpRequest, containers: Services, container_id: FromPath[str]
+        self, request: HttpRequest, containers: Services, container_id: PathId
     ) -> ASGIApp:
         """This deletes its files and ends its processes."""
         await containers.find(tenant_of(request), container_id).aclose()
@@ -127,7 +127,7 @@ class Containers(Controller):
         status_code=200,
     )
     async def add_file(
-        self, request: HttpRequest, containers: Services, container_id: FromPath[str]
+        self, request: HttpRequest, containers: Services, container_id: PathId
     ) -> ASGIApp:
         """Send a form (`multipart/form-data`) with `file`, or the `file_id` of an uploaded file."""
         file_id, name, content = await _read_file(request, containers.options)
@@ -145,7 +145,7 @@ class Containers(Controller):
         self,
         request: HttpRequest,
         containers: Services,
-        container_id: FromPath[str],
+        container_id: PathId,
         after: After = None,
         limit: Limit = 20,
         order: Order = "desc",
@@ -165,8 +165,8 @@ class Containers(Controller):
         self,
         request: HttpRequest,
         containers: Services,
-        container_id: FromPath[str],
-        file_id: FromPath[str],
+        container_id: PathId,
+        file_id: PathId,
     ) -> ASGIApp:
         file = await containers.get_file(tenant_of(request), container_id, file_id)
         return JsonResponse(file, response_headers(request))
@@ -180,8 +180,8 @@ class Containers(Controller):
         self,
         request: HttpRequest,
         containers: Services,
-        container_id: FromPath[str],
-        file_id: FromPath[str],
+        container_id: PathId,
+        file_id: PathId,
     ) -> ASGIApp:
         name, blocks = await containers.read_file(tenant_of(request), container_id, file_id)
         return StreamedFile(blocks, {**attachment_headers(name), **response_headers(request)})
@@ -196,8 +196,8 @@ class Containers(Controller):
         self,
         request: HttpRequest,
         containers: Services,
-        container_id: FromPath[str],
-        file_id: FromPath[str],
+        container_id: PathId,
+        file_id: PathId,
     ) -> ASGIApp:
         await containers.delete_file(tenant_of(request), container_id, file_id)
         answer = {"id": file_id, "object": "container.file.deleted", "deleted": True}

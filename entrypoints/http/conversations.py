@@ -6,7 +6,6 @@ from functools import partial
 
 from litestar import Controller, handlers
 from litestar.di import NamedDependency
-from litestar.params import FromPath
 from litestar.types import ASGIApp
 from msgspec import Struct
 
@@ -36,6 +35,7 @@ from antiphon.entrypoints.http.pagination import (
     as_list,
     view_of,
 )
+from antiphon.entrypoints.http.parameters import PathId
 from antiphon.entrypoints.http.requests import (
     HttpRequest,
     response_headers,
@@ -87,7 +87,7 @@ class Conversations(Controller):
         operation_class=operation("The conversation.", gives="Conversation"),
     )
     async def get(
-        self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
+        self, request: HttpRequest, conversations: Services, conversation_id: PathId
     ) -> ASGIApp:
         conversation = await conversations.get(tenant_of(request), conversation_id)
         return JsonResponse(conversation, response_headers(request))
@@ -99,7 +99,7 @@ class Conversations(Controller):
         status_code=200,
     )
     async def update(
-        self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
+        self, request: HttpRequest, conversations: Services, conversation_id: PathId
     ) -> ASGIApp:
         decoded = await read_json(request, NewMetadata, conversations.options)
         updated = await conversations.update(tenant_of(request), conversation_id, decoded.request)
@@ -112,7 +112,7 @@ class Conversations(Controller):
         status_code=200,
     )
     async def delete(
-        self, request: HttpRequest, conversations: Services, conversation_id: FromPath[str]
+        self, request: HttpRequest, conversations: Services, conversation_id: PathId
     ) -> ASGIApp:
         """Responses created in the conversation keep their own items."""
         await conversations.delete(tenant_of(request), conversation_id)
@@ -129,7 +129,7 @@ class Conversations(Controller):
         self,
         request: HttpRequest,
         conversations: Services,
-        conversation_id: FromPath[str],
+        conversation_id: PathId,
         include_bracketed: Include = None,
         include_plain: IncludePlain = None,
     ) -> ASGIApp:
@@ -148,7 +148,7 @@ class Conversations(Controller):
         self,
         request: HttpRequest,
         conversations: Services,
-        conversation_id: FromPath[str],
+        conversation_id: PathId,
         include_bracketed: Include = None,
         include_plain: IncludePlain = None,
         after: After = None,
@@ -169,8 +169,8 @@ class Conversations(Controller):
         self,
         request: HttpRequest,
         conversations: Services,
-        conversation_id: FromPath[str],
-        item_id: FromPath[str],
+        conversation_id: PathId,
+        item_id: PathId,
         include_bracketed: Include = None,
         include_plain: IncludePlain = None,
     ) -> ASGIApp:
@@ -188,8 +188,8 @@ class Conversations(Controller):
         self,
         request: HttpRequest,
         conversations: Services,
-        conversation_id: FromPath[str],
-        item_id: FromPath[str],
+        conversation_id: PathId,
+        item_id: PathId,
     ) -> ASGIApp:
         """Returns the conversation."""
         conversation = await conversations.remove_item(tenant_of(request), conversation_id, item_id)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from litestar import Controller, handlers
 from litestar.di import NamedDependency
-from litestar.params import FromPath
 from litestar.types import ASGIApp
 
 from antiphon.application.model.models import Models
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.openapi import operation
+from antiphon.entrypoints.http.parameters import PathId
 from antiphon.entrypoints.http.requests import HttpRequest, response_headers
 
 
@@ -39,7 +39,7 @@ class ModelList(Controller):
         request: HttpRequest,
         models: NamedDependency[Models],
         started_at: NamedDependency[int],
-        name: FromPath[str],
+        name: PathId,
     ) -> ASGIApp:
         """A model's name may contain slashes."""
         name = name.removeprefix("/")

@@ -12,13 +12,18 @@ from antiphon.application.support.paging import L, Page
 from antiphon.domain.errors import RequestError
 from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import INCLUDABLE
+from antiphon.entrypoints.http.parameters import QueryText
 
 INCLUDE_VALUES = frozenset(get_args(INCLUDABLE))
 
-Include = Annotated[list[str] | None, QueryParameter(name="include[]", required=False)]
-IncludePlain = Annotated[list[str] | None, QueryParameter(name="include", required=False)]
-After = FromQuery[str | None]
-Before = FromQuery[str | None]
+Include = Annotated[
+    list[str] | None, QueryParameter(name="include[]", required=False, max_items=100)
+]
+IncludePlain = Annotated[
+    list[str] | None, QueryParameter(name="include", required=False, max_items=100)
+]
+After = QueryText
+Before = QueryText
 Limit = Annotated[int, QueryParameter(ge=1, le=100)]
 Order = FromQuery[Literal["asc", "desc"]]
 

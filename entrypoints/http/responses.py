@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from litestar import Controller, handlers
 from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.params import QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
@@ -54,6 +54,7 @@ from antiphon.entrypoints.http.pagination import (
     as_list,
     view_of,
 )
+from antiphon.entrypoints.http.parameters import PathId, QueryFlag
 from antiphon.entrypoints.http.requests import (
     REPLAYED_HEADER,
     HttpRequest,
@@ -216,12 +217,12 @@ class Responses(Controller):
         self,
         request: HttpRequest,
         services: NamedDependency[Services],
-        response_id: FromPath[str],
+        response_id: PathId,
         include_bracketed: Include = None,
         include_plain: IncludePlain = None,
-        stream: FromQuery[str] = "false",
-        starting_after: Annotated[int, QueryParameter(ge=-1)] = -1,
-        include_obfuscation: FromQuery[str] = "false",
+        stream: QueryFlag = "false",
+        starting_after: Annotated[int, QueryParameter(ge=-1, le=2**53)] = -1,
+        include_obfuscation: QueryFlag = "false",
     ) -> ASGIApp:
         """With `stream=true`, streams the events after `starting_after`, then live events."""
         encoder = ClientEncoder(
@@ -247,7 +248,7 @@ class Responses(Controller):
         status_code=200,
     )
     async def delete(
-        self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
+        self, request: HttpRequest, services: NamedDependency[Services], response_id: PathId
     ) -> ASGIApp:
         await services.delete(tenant_of(request), response_id)
         answer = {"id": response_id, "object": "response", "deleted": True}
@@ -260,7 +261,7 @@ class Responses(Controller):
         status_code=200,
     )
     async def cancel(
-        self, request: HttpRequest, services: NamedDependency[Services], response_id: FromPath[str]
+        self, request: HttpRequest, services: NamedDependency[Services], response_id: PathId
     ) -> ASGIApp:
         encoder = ClientEncoder(dialect_of(request, services.options.dialect), view=IncludeFilter())
         cancelled = await services.cancel(tenant_of(request), response_id)
@@ -275,7 +276,7 @@ class Responses(Controller):
         self,
         request: HttpRequest,
         services: NamedDependency[Services],
-        response_id: FromPath[str],
+        response_id: PathId,
         include_bracketed: Include = None,
         include_plain: IncludePlain = None,
         after: After = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from litestar import Controller, handlers
-from litestar.params import FromPath, FromQuery
+from litestar.params import FromQuery
 from litestar.types import ASGIApp
 
 from antiphon.application.support.paging import PageQuery
@@ -20,6 +20,7 @@ from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.json_bodies import read_json
 from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.pagination import After, Before, Limit, Order, as_objects
+from antiphon.entrypoints.http.parameters import PathId
 from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.vector_stores import Services
 
@@ -43,7 +44,7 @@ class VectorStoreFiles(Controller):
         status_code=200,
     )
     async def create(
-        self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
+        self, request: HttpRequest, vector_stores: Services, vector_store_id: PathId
     ) -> ASGIApp:
         decoded = await read_json(request, NewStoreFile, vector_stores.options)
         file = await vector_stores.add_file(tenant_of(request), vector_store_id, decoded.request)
@@ -57,7 +58,7 @@ class VectorStoreFiles(Controller):
         self,
         request: HttpRequest,
         vector_stores: Services,
-        vector_store_id: FromPath[str],
+        vector_store_id: PathId,
         after: After = None,
         before: Before = None,
         limit: Limit = 20,
@@ -79,8 +80,8 @@ class VectorStoreFiles(Controller):
         self,
         request: HttpRequest,
         vector_stores: Services,
-        vector_store_id: FromPath[str],
-        file_id: FromPath[str],
+        vector_store_id: PathId,
+        file_id: PathId,
     ) -> ASGIApp:
         file = await vector_stores.stores.file(tenant_of(request), vector_store_id, file_id)
         return _respond(file, response_headers(request))
@@ -95,8 +96,8 @@ class VectorStoreFiles(Controller):
         self,
         request: HttpRequest,
         vector_stores: Services,
-        vector_store_id: FromPath[str],
-        file_id: FromPath[str],
+        vector_store_id: PathId,
+        file_id: PathId,
     ) -> ASGIApp:
         decoded = await read_json(request, NewAttributes, vector_stores.options)
         attributes = dict(decoded.request.attributes or {})
@@ -115,8 +116,8 @@ class VectorStoreFiles(Controller):
         self,
         request: HttpRequest,
         vector_stores: Services,
-        vector_store_id: FromPath[str],
-        file_id: FromPath[str],
+        vector_store_id: PathId,
+        file_id: PathId,
     ) -> ASGIApp:
         """The uploaded file itself is not deleted."""
         await vector_stores.stores.remove_file(tenant_of(request), vector_store_id, file_id)
@@ -132,8 +133,8 @@ class VectorStoreFiles(Controller):
         self,
         request: HttpRequest,
         vector_stores: Services,
-        vector_store_id: FromPath[str],
-        file_id: FromPath[str],
+        vector_store_id: PathId,
+        file_id: PathId,
     ) -> ASGIApp:
         texts = await vector_stores.stores.texts(tenant_of(request), vector_store_id, file_id)
         answer: dict[str, Any] = {
@@ -161,7 +162,7 @@ class FileBatches(Controller):
         status_code=200,
     )
     async def create(
-        self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
+        self, request: HttpRequest, vector_stores: Services, vector_store_id: PathId
     ) -> ASGIApp:
         decoded = await read_json(request, NewFileBatch, vector_stores.options)
         batch = await vector_stores.add_batch(tenant_of(request), vector_store_id, decoded.request)
@@ -176,8 +177,8 @@ class FileBatches(Controller):
         self,
         request: HttpRequest,
         vector_stores: Services,
-        vector_store_id: FromPath[str],
-        batch_id: FromPath[str],
+        vector_store_id: PathId,
+        batch_id: PathId,
     ) -> ASGIApp:
         batch = await vector_stores.stores.batch(tenant_of(request), vector_store_id, batch_id)
         return _respond(batch, response_headers(request))
@@ -192,8 +193,8 @@ class FileBatches(Controller):
         self,
         request: HttpRequest,
         vector_stores: Services,
-        vector_store_id: FromPath[str],
-        batch_id: FromPath[str],
+        vector_store_id: PathId,
+        batch_id: PathId,
     ) -> ASGIApp:
         """Files that are already indexed stay in the vector store."""
         batch = await vector_stores.stores.cancel_batch(
@@ -210,8 +211,8 @@ class FileBatches(Controller):
         self,
         request: HttpRequest,
         vector_stores: Services,
-        vector_store_id: FromPath[str],
-        batch_id: FromPath[str],
+        vector_store_id: PathId,
+        batch_id: PathId,
         after: After = None,
         before: Before = None,
         limit: Limit = 20,

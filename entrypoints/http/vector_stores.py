@@ -7,7 +7,6 @@ from typing import Any
 
 from litestar import Controller, handlers
 from litestar.di import NamedDependency
-from litestar.params import FromPath
 from litestar.types import ASGIApp
 from msgspec import Struct
 
@@ -33,6 +32,7 @@ from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.json_bodies import read_json
 from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.pagination import After, Before, Limit, Order, as_objects
+from antiphon.entrypoints.http.parameters import PathId
 from antiphon.entrypoints.http.requests import HttpRequest, response_headers, tenant_of
 from antiphon.entrypoints.http.responses import HttpOptions
 
@@ -98,7 +98,7 @@ class VectorStores(Controller):
         operation_class=operation("The vector store.", gives="VectorStore"),
     )
     async def get(
-        self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
+        self, request: HttpRequest, vector_stores: Services, vector_store_id: PathId
     ) -> ASGIApp:
         vector_store = await vector_stores.find(tenant_of(request), vector_store_id)
         return JsonResponse(vector_store, response_headers(request))
@@ -112,7 +112,7 @@ class VectorStores(Controller):
         status_code=200,
     )
     async def update(
-        self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
+        self, request: HttpRequest, vector_stores: Services, vector_store_id: PathId
     ) -> ASGIApp:
         decoded = await read_json(request, VectorStoreChanges, vector_stores.options)
         updated = await vector_stores.update(tenant_of(request), vector_store_id, decoded.request)
@@ -125,7 +125,7 @@ class VectorStores(Controller):
         status_code=200,
     )
     async def delete(
-        self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
+        self, request: HttpRequest, vector_stores: Services, vector_store_id: PathId
     ) -> ASGIApp:
         """Uploaded files are not deleted."""
         await vector_stores.delete(tenant_of(request), vector_store_id)
@@ -141,7 +141,7 @@ class VectorStores(Controller):
         status_code=200,
     )
     async def search(
-        self, request: HttpRequest, vector_stores: Services, vector_store_id: FromPath[str]
+        self, request: HttpRequest, vector_stores: Services, vector_store_id: PathId
     ) -> ASGIApp:
         decoded = await read_json(request, SearchRequest, vector_stores.options)
         query, tenant = decoded.request, tenant_of(request)

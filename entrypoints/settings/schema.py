@@ -285,6 +285,15 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
     log_outputs: Annotated[
         bool, about(LOGS, "Log model outputs. Your logs then contain their text.")
     ] = False
+    audit_log: Annotated[
+        Path | None,
+        about(
+            LOGS,
+            "A file to which each call of a tool that the server runs is added as a line of JSON: "
+            "who, which tool, a hash of the arguments, and how it ended.",
+            shown_default="none",
+        ),
+    ] = None
     error_stacks: Annotated[bool, about(LOGS, "Log the stack trace of every error response.")] = (
         False
     )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 
+from antiphon.adapters.audit_file import AuditFile
 from antiphon.adapters.extras import install_command
 from antiphon.adapters.fetching import GuardedPools, UrlPolicy
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.tool_servers.configured import ConfiguredServer, ConfiguredServers
-from antiphon.application.ports import Sandboxes, ToolServer, ToolServers, Web
+from antiphon.application.ports import AuditLog, Sandboxes, ToolServer, ToolServers, Web
 from antiphon.application.resources.containers import CheckContainer, FindContainer
 from antiphon.application.tools.container_tools import CodeTools, ContainerToolProvider
 from antiphon.application.tools.file_search import FileSearchProvider
@@ -135,6 +137,12 @@ def _check_command(table: McpServer) -> None:
             f"The MCP server {table.label!r} cannot be started: there is no program "
             f"{table.command[0]!r}."
         )
+
+
+def audit_log(settings: Settings) -> AuditLog | None:
+    """Return the audit log, or None if the settings name no file for it."""
+    path = settings.audit_log
+    return None if path is None else AuditFile(path.expanduser(), now=time.time)
 
 
 def hosted_tools(

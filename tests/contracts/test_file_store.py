@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
-from antiphon.application.ports import FileStore
-from antiphon.domain.errors import NotFound, SettingsError, StoreError
+from antiphon.application.ports import FileStore, FileUsage
+from antiphon.domain.errors import FilesFull, NotFound, SettingsError, StoreError
 from antiphon.testing.file_store import CONTENT, US, FileStoreContract, a_file
 
 STORES: Mapping[str, Callable[[Path], FileStore]] = {
@@ -32,10 +34,20 @@ class TestFileStore(FileStoreContract):
 
 
 @pytest.fixture
-async def folder(tmp_path: Path) -> FolderFileStore:
+async def folder(tmp_path: Path) -> AsyncIterator[FolderFileStore]:
     store = FolderFileStore(tmp_path / "files")
     await store.start()
-    return store
+    yield store
+    await store.aclose()
+
+
+@asynccontextmanager
+async def another(tmp_path: Path) -> AsyncIterator[FolderFileStore]:
+    """Yield the store of another server on the same folder."""
+    store = FolderFileStore(tmp_path / "files")
+    await store.start()
+    yield store
+    await store.aclose()
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -44,19 +56,19 @@ def files_in(folder: Path) -> list[Path]:
 
 async def test_files_outlive_the_server(folder: FolderFileStore, tmp_path: Path) -> None:
     await folder.add(US, a_file(), CONTENT)
-    again = FolderFileStore(tmp_path / "files")
-    await again.start()
-    assert await again.list_all(US) == [a_file()]
-    assert await again.content(US, a_file().id) == CONTENT
+    async with another(tmp_path) as again:
+        assert await again.list_all(US) == [a_file()]
+        assert await again.content(US, a_file().id) == CONTENT
 
 
 async def test_a_deleted_file_leaves_nothing_behind(
     folder: FolderFileStore, tmp_path: Path
 ) -> None:
-    await folder.add(US, a_file(), CONTENT)
-    assert files_in(tmp_path)
+    await folder.add(US, a_file(filename="the-owl-flies.txt"), CONTENT)
+    assert files_in(tmp_path / "files")
     await folder.delete(US, a_file().id)
-    assert files_in(tmp_path) == []
+    assert files_in(tmp_path / "files") == []
+    assert not any(b"owl" in path.read_bytes() for path in files_in(tmp_path))
 
 
 async def test_only_the_servers_user_may_read_files(
@@ -71,17 +83,51 @@ async def test_a_half_written_file_of_a_killed_server_does_not_exist_and_is_swep
     folder: FolderFileStore, tmp_path: Path
 ) -> None:
     await folder.add(US, a_file(), CONTENT)
-    [complete] = [path for path in files_in(tmp_path) if path.suffix != ".json"]
+    [complete] = [path for path in files_in(tmp_path / "files") if path.suffix != ".json"]
     half, recent = complete.with_name("file-half"), complete.with_name("file-recent")
     for path in (half, recent):
         path.write_bytes(b"half")
     os.utime(half, (0, 0))
     with pytest.raises(NotFound):
         await folder.content(US, "file-half")
-    await FolderFileStore(tmp_path / "files").start()
-    assert not half.exists()
+    async with another(tmp_path):
+        assert not half.exists()
     assert recent.exists()  # another server may be writing it
     assert await folder.content(US, a_file().id) == CONTENT
+
+
+async def test_a_server_repairs_the_index_when_it_starts(
+    folder: FolderFileStore, tmp_path: Path
+) -> None:
+    for number in (1, 2, 3):
+        await folder.add(US, a_file(number), CONTENT)
+    await folder.aclose()
+    for name in ("files.db", "files.db-wal", "files.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    async with another(tmp_path) as rebuilt:
+        assert await rebuilt.list_all(US) == [a_file(1), a_file(2), a_file(3)]
+        assert await rebuilt.usage(US) == FileUsage(files=3, bytes=3 * len(CONTENT))
+    for path in files_in(tmp_path / "files"):
+        if path.name.startswith("file-0002"):
+            path.unlink()
+    async with another(tmp_path) as repaired:
+        assert await repaired.list_all(US) == [a_file(1), a_file(3)]
+        assert await repaired.usage(US) == FileUsage(files=2, bytes=2 * len(CONTENT))
+
+
+async def test_two_servers_together_keep_the_limit(folder: FolderFileStore, tmp_path: Path) -> None:
+    async with another(tmp_path) as other:
+        limit = FileUsage(files=5, bytes=10**6)
+        results = await asyncio.gather(
+            *(
+                (folder, other)[number % 2].add(US, a_file(number), CONTENT, limit=limit)
+                for number in range(20)
+            ),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results].count(FilesFull) == 15
+        assert len(await other.list_all(US)) == 5
+    assert len([path for path in files_in(tmp_path / "files") if path.suffix == ".json"]) == 5
 
 
 async def test_an_unusable_folder_stops_the_start(tmp_path: Path) -> None:

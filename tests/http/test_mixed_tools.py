@@ -15,7 +15,7 @@ from tests import fake_mcp_server
 from tests.fake_mcp_server import FakeMcpServer
 from websockets.sync.client import connect
 
-from .conftest import create, frames, script, text_of
+from .conftest import create, frames, script, text_of, wait_until
 
 Json = dict[str, Any]
 
@@ -52,8 +52,20 @@ SHOWN = [
 
 
 class All:
-    def __init__(self, client: httpx.Client, tools: list[Json], server: Any) -> None:
+    def __init__(
+        self, client: httpx.Client, tools: list[Json], server: Any, audit_log: Path
+    ) -> None:
         self.client, self.tools, self.server = client, tools, server
+        self._audit_log = audit_log
+
+    def audited(self, response: Json) -> list[tuple[str, str, str]]:
+        """Return the tool, name and result of each call of the response in the audit log."""
+        records = [json.loads(line) for line in self._audit_log.read_text().splitlines()]
+        return sorted(
+            (record["tool"], record["name"], record["result"])
+            for record in records
+            if record["response_id"] == response["id"]
+        )
 
     def create(self, model: str, *turns: Any, **fields: Any) -> Json:
         return create(self.client, **self.body(model, *turns, **fields))
@@ -86,6 +98,7 @@ def every(
         "shell": True,
         "web_search": "corpus",
         "web.folder": folder,
+        "audit_log": folder / "audit.jsonl",
         "store": "sqlite",
     }
     with (
@@ -107,7 +120,7 @@ def every(
             {"type": "file_search", "vector_store_ids": [store.id]},
             MINE,
         ]
-        yield All(client, tools, server)
+        yield All(client, tools, server, folder / "audit.jsonl")
 
 
 def kinds(response: Json) -> list[str]:
@@ -144,6 +157,14 @@ def test_the_servers_calls_run_before_the_clients_calls_are_returned(
         tools=every.tools,
     )
     assert (second["status"], text_of(second)) == ("completed", "All done.")
+    wait_until(lambda: len(every.audited(first)) == len(RUNS))
+    assert every.audited(first) == [
+        ("code_interpreter", "python", "ok"),
+        ("file_search", "file_search", "ok"),
+        ("mcp", "add", "ok"),
+        ("shell", "shell", "ok"),
+        ("web_search", "web_search", "ok"),
+    ]
 
 
 def prompt_of(response: Json) -> list[int]:

@@ -1,0 +1,43 @@
+"""The audit log: which tools were called, for whom, and how that ended."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+CallResult = Literal["ok", "error", "refused", "canceled", "approval_requested"]
+"""`refused`: this server did not run the call. `canceled`: the response ended before it did."""
+
+
+class ToolCallRecord(Struct, frozen=True, kw_only=True):
+    """A call of a tool that this server runs; it holds no arguments, results or credentials.
+
+    `tool` is the type of the tool and `name` what of it was called; `server` is the label of an MCP
+    server, or of a tool of the operator's own. `key_id` is "" if no key, or an unknown one, was
+    used. `output_bytes` counts the output as JSON.
+    """
+
+    tenant: str
+    key_id: str
+    response_id: str
+    tool: str
+    server: str
+    name: str
+    arguments_sha256: str
+    result: CallResult
+    seconds: float = 0.0
+    output_bytes: int = 0
+
+
+class AuditLog(Protocol):
+    """Keeps the records of calls, outside of the store."""
+
+    async def start(self) -> None:
+        """Open the log. Raises: SettingsError if nothing can be written to it."""
+
+    def record(self, call: ToolCallRecord) -> None:
+        """Add a record, with the time. It is written soon; this neither waits nor raises."""
+
+    async def aclose(self) -> None:
+        """Write all records that can be written."""
