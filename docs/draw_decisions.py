@@ -25,10 +25,11 @@ THEMES: Mapping[str, tuple[int, ...]] = {
     "Models, prompts and formats": (9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70),
     "Input and history": (12, 14, 16, 20, 23),
     "Stores, and runs on several servers": (8, 28, 29, 30, 31, 32, 34, 35, 39, 60),
-    "Keys, tenants and webhooks": (36, 37, 38, 77, 80, 81),
+    "Keys, tenants and webhooks": (36, 37, 38, 73, 74, 77, 80, 81),
     "Tools": (17, 18, 26, 40, 55, 57, 58, 78, 79),
     "Code and commands": (41, 42, 47, 48, 49),
     "Web search, file search and citations": (43, 44, 45, 46, 50, 51, 52),
+    "Network and transport": (71, 72),
     "How the project is developed": (59, 66, 67, 82),
 }
 

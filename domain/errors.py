@@ -4,12 +4,14 @@ AntiphonError
 ├── RequestError              the request is invalid                          400
 │   ├── Unauthenticated       the API key is missing or unknown               401
 │   │   └── InvalidToken      the token is forged, expired or not for us      401
+│   ├── Forbidden             the API key may not do this                     403
 │   ├── NotFound              no such response, conversation, item or model   404
 │   ├── ConversationLocked    another response is using the conversation      400
 │   ├── BodyTooLarge                                                          413
 │   ├── UnsupportedMediaType                                                  415
 │   ├── QueueFull             the client has too many requests waiting        429
 │   ├── QuotaExceeded         the tenant has reached its storage limit        429
+│   ├── LimitExceeded         the API key has reached one of its limits       429
 │   ├── EmbeddingsError       the embedding engine is not available           503
 │   ├── IdempotencyKeyInUse   the first request with the key is still starting 503
 │   ├── TooManyRequests       the engine's queue is full                      503
@@ -43,6 +45,8 @@ The HTTP status of each is looked up in entrypoints/http/errors.py.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class AntiphonError(Exception):
@@ -98,6 +102,13 @@ class InvalidToken(Unauthenticated):
         super().__init__(message, code="invalid_token")
 
 
+class Forbidden(RequestError):
+    """The API key may not do this; `param` names the field, if it is one."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param, code="insufficient_permissions")
+
+
 class NotFound(RequestError):
     """The object does not exist or belongs to another tenant; the answer is the same."""
 
@@ -136,6 +147,21 @@ class QueueFull(RequestError):
 
 class QuotaExceeded(RequestError):
     """The tenant has reached its storage limit; a retry helps only after it deletes something."""
+
+
+class LimitExceeded(RequestError):
+    """The API key has reached one of its limits.
+
+    `headers` say how much it may use; `retry_after_s` is the time until a retry may help, or None
+    if none will.
+    """
+
+    def __init__(
+        self, message: str, *, headers: Mapping[str, str], retry_after_s: float | None
+    ) -> None:
+        super().__init__(message, code="rate_limit_exceeded")
+        self.headers = headers
+        self.retry_after_s = retry_after_s
 
 
 class IdempotencyKeyInUse(RequestError):

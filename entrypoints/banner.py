@@ -22,14 +22,15 @@ REMINDER_S = 15.0
 _WILDCARDS = ("0.0.0.0", "::", "")  # a server can listen on them, but nothing can connect to them
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, *, is_tls: bool = False) -> str:
     """Return the URL at which this machine reaches a server that listens on `host`.
 
     >>> url_of("0.0.0.0", 8000), url_of("::1", 80)
     ('http://127.0.0.1:8000', 'http://[::1]:80')
     """
     host = "127.0.0.1" if host in _WILDCARDS else host
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if is_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def ready(

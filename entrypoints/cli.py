@@ -13,14 +13,18 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
 from rich.markup import escape
 from rich_click.utils import OptionGroupDict
 
 from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.domain.limits import FULL_ACCESS, SCOPES, TIERS, KeyPolicy, format_duration
 from antiphon.entrypoints import settings as s
+
+if TYPE_CHECKING:
+    from antiphon.entrypoints.keys import PolicyOptions
 
 EXIT_WRONG_USE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
@@ -80,6 +84,11 @@ KEYS_EXAMPLES = """\
   [dim]# create a key in a file, for a server with the memory store[/]
   antiphon keys create --name laptop --file keys.toml
   antiphon serve --store memory --auth on --keys-file keys.toml
+
+  [dim]# limit a key, change that while servers run, and see what it used[/]
+  antiphon keys create --name ci --limit requests/min=60 --limit tokens/day=1M
+  antiphon keys update key_… --limit runs=4 --limit tokens/day=none
+  antiphon keys usage
 
   [dim]# list the keys, and revoke one[/]
   antiphon keys list
@@ -227,7 +236,7 @@ def _set_options(
     help_config=click.RichHelpConfiguration(text_markup="rich", footer_text=KEYS_EXAMPLES)
 )
 def keys() -> None:
-    """Create, list, and revoke API keys.
+    """Create, limit, list, and revoke API keys.
 
     Each key belongs to a [bold]tenant[/]. Responses, conversations, and files belong to one tenant
     and are invisible to all others. A server requires keys if other machines can reach it
@@ -243,7 +252,11 @@ def _store_options(*paths: str) -> Callable[[Command], Command]:
         for path in reversed(paths):
             setting = s.SETTINGS[path]
             command = click.option(
-                setting.option, path, metavar=_metavar(setting), help=_format_help(setting)
+                setting.option,
+                path,
+                metavar=_metavar(setting),
+                multiple=setting.is_list,
+                help=_format_help(setting),
             )(command)
         return command
 
@@ -254,6 +267,91 @@ def _load_settings(config: Path | None, **options: str | None) -> s.Settings:
     return s.load(s.find_file(config, os.environ), os.environ, _set_options(options, None))
 
 
+LIMIT_HELP = (
+    "At most so much: NAME=AMOUNT, like requests/min=60, tokens/day=1M or runs=4. NAME is "
+    "requests, tokens, input_tokens or output_tokens, by min or day of UTC; or runs, at a time. "
+    "k, M and G are thousands, millions and billions; none removes the limit. Repeat the option "
+    "for several limits."
+)
+
+
+def _policy_options(command: Command) -> Command:
+    """Add the options for what a key may do."""
+    for decorator in reversed(
+        (
+            click.option("--limit", "limits", metavar="LIMIT", multiple=True, help=LIMIT_HELP),
+            click.option(
+                "--model",
+                "models",
+                metavar="NAME",
+                multiple=True,
+                help="Allow only this model; for the key, there is no other. Repeat the option to "
+                "allow several, or all.",
+            ),
+            click.option(
+                "--tool",
+                "tools",
+                metavar="TYPE",
+                multiple=True,
+                help="Allow only tools of this type: function, mcp, web_search, code_interpreter "
+                "and so on. Repeat the option to allow several, or all.",
+            ),
+            click.option(
+                "--host",
+                "hosts",
+                metavar="HOST",
+                multiple=True,
+                help="Allow requests to name only URLs of this host and its subdomains: images, "
+                "files and MCP servers. Repeat the option to allow several, or all.",
+            ),
+            click.option(
+                "--scope",
+                "scopes",
+                type=click.Choice(["read", "write", "all"]),
+                multiple=True,
+                help="Allow only to read (GET), or only to write (everything else).",
+            ),
+            click.option(
+                "--tier",
+                "service_tier",
+                type=click.Choice(TIERS),
+                help="The highest service tier that requests with the key get. Without this "
+                "option, it is default.",
+            ),
+            click.option(
+                "--expires",
+                metavar="TIME",
+                help="Refuse the key after this time from now, like 12h or 30d, or never.",
+            ),
+        )
+    ):
+        command = decorator(command)
+    return command
+
+
+def _split_policy(options: dict[str, Any]) -> PolicyOptions:
+    """Remove the options for what a key may do, and return them."""
+    from antiphon.entrypoints.keys import PolicyOptions
+
+    names = PolicyOptions.__struct_fields__
+    return PolicyOptions(**{name: options.pop(name) for name in names})
+
+
+def _describe(policy: KeyPolicy) -> str:
+    """Return what a key may do, in one line; "" for full access."""
+    parts = [f"{name}={limit}" for name, limit in policy.limits.items()]
+    for name, values in (("model", policy.models), ("tool", policy.tools), ("host", policy.hosts)):
+        parts += [f"{name}={value}" for value in values]
+    if set(policy.scopes) != set(SCOPES):
+        parts += [f"scope={scope}" for scope in policy.scopes]
+    if policy.service_tier != FULL_ACCESS.service_tier:
+        parts.append(f"tier={policy.service_tier}")
+    if policy.expires_at is not None:
+        expires = datetime.fromtimestamp(policy.expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        parts.append(f"expires={expires}")
+    return " ".join(parts)
+
+
 @keys.command("create")
 @click.option("--name", required=True, help="A name to recognize the key by.")
 @click.option("--tenant", default="default", show_default=True, help="The tenant of the key.")
@@ -262,27 +360,75 @@ def _load_settings(config: Path | None, **options: str | None) -> s.Settings:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Add the key to this file instead of the store. It is created if it is missing.",
 )
+@_policy_options
 @_store_options("store", "data_dir")
 def create_key(
-    name: str, tenant: str, file: Path | None, config: Path | None, **options: str | None
+    name: str, tenant: str, file: Path | None, config: Path | None, **options: Any
 ) -> None:
-    """Create a key and print it once. Only its hash is stored."""
+    """Create a key and print it once. Only its hash is stored.
+
+    Without further options, the key may do everything that the server offers, without limits.
+    """
     from antiphon.entrypoints.keys import create  # imported late: it imports the stores
 
-    key, api_key = create(_load_settings(config, **options), name, tenant, file)
+    policy = _split_policy(options)
+    key, api_key = create(_load_settings(config, **options), name, tenant, file, policy)
     click.echo(key)
     click.echo(f"{api_key.id} is a key of the tenant {tenant}. It is not shown again.", err=True)
+
+
+@keys.command("update")
+@click.argument("key_id", metavar="ID")
+@_policy_options
+@_store_options("store", "data_dir", "keys_file")
+def update_key(key_id: str, config: Path | None, **options: Any) -> None:
+    """Change what the key ID may do. All servers know it within five seconds.
+
+    What no option names stays as it is. `--limit NAME=none`, `--model all` and `--expires never`
+    remove a limit.
+    """
+    from antiphon.entrypoints.keys import update
+
+    changes = _split_policy(options)
+    policy = update(_load_settings(config, **options), key_id, changes)
+    click.echo(f"{key_id}: {_describe(policy) or 'full access'}", err=True)
+
+
+@keys.command("usage")
+@click.option("--key", "key_id", metavar="ID", help="Show only this key.")
+@_store_options("store", "data_dir", "keys_file", "default_limit")
+def show_usage(key_id: str | None, config: Path | None, **options: Any) -> None:
+    """Show what each key with limits has used of them, in this minute and this day (UTC)."""
+    from antiphon.entrypoints.keys import collect_usage
+
+    rows = [("KEY", "NAME", "LIMIT", "USED", "OF", "RESETS IN")]
+    for used in collect_usage(_load_settings(config, **options), key_id):
+        state = used.state
+        resets = "" if state.quantity == "runs" else format_duration(round(state.reset_s))
+        counts = (f"{state.used:,}", f"{state.limit:,}")
+        rows.append((used.key.id, used.key.name, state.name, *counts, resets))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.rjust(width) if place in (3, 4) else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        click.echo("  ".join(cells).rstrip())
 
 
 @keys.command("list")
 @_store_options("store", "data_dir", "keys_file")
 def list_keys(config: Path | None, **options: str | None) -> None:
-    """List the keys by id, tenant, name, creation date, and location. The secrets are not shown."""
+    """List the keys by id, tenant, name, creation date, location, and what they may do.
+
+    The secrets are not shown.
+    """
     from antiphon.entrypoints.keys import collect_keys
 
     for key, location in collect_keys(_load_settings(config, **options)):
         created = datetime.fromtimestamp(key.created_at, UTC).strftime("%Y-%m-%d")
-        click.echo(f"{key.id}\t{key.tenant}\t{key.name}\t{created}\t{location}")
+        row = [key.id, key.tenant, key.name, created, location, _describe(key.policy)]
+        click.echo("\t".join(row).rstrip("\t"))
 
 
 @keys.command("revoke")

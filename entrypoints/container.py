@@ -66,6 +66,7 @@ from antiphon.application.resources.files import (
     ListFiles,
 )
 from antiphon.application.resources.indexing import IndexFiles
+from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.resources.vector_stores import (
     AddFiles,
@@ -110,12 +111,16 @@ from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.websocket.lanes import LaneLimits
+from antiphon.application.websocket.open_websockets import OpenWebSockets
+from antiphon.domain.limits import parse_limits
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
+from antiphon.entrypoints.http.cors import normalize_origins
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.files import FileServices
 from antiphon.entrypoints.http.identity import Identity
+from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
@@ -145,6 +150,7 @@ from antiphon.entrypoints.wiring.tools import (
     tool_servers,
     tool_substitutions,
 )
+from antiphon.entrypoints.wiring.transport import certificate, max_body_bytes, transport
 from antiphon.entrypoints.wiring.web_search import web
 from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
 
@@ -215,15 +221,23 @@ class Container(containers.DeclarativeContainer):
         store,
         providers.Singleton(
             Quotas,
-            responses=settings.provided.quota_responses,
-            bytes=settings.provided.quota_bytes,
+            responses=settings.provided.tenant_quotas[0],
+            bytes=settings.provided.tenant_quotas[1],
         ),
         clock=providers.Object(time.monotonic),
+    )
+    limits = providers.Singleton(
+        EnforceLimits,
+        store,
+        owner=owner,
+        now=providers.Object(time.time),
+        defaults=providers.Singleton(parse_limits, settings.provided.default_limit),
     )
     run_response = providers.Singleton(
         RunResponse,
         log,
         store,
+        limits,
         deliveries=create_deliveries,
         log_outputs=settings.provided.log_outputs,
         max_run_s=settings.provided.response_s,
@@ -349,6 +363,7 @@ class Container(containers.DeclarativeContainer):
             ),
         ),
         runs,
+        limits,
         new_id=providers.Object(new_id),
     )
     restore_run = providers.Singleton(
@@ -379,11 +394,15 @@ class Container(containers.DeclarativeContainer):
     stopping = providers.Singleton(asyncio.Event)
     drained = providers.Singleton(ShutdownSignal)
     ready = providers.Singleton(CheckReady, store, models, runs)
+    incoming_bytes = providers.Singleton(IncomingBytes, settings.provided.max_incoming_bytes)
+    transport = providers.Singleton(transport, settings, incoming_bytes)
+    certificate = providers.Singleton(certificate, settings)
     http_options = providers.Singleton(
         HttpOptions,
         limits=providers.Singleton(
             BodyLimits,
-            max_bytes=settings.provided.max_body_bytes,
+            max_bytes=providers.Callable(max_body_bytes, settings, models),
+            incoming=incoming_bytes,
             max_depth=settings.provided.max_depth,
             max_nodes=settings.provided.max_json_nodes,
         ),
@@ -393,6 +412,7 @@ class Container(containers.DeclarativeContainer):
         log_requests=settings.provided.log_requests,
         error_stacks=settings.provided.error_stacks,
         websocket_s=settings.provided.websocket_s,
+        cors_origins=providers.Callable(normalize_origins, settings.provided.cors_origin),
         lanes=providers.Singleton(LaneLimits),
     )
     services = providers.Singleton(
@@ -410,7 +430,7 @@ class Container(containers.DeclarativeContainer):
             ),
             new_id=providers.Object(new_id),
         ),
-        count=providers.Singleton(CountTokens, expand_prompt, prepare_turn),
+        count=providers.Singleton(CountTokens, expand_prompt, prepare_turn, limits),
         compact=providers.Singleton(
             CompactConversation, create_response, new_id=providers.Object(new_id)
         ),
@@ -424,6 +444,7 @@ class Container(containers.DeclarativeContainer):
         stopping=stopping,
         drained=drained,
         options=http_options,
+        websockets=providers.Singleton(OpenWebSockets, settings.provided.websockets_per_tenant),
     )
     conversations = providers.Singleton(
         ConversationServices,

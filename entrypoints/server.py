@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import logging
 import signal
@@ -23,18 +22,23 @@ from msgspec import Struct
 from antiphon.application.model.models import Models
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.loop_watchdog import LoopWatchdog
-from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.domain.errors import StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import Authentication
+from antiphon.entrypoints.http.cors import Cors
 from antiphon.entrypoints.http.dialects import DIALECTS
-from antiphon.entrypoints.http.protocol import BoundedProtocol, WebSocketProtocol
+from antiphon.entrypoints.http.protocol import BoundedProtocol
+from antiphon.entrypoints.http.tls import TlsProtocol
+from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
+from antiphon.entrypoints.listener import bind
 from antiphon.entrypoints.log_format import LogFormatter
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.wiring.access import check_access
+from antiphon.entrypoints.wiring.transport import raise_open_files_limit
 
 logger = logging.getLogger("antiphon.server")
 GC_THRESHOLDS = (50_000, 20, 100)
@@ -135,6 +139,7 @@ def run(settings: Settings) -> None:
     logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler])
     if settings.log_level == "info":  # the banner replaces uvicorn's own startup messages
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    raise_open_files_limit()
     with (
         asyncio.Runner(loop_factory=_new_loop) as runner,
         suppress(asyncio.CancelledError),  # stopped before startup was complete
@@ -146,17 +151,22 @@ def run(settings: Settings) -> None:
 async def serving(container: Container) -> AsyncIterator[RunningServer]:
     """Start everything, yield while the server runs, stop everything. Raises: SettingsError."""
     settings: Settings = container.settings()
-    listener = _bind(settings)
+    certificate = container.certificate()  # first, since models take long to start
+    listener = bind(settings)
     async with AsyncExitStack() as stack:
         stack.callback(listener.close)
+        if certificate is not None:
+            await stack.enter_async_context(_in_background(certificate.watch_forever()))
         app, models = await start_app(container, stack)
         server = _Server(
-            _uvicorn_config(app, settings),
+            _uvicorn_config(app, container),
             stopping=container.stopping(),
             runs=container.runs(),
             drain=partial(_drain, container),
             drain_delay_s=settings.drain_delay_s,
         )
+        stalled = container.transport().connections.abort_stalled_forever()
+        await stack.enter_async_context(_in_background(stalled))
         _tune_garbage_collector()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         ready = asyncio.ensure_future(server.ready.wait())
@@ -168,7 +178,10 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
         stack.enter_context(LoopWatchdog(settings.loop_watchdog_ms / 1000))
         try:
             yield RunningServer(
-                url=banner.url_of(host, port), models=models, server=server, serving=task
+                url=banner.url_of(host, port, is_tls=settings.tls_cert is not None),
+                models=models,
+                server=server,
+                serving=task,
             )
         finally:
             if not task.done():
@@ -196,7 +209,12 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
         needs_keys=settings.needs_keys,
         error_stacks=settings.error_stacks,
     )
-    return Authentication(app, container.identities(), dialect=DIALECTS[settings.dialect]), models
+    served: ASGIApp = Authentication(
+        app, container.identities(), dialect=DIALECTS[settings.dialect]
+    )
+    if settings.cors_origin:
+        served = Cors(served, settings.cors_origin)
+    return served, models
 
 
 async def _serve(settings: Settings) -> None:
@@ -329,41 +347,22 @@ def _tune_garbage_collector() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _bind(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        # Bind now, to fail early. uvicorn listens later, so that nobody connects before we serve.
-        listener.bind((settings.host, settings.port))
-    except OSError as exc:
-        listener.close()
-        raise SettingsError(
-            f"Cannot listen on {settings.host} port {settings.port}: {_explain_bind_error(exc)}"
-        ) from None
-    return listener
+def _http_protocol(container: Container) -> Callable[..., asyncio.Protocol]:
+    shared = container.transport()
+    http = BoundedProtocol.sharing(shared)
+    certificate = container.certificate()
+    if certificate is None:
+        return http
+    return TlsProtocol.before(http, certificate, shared.connections)
 
 
-def _explain_bind_error(exc: OSError) -> str:
-    """Return why the server cannot listen on the address, and what to change."""
-    if exc.errno == errno.EADDRNOTAVAIL:
-        return (
-            "this machine does not have that address. Choose another with --host: 127.0.0.1 for "
-            "this machine only, 0.0.0.0 for the network."
-        )
-    if isinstance(exc, socket.gaierror):
-        return f"{exc.strerror}. Choose another with --host."
-    if exc.errno == errno.EACCES:
-        return "only root may listen there. Choose a port above 1023 with --port."
-    return f"{exc.strerror}. Choose another with --port."
-
-
-def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
+def _uvicorn_config(app: object, container: Container) -> uvicorn.Config:
+    settings: Settings = container.settings()
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http=BoundedProtocol.with_limit(settings.arrival_s),
-        ws=WebSocketProtocol,
-        ws_max_size=settings.max_body_bytes,
+        http=_http_protocol(container),  # type: ignore[arg-type]
+        ws=WebSocketProtocol.sharing(container.transport()),
+        ws_max_size=container.http_options().limits.max_bytes,
         ws_per_message_deflate=False,  # events are too small to benefit
         ws_ping_interval=settings.keepalive_s,
         ws_ping_timeout=MAX_UNANSWERED_PINGS * settings.keepalive_s,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import inspect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial, reduce
 from io import FileIO
 from operator import or_
@@ -25,7 +25,14 @@ from typing import Any, get_type_hints
 import msgspec
 
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.application.ports import IdempotencyRecord, LeasedRun, Store
+from antiphon.application.ports import (
+    Charge,
+    IdempotencyRecord,
+    KeyUsage,
+    LeasedRun,
+    RunSlot,
+    Store,
+)
 from antiphon.domain.errors import SettingsError, StoreError
 
 LENGTH_BYTES = 4
@@ -50,7 +57,9 @@ WRITES = (
     "delay",
     "remove",
     "add_key",
+    "update_key",
     "revoke_key",
+    "reserve_usage",
     "compare_and_set",
 )
 """Methods that change persistent data. Heartbeats do not: no server is alive at a start."""
@@ -115,6 +124,29 @@ class JournalStore:
         if record.response_id == options["response_id"]:
             self._append(CALLS["reserve"](tenant=tenant, key=key, **options))
         return record
+
+    async def reserve_usage(
+        self, key_id: str, charges: Sequence[Charge], slot: RunSlot | None = None
+    ) -> KeyUsage:
+        usage: KeyUsage = await self._memory_method("reserve_usage")(key_id, charges, slot)
+        if usage.accepted:
+            self._append_charges(key_id, charges)
+        return usage
+
+    async def settle_usage(
+        self, key_id: str, tenant: str, response_id: str, charges: Sequence[Charge] = ()
+    ) -> bool:
+        settle_usage = self._memory_method("settle_usage")
+        is_settled: bool = await settle_usage(key_id, tenant, response_id, charges)
+        if is_settled:
+            self._append_charges(key_id, charges)
+        return is_settled
+
+    def _append_charges(self, key_id: str, charges: Sequence[Charge]) -> None:
+        # Without limits and slots: no server is alive at a start, so all slots are free then.
+        added = [msgspec.structs.replace(each, limit=None) for each in charges if each.amount]
+        if added:
+            self._append(CALLS["reserve_usage"](key_id=key_id, charges=added, slot=None))
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._write, name) if name in CALLS else self._memory_method(name)

@@ -5,10 +5,22 @@ from __future__ import annotations
 import hashlib
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.application.ports import ApiKey, Store
 from antiphon.domain.errors import StoreError
+from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
 from antiphon.testing.store_fixtures import StoreFixtures
+
+POLICY = KeyPolicy(
+    limits={"requests/min": 60, "tokens/day": 10**15},
+    models=("org/modèl",),
+    tools=("mcp",),
+    hosts=("example.org",),
+    scopes=("read",),
+    service_tier="flex",
+    expires_at=1_790_000_000,
+)
 
 
 def api_key(name: str, *, created_at: int = 7) -> ApiKey:
@@ -38,6 +50,16 @@ class KeyStoreContract(StoreFixtures):
         assert await another.key(api_key("b").hash) == api_key("b")
         assert await another.key(api_key("unknown").hash) is None
         assert await another.key(b"") is None
+
+    async def test_a_policy_is_stored_and_replaced(self, store: Store, another: Store) -> None:
+        await store.add_key(replace(api_key("a"), policy=POLICY))
+        await store.add_key(api_key("b"))
+        assert await another.keys() == [replace(api_key("a"), policy=POLICY), api_key("b")]
+        assert await another.update_key("key_b", POLICY)
+        assert await another.update_key("key_a", FULL_ACCESS)
+        assert not await store.update_key("key_unknown", POLICY)
+        assert await store.key(api_key("b").hash) == replace(api_key("b"), policy=POLICY)
+        assert await store.keys() == [api_key("a"), replace(api_key("b"), policy=POLICY)]
 
     async def test_a_revoked_key_is_gone(self, store: Store, another: Store) -> None:
         for name in ("a", "b"):

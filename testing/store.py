@@ -13,6 +13,7 @@ from antiphon.testing.response_store import ResponseStoreContract
 from antiphon.testing.run_store import RunStoreContract
 from antiphon.testing.shared_values import SharedValuesContract
 from antiphon.testing.stored_events import StoredEventsContract
+from antiphon.testing.usage_store import UsageStoreContract
 
 
 @pytest.mark.asyncio
@@ -24,6 +25,7 @@ class StoreContract(
     IdempotencyStoreContract,
     OutboxContract,
     KeyStoreContract,
+    UsageStoreContract,
     SharedValuesContract,
 ):
     """Subclass it where pytest collects tests.

@@ -20,18 +20,22 @@ from antiphon.adapters.stores.memory_records import (
     ResponseRecord,
     copy_items,
 )
+from antiphon.adapters.stores.memory_usage import KeyCounters
 from antiphon.adapters.stores.stored_json import body_of, output_of
 from antiphon.adapters.stores.tenant_turns import take_turns
 from antiphon.application.ports import (
     LOG_READ_BYTES,
     NO_RUNS,
     ApiKey,
+    Charge,
     Clock,
     EventChunk,
     IdempotencyRecord,
+    KeyUsage,
     Lease,
     LeasedRun,
     LogSlice,
+    RunSlot,
     StorageUsage,
     Store,
     StoredItem,
@@ -40,6 +44,7 @@ from antiphon.application.ports import (
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, NotFound, StoreError
+from antiphon.domain.limits import KeyPolicy
 from antiphon.domain.response import TERMINAL, Response
 
 Key = tuple[str, str]
@@ -75,6 +80,7 @@ class MemoryStore(Store):
         self._reserved_keys: dict[Key, str] = {}
         self._outbox: dict[str, OutboxEntry] = {}
         self._api_keys: dict[str, ApiKey] = {}
+        self._key_counters: dict[str, KeyCounters] = {}
         self._shared_values: dict[str, bytes] = {}
 
     async def start(self) -> None:
@@ -178,6 +184,10 @@ class MemoryStore(Store):
         expired = list(islice(self._expired_deletions(self._clock(), keep_events_s), limit))
         for delete in expired:
             delete()
+        for key_id, counters in list(self._key_counters.items()):
+            counters.clean_up(self._clock(), self._is_taken)
+            if counters.is_empty:
+                del self._key_counters[key_id]
         return len(expired)
 
     # --- conversations ----------------------------------------------------------------------------
@@ -388,8 +398,29 @@ class MemoryStore(Store):
     async def key(self, hash: bytes) -> ApiKey | None:
         return next((key for key in self._api_keys.values() if key.hash == hash), None)
 
+    async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
+        if key_id not in self._api_keys:
+            return False
+        self._api_keys[key_id] = replace(self._api_keys[key_id], policy=policy)
+        return True
+
     async def revoke_key(self, key_id: str) -> bool:
         return self._api_keys.pop(key_id, None) is not None
+
+    # --- their use --------------------------------------------------------------------------------
+
+    async def reserve_usage(
+        self, key_id: str, charges: Sequence[Charge], slot: RunSlot | None = None
+    ) -> KeyUsage:
+        counters = self._key_counters.setdefault(key_id, KeyCounters())
+        counters.clean_up(self._clock(), self._is_taken)
+        return counters.reserve(charges, slot)
+
+    async def settle_usage(
+        self, key_id: str, tenant: str, response_id: str, charges: Sequence[Charge] = ()
+    ) -> bool:
+        counters = self._key_counters.get(key_id)
+        return counters is not None and counters.settle(tenant, response_id, charges)
 
     # --- shared values ----------------------------------------------------------------------------
 
@@ -418,6 +449,10 @@ class MemoryStore(Store):
         if not record.log.has(events):
             record.log.append(events)
             self._bytes[record.tenant] += len(events.body)
+
+    def _is_taken(self, slot: RunSlot) -> bool:
+        key = (slot.tenant, slot.response_id)
+        return key in self._unfinished if key in self._records else self._is_alive(slot.owner)
 
     def _is_claimed(self, tenant: str, record: ConversationRecord) -> bool:
         claim = record.claim

@@ -12,18 +12,42 @@ from antiphon.adapters.stores import postgres_statements as sql
 from antiphon.adapters.stores.postgres_appends import PostgresAppends, out_of_order_error
 from antiphon.adapters.stores.postgres_heartbeat import PostgresHeartbeat
 from antiphon.adapters.stores.postgres_notifications import PostgresNotifications
+from antiphon.adapters.stores.postgres_rows import (
+    INPUT,
+    OUTPUT,
+    api_key,
+    clamp_number,
+    columns_of,
+    columns_of_charges,
+    conversation_not_found,
+    conversation_of,
+    item_rows,
+    leased_run,
+    missing_event_error,
+    response_not_found,
+    size_of,
+    to_items,
+)
 from antiphon.adapters.stores.postgres_server import Connection, PostgresServer, Row, columns
 from antiphon.adapters.stores.self_test import round_trips
-from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
+from antiphon.adapters.stores.stored_json import (
+    body_of,
+    output_of,
+    policy_body,
+    response_from,
+)
 from antiphon.application.ports import (
     LOG_READ_BYTES,
     NO_RUNS,
     ApiKey,
+    Charge,
     EventChunk,
     IdempotencyRecord,
+    KeyUsage,
     Lease,
     LeasedRun,
     LogSlice,
+    RunSlot,
     StorageUsage,
     Store,
     StoredItem,
@@ -39,12 +63,8 @@ from antiphon.domain.errors import (
     SettingsError,
     StoreError,
 )
+from antiphon.domain.limits import KeyPolicy
 from antiphon.domain.response import Response
-
-INPUT, OUTPUT = 0, 1
-
-MAX_EVENT_NUMBER = 2**62
-"""Above the number of any event, and within the range of BIGINT."""
 
 MAX_CHUNKS = 1000
 """The most chunks of a log that one statement reads."""
@@ -109,7 +129,7 @@ class PostgresStore(Store):
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         response, run = stored.response, stored.run
         body = body_of(response)
-        items = [*_item_rows(INPUT, stored.input), *_item_rows(OUTPUT, output_of(response))]
+        items = [*item_rows(INPUT, stored.input), *item_rows(OUTPUT, output_of(response))]
         events = run.events
         created = await self._server.fetch(
             sql.CREATE,
@@ -119,10 +139,10 @@ class PostgresStore(Store):
             response.status,
             response.created_at,
             stored.expires_at,
-            _conversation_of(response),
+            conversation_of(response),
             run.owner,
-            *_columns_of(events),
-            len(body) + _size(items),
+            *columns_of(events),
+            len(body) + size_of(items),
             run.job,
             body,
             *columns(items, 4),
@@ -152,8 +172,8 @@ class PostgresStore(Store):
         db: Connection,
     ) -> bool:
         tenant, response_id = lease.tenant, lease.response_id
-        body, output = body_of(response), _item_rows(OUTPUT, output_of(response))
-        size = len(body) + _size(output) + (len(events.body) if events else 0)
+        body, output = body_of(response), item_rows(OUTPUT, output_of(response))
+        size = len(body) + size_of(output) + (len(events.body) if events else 0)
         finished = await db.fetchrow(
             sql.FINISH,
             *(tenant, response_id, lease.epoch, response.status, body),
@@ -169,7 +189,7 @@ class PostgresStore(Store):
             sql.ADD_OUTPUT,
             tenant,
             number,
-            *_columns_of(missing),
+            *columns_of(missing),
             *columns(rows, 5),
             *columns(output, 4),
             None if next_number is None else self._channel,
@@ -181,7 +201,7 @@ class PostgresStore(Store):
     async def get(self, tenant: str, response_id: str) -> Response:
         rows = await self._server.fetch(sql.GET, tenant, response_id, idempotent=True)
         if not rows:
-            raise _response_not_found(response_id)
+            raise response_not_found(response_id)
         return response_from(rows[0][0], [item for _, item in rows if item is not None])
 
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
@@ -197,8 +217,8 @@ class PostgresStore(Store):
             sql.CONTEXT, tenant, response_id, with_output, idempotent=True
         )
         if not rows:
-            raise _response_not_found(response_id)
-        return _to_items(rows)
+            raise response_not_found(response_id)
+        return to_items(rows)
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
         rows = await self._server.fetch(sql.ITEM, tenant, item_id, idempotent=True)
@@ -209,7 +229,7 @@ class PostgresStore(Store):
     async def delete(self, tenant: str, response_id: str) -> None:
         work = partial(_delete_response, tenant, response_id, self._channel)
         if not await self._server.in_transaction(work):
-            raise _response_not_found(response_id)
+            raise response_not_found(response_id)
 
     async def usage(self, tenant: str) -> StorageUsage:
         [(count, size, waiting)] = await self._server.fetch(sql.USAGE, tenant, idempotent=True)
@@ -250,7 +270,7 @@ class PostgresStore(Store):
             sql.GET_CONVERSATION, tenant, conversation_id, idempotent=True
         )
         if not rows:
-            raise _conversation_not_found(conversation_id)
+            raise conversation_not_found(conversation_id)
         created_at, metadata = rows[0]
         return Conversation(
             id=conversation_id, created_at=created_at, metadata=msgspec.json.decode(metadata)
@@ -263,14 +283,14 @@ class PostgresStore(Store):
             sql.UPDATE_CONVERSATION, tenant, conversation_id, msgspec.json.encode(metadata)
         )
         if not rows:
-            raise _conversation_not_found(conversation_id)
+            raise conversation_not_found(conversation_id)
         return Conversation(id=conversation_id, created_at=rows[0][0], metadata=dict(metadata))
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> None:
         async def work(db: Connection) -> None:
             number = await db.fetchval(sql.DELETE_CONVERSATION, tenant, conversation_id)
             if number is None:
-                raise _conversation_not_found(conversation_id)
+                raise conversation_not_found(conversation_id)
             await db.fetch(sql.REMOVE_FROM_CONVERSATION, number, None)
 
         await self._server.in_transaction(work)
@@ -280,8 +300,8 @@ class PostgresStore(Store):
             sql.CONVERSATION_ITEMS, tenant, conversation_id, idempotent=True
         )
         if not rows:
-            raise _conversation_not_found(conversation_id)
-        return _to_items(rows)
+            raise conversation_not_found(conversation_id)
+        return to_items(rows)
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: Sequence[StoredItem]
@@ -299,7 +319,7 @@ class PostgresStore(Store):
         async def work(db: Connection) -> None:
             number = await db.fetchval(sql.GET_AND_LOCK_CONVERSATION, tenant, conversation_id)
             if number is None:
-                raise _conversation_not_found(conversation_id)
+                raise conversation_not_found(conversation_id)
             if not await db.fetch(sql.REMOVE_FROM_CONVERSATION, number, item_id):
                 raise NotFound(f"There is no item {item_id!r} in conversation {conversation_id!r}.")
 
@@ -351,14 +371,14 @@ class PostgresStore(Store):
         rows = await self._server.fetch(
             sql.LEASE_RUNS, owner, limit, waiting, list(held), list(held.values()), per_tenant
         )
-        return [_leased_run(row) for row in rows]
+        return [leased_run(row) for row in rows]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         rows = await self._server.fetch(sql.TAKE_OVER, owner, tenant, response_id)
         if rows:
-            return _leased_run(rows[0])
+            return leased_run(rows[0])
         if not await self._server.fetch(sql.RESPONSE_EXISTS, tenant, response_id, idempotent=True):
-            raise _response_not_found(response_id)
+            raise response_not_found(response_id)
         return None
 
     async def give_back(self, lease: Lease) -> bool:
@@ -379,7 +399,7 @@ class PostgresStore(Store):
     async def events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
-        next_number = _clamp_number(after) + 1
+        next_number = clamp_number(after) + 1
         values = (tenant, response_id, next_number, MAX_CHUNKS, limit_bytes)
         rows = await self._server.fetch(sql.EVENTS, *values, idempotent=True)
         if not rows:
@@ -392,17 +412,17 @@ class PostgresStore(Store):
         ]
         for chunk in chunks:
             if chunk.first > next_number:
-                raise _missing_event_error(response_id, next_number)
+                raise missing_event_error(response_id, next_number)
             next_number = chunk.first + chunk.count
         if is_over and not chunks and next_number < count:
-            raise _missing_event_error(response_id, next_number)
+            raise missing_event_error(response_id, next_number)
         return LogSlice(chunks=chunks, ends=is_over and next_number >= count)
 
     async def wait_for_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
     ) -> None:
         await self._notifications.wait(
-            tenant, response_id, after=_clamp_number(after), limit_s=limit_s
+            tenant, response_id, after=clamp_number(after), limit_s=limit_s
         )
 
     # --- Idempotency-Keys -------------------------------------------------------------------------
@@ -461,20 +481,48 @@ class PostgresStore(Store):
     # --- API keys ---------------------------------------------------------------------------------
 
     async def add_key(self, key: ApiKey) -> None:
-        row = (key.id, key.name, key.tenant, key.hash, key.created_at)
+        row = (key.id, key.name, key.tenant, key.hash, key.created_at, policy_body(key.policy))
         await self._server.fetch(sql.ADD_KEY, *row)
 
     async def keys(self) -> list[ApiKey]:
-        return [_api_key(row) for row in await self._server.fetch(sql.LIST_KEYS, idempotent=True)]
+        return [api_key(row) for row in await self._server.fetch(sql.LIST_KEYS, idempotent=True)]
 
     async def key(self, hash: bytes) -> ApiKey | None:
         rows = await self._server.fetch(
             sql.GET_KEY, hash, timeouts=self._server.start_timeouts, idempotent=True
         )
-        return _api_key(rows[0]) if rows else None
+        return api_key(rows[0]) if rows else None
+
+    async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
+        return bool(await self._server.fetch(sql.UPDATE_KEY, key_id, policy_body(policy)))
 
     async def revoke_key(self, key_id: str) -> bool:
         return bool(await self._server.fetch(sql.REVOKE_KEY, key_id))
+
+    # --- their use --------------------------------------------------------------------------------
+
+    async def reserve_usage(
+        self, key_id: str, charges: Sequence[Charge], slot: RunSlot | None = None
+    ) -> KeyUsage:
+        place = (slot.tenant, slot.response_id, slot.owner, slot.limit) if slot else (None,) * 4
+        [(accepted, counts, runs)] = await self._server.fetch(
+            sql.RESERVE_USAGE,
+            key_id,
+            *columns_of_charges(charges),
+            *place,
+            timeouts=self._server.start_timeouts,
+        )
+        return KeyUsage(accepted=accepted, counts=counts, runs=runs)
+
+    async def settle_usage(
+        self, key_id: str, tenant: str, response_id: str, charges: Sequence[Charge] = ()
+    ) -> bool:
+        names, starts, amounts, expiries, _ = columns_of_charges(charges)
+        values = (key_id, tenant, response_id, names, starts, amounts, expiries)
+        [(is_settled,)] = await self._server.fetch(
+            sql.SETTLE_USAGE, *values, timeouts=self._server.run_timeouts
+        )
+        return bool(is_settled)
 
     # --- shared values ----------------------------------------------------------------------------
 
@@ -506,7 +554,7 @@ async def _events_to_append(
 
 async def _release_with_items(db: Connection, tenant: str, number: int, response: Response) -> None:
     """Release the response's conversation with the response's items at its end."""
-    conversation_id = _conversation_of(response)
+    conversation_id = conversation_of(response)
     if conversation_id is None:
         return
     count = await db.fetchval(sql.COUNT_ITEMS, number) if response.keeps_items else 0
@@ -549,59 +597,4 @@ async def _add_own_items(
 
 async def _unavailable_error(db: Connection, tenant: str, conversation_id: str) -> RequestError:
     exists = await db.fetchrow(sql.GET_CONVERSATION, tenant, conversation_id)
-    return ConversationLocked() if exists else _conversation_not_found(conversation_id)
-
-
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def _item_rows(kind: int, items: Sequence[StoredItem]) -> list[Row]:
-    return [
-        (kind, position, item.id or None, bytes(item.raw)) for position, item in enumerate(items)
-    ]
-
-
-def _columns_of(events: EventChunk | None) -> tuple[int | None, int | None, bytes | None]:
-    if events is None:
-        return None, None, None
-    return events.first, events.count, events.body
-
-
-def _clamp_number(after: int) -> int:
-    """Return an event number from a client, limited to what PostgreSQL can represent."""
-    return min(max(after, -1), MAX_EVENT_NUMBER)
-
-
-def _size(items: Sequence[Row]) -> int:
-    return sum(len(item[-1]) for item in items)
-
-
-def _conversation_of(response: Response) -> str | None:
-    return response.conversation.id if response.conversation else None
-
-
-def _to_items(rows: Sequence[Row]) -> list[StoredItem]:
-    return [StoredItem(id=item_id or "", raw=Raw(body)) for item_id, body in rows if body]
-
-
-def _leased_run(row: Row) -> LeasedRun:
-    tenant, response_id, epoch, job, body, output = row
-    lease = Lease(tenant=tenant, response_id=response_id, epoch=epoch)
-    return LeasedRun(lease=lease, response=response_from(body, output), job=job)
-
-
-def _api_key(row: Row) -> ApiKey:
-    key_id, name, tenant, key_hash, created_at = row
-    return ApiKey(id=key_id, name=name, tenant=tenant, hash=key_hash, created_at=created_at)
-
-
-def _response_not_found(response_id: str) -> NotFound:
-    return NotFound(f"There is no response {response_id!r}.")
-
-
-def _conversation_not_found(conversation_id: str) -> NotFound:
-    return NotFound(f"There is no conversation {conversation_id!r}.")
-
-
-def _missing_event_error(response_id: str, number: int) -> StoreError:
-    return StoreError(f"The log of response {response_id!r} is damaged: event {number} is missing.")
+    return ConversationLocked() if exists else conversation_not_found(conversation_id)

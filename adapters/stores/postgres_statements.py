@@ -188,7 +188,13 @@ DELETE FROM repeats WHERE (tenant, key) IN (
 RETURNING key
 """
 
-SWEEP_SERVERS = "DELETE FROM servers WHERE alive_until < clock_timestamp() - interval '1 day'"
+# And the counters of keys that are not used any more; reserving deletes those of the others.
+SWEEP_SERVERS = """
+WITH counters AS (
+    DELETE FROM key_counters WHERE expires_at <= extract(epoch FROM clock_timestamp())
+)
+DELETE FROM servers WHERE alive_until < clock_timestamp() - interval '1 day'
+"""
 
 USAGE = """
 SELECT coalesce(sum(responses), 0)::bigint,
@@ -476,14 +482,22 @@ REMOVE_DELIVERY = "DELETE FROM notices WHERE id = $1"
 # --- API keys -------------------------------------------------------------------------------------
 
 ADD_KEY = """
-INSERT INTO api_keys (id, name, tenant, hash, created_at) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO api_keys (id, name, tenant, hash, created_at, policy) VALUES ($1, $2, $3, $4, $5, $6)
 """
 
-LIST_KEYS = "SELECT id, name, tenant, hash, created_at FROM api_keys ORDER BY number"
+LIST_KEYS = "SELECT id, name, tenant, hash, created_at, policy FROM api_keys ORDER BY number"
 
-GET_KEY = "SELECT id, name, tenant, hash, created_at FROM api_keys WHERE hash = $1"
+GET_KEY = "SELECT id, name, tenant, hash, created_at, policy FROM api_keys WHERE hash = $1"
+
+UPDATE_KEY = "UPDATE api_keys SET policy = $2 WHERE id = $1 RETURNING id"
 
 REVOKE_KEY = "DELETE FROM api_keys WHERE id = $1 RETURNING id"
+
+RESERVE_USAGE = """
+SELECT accepted, counts, taken FROM reserve_usage($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+"""
+
+SETTLE_USAGE = "SELECT settle_usage($1, $2, $3, $4, $5, $6, $7)"
 
 # --- shared values --------------------------------------------------------------------------------
 

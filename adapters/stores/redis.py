@@ -20,12 +20,15 @@ from antiphon.application.ports import (
     LOG_READ_BYTES,
     NO_RUNS,
     ApiKey,
+    Charge,
     EventChunk,
     IdempotencyRecord,
+    KeyUsage,
     Lease,
     LeasedRun,
     LogSlice,
     NewRun,
+    RunSlot,
     StorageUsage,
     Store,
     StoredItem,
@@ -40,6 +43,7 @@ from antiphon.domain.errors import (
     SettingsError,
     StoreError,
 )
+from antiphon.domain.limits import KeyPolicy
 from antiphon.domain.response import Response
 
 try:
@@ -363,7 +367,7 @@ class RedisStore(Store):
         with self._redis.raising_store_errors():
             await self._notifications.wait(channel, is_due, limit_s=limit_s)
 
-    # --- Idempotency-Keys, webhooks, API keys, shared values --------------------------------------
+    # --- Idempotency-Keys, webhooks, API keys, their use, shared values ---------------------------
 
     async def reserve(
         self,
@@ -417,9 +421,46 @@ class RedisStore(Store):
         [body] = await self._redis.run("key", hash=hash)
         return _decode_key(body) if body else None
 
+    async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
+        while True:
+            [before] = await self._redis.run("get_key", id=key_id)
+            if not before:
+                return False
+            body = _encode_key(msgspec.structs.replace(_decode_key(before), policy=policy))
+            [updated] = await self._redis.run("update_key", id=key_id, before=before, body=body)
+            if updated:
+                return True
+
     async def revoke_key(self, key_id: str) -> bool:
         [revoked] = await self._redis.run("revoke_key", id=key_id)
         return bool(revoked)
+
+    async def reserve_usage(
+        self, key_id: str, charges: Sequence[Charge], slot: RunSlot | None = None
+    ) -> KeyUsage:
+        place = slot and {
+            "ref": _to_ref(slot.tenant, slot.response_id),
+            "owner": slot.owner,
+            "limit": slot.limit,
+        }
+        accepted, counts, runs = await self._redis.run(
+            "reserve_usage",
+            key_id=quote(key_id, safe=""),
+            charges=_pack_charges(charges),
+            slot=place,
+        )
+        return KeyUsage(accepted=bool(accepted), counts=list(map(int, counts)), runs=runs)
+
+    async def settle_usage(
+        self, key_id: str, tenant: str, response_id: str, charges: Sequence[Charge] = ()
+    ) -> bool:
+        [settled] = await self._redis.run(
+            "settle_usage",
+            key_id=quote(key_id, safe=""),
+            ref=_to_ref(tenant, response_id),
+            charges=_pack_charges(charges),
+        )
+        return bool(settled)
 
     async def compare_and_set(
         self, name: str, value: bytes, *, expected: bytes | None = None
@@ -455,6 +496,10 @@ def _pack_items(items: Sequence[StoredItem]) -> list[dict[str, Any]]:
 
 def _pack_chunk(chunk: EventChunk | None) -> dict[str, Any] | None:
     return None if chunk is None else msgspec.structs.asdict(chunk)
+
+
+def _pack_charges(charges: Sequence[Charge]) -> list[dict[str, Any]]:
+    return [msgspec.structs.asdict(charge) for charge in charges]
 
 
 def _lease_arguments(lease: Lease) -> dict[str, Any]:

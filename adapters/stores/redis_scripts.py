@@ -60,7 +60,15 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
     },
     "repeats": {"reserve": WRITES, "unreserve": FREES},
     "outbox": {"due": FREES, "delay": FREES, "remove": FREES},
-    "api_keys": {"add_key": WRITES, "keys": READS, "key": READS, "revoke_key": FREES},
+    "api_keys": {
+        "add_key": WRITES,
+        "keys": READS,
+        "key": READS,
+        "get_key": READS,
+        "update_key": WRITES,
+        "revoke_key": FREES,
+    },
+    "usage": {"reserve_usage": WRITES, "settle_usage": FREES},
     "agreements": {"agree": WRITES},
 }
 

@@ -18,19 +18,29 @@ from msgspec import Raw
 
 from antiphon.adapters.stores import sqlite_responses as responses
 from antiphon.adapters.stores import sqlite_runs as runs
+from antiphon.adapters.stores import sqlite_usage as usage
 from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
-from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
+from antiphon.adapters.stores.stored_json import (
+    body_of,
+    output_of,
+    policy_body,
+    policy_from,
+    response_from,
+)
 from antiphon.application.ports import (
     LOG_READ_BYTES,
     NO_RUNS,
     ApiKey,
+    Charge,
     Clock,
     EventChunk,
     IdempotencyRecord,
+    KeyUsage,
     Lease,
     LeasedRun,
     LogSlice,
+    RunSlot,
     StorageUsage,
     Store,
     StoredItem,
@@ -39,6 +49,7 @@ from antiphon.application.ports import (
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import NotFound, SettingsError, StoreError
+from antiphon.domain.limits import KeyPolicy
 from antiphon.domain.response import Response
 
 SWEEP_BATCH = 100
@@ -102,11 +113,15 @@ DELAY_DELIVERY = "UPDATE notices SET due_at = ? WHERE id = ?"
 
 REMOVE_DELIVERY = "DELETE FROM notices WHERE id = ?"
 
-ADD_KEY = "INSERT INTO api_keys (id, name, tenant, hash, created_at) VALUES (?, ?, ?, ?, ?)"
+ADD_KEY = """
+INSERT INTO api_keys (id, name, tenant, hash, created_at, policy) VALUES (?, ?, ?, ?, ?, ?)
+"""
 
-LIST_KEYS = "SELECT id, name, tenant, hash, created_at FROM api_keys ORDER BY number"
+LIST_KEYS = "SELECT id, name, tenant, hash, created_at, policy FROM api_keys ORDER BY number"
 
-GET_KEY = "SELECT id, name, tenant, hash, created_at FROM api_keys WHERE hash = ?"
+GET_KEY = "SELECT id, name, tenant, hash, created_at, policy FROM api_keys WHERE hash = ?"
+
+UPDATE_KEY = "UPDATE api_keys SET policy = ? WHERE id = ? RETURNING id"
 
 REVOKE_KEY = "DELETE FROM api_keys WHERE id = ? RETURNING id"
 
@@ -217,6 +232,7 @@ class SqliteStore(Store):
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         now = self._clock()
         await self._file.write(partial(runs.remove_dead_servers, self._uptime))
+        await self._change(usage.REMOVE_ALL_EXPIRED, now)
         swept = 0
         while swept < limit:
             batch = min(SWEEP_BATCH, limit - swept)
@@ -397,7 +413,8 @@ class SqliteStore(Store):
     # --- API keys ---------------------------------------------------------------------------------
 
     async def add_key(self, key: ApiKey) -> None:
-        await self._change(ADD_KEY, key.id, key.name, key.tenant, key.hash, key.created_at)
+        row = (key.id, key.name, key.tenant, key.hash, key.created_at, policy_body(key.policy))
+        await self._change(ADD_KEY, *row)
 
     async def keys(self) -> list[ApiKey]:
         return [_api_key(row) for row in await self._select(LIST_KEYS)]
@@ -406,8 +423,24 @@ class SqliteStore(Store):
         rows = await self._select(GET_KEY, hash)
         return _api_key(rows[0]) if rows else None
 
+    async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
+        return bool(await self._change(UPDATE_KEY, policy_body(policy), key_id))
+
     async def revoke_key(self, key_id: str) -> bool:
         return bool(await self._change(REVOKE_KEY, key_id))
+
+    # --- their use --------------------------------------------------------------------------------
+
+    async def reserve_usage(
+        self, key_id: str, charges: Sequence[Charge], slot: RunSlot | None = None
+    ) -> KeyUsage:
+        times = (self._clock(), self._uptime())
+        return await self._file.write(partial(usage.reserve, key_id, charges, slot, *times))
+
+    async def settle_usage(
+        self, key_id: str, tenant: str, response_id: str, charges: Sequence[Charge] = ()
+    ) -> bool:
+        return await self._file.write(partial(usage.settle, key_id, tenant, response_id, charges))
 
     # --- shared values ----------------------------------------------------------------------------
 
@@ -441,4 +474,12 @@ def _claim_due(limit: int, claim_s: float, now: float, db: apsw.Connection) -> l
 
 
 def _api_key(row: Row) -> ApiKey:
-    return ApiKey(id=row[0], name=row[1], tenant=row[2], hash=row[3], created_at=row[4])
+    key_id, name, tenant, key_hash, created_at, policy = row
+    return ApiKey(
+        id=key_id,
+        name=name,
+        tenant=tenant,
+        hash=key_hash,
+        created_at=created_at,
+        policy=policy_from(policy),
+    )

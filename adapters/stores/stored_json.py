@@ -1,4 +1,7 @@
-"""The stored form of a response: its JSON without the output, and each output item separately."""
+"""The stored form of a response: its JSON without the output, and each output item separately.
+
+And that of a key's policy.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ import msgspec
 from msgspec import Raw
 
 from antiphon.application.ports import StoredItem
+from antiphon.domain.errors import StoreError
 from antiphon.domain.items import AnyItem
+from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.response import Response
 
 _encode = msgspec.json.Encoder().encode
 _decode_response = msgspec.json.Decoder(Response).decode
+_decode_policy = msgspec.json.Decoder(KeyPolicy).decode
 _decode_output = msgspec.json.Decoder(tuple[AnyItem, ...]).decode
 
 
@@ -36,3 +42,18 @@ def response_from(body: bytes, output: Iterable[bytes]) -> Response:
     if not items:
         return response
     return msgspec.structs.replace(response, output=_decode_output(b"[%b]" % items))
+
+
+def policy_body(policy: KeyPolicy) -> bytes | None:
+    """Return a key's policy for a column; None for the default."""
+    return None if policy == FULL_ACCESS else _encode(policy)
+
+
+def policy_from(body: bytes | None) -> KeyPolicy:
+    """Return the policy of a column. Raises: StoreError: a key must not get more than it may."""
+    if body is None:
+        return FULL_ACCESS
+    try:
+        return _decode_policy(body)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"The policy of an API key cannot be read: {error}.") from error

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from antiphon.application.ports import Model
 from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.limits import KeyPolicy
 
 
 class Models:
@@ -13,6 +14,23 @@ class Models:
 
     def __init__(self, models: Sequence[Model]) -> None:
         self.all = tuple(models)
+
+    def allowed_by(self, policy: KeyPolicy) -> Models:
+        """Return the models that a key may use. For it, there are no others."""
+        if not policy.models:
+            return self
+        return Models([model for model in self.all if policy.allows_model(model.names)])
+
+    @property
+    def default(self) -> Model:
+        """The model of requests that name none. Raises: RequestError if there is no model."""
+        if not self.all:
+            raise RequestError(
+                "The API key may use none of this server's models.",
+                param="model",
+                code="model_not_found",
+            )
+        return self.all[0]
 
     @property
     def by_name(self) -> Mapping[str, Model]:
@@ -23,7 +41,7 @@ class Models:
         for model in self.all:
             if name in model.names:
                 return model
-        names = ", ".join(repr(each) for each in self.by_name)
+        names = ", ".join(repr(each) for each in self.by_name) or "no model for this API key"
         raise RequestError(
             f"The requested model {name[:100]!r} does not exist. This server has {names}.",
             param="model",

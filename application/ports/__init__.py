@@ -1,12 +1,13 @@
 """The ports: what the server needs from the outside. Contract tests check each promise.
 
 Model ⊃ Format + Engine    one turn: a conversation in, deltas out
-Store                      the persistent state; one class implements its six parts:
+Store                      the persistent state; one class implements its seven parts:
     ResponseStore          responses, conversations and their items
     RunStore               which server runs what, and the logs of runs that outlive their process
     IdempotencyStore       Idempotency-Keys and their responses
     Outbox                 webhooks to deliver
     KeyStore               API keys, hashed
+    UsageStore             what each API key has used, counted exactly
     SharedValues           values that all servers of the store share
 TokenVerifier              the tokens of an identity provider
 EventLog                   the events of each run of this process, for its readers
@@ -65,22 +66,26 @@ from antiphon.application.ports.stores import (
     LOG_READ_BYTES,
     NO_RUNS,
     ApiKey,
+    Charge,
     EventChunk,
     IdempotencyRecord,
     IdempotencyStore,
     KeyStore,
+    KeyUsage,
     Lease,
     LeasedRun,
     LogSlice,
     NewRun,
     Outbox,
     ResponseStore,
+    RunSlot,
     RunStore,
     SharedValues,
     StorageUsage,
     Store,
     StoredItem,
     StoredResponse,
+    UsageStore,
     WebhookDelivery,
 )
 from antiphon.application.ports.tokens import TokenVerifier, VerifiedToken
@@ -101,6 +106,7 @@ __all__ = [
     "ApiKey",
     "AuditLog",
     "CallResult",
+    "Charge",
     "Clock",
     "CodeResult",
     "CommandExit",
@@ -125,6 +131,7 @@ __all__ = [
     "IndexJob",
     "Json",
     "KeyStore",
+    "KeyUsage",
     "Lease",
     "LeasedRun",
     "LogSlice",
@@ -139,6 +146,7 @@ __all__ = [
     "PromptTemplates",
     "ReadPdf",
     "ResponseStore",
+    "RunSlot",
     "RunStore",
     "Sampling",
     "Sandbox",
@@ -162,6 +170,7 @@ __all__ = [
     "ToolSession",
     "Turn",
     "Unseal",
+    "UsageStore",
     "VectorStores",
     "Vectors",
     "VerifiedToken",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.application.input.items import ReadItems, to_new_stored_items
 from antiphon.application.ports import Clock, NewId, ResponseStore, StoredItem
-from antiphon.application.resources.quotas import CheckQuota
+from antiphon.application.resources.quotas import CheckQuota, len_of
 from antiphon.application.support.paging import Page, PageQuery
 from antiphon.domain.conversation import Conversation, check_ids
 from antiphon.domain.errors import NotFound
@@ -29,7 +29,7 @@ class CreateConversation:
 
     async def __call__(self, tenant: str, request: NewConversation) -> Conversation:
         """Raises: QuotaExceeded; RequestError, with the path of the invalid item."""
-        await self._check_quota(tenant)
+        await self._check_quota(tenant, size=sum(map(len_of, request.items or ())))
         entries = await self._read_items(request.items, tenant=tenant, path="items")
         check_ids((), [each.item for each in entries], "items")
         conversation = Conversation(
@@ -93,7 +93,7 @@ class CreateItems:
 
         Raises: NotFound, ConversationLocked, QuotaExceeded, RequestError.
         """
-        await self._check_quota(tenant)
+        await self._check_quota(tenant, size=sum(map(len_of, request.items)))
         entries = await self._read_items(request.items, tenant=tenant, path="items")
         existing_items = await self._store.conversation_items(tenant, conversation_id)
         check_ids((item.id for item in existing_items), [each.item for each in entries], "items")

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from antiphon.application.ports import ApiKey, Clock, NewId
 from antiphon.domain.callers import Caller
-from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError
+from antiphon.domain.errors import KeysUnavailable, SettingsError, StoreError, Unauthenticated
+from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
 
 KEY_PREFIX = "ak-"
 """Lets people, and scanners for leaked secrets, recognize a key."""
@@ -50,7 +51,9 @@ def read_tenant(value: object, *, prefix: str) -> str | None:
     return tenant if TENANT_PATTERN.fullmatch(tenant) else None
 
 
-def create_key(name: str, tenant: str, *, new_id: NewId, now: Clock) -> tuple[str, ApiKey]:
+def create_key(
+    name: str, tenant: str, *, new_id: NewId, now: Clock, policy: KeyPolicy = FULL_ACCESS
+) -> tuple[str, ApiKey]:
     """Return a new key and its record to store. Raises: SettingsError.
 
     The key has 46 characters: `ak-` and 43 that need no escaping in URLs.
@@ -66,35 +69,54 @@ def create_key(name: str, tenant: str, *, new_id: NewId, now: Clock) -> tuple[st
         )
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     record = ApiKey(
-        id=new_id("key"), name=name, tenant=tenant, hash=hash_of(key), created_at=int(now())
+        id=new_id("key"),
+        name=name,
+        tenant=tenant,
+        hash=hash_of(key),
+        created_at=int(now()),
+        policy=policy,
     )
     return key, record
 
 
 def caller_of(key: ApiKey) -> Caller:
     """Return the caller that this key stands for."""
-    return Caller(tenant=key.tenant, key_id=key.id, key_name=key.name)
+    return Caller(tenant=key.tenant, key_id=key.id, key_name=key.name, policy=key.policy)
 
 
 class FindCaller:
-    """Finds the caller whose key it is. Each source is asked for a key once in `cache_ttl_s`."""
+    """Finds the caller whose key it is. Each source is asked for a key once in `cache_ttl_s`.
+
+    `date` tells the time of day, by which keys expire.
+    """
 
     def __init__(
         self,
         sources: Sequence[FindKey],
         *,
         now: Clock = time.monotonic,
+        date: Clock = time.time,
         cache_ttl_s: float = CACHE_TTL_S,
         max_cached: int = MAX_CACHED_KEYS,
     ) -> None:
         self._sources = sources
         self._now = now
+        self._date = date
         # Two caches, so that a flood of unknown keys cannot evict the keys that are in use.
         self._known = _AnswerCache(cache_ttl_s, max_cached)
         self._unknown = _AnswerCache(cache_ttl_s, max_cached)
 
     async def __call__(self, key: str) -> Caller | None:
-        """Return the caller, or None for an unknown key. Raises: KeysUnavailable."""
+        """Return the caller, or None for an unknown key.
+
+        Raises: Unauthenticated if the key has expired; KeysUnavailable.
+        """
+        caller = await self._find(key)
+        if caller is not None and caller.policy.has_expired(self._date()):
+            raise Unauthenticated("The API key has expired.")
+        return caller
+
+    async def _find(self, key: str) -> Caller | None:
         hashed = hash_of(key)
         queried_at = self._now()  # before the sources answer: an answer may be outdated on arrival
         for cache in (self._known, self._unknown):

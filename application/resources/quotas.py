@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from antiphon.application.ports import ResponseStore, StorageUsage
 from antiphon.domain.errors import QuotaExceeded
+from antiphon.domain.request import CreateResponse
 
 CACHE_TTL_S = 5.0
 """Seconds for which the usage that a store reported counts as current."""
@@ -32,16 +33,30 @@ class Quotas(Struct, frozen=True, kw_only=True):
         return None
 
 
+def size_of(request: CreateResponse) -> int:
+    """Return the approximate number of bytes that a store keeps of a request."""
+    content = request.input
+    size = sum(map(len_of, content)) if isinstance(content, tuple) else len(content or "")
+    return size + len(request.instructions or "")
+
+
+def len_of(raw: Raw) -> int:
+    return memoryview(raw).nbytes
+
+
 class _CachedUsage(Struct):
-    """The usage that the store reported last, and the responses this server has accepted since."""
+    """The usage that the store reported last, and what this server has accepted since."""
 
     reported: StorageUsage
     reported_at: float
     added_responses: int = 0
+    added_bytes: int = 0
 
     def estimate(self) -> StorageUsage:
-        responses = self.reported.responses + self.added_responses
-        return StorageUsage(responses=responses, bytes=self.reported.bytes)
+        return StorageUsage(
+            responses=self.reported.responses + self.added_responses,
+            bytes=self.reported.bytes + self.added_bytes,
+        )
 
 
 class CheckQuota:
@@ -57,8 +72,11 @@ class CheckQuota:
         self._clock = clock
         self._cache: dict[str, _CachedUsage] = {}
 
-    async def __call__(self, tenant: str, *, responses: int = 0) -> None:
-        """Check for so many new responses, or only for items. Raises: QuotaExceeded; StoreError."""
+    async def __call__(self, tenant: str, *, responses: int = 0, size: int = 0) -> None:
+        """Check for so many new responses, or only for items, of about `size` bytes.
+
+        Raises: QuotaExceeded; StoreError.
+        """
         if self._quotas == Quotas():
             return
         usage = self._cache.get(tenant)
@@ -71,6 +89,7 @@ class CheckQuota:
                 code="insufficient_quota",
             )
         usage.added_responses += responses
+        usage.added_bytes += size
 
     async def _refresh(self, tenant: str) -> _CachedUsage:
         queried_at = self._clock()

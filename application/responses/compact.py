@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from antiphon.application.ports import NewId
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
+from antiphon.domain.callers import Caller
 from antiphon.domain.conversation import Entry, entry, raw_items, to_resource
 from antiphon.domain.errors import RequestError
 from antiphon.domain.items import AnyItem, CompactionTrigger, Message
@@ -61,7 +62,7 @@ class CompactConversation:
         self,
         request: CreateResponse,
         *,
-        tenant: str,
+        caller: Caller,
         trace_headers: Mapping[str, str] | None = None,
         strict: bool = False,
     ) -> Compaction:
@@ -84,7 +85,7 @@ class CompactConversation:
             prompt_cache_options=None,
         )
         created = await self._create(
-            compaction_request, tenant=tenant, trace_headers=trace_headers, strict=strict
+            compaction_request, caller=caller, trace_headers=trace_headers, strict=strict
         )
         return Compaction(created=created, new_id=self._new_id)
 

@@ -7,36 +7,50 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from antiphon.application.input.prompt_templates import ExpandPrompt
+from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.runs.prepare_turn import PrepareTurn
+from antiphon.domain.callers import Caller
 from antiphon.domain.checks import check_conversation
+from antiphon.domain.limits import LimitState
 from antiphon.domain.request import CreateResponse
 
 
 class TokenCount(Struct, frozen=True, kw_only=True):
-    """`ignored` lists the paths of the request's fields that have no effect here."""
+    """`ignored` lists the paths of the request's fields that have no effect here; `rate_limits` is
+    what the caller's key has used.
+    """
 
     tokens: int
     ignored: Sequence[str]
+    rate_limits: Sequence[LimitState] = ()
 
 
 class CountTokens:
     """`POST /v1/responses/input_tokens`. It creates nothing."""
 
-    def __init__(self, expand_prompt: ExpandPrompt, prepare_turn: PrepareTurn) -> None:
+    def __init__(
+        self, expand_prompt: ExpandPrompt, prepare_turn: PrepareTurn, limits: EnforceLimits
+    ) -> None:
+        self._limits = limits
         self._expand_prompt = expand_prompt
         self._prepare_turn = prepare_turn
 
     async def __call__(
-        self, request: CreateResponse, *, tenant: str, strict: bool = False
+        self, request: CreateResponse, *, caller: Caller, strict: bool = False
     ) -> TokenCount:
         """Count for the request's model, or for the first one.
 
-        Raises: RequestError; if `strict`, also for a field that would have no effect.
+        Raises: LimitExceeded; RequestError; if `strict`, also for a field that would have no
+        effect.
         """
-        request = await self._expand_prompt(request)
-        check_conversation(request)
-        prepared = await self._prepare_turn(request, tenant=tenant, strict=strict)
-        return TokenCount(
-            tokens=await prepared.model.count(prepared.turn),
-            ignored=prepared.ignored,
-        )
+        async with self._limits.admit(caller) as admission:
+            request = await self._expand_prompt(request)
+            check_conversation(request)
+            prepared = await self._prepare_turn(
+                request, tenant=caller.tenant, strict=strict, policy=caller.policy
+            )
+            return TokenCount(
+                tokens=await prepared.model.count(prepared.turn),
+                ignored=prepared.ignored,
+                rate_limits=admission.states,
+            )

@@ -5,16 +5,19 @@ An error that a status code can report is raised here, before anything is sent t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 from antiphon.application.input.history import Remembered
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.ports import NewId
 from antiphon.application.resources.conversation_claim import ClaimConversation
-from antiphon.application.resources.quotas import CheckQuota
+from antiphon.application.resources.limits import EnforceLimits
+from antiphon.application.resources.quotas import CheckQuota, size_of
 from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import AcceptedResponse, StartResponse
 from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.domain.callers import Caller
 from antiphon.domain.checks import check_request
 from antiphon.domain.request import CreateResponse
 
@@ -31,6 +34,7 @@ class CreateResponseService:
         prepare: PrepareResponse,
         start: StartResponse,
         runs: ActiveRuns,
+        limits: EnforceLimits,
         *,
         new_id: NewId,
     ) -> None:
@@ -40,13 +44,14 @@ class CreateResponseService:
         self._prepare = prepare
         self._start = start
         self._runs = runs
+        self._limits = limits
         self._new_id = new_id
 
     async def __call__(
         self,
         request: CreateResponse,
         *,
-        tenant: str,
+        caller: Caller,
         body: bytes | None = None,
         trace_headers: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
@@ -62,20 +67,20 @@ class CreateResponseService:
         return it, so it continues when its client leaves, like a background response.
         `strict` refuses fields that would have no effect.
 
-        Raises: RequestError, TooManyRequests, QueueFull, QuotaExceeded, ServerShuttingDown,
-        EngineDead, StoreError.
+        Raises: RequestError, LimitExceeded, TooManyRequests, QueueFull, QuotaExceeded,
+        ServerShuttingDown, EngineDead, StoreError.
         """
         self._runs.check_open()
-        request = await self._expand_prompt(request)
-        check_request(request)
-        if request.store is not False or request.conversation_id is not None:
-            await self._check_quota(tenant, responses=int(request.store is not False))
-        response_id = response_id or self._new_id("resp")
-        async with self._claim_conversation(request, tenant=tenant, response_id=response_id):
+        tenant, response_id = caller.tenant, response_id or self._new_id("resp")
+        async with (
+            self._limits.admit(caller, response_id) as admission,
+            self._claim(request, tenant, response_id) as request,
+        ):
             prepared = await self._prepare(
                 request,
                 response_id,
-                tenant=tenant,
+                caller=caller,
+                admission=admission,
                 body=body,
                 trace_headers=trace_headers,
                 remembered=remembered,
@@ -83,3 +88,19 @@ class CreateResponseService:
                 strict=strict,
             )
             return await self._start(prepared)
+
+    @asynccontextmanager
+    async def _claim(
+        self, request: CreateResponse, tenant: str, response_id: str
+    ) -> AsyncIterator[CreateResponse]:
+        """Check the request, claim its conversation, and yield it with its prompt template.
+
+        An exception in the block releases the conversation.
+        """
+        request = await self._expand_prompt(request)
+        check_request(request)
+        if request.store is not False or request.conversation_id is not None:
+            size = size_of(request)
+            await self._check_quota(tenant, responses=int(request.store is not False), size=size)
+        async with self._claim_conversation(request, tenant=tenant, response_id=response_id):
+            yield request

@@ -26,6 +26,7 @@ from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
+from antiphon.domain.callers import Caller
 from antiphon.domain.decoding import decode_any
 from antiphon.domain.errors import IdempotencyKeyInUse, RequestError
 from antiphon.domain.request import CreateResponse
@@ -154,7 +155,7 @@ class CreateOnce:
         request: CreateResponse,
         key: IdempotencyKey | None,
         *,
-        tenant: str,
+        caller: Caller,
         body: bytes | None = None,
         trace_headers: Mapping[str, str] | None = None,
         strict: bool = False,
@@ -167,7 +168,7 @@ class CreateOnce:
         create = partial(
             self._create,
             request,
-            tenant=tenant,
+            caller=caller,
             body=body,
             trace_headers=trace_headers,
             strict=strict,
@@ -175,7 +176,7 @@ class CreateOnce:
         if key is None:
             return await create()
         response_id = self._new_id("resp")
-        async with self._keys.reservation(tenant, key, response_id) as existing:
+        async with self._keys.reservation(caller.tenant, key, response_id) as existing:
             return existing or await create(response_id=response_id, idempotency_key=key.key)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -10,12 +11,15 @@ from antiphon.application.input.from_request import response_of
 from antiphon.application.input.history import Remembered
 from antiphon.application.input.items import to_new_stored_items, to_stored_item
 from antiphon.application.ports import Clock, NewId, StoredItem
+from antiphon.application.resources.limits import Admission, RunCharge
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
 from antiphon.application.runs.turns import Turns
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
+from antiphon.domain.callers import Caller
 from antiphon.domain.conversation import Entry
+from antiphon.domain.limits import LimitState
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import Response
 
@@ -24,7 +28,8 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
     """A checked request and its initial Response; no turn is admitted yet.
 
     `input` holds the request's own items if they are stored or remembered. `job` is None if only
-    this server can start the run. `is_durable`: the run continues when its client leaves.
+    this server can start the run. `charge` is what the run has reserved of its key's limits, and
+    `rate_limits` what the key has used. `is_durable`: the run continues when its client leaves.
     """
 
     tenant: str
@@ -35,6 +40,8 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
     remembered: Remembered | None
     input: Sequence[StoredItem] = ()
     job: bytes | None = None
+    charge: RunCharge | None = None
+    rate_limits: Sequence[LimitState] = ()
     is_durable: bool = False
     idempotency_key: str | None = None
 
@@ -76,21 +83,25 @@ class PrepareResponse:
         request: CreateResponse,
         response_id: str,
         *,
-        tenant: str,
+        caller: Caller,
+        admission: Admission,
         body: bytes | None,
         trace_headers: Mapping[str, str] | None,
         remembered: Remembered | None,
         idempotency_key: str | None,
         strict: bool,
     ) -> PreparedResponse:
-        """Return the prepared response. Raises: RequestError, StoreError."""
+        """Return the prepared response. Raises: RequestError, LimitExceeded, StoreError."""
+        tenant = caller.tenant
         turn = await self._prepare_turn(
             request,
             tenant=tenant,
             trace_headers=trace_headers,
             remembered=remembered,
             strict=strict,
+            policy=caller.policy,
         )
+        await admission.reserve_tokens(partial(turn.model.count, turn.turn))
         response = response_of(
             request,
             turn.offer,
@@ -110,7 +121,11 @@ class PrepareResponse:
             turns=turns,
             remembered=remembered,
             input=await self._to_stored(turn.input) if needs_input else (),
-            job=await self._jobs.job_of(tenant, body) if is_durable and body else None,
+            job=await self._jobs.job_of(tenant, body, admission.charge)
+            if is_durable and body
+            else None,
+            charge=admission.charge,
+            rate_limits=admission.states,
             is_durable=is_durable,
             idempotency_key=idempotency_key,
         )

@@ -38,6 +38,7 @@ from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain import conversation as c
 from antiphon.domain.errors import NotFound, QueueFull, StoreError
 from antiphon.domain.events import Event
+from antiphon.domain.limits import LimitState
 from antiphon.domain.response import Response
 
 logger = logging.getLogger("antiphon.requests")
@@ -57,8 +58,9 @@ class StartLimits(Struct, frozen=True, kw_only=True):
 class AcceptedResponse(Struct, frozen=True, kw_only=True):
     """A running or waiting response, as it was saved, with its events.
 
-    `shown_items` are all items that the model was shown, if the caller must remember them. `run`
-    and `task` are None if the response waits.
+    `shown_items` are all items that the model was shown, if the caller must remember them.
+    `rate_limits` is what the caller's key has used. `run` and `task` are None if the response
+    waits.
     """
 
     response: Response
@@ -66,6 +68,7 @@ class AcceptedResponse(Struct, frozen=True, kw_only=True):
     events: EventBatches
     shown_items: Sequence[StoredItem] = ()
     ignored: Sequence[str]
+    rate_limits: Sequence[LimitState] = ()
     outlives_client: bool = False
     run: Run | None = None
     task: asyncio.Task[None] | None = None
@@ -179,6 +182,7 @@ class StartResponse:
             else ForegroundJournal(
                 self._log, lease, store if prepared.response.store else None, retry_s=retry_s
             ),
+            charge=prepared.charge,
             can_restart=prepared.job is not None,
             hide_reasoning=request.include_reasoning is False,
             with_messages=bool(request.enable_response_messages),
@@ -265,6 +269,7 @@ def _accepted(
         events=events,
         shown_items=prepared.shown_items if prepared.must_be_remembered else (),
         ignored=ignored,
+        rate_limits=prepared.rate_limits,
         outlives_client=prepared.is_durable,
         run=run,
         task=task,

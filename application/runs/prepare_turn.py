@@ -32,9 +32,11 @@ from antiphon.domain import mcp
 from antiphon.domain.decoding import decode_tool
 from antiphon.domain.ignored import ignored_paths, refuse_ignored
 from antiphon.domain.items import AnyItem
+from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.offers import PREVIOUS_RESPONSE_PATH, Offer, ToolDefinition, make_offer
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import InputTransformation
+from antiphon.domain.rights import check_tools, check_urls
 from antiphon.domain.tool_substitutions import NO_SUBSTITUTIONS, ToolSubstitutions
 from antiphon.domain.tools import McpTool
 
@@ -104,15 +106,17 @@ class PrepareTurn:
         trace_headers: Mapping[str, str] | None = None,
         remembered: Remembered | None = None,
         strict: bool = False,
+        policy: KeyPolicy = FULL_ACCESS,
     ) -> PreparedTurn:
         """Return the turn. Raises: RequestError, if `strict` also for what would have no effect;
-        StoreError.
+        Forbidden for what the `policy` forbids; StoreError.
         """
         remembered = remembered or {}
-        model = self._models.get(request.model) if request.model else self._models.all[0]
+        models = self._models.allowed_by(policy)
+        model = models.get(request.model) if request.model else models.default
         entries = await self._read_items(request.input, tenant=tenant, remembered=remembered)
         history = await self._load_history(request, tenant=tenant, remembered=remembered)
-        work = partial(self._check, request, history, entries, strict=strict)
+        work = partial(self._check, request, history, entries, strict=strict, policy=policy)
         size = _size_of(request, history, entries)
         async with self._checks.slot(tenant) if size > MIN_THREAD_BYTES else nullcontext():
             checked = await run_in_thread(size, work)
@@ -156,8 +160,11 @@ class PrepareTurn:
         entries: Sequence[c.Entry],
         *,
         strict: bool,
+        policy: KeyPolicy,
     ) -> _CheckedRequest:
         """Check everything that needs no store and no network. Raises: RequestError."""
+        check_urls(policy, entries)
+        check_tools(policy, _tools_of(request, history, entries))
         items = [entry.item for entry in entries]
         conversation = [*(entry.item for entry in history), *items]
         definitions = self._definitions(request, history, entries, conversation)

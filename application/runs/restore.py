@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
+from antiphon.application.resources.limits import RunCharge
 from antiphon.application.runs.jobs import Jobs
 from antiphon.application.runs.journal import DurableJournal, ForegroundJournal
 from antiphon.application.runs.plan_turns import PlanTurns
@@ -88,7 +89,7 @@ class RestoreRun:
     async def __call__(self, leased_run: LeasedRun) -> RestoredRun | None:
         """Return the run, or None if nothing is left to do. Raises: StoreError."""
         lease = leased_run.lease
-        request, failure = await self._read_request(leased_run)
+        request, charge, failure = await self._read_request(leased_run)
         sequencer, events = self._resume_sequencer(
             leased_run, request, await self._read_log(leased_run)
         )
@@ -106,6 +107,7 @@ class RestoreRun:
             journal=ForegroundJournal(self._log, lease, self._store, retry_s=self._retry_s)
             if events is None
             else DurableJournal(self._store, self._log, lease, retry_s=self._retry_s),
+            charge=charge,
             can_restart=failure is None,
             hide_reasoning=request is not None and request.include_reasoning is False,
             with_messages=request is not None and bool(request.enable_response_messages),
@@ -142,15 +144,16 @@ class RestoreRun:
 
     async def _read_request(
         self, leased_run: LeasedRun
-    ) -> tuple[CreateResponse | None, Failure | None]:
-        """Return the request, or why the run cannot start."""
+    ) -> tuple[CreateResponse | None, RunCharge | None, Failure | None]:
+        """Return the request and its charge, or why the run cannot start."""
         if leased_run.job is None:
-            return None, SERVER_RESTARTED
+            return None, None, SERVER_RESTARTED
         try:
-            return await self._jobs.request_of(leased_run.lease.tenant, leased_run.job), None
+            request, charge = await self._jobs.request_of(leased_run.lease.tenant, leased_run.job)
         except RequestError as exc:
             logger.warning("response %s: %s", leased_run.lease.response_id, exc)
-            return None, Failure(code="server_error", message=exc.message)
+            return None, None, Failure(code="server_error", message=exc.message)
+        return request, charge, None
 
     async def _start_turns(self, request: CreateResponse, lease: Lease) -> Turns:
         """Return the turns with the first one admitted. Raises: RequestError, EngineError."""

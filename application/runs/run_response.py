@@ -25,6 +25,7 @@ from antiphon.application.ports import (
     StoredItem,
     WebhookDelivery,
 )
+from antiphon.application.resources.limits import EnforceLimits, RunCharge
 from antiphon.application.runs.active_runs import LEASE_LOST, SHUTTING_DOWN
 from antiphon.application.runs.journal import Journal
 from antiphon.application.support.compensation import Compensation
@@ -81,8 +82,8 @@ class RunTurns(Protocol):
 class Run(Struct, frozen=True, kw_only=True):
     """An accepted response and what its run needs.
 
-    `input` holds the request's own items if they are stored. `can_restart`: any server can start
-    the run again until it has output.
+    `input` holds the request's own items if they are stored. `charge` is what the run has reserved
+    of its key's limits. `can_restart`: any server can start the run again until it has output.
     """
 
     lease: Lease
@@ -90,6 +91,7 @@ class Run(Struct, frozen=True, kw_only=True):
     sequencer: Sequencer
     turns: RunTurns
     journal: Journal
+    charge: RunCharge | None = None
     can_restart: bool = False
     hide_reasoning: bool = False
     with_messages: bool = False
@@ -132,6 +134,7 @@ class RunResponse:
         self,
         log: EventLog,
         store: Store,
+        limits: EnforceLimits,
         *,
         deliveries: MakeDeliveries = lambda _tenant, _response: (),
         log_outputs: bool = False,
@@ -140,6 +143,7 @@ class RunResponse:
     ) -> None:
         self._log = log
         self._store = store
+        self._limits = limits
         self._compensation = Compensation()
         self._make_deliveries = deliveries
         self._log_outputs = log_outputs
@@ -156,15 +160,20 @@ class RunResponse:
             ending = self._give_back(run)
         else:
             ending = self.finish(run, end)
-        # A cancellation must not leave a stored response without an end, or its conversation
-        # locked. The end of another response matters only to the reader, who has left.
-        await (run_to_completion(ending) if run.must_store_end else ending)
+        # A cancellation must not leave a stored response without an end, its conversation locked,
+        # or its key's slot taken. The end of another response matters only to the reader, who has
+        # left.
+        must_complete = run.must_store_end or run.charge is not None
+        await (run_to_completion(ending) if must_complete else ending)
 
     async def finish(self, run: Run, end: Sequence[Event]) -> bool:
         """Store the run's end, then show readers the `end` events.
 
         Return False if that end is not stored.
         """
+        if run.charge is not None:
+            # Before readers see the end: the next request may depend on it.
+            await self._limits.settle(run.charge, run.tenant, run.id, run.sequencer.turns)
         try:
             has_lease = await self._store_end(run, end)
         except Exception:  # whatever a store raises: readers wait for an end

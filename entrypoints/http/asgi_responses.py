@@ -110,9 +110,9 @@ class EventStreamResponse:
     async def _stream(self, send: Any) -> None:
         headers = {
             "content-type": "text/event-stream; charset=utf-8",
-            "cache-control": "no-cache",
-            "x-accel-buffering": "no",
             **self._headers,
+            "cache-control": "no-cache, no-store",  # the first is for proxies that buffer
+            "x-accel-buffering": "no",
         }
         await send(
             {"type": "http.response.start", "status": 200, "headers": _encode_headers(headers)}

@@ -19,6 +19,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.domain import errors as er
 from antiphon.domain.callers import ANYBODY, Caller
+from antiphon.domain.rights import check_scopes
 from antiphon.entrypoints.http.asgi_responses import send_json
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_json
@@ -80,10 +81,13 @@ class Authentication:
         if self._identities is None:
             scope["auth"] = ANYBODY
             return receive
-        scope["auth"] = await identify(self._identities, scope)
-        if scope["type"] == ScopeType.WEBSOCKET:
-            return self._receive_until_invalid(scope, receive, send)
-        return receive
+        caller = await identify(self._identities, scope)
+        scope["auth"] = caller
+        if scope["type"] != ScopeType.WEBSOCKET:
+            check_scopes(caller.policy, scope["method"])
+            return receive
+        check_scopes(caller.policy, "POST")  # its messages create responses
+        return self._receive_until_invalid(scope, receive, send)
 
     def _receive_until_invalid(self, scope: Scope, receive: Receive, send: Send) -> Receive:
         """Return a `receive` that closes the WebSocket when its credential becomes invalid."""
@@ -110,9 +114,10 @@ class Authentication:
         before: Caller = scope["auth"]
         try:
             caller = await identify(self._identities, scope)
+            check_scopes(caller.policy, "POST")
         except er.InvalidToken as exc:
             return exc.message.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
-        except er.Unauthenticated:
+        except (er.Unauthenticated, er.Forbidden):
             return REVOKED
         except (er.KeysUnavailable, er.IssuerUnavailable):
             # It was valid when the connection started, and its runs would be lost for nothing.

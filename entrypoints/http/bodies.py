@@ -5,6 +5,9 @@ A body that passes costs a bounded amount to decode, store, and send back.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
 from typing import Any
 
 import msgspec
@@ -15,7 +18,8 @@ from antiphon.domain.decoding import DecodedRequest, decode_any, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
 from antiphon.domain.mcp import redact_secrets
 from antiphon.domain.request import CreateResponse
-from antiphon.entrypoints.http.requests import HttpRequest, header
+from antiphon.entrypoints.http.incoming_bytes import HeldBytes, IncomingBytes
+from antiphon.entrypoints.http.requests import HttpRequest, header, tenant_of
 
 SLICE_BYTES = 128 * 1024
 """How much is handled in one call, which holds the interpreter's lock: some 2 ms."""
@@ -27,26 +31,32 @@ _ALL_BUT_ESCAPES_TOO = bytes(sorted(set(range(256)) - set(_STRUCTURE + _AFTER_BA
 
 
 class BodyLimits(Struct, frozen=True, kw_only=True):
-    """Limits of a JSON body. `max_nodes` counts values; each takes some hundred bytes of memory."""
+    """Limits of a JSON body. `max_nodes` counts values; each takes some hundred bytes of memory.
+
+    `incoming` counts the bytes of all bodies that are not decoded yet.
+    """
 
     max_bytes: int = 32 * 1024 * 1024
     max_depth: int = 64
     max_nodes: int = 200_000
+    incoming: IncomingBytes = msgspec.field(default_factory=IncomingBytes)
 
 
-async def read_body(request: HttpRequest, limits: BodyLimits) -> bytes:
-    """Return the body of a JSON request.
+@asynccontextmanager
+async def receive_body(request: HttpRequest, limits: BodyLimits) -> AsyncIterator[bytes]:
+    """Yield the body of a JSON request. Its bytes count as incoming until the block ends.
 
-    Raises: RequestError, UnsupportedMediaType, BodyTooLarge.
+    Raises: RequestError, UnsupportedMediaType, BodyTooLarge, QueueFull, TooManyRequests.
     """
     kind = header(request, b"content-type").partition(";")[0].strip().lower()
     if kind not in ("", "application/json") and not kind.endswith("+json"):
         raise UnsupportedMediaType(
             f"Send the request as 'application/json', not as {kind[:100]!r}."
         )
-    body = await _receive_body(request, limits.max_bytes)
-    await run_in_thread(len(body), check_complexity, body, limits)
-    return body
+    with limits.incoming.hold(tenant_of(request)) as held:
+        body = await _receive_body(request, limits.max_bytes, held)
+        await run_in_thread(len(body), check_complexity, body, limits)
+        yield body
 
 
 def decode_body(
@@ -83,23 +93,31 @@ def reject_unknown_fields(decoded: DecodedRequest[Any]) -> None:
         raise RequestError(f"Unknown parameter: {name!r}.", param=name, code="unknown_parameter")
 
 
-async def _receive_body(request: HttpRequest, max_bytes: int) -> bytes:
+async def _receive_body(request: HttpRequest, max_bytes: int, held: HeldBytes) -> bytes:
     # `request.body()` costs twice as much, mostly to build a map of all headers.
     length = header(request, b"content-length")
     if length.isdecimal() and int(length) > max_bytes:
         raise _too_large(max_bytes)  # before reading any of it
-    parts: list[bytes] = []
-    size = 0
+    part, has_more = await _receive_part(request)
+    if not has_more and len(part) <= max_bytes:
+        return part
+    body = BytesIO()  # unlike a joined list of parts, it never holds the bytes twice
     while True:
-        message: Any = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise RequestError("The client disconnected before its request had arrived.")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
+        size = body.tell() + len(part)
         if size > max_bytes:
             raise _too_large(max_bytes)
-        if not message.get("more_body"):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        held.resize(size)
+        body.write(part)
+        if not has_more:
+            return body.getvalue()
+        part, has_more = await _receive_part(request)
+
+
+async def _receive_part(request: HttpRequest) -> tuple[bytes, bool]:
+    message: Any = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise RequestError("The client disconnected before its request had arrived.")
+    return message.get("body", b""), bool(message.get("more_body"))
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

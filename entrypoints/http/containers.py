@@ -27,7 +27,7 @@ from antiphon.domain.decoding import DecodedRequest, decode_request_body
 from antiphon.domain.errors import missing_parameter
 from antiphon.domain.request import NewContainer, NewContainerFile
 from antiphon.entrypoints.http.asgi_responses import JsonResponse, StreamedFile
-from antiphon.entrypoints.http.bodies import read_body, reject_unknown_fields
+from antiphon.entrypoints.http.bodies import receive_body, reject_unknown_fields
 from antiphon.entrypoints.http.files import attachment_headers, sanitize_filename
 from antiphon.entrypoints.http.forms import check_parts, read_form
 from antiphon.entrypoints.http.openapi import A_FILE, BYTES, form_of, json_of, operation
@@ -226,8 +226,8 @@ async def _read_file(request: HttpRequest, options: HttpOptions) -> tuple[str | 
 async def _read_json(
     request: HttpRequest, kind: type[B], options: HttpOptions
 ) -> DecodedRequest[B]:
-    body = await read_body(request, options.limits)
-    decoded = await run_in_thread(len(body), decode_request_body, body, kind)
+    async with receive_body(request, options.limits) as body:
+        decoded = await run_in_thread(len(body), decode_request_body, body, kind)
     if options.strict_unknown_fields:
         reject_unknown_fields(decoded)
     return decoded

@@ -6,6 +6,7 @@ No client input causes a 5xx: those are the fault of the server or the engine.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,11 +30,13 @@ logger = logging.getLogger("antiphon.http")
 STATUS: Mapping[type[er.AntiphonError], int] = {
     er.InvalidToken: 401,
     er.Unauthenticated: 401,
+    er.Forbidden: 403,
     er.NotFound: 404,
     er.BodyTooLarge: 413,
     er.UnsupportedMediaType: 415,
     er.QueueFull: 429,
     er.QuotaExceeded: 429,
+    er.LimitExceeded: 429,
     er.TooManyRequests: 503,
     er.ServerShuttingDown: 503,
     er.IdempotencyKeyInUse: 503,
@@ -60,6 +63,10 @@ STORE_FAILED = "The server's store cannot be read or written at the moment."
 """The message for clients. The reason names machines and files, so it goes only to the log."""
 
 RETRY_AFTER_S = 1
+RETRY_HEADERS = frozenset({"retry-after", "x-should-retry"})
+MAX_CLIENT_WAIT_S = 60.0
+"""Official clients ignore a longer `retry-after` and would ask again much sooner."""
+
 MAX_MESSAGE_LENGTH = 1000
 """In characters. A message may repeat client input, which may be megabytes."""
 
@@ -105,6 +112,19 @@ def error_fields(exc: Exception) -> tuple[int, str, str | None, str | None]:
     return status, str(exc), None, "server_error"
 
 
+def error_headers(exc: Exception) -> Mapping[str, str]:
+    """Return the headers that belong to this error, and no other of its status."""
+    if not isinstance(exc, er.LimitExceeded):
+        return HEADERS.get(type(exc), {})
+    wait_s = exc.retry_after_s
+    retry: dict[str, str] = {}
+    if wait_s is not None:
+        retry["retry-after"] = str(max(math.ceil(wait_s), 1))
+    if wait_s is None or wait_s > MAX_CLIENT_WAIT_S:
+        retry["x-should-retry"] = "false"
+    return {**exc.headers, **retry}
+
+
 class ExceptionHandlers:
     """The app's exception handlers. `stacks` logs the stack trace of every error response."""
 
@@ -122,7 +142,7 @@ class ExceptionHandlers:
 
     def handle_antiphon_error(self, request: HttpRequest, exc: er.AntiphonError) -> Response[bytes]:
         self._log(request, exc)
-        return self._answer(request, *error_fields(exc), HEADERS.get(type(exc)))
+        return self._answer(request, *error_fields(exc), error_headers(exc))
 
     def handle_http_exception(self, request: HttpRequest, exc: HTTPException) -> Response[bytes]:
         self._log(request, exc)
@@ -157,7 +177,7 @@ class ExceptionHandlers:
         all_headers = {**(headers or {}), **response_headers(request)}
         if is_accepted(request):
             all_headers["x-should-retry"] = "false"
-        if status in RETRY_LATER and "x-should-retry" not in all_headers:
+        if status in RETRY_LATER and not RETRY_HEADERS.intersection(all_headers):
             all_headers["retry-after"] = str(RETRY_AFTER_S)
         return Response(
             # An unknown dialect is itself an error, so it falls back to the default here.

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import DecodedRequest, decode_request_body
-from antiphon.entrypoints.http.bodies import read_body, redact_body, reject_unknown_fields
+from antiphon.entrypoints.http.bodies import receive_body, redact_body, reject_unknown_fields
 from antiphon.entrypoints.http.requests import HttpRequest, request_id
 from antiphon.entrypoints.http.responses import HttpOptions
 
@@ -19,8 +19,8 @@ B = TypeVar("B", bound=Struct)
 
 async def read_json(request: HttpRequest, kind: type[B], options: HttpOptions) -> DecodedRequest[B]:
     """Return the decoded JSON body. Raises: RequestError."""
-    body = await read_body(request, options.limits)
-    decoded = await run_in_thread(len(body), decode_request_body, body, kind)
+    async with receive_body(request, options.limits) as body:
+        decoded = await run_in_thread(len(body), decode_request_body, body, kind)
     if options.strict_unknown_fields:
         reject_unknown_fields(decoded)
     if options.log_requests:

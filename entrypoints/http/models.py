@@ -10,7 +10,7 @@ from antiphon.application.model.models import Models
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
 from antiphon.entrypoints.http.openapi import operation
 from antiphon.entrypoints.http.parameters import PathId
-from antiphon.entrypoints.http.requests import HttpRequest, response_headers
+from antiphon.entrypoints.http.requests import HttpRequest, caller_of, response_headers
 
 
 class ModelList(Controller):
@@ -26,7 +26,8 @@ class ModelList(Controller):
         models: NamedDependency[Models],
         started_at: NamedDependency[int],
     ) -> ASGIApp:
-        entries = [_entry(name, started_at) for name in models.by_name]
+        allowed = models.allowed_by(caller_of(request).policy)
+        entries = [_entry(name, started_at) for name in allowed.by_name]
         return JsonResponse({"object": "list", "data": entries}, response_headers(request))
 
     @handlers.get(
@@ -43,7 +44,7 @@ class ModelList(Controller):
     ) -> ASGIApp:
         """A model's name may contain slashes."""
         name = name.removeprefix("/")
-        models.exists(name)
+        models.allowed_by(caller_of(request).policy).exists(name)
         return JsonResponse(_entry(name, started_at), response_headers(request))
 
 

@@ -1,5 +1,5 @@
-"""HTTP/1.1 and WebSockets with limits. uvicorn itself reads request heads of any size, and waits
-for requests forever.
+"""HTTP/1.1 with limits. uvicorn itself reads request heads of any size, waits for requests forever,
+and accepts any number of connections.
 
 A request refused here never reaches the app, but its error has the same shape.
 """
@@ -9,26 +9,47 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from typing import Any
+from typing import Any, ClassVar
 
+import httptools
+from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from antiphon.entrypoints.http.errors import error_json
+from antiphon.entrypoints.http.connections import Connections
+from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_json
+from antiphon.entrypoints.http.frame_queue import FrameQueue
+from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
 
 MAX_HEAD_BYTES = 64 * 1024
-CLOSE_TIMEOUT_S = 1
-"""Seconds for a client to read why its connection is closed."""
+MAX_PIPELINED = 32
+"""Requests that a client may send before the first is answered."""
+HEAD_S = 10.0
+"""Seconds to receive a request's head. No client needs longer, and until then it needs no key."""
 WEBSOCKET_PATH = b"/v1/responses"
-REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
+REASONS = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+class Transport(Struct, frozen=True, kw_only=True):
+    """What the connections of one server share."""
+
+    arrival_s: float
+    connections: Connections
+    incoming: IncomingBytes
+    frames: FrameQueue
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Closes a connection if a request's head is too long or takes over `arrival_s` to arrive."""
+    """Closes a connection if a request's head is too long, or arrives too slowly."""
 
-    arrival_s = 60.0
+    shared: ClassVar[Transport]
     _head_bytes = 0
     _in_head = True
+    _is_refused = False
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -37,37 +58,69 @@ class BoundedProtocol(HttpToolsProtocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         super().connection_made(transport)
-        self._start_deadline()
+        if self.shared.connections.add(transport):
+            self._start_deadline()
+        else:
+            self._refuse(503, "The server has too many connections. Try again later.")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
+        self.shared.connections.remove(self.transport)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(_without_h2c(data) if self._in_head else data)
+        if self._is_refused:
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(_without_h2c(data) if self._in_head else data)
+        except httptools.HttpParserError:  # uvicorn logs a warning for each
+            self._refuse(400, "Invalid HTTP request received.")
+            return
+        except httptools.HttpParserUpgrade:
+            # Any other request for an upgrade is handled as if it were none, as HTTP allows.
+            if self._should_upgrade():
+                self._cancel_deadline()
+                self.handle_websocket_upgrade()
+                return
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, f"The request's head has more than {MAX_HEAD_BYTES} bytes.")
 
+    def resume_writing(self) -> None:
+        self.shared.connections.mark_progress(self.transport)
+        super().resume_writing()
+
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ValueError("too many requests are waiting on this connection")
         self._in_head, self._head_bytes = True, 0
-        if self._deadline is None:
-            self._start_deadline()
+        self._cancel_deadline()
+        self._start_deadline()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self.shared.connections.mark_working(self.transport)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._cancel_deadline()
         super().on_message_complete()
+        if self.cycle is not None and self.cycle.response_complete:
+            self._start_deadline()  # refused before it had arrived: uvicorn's timer is over
+
+    def on_response_complete(self) -> None:
+        is_idle = not self.pipeline
+        super().on_response_complete()
+        if is_idle:
+            self.shared.connections.mark_waiting(self.transport)
 
     @classmethod
-    def with_limit(cls, arrival_s: float) -> type[BoundedProtocol]:
-        """Return a subclass with this limit, since uvicorn creates the instances."""
-        return type(cls.__name__, (cls,), {"arrival_s": arrival_s})
+    def sharing(cls, shared: Transport) -> type[BoundedProtocol]:
+        """Return a subclass with this transport, since uvicorn creates the instances."""
+        return type(cls.__name__, (cls,), {"shared": shared})
 
     def _should_upgrade(self) -> bool:
         # Any other request for an upgrade is handled as if it were none, as HTTP allows.
@@ -75,15 +128,22 @@ class BoundedProtocol(HttpToolsProtocol):
         is_websocket = path == WEBSOCKET_PATH and self.scope["method"] == "GET"
         return is_websocket and super()._should_upgrade()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: clients probe for upgrades, and they get a normal response."""
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg)
-
     def _start_deadline(self) -> None:
-        message = f"The request did not arrive within {self.arrival_s:g} seconds."
-        self._deadline = self.loop.call_later(self.arrival_s, self._refuse, 408, message)
+        head_s = min(HEAD_S, self.shared.arrival_s)
+        self._deadline = self.loop.call_later(head_s, self._end_head)
+
+    def _end_head(self) -> None:
+        """Refuse a request without a complete head; others have more time for their body."""
+        remaining_s = self.shared.arrival_s - HEAD_S
+        if self._in_head or remaining_s <= 0:
+            self._refuse_late()
+        else:
+            self._deadline = self.loop.call_later(remaining_s, self._refuse_late)
+
+    def _refuse_late(self) -> None:
+        limit_s = min(HEAD_S, self.shared.arrival_s) if self._in_head else self.shared.arrival_s
+        what = "request's head" if self._in_head else "request"
+        self._refuse(408, f"The {what} did not arrive within {limit_s:g} seconds.")
 
     def _cancel_deadline(self) -> None:
         if self._deadline is not None:
@@ -92,34 +152,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         self._cancel_deadline()
-        _refuse(self.transport, status, message)
-
-
-class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """Explains refused handshakes, and leaves closing accepted connections to the app."""
-
-    def shutdown(self) -> None:
-        # The app knows about the shutdown: it lets runs end before it closes the connection.
-        if not self.handshake_complete or self.close_sent:
-            super().shutdown()
-
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
-        self._abort_soon()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if not self.handshake_initiated and self.conn.handshake_exc is not None:
-            message = f"This is not a valid WebSocket handshake: {self.conn.handshake_exc}."
-            _refuse(self.transport, 400, message)
-
-    def handle_parser_exception(self) -> None:
-        super().handle_parser_exception()
-        self._abort_soon()
-
-    def _abort_soon(self) -> None:
-        # A closed transport still waits for its client to read all data.
-        self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
+        self._is_refused = True
+        refuse(self.transport, status, message)
 
 
 _H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
@@ -139,13 +173,16 @@ def _without_h2c(data: bytes) -> bytes:
     return _H2C.sub(b"", head + b"\r\n")[:-2] + end + body
 
 
-def _refuse(transport: asyncio.Transport, status: int, message: str) -> None:
+def refuse(transport: asyncio.Transport, status: int, message: str) -> None:
+    """Answer with an error, and close the connection."""
     if transport.is_closing():
         return
     body = error_json(status, message, None, None)
+    retry = f"retry-after: {RETRY_AFTER_S}\r\n" if status == 503 else ""
     head = (
         f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        f"content-length: {len(body)}\r\ncache-control: no-store\r\n{retry}"
+        "connection: close\r\n\r\n"
     )
     transport.write(head.encode() + body)
     transport.close()

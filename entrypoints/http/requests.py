@@ -10,7 +10,9 @@ from litestar.connection import ASGIConnection
 from litestar.types import Scope
 
 from antiphon.adapters.ids import new_id
+from antiphon.application.resources.limits import rate_limit_headers
 from antiphon.domain.callers import Caller
+from antiphon.domain.limits import LimitState
 
 HttpRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -74,11 +76,17 @@ def trace_headers(request: Connection) -> dict[str, str]:
     return {name: value for name, value in headers.items() if value}
 
 
-def response_headers(request: Connection, ignored: Sequence[str] = ()) -> dict[str, str]:
-    """Return a response's headers. `ignored` names what had no effect (docs/decisions/0018)."""
-    headers = {REQUEST_ID_HEADER: request_id(request)}
+def response_headers(
+    request: Connection, ignored: Sequence[str] = (), rate_limits: Sequence[LimitState] = ()
+) -> dict[str, str]:
+    """Return a response's headers. `ignored` names what had no effect (docs/decisions/0018);
+    `rate_limits` is what the caller's key has used.
+    """
+    headers = {REQUEST_ID_HEADER: request_id(request), "cache-control": "no-store"}
     if ignored:
         # Clients choose field names, so characters that a header cannot hold are replaced.
         names = "".join(c if c.isascii() and c.isprintable() else "?" for c in ", ".join(ignored))
         headers[IGNORED_HEADER] = names[:MAX_IGNORED]
+    if rate_limits:
+        headers.update(rate_limit_headers(rate_limits))
     return headers

@@ -28,6 +28,7 @@ from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
 from antiphon.application.support.paging import PageQuery
 from antiphon.application.support.threads import run_in_thread
 from antiphon.application.websocket.lanes import LaneLimits
+from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.decoding import DecodedRequest
 from antiphon.domain.errors import NotFound, RequestError
 from antiphon.domain.ignored import refuse_ignored
@@ -40,7 +41,7 @@ from antiphon.entrypoints.http.asgi_responses import (
     JsonResponse,
     final_response,
 )
-from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, read_body, redact_body
+from antiphon.entrypoints.http.bodies import BodyLimits, decode_body, receive_body, redact_body
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_of
 from antiphon.entrypoints.http.idempotency import events_expired, idempotency_key_of
 from antiphon.entrypoints.http.keepalive import KeepAlive
@@ -59,6 +60,7 @@ from antiphon.entrypoints.http.requests import (
     REPLAYED_HEADER,
     HttpRequest,
     accept,
+    caller_of,
     request_id,
     response_headers,
     tenant_of,
@@ -80,6 +82,7 @@ class HttpOptions(Struct, frozen=True, kw_only=True):
     error_stacks: bool = False
     websocket_s: float = 3600.0
     lanes: LaneLimits = LaneLimits()
+    cors_origins: frozenset[str] = frozenset()
 
 
 class Services(Struct, frozen=True, kw_only=True):
@@ -102,6 +105,7 @@ class Services(Struct, frozen=True, kw_only=True):
     drained: ShutdownSignal
     seal: Seal
     options: HttpOptions
+    websockets: OpenWebSockets
 
 
 class Responses(Controller):
@@ -133,7 +137,7 @@ class Responses(Controller):
         created = await services.create_once(
             decoded.request,
             idempotency_key,
-            tenant=tenant_of(request),
+            caller=caller_of(request),
             body=body,
             trace_headers=trace_headers(request),
             strict=services.options.strict,
@@ -145,7 +149,9 @@ class Responses(Controller):
             )
         if idempotency_key is None:
             accept(request)
-        headers = response_headers(request, (*created.ignored, *ignored_fields, *decoded.unknown))
+        headers = response_headers(
+            request, (*created.ignored, *ignored_fields, *decoded.unknown), created.rate_limits
+        )
         events = created.events
         if created.outlives_client:
             events = UntilShutdown(events, services.drained)
@@ -169,10 +175,10 @@ class Responses(Controller):
         """Counts the tokens of the prompt that the same request to create a response would use."""
         _, decoded = await self._read(request, services)
         count = await services.count(
-            decoded.request, tenant=tenant_of(request), strict=services.options.strict
+            decoded.request, caller=caller_of(request), strict=services.options.strict
         )
         answer = {"object": "response.input_tokens", "input_tokens": count.tokens}
-        headers = response_headers(request, (*count.ignored, *decoded.unknown))
+        headers = response_headers(request, (*count.ignored, *decoded.unknown), count.rate_limits)
         return JsonResponse(answer, headers)
 
     @handlers.post(
@@ -191,12 +197,14 @@ class Responses(Controller):
         _, decoded = await self._read(request, services)
         compacting = await services.compact(
             decoded.request,
-            tenant=tenant_of(request),
+            caller=caller_of(request),
             trace_headers=trace_headers(request),
             strict=services.options.strict,
         )
         created = compacting.created
-        headers = response_headers(request, (*created.ignored, *decoded.unknown))
+        headers = response_headers(
+            request, (*created.ignored, *decoded.unknown), created.rate_limits
+        )
         return FinalResponse(
             created.events,
             headers,
@@ -292,9 +300,9 @@ class Responses(Controller):
         self, request: HttpRequest, services: Services
     ) -> tuple[bytes, DecodedRequest[CreateResponse]]:
         """Return the body and the decoded request. Raises: RequestError."""
-        body = await read_body(request, services.options.limits)
         strict = services.options.strict_unknown_fields
-        return body, await run_in_thread(len(body), decode_body, body, strict=strict)
+        async with receive_body(request, services.options.limits) as body:
+            return body, await run_in_thread(len(body), decode_body, body, strict=strict)
 
     def _stream(
         self,

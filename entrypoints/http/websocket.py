@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -31,12 +32,13 @@ from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.asgi_responses import send_json
 from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity, decode_body, redact_body
 from antiphon.entrypoints.http.dialects import dialect_or_default
-from antiphon.entrypoints.http.errors import error_json
+from antiphon.entrypoints.http.errors import RETRY_AFTER_S, RETRY_LATER, error_fields, error_json
+from antiphon.entrypoints.http.frame_queue import FrameBudget
 from antiphon.entrypoints.http.requests import (
+    caller_of,
     header,
     request_id,
     response_headers,
-    tenant_of,
     trace_headers,
 )
 from antiphon.entrypoints.http.responses import Services
@@ -53,10 +55,19 @@ ENVELOPE = frozenset({"type", "stream_id"})
 MEMORY_IN_BODIES = 4
 """A connection remembers unstored responses of up to this many times the maximum body size."""
 
-CLOSE_TIME_LIMIT, CLOSE_SHUTDOWN = 1000, 1012
-"""Close codes. Clients may reconnect after the second."""
+CLOSE_TIME_LIMIT, CLOSE_POLICY, CLOSE_SHUTDOWN = 1000, 1008, 1012
+"""Close codes. Clients may reconnect after the last."""
+
+OTHER_HOST = "Web pages from other hosts may not connect: the header 'Origin' names another host."
+
+REFUSAL_PAUSE_S = 0.05
+"""Seconds to read nothing after a message that came too early."""
 
 MESSAGES = ("response.create", "response.steer")
+
+
+DISCONNECTED = (OSError, RuntimeError, WebSocketDisconnect)
+"""What is raised when something is sent to a client that has disconnected or was disconnected."""
 
 
 class ClientDisconnected(Exception):
@@ -76,10 +87,14 @@ _decode_head = msgspec.json.Decoder(MessageHead).decode
 @websocket("/v1/responses")
 async def handle_websocket(socket: Socket, services: NamedDependency[Services]) -> None:
     """Handle a connection until one side closes it."""
-    if _is_cross_origin(socket):
-        await _refuse_handshake(socket)
-    else:
-        await WebSocketSession(socket, services).run()
+    if _is_cross_origin(socket, services.options.cors_origins):
+        await _refuse_handshake(socket, 403, OTHER_HOST)
+        return
+    try:
+        with services.websockets.opened(caller_of(socket).tenant):
+            await WebSocketSession(socket, services).run()
+    except er.QueueFull as exc:
+        await _refuse_handshake(socket, 429, exc.message, exc.code)
 
 
 class WebSocketSession:
@@ -89,7 +104,6 @@ class WebSocketSession:
         self._socket = socket
         self._services = services
         self._options = services.options
-        self._tenant = tenant_of(socket)
         self._trace_headers = trace_headers(socket)
         self._dialect = dialect_or_default(self._options.dialect, socket)
         self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
@@ -97,6 +111,7 @@ class WebSocketSession:
             max_bytes=MEMORY_IN_BODIES * self._options.limits.max_bytes
         )
         self._steering = Steering()
+        self._refusals = FrameBudget()
         self._answering: set[asyncio.Task[None]] = set()
         self._closing_error: er.RequestError | None = None
         self._is_disconnected = False
@@ -121,7 +136,7 @@ class WebSocketSession:
                 return
             await self._handle(message)
 
-    async def _handle(self, message: Mapping[str, Any]) -> None:
+    async def _handle(self, message: dict[str, Any]) -> None:
         lane: Lane = None
         try:
             body = _body_of(message)
@@ -132,6 +147,7 @@ class WebSocketSession:
             raise
         except Exception as exc:
             await self._refuse(exc, lane)
+            await self._slow_down(exc)
 
     async def _dispatch(self, kind: Any, lane: Lane, body: bytes) -> None:
         match kind:
@@ -178,6 +194,7 @@ class WebSocketSession:
         except Exception as exc:
             self._continuations.evict(lane, request.previous_response_id)
             await self._refuse(exc, lane)
+            await self._slow_down(exc)
         finally:
             self._lanes.leave(lane)
             self._start_requests()
@@ -185,7 +202,7 @@ class WebSocketSession:
     async def _respond(self, lane: Lane, request: CreateResponse) -> None:
         created = await self._services.create(
             request,
-            tenant=self._tenant,
+            caller=caller_of(self._socket),
             trace_headers=self._trace_headers,
             remembered=self._continuations.remembered,
             strict=self._options.strict,
@@ -225,11 +242,19 @@ class WebSocketSession:
             logger.error("a message on %s was refused: %s", request_id(self._socket), exc)
         await self._send(error_frame(exc, lane, self._dialect))
 
+    async def _slow_down(self, exc: Exception) -> None:
+        """Keep a client from sending messages that are refused as fast as it can."""
+        if error_fields(exc)[0] in RETRY_LATER:
+            await asyncio.sleep(REFUSAL_PAUSE_S)  # it reads no more messages meanwhile
+        elif not self._refusals.spend():
+            with suppress(*DISCONNECTED):
+                await self._socket.close(CLOSE_POLICY, "Too many refused messages.")
+
     async def _send(self, text: str) -> None:
         # This waits while the client does not read. Unsent events stay in the log.
         try:
             await self._socket.send({"type": "websocket.send", "text": text, "bytes": None})
-        except (OSError, RuntimeError, WebSocketDisconnect):  # disconnected or closed
+        except DISCONNECTED:
             self._is_disconnected = True
             raise ClientDisconnected from None
 
@@ -250,11 +275,12 @@ class WebSocketSession:
             await asyncio.wait(self._answering)
         if code == CLOSE_TIME_LIMIT:  # a client without open requests would not know the reason
             await self._refuse(self._closing_error, None)
-        await self._socket.close(code, self._closing_error.message)
+        with suppress(*DISCONNECTED):
+            await self._socket.close(code, self._closing_error.message)
 
 
-def _body_of(message: Mapping[str, Any]) -> bytes:
-    text: str | None = message.get("text")
+def _body_of(message: dict[str, Any]) -> bytes:
+    text: str | None = message.pop("text", None)  # megabytes, which need not be there twice
     if text is None:
         raise er.RequestError(
             "Send text frames, with one JSON object each; this one was binary.",
@@ -291,19 +317,24 @@ def _time_limit_error(limit_s: float) -> er.RequestError:
     )
 
 
-def _is_cross_origin(socket: Socket) -> bool:
-    """Return whether the client is a web page from another host.
+def _is_cross_origin(socket: Socket, allowed: Collection[str]) -> bool:
+    """Return whether the client is a web page from another host, which the settings do not allow.
 
     Browsers keep pages from reading other hosts' HTTP responses, but not their WebSockets.
     """
     origin = header(socket, b"origin")
-    return bool(origin) and origin.partition("://")[2] != header(socket, b"host")
+    is_same_host = origin.partition("://")[2] == header(socket, b"host")
+    return bool(origin) and not is_same_host and origin not in allowed
 
 
-async def _refuse_handshake(socket: Socket) -> None:
-    message = "Web pages from other hosts may not connect: the header 'Origin' names another host."
-    body = error_json(403, message, None, None)
-    await send_json(socket.send, body, response_headers(socket), status=403, to="websocket")
+async def _refuse_handshake(
+    socket: Socket, status: int, message: str, code: str | None = None
+) -> None:
+    headers = response_headers(socket)
+    if status in RETRY_LATER:
+        headers["retry-after"] = str(RETRY_AFTER_S)
+    body = error_json(status, message, None, code)
+    await send_json(socket.send, body, headers, status=status, to="websocket")
 
 
 async def _cancel(*tasks: asyncio.Task[None]) -> None:

@@ -8,8 +8,15 @@ from msgspec.structs import replace
 
 from antiphon.application.websocket.lanes import Lane
 from antiphon.domain import events as e
+from antiphon.domain.errors import LimitExceeded
 from antiphon.entrypoints.http.dialects import Dialect
-from antiphon.entrypoints.http.errors import RETRY_AFTER_S, ErrorBody, error_body, error_fields
+from antiphon.entrypoints.http.errors import (
+    RETRY_AFTER_S,
+    ErrorBody,
+    error_body,
+    error_fields,
+    error_headers,
+)
 from antiphon.entrypoints.http.sse import ClientEncoder
 
 _encode = msgspec.json.Encoder().encode
@@ -49,8 +56,11 @@ def error_frame(exc: Exception, lane: Lane, dialect: Dialect) -> str:
     error = error_body(status, message, param, code, dialect)
     # Over HTTP, the code is optional; a frame must have one.
     error = replace(error, code=code or error.type)
+    headers = error_headers(exc) if isinstance(exc, LimitExceeded) else {}
     if status == 503:
-        error = replace(error, headers={"retry-after": str(RETRY_AFTER_S)})
+        headers = {"retry-after": str(RETRY_AFTER_S)}
+    if headers:
+        error = replace(error, headers=dict(headers))
     return text_of(ErrorFrame(status=status, stream_id=lane, error=error))
 
 

@@ -43,7 +43,12 @@ from antiphon.entrypoints.settings.sections import (
 )
 from antiphon.entrypoints.settings.storage import StorageSettings
 
+CORS_ORIGIN = r"^https?://[^/@\s?#*,]+\Z"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
+
+
+DEFAULT_QUOTAS = (100_000, 2 * 2**30)
+"""The most responses and bytes of each tenant, where there may be several."""
 
 
 class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,6 +134,61 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = 0.0
 
+    tls_cert: Annotated[
+        Path | None,
+        about(
+            NETWORK,
+            "The server's certificate and those that sign it, in PEM. The server then speaks "
+            "HTTPS only. It needs tls_key. Both files are read again when they change.",
+            shown_default="none",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        about(
+            NETWORK,
+            "The private key of the certificate, in PEM, unencrypted.",
+            shown_default="none",
+        ),
+    ] = None
+    cors_origin: Annotated[
+        tuple[Annotated[str, Meta(pattern=CORS_ORIGIN)], ...],
+        about(
+            NETWORK,
+            "A web site whose pages may call this server from a browser, for example "
+            "https://chat.example.org. Repeat the option to add sites.",
+            allowed="a list of origins: http(s)://HOST or http(s)://HOST:PORT",
+            shown_default="none",
+        ),
+    ] = ()
+    max_connections: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        about(
+            NETWORK,
+            "Maximum number of open connections. Beyond it, those without a request are closed, "
+            "and new ones are refused with 503 if there is none.",
+            shown_default="10000, or as many as the limit of open files allows",
+        ),
+    ] = None
+    max_connections_per_address: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        about(
+            NETWORK,
+            "Maximum number of open connections from one address. Do not set it behind a proxy, "
+            "whose clients share an address.",
+            shown_default="no limit",
+        ),
+    ] = None
+    write_stall_s: Annotated[
+        float,
+        about(
+            NETWORK,
+            "Seconds after which a client that reads nothing is disconnected. Its response runs "
+            "on as if the client had left.",
+            gt=0,
+        ),
+    ] = 60.0
+
     auth: Annotated[
         Literal["auto", "on", "off"],
         about(
@@ -148,18 +208,36 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
             shown_default="none",
         ),
     ] = None
+    default_limit: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        about(
+            ACCESS,
+            "A limit for each API key that has none of this kind, for example requests/min=600. "
+            "Repeat the option to add limits; `antiphon keys create --help` explains them.",
+            shown_default="none",
+        ),
+    ] = ()
 
     oidc: Oidc = Oidc()
     trusted_proxy: TrustedProxy = TrustedProxy()
 
     max_body_bytes: Annotated[
-        int,
+        Annotated[int, Meta(ge=1024)] | None,
         about(
             REQUESTS,
             "Maximum size of a request body in bytes, including images in data URLs.",
-            ge=1024,
+            shown_default="33554432 if a model reads images, otherwise 8388608",
         ),
-    ] = 32 * 1024 * 1024
+    ] = None
+    max_incoming_bytes: Annotated[
+        int,
+        about(
+            REQUESTS,
+            "Maximum bytes of all request bodies and WebSocket messages that are arriving or "
+            "being decoded. Each tenant may use half of them. Bodies under 64 KB do not count.",
+            ge=65_536,
+        ),
+    ] = 256 * 1024 * 1024
     max_depth: Annotated[
         int, about(REQUESTS, "Maximum nesting depth of a JSON body.", ge=8, le=200)
     ] = 64
@@ -245,6 +323,11 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
             gt=0,
         ),
     ] = 3600.0
+
+    websockets_per_tenant: Annotated[
+        int,
+        about(STREAMS, "Maximum number of open WebSocket connections per tenant.", ge=1),
+    ] = 256
 
     webhooks: Annotated[
         Path | None,
@@ -401,6 +484,16 @@ class Settings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields
         if self.auth != "auto":
             return self.auth == "on"
         return not _is_loopback(self.host) or self.oidc.is_on or self.trusted_proxy.is_on
+
+    @property
+    def tenant_quotas(self) -> tuple[int | None, int | None]:
+        """The most responses and bytes that a tenant may store; None means no limit."""
+        default_responses, default_bytes = DEFAULT_QUOTAS if self.needs_keys else (0, 0)
+        responses, size = self.quota_responses, self.quota_bytes
+        return (
+            (default_responses if responses is None else responses) or None,
+            (default_bytes if size is None else size) or None,
+        )
 
     @property
     def refuses_unknown_fields(self) -> bool:

@@ -91,20 +91,21 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         float, about(STORAGE, "Maximum number of seconds to keep those events.", ge=0)
     ] = 600.0
     quota_responses: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
+        Annotated[int, Meta(ge=0)] | None,
         about(
             STORAGE,
             "Maximum number of responses that each tenant may store. Beyond it, only "
-            "`store: false` works.",
-            shown_default="no limit",
+            "`store: false` works. 0 means no limit.",
+            shown_default="100000 if requests need keys, otherwise no limit",
         ),
     ] = None
     quota_bytes: Annotated[
-        Annotated[int, Meta(ge=1)] | None,
+        Annotated[int, Meta(ge=0)] | None,
         about(
             STORAGE,
-            "Maximum bytes that each tenant may store, approximately: texts, items, and logs.",
-            shown_default="no limit",
+            "Maximum bytes that each tenant may store, approximately: texts, items, and logs. 0 "
+            "means no limit.",
+            shown_default="2 GiB if requests need keys, otherwise no limit",
         ),
     ] = None
     sweep_s: Annotated[

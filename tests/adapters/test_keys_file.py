@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.adapters.keys.file import KeysFile, append
 from antiphon.application.ports import ApiKey
 from antiphon.domain.errors import SettingsError
+from antiphon.domain.limits import KeyPolicy
 
 HASH = "ab" * 32
 
@@ -75,10 +77,64 @@ async def test_a_mistake_in_a_changed_file_locks_nobody_out_and_is_logged(
     file = await open_file(path)
     write(path, "[[keys]]\nid = ")
     assert await file.key(make_key(1).hash) == make_key(1)
-    assert "keys that were in it before still work" in caplog.text
+    assert "keys that were in it before work for 60 seconds more" in caplog.text
     remove(path)
     append(path, make_key(2))
     assert await file.keys() == [make_key(2)]
+
+
+async def test_the_keys_of_a_file_with_a_mistake_end_after_a_minute(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    append(path, make_key(1))
+    file = KeysFile(path, clock=lambda: now)
+    await file.start()
+    write(path, "[[keys]]\nid = ")
+    assert await file.keys() == [make_key(1)]
+    now = 30
+    write(path, "[[keys]]\nid =  ")  # another mistake does not start the minute again
+    assert await file.keys() == [make_key(1)]
+    now = 60
+    assert await file.keys() == []
+    assert "no key in it works" in caplog.text
+    remove(path)
+    append(path, make_key(2))
+    now = 1000
+    assert await file.keys() == [make_key(2)]
+
+
+async def test_the_keys_of_a_deleted_file_are_gone(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(path, make_key(1))
+    file = await open_file(path)
+    remove(path)
+    assert await file.key(make_key(1).hash) is None
+    assert "is gone" in caplog.text
+
+
+async def test_what_a_key_may_do_is_in_its_entry(path: Path) -> None:
+    policy = KeyPolicy(
+        limits={"requests/min": 60, "runs": 4},
+        models=("org/m",),
+        tools=("mcp",),
+        hosts=("example.org",),
+        scopes=("read",),
+        service_tier="flex",
+        expires_at=1_790_000_000,
+    )
+    append(path, replace(make_key(1), policy=policy))
+    append(path, make_key(2))
+    file = await open_file(path)
+    assert [key.policy for key in await file.keys()] == [policy, KeyPolicy()]
+
+
+async def test_a_handwritten_policy_may_have_a_date_and_a_wildcard(path: Path) -> None:
+    entry = 'expires_at = 2026-09-21T13:33:20Z\nhosts = ["*.Example.org"]\n'
+    write(path, f'[[keys]]\nid = "ci"\nsha256 = "{HASH}"\n{entry}')
+    [key] = await (await open_file(path)).keys()
+    assert (key.policy.expires_at, key.policy.hosts) == (1_789_997_600, ("example.org",))
 
 
 @pytest.mark.parametrize(
@@ -89,6 +145,9 @@ async def test_a_mistake_in_a_changed_file_locks_nobody_out_and_is_logged(
         ('[[keys]]\nid = "a"\nsha256 = "ABC"', "sha256"),
         ('[[keys]]\nid = "a"\nkey = "ak-secret"', "key"),
         ("keys = 1", "array"),
+        (f'[[keys]]\nid = "a"\nsha256 = "{HASH}"\nlimits = {{"rpm" = 1}}', "no limit 'rpm'"),
+        (f'[[keys]]\nid = "a"\nsha256 = "{HASH}"\nlimits = {{"runs" = 0}}', "runs|>= 1"),
+        (f'[[keys]]\nid = "a"\nsha256 = "{HASH}"\nhosts = ["a/b"]', "A host is a name"),
         (f'[[keys]]\nid = "a"\nsha256 = "{HASH}"\n' * 2, "'a' 2 times"),
         ("".join(f'[[keys]]\nid = "{i}"\nsha256 = "{HASH}"\n' for i in "ab"), "2 times"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -23,6 +24,7 @@ from antiphon.application.input.show_items import ShowItems
 from antiphon.application.model.models import Models
 from antiphon.application.ports import (
     Json,
+    KeyUsage,
     Model,
     ModelTurn,
     StoredItem,
@@ -33,6 +35,7 @@ from antiphon.application.ports import (
     WebhookDelivery,
 )
 from antiphon.application.resources.conversation_claim import ClaimConversation
+from antiphon.application.resources.limits import EnforceLimits
 from antiphon.application.resources.quotas import CheckQuota, Quotas
 from antiphon.application.responses.cancel import CancelResponse
 from antiphon.application.responses.count_tokens import CountTokens
@@ -56,6 +59,7 @@ from antiphon.application.runs.stop import StopRun
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.application.tools.hosted import ToolProvider
 from antiphon.domain import deltas as d
+from antiphon.domain.callers import Caller
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import StoreError
 from antiphon.domain.events import Event
@@ -64,6 +68,7 @@ from antiphon.domain.tools import McpTool
 from antiphon.domain.usage import TurnUsage
 
 TENANT = "t"
+CALLER = Caller(tenant=TENANT)
 STOP = d.TurnEnd("stop", TurnUsage(input=3, output=2))
 Played = Sequence[Sequence[d.Delta] | Exception | asyncio.Event]
 
@@ -227,6 +232,10 @@ class FailingStore(MemoryStore):
         self._maybe_fail("context")
         return await super().context(*args)
 
+    async def reserve_usage(self, *args: Any) -> KeyUsage:
+        self._maybe_fail("reserve_usage")
+        return await super().reserve_usage(*args)
+
     def _maybe_fail(self, name: str) -> None:
         once = f"{name} once"
         if name in self.failing or once in self.failing:
@@ -249,6 +258,7 @@ class House:
         hosted: Sequence[ToolProvider] = (),
         budgets: Budgets = DEFAULT_BUDGETS,
         max_run_s: float = 60,
+        default_limits: Mapping[str, int] | None = None,
     ) -> None:
         numbers = count(1)
         self.owner = owner
@@ -269,10 +279,20 @@ class House:
             salt=lambda tenant, text: f"salt of {tenant} {text}",
             hosted=hosted,
         )
-        self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn)
+        self.now = time.time()  # the memory store deletes counters by the time of day
+        self.caller = CALLER
+        self.limits = limits = EnforceLimits(
+            self.store, owner=owner, now=lambda: self.now, defaults=default_limits
+        )
+        self.count_tokens = CountTokens(ExpandPrompt(None), prepare_turn, limits)
         self.deliveries: list[tuple[str, str]] = []
         run_response = RunResponse(
-            self.log, self.store, deliveries=self._record_delivery, max_run_s=max_run_s, retry_s=0.2
+            self.log,
+            self.store,
+            limits,
+            deliveries=self._record_delivery,
+            max_run_s=max_run_s,
+            retry_s=0.2,
         )
         plan_turns = PlanTurns(show_items, seal, self.tools, budgets=budgets)
         self.jobs = jobs = Jobs(seal, unseal)
@@ -297,6 +317,7 @@ class House:
                 limits=StartLimits(max_waiting=3, retry_s=0.05),
             ),
             self.runs,
+            limits,
             new_id=new_id,
         )
         restore = RestoreRun(
@@ -327,7 +348,9 @@ class House:
 
     async def create(self, **fields: Any) -> AcceptedResponse:
         body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
-        return await self.create_response(decode_request(body).request, tenant=TENANT, body=body)
+        return await self.create_response(
+            decode_request(body).request, caller=self.caller, body=body
+        )
 
     async def whole(self, **fields: Any) -> Response:
         """Create a response, read it to its end and return it."""

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,64 @@ def test_a_running_server_accepts_keys_that_are_created_meanwhile(
         assert shell("keys", "revoke", first).returncode == 0
 
 
+def test_a_limit_is_created_listed_changed_and_removed(shell: Shell) -> None:
+    options = ["--limit", "requests/min=60", "--limit", "tokens/day=1M", "--limit", "runs=4"]
+    options += ["--model", "m", "--tool", "mcp", "--host", "*.example.org", "--scope", "read"]
+    _, key_id = shell.create_key("--name", "a", *options)
+    rights = "model=m tool=mcp host=example.org scope=read"
+    limits = "requests/min=60 tokens/day=1000000 runs=4"
+    assert shell.list_keys()[0][5] == f"{limits} {rights}"
+    changes = ["--limit", "requests/min=10", "--limit", "tokens/day=none", "--scope", "all"]
+    changed = shell("keys", "update", key_id, *changes, "--model", "all", "--tier", "flex")
+    assert changed.returncode == 0, changed.stderr
+    assert shell.list_keys()[0][5] == ("requests/min=10 runs=4 tool=mcp host=example.org tier=flex")
+    shell("keys", "update", key_id, "--expires", "30d")
+    assert "expires=20" in shell.list_keys()[0][5]
+    shell("keys", "update", key_id, "--expires", "never", "--limit", "runs=none")
+    assert "expires" not in shell.list_keys()[0][5]
+    assert "There is no key" in shell.refusal("update", "key_unknown", "--limit", "runs=1")
+
+
+def test_limits_change_while_a_server_runs_and_their_use_is_shown(
+    shell: Shell, serve: Callable[..., Any]
+) -> None:
+    """`serve` and `shell` have the same folder."""
+    key, key_id = shell.create_key("--name", "first", "--limit", "requests/day=1")
+    shell.create_key("--name", "without limits")
+    body = {"model": "scripted-chat", "input": "hi", "store": False}
+    with (
+        serve(store="sqlite", auth="on") as server,
+        httpx.Client(base_url=server.api, headers={"authorization": f"Bearer {key}"}) as client,
+    ):
+        assert client.post("/responses", json=body).status_code == 200
+        assert client.post("/responses", json=body).status_code == 429
+        shell("keys", "update", key_id, "--limit", "requests/day=1k", "--limit", "tokens/day=5k")
+        deadline = time.monotonic() + 30
+        while client.post("/responses", json=body).status_code == 429:
+            assert time.monotonic() < deadline
+        shown = shell("keys", "usage", "--key", key_id)
+        assert shown.returncode == 0, shown.stderr
+        head, requests, tokens = (re.split(r"  +", line) for line in shown.stdout.splitlines())
+        assert head == ["KEY", "NAME", "LIMIT", "USED", "OF", "RESETS IN"]
+        assert requests[:5] == [key_id, "first", "requests/day", "2", "1,000"]
+        assert tokens[2] == "tokens/day"
+        assert int(tokens[3]) > 0
+        # A key without limits is not shown, with `--key` or without.
+        assert len(shell("keys", "usage").stdout.splitlines()) == len(shown.stdout.splitlines())
+    assert "There is no key" in shell.refusal("usage", "--key", "key_unknown")
+
+
+def test_a_key_in_a_file_has_the_same_options(shell: Shell) -> None:
+    options = ["--limit", "runs=2", "--host", "example.org", "--expires", "1h"]
+    _, key_id = shell.create_key("--name", "a", "--file", "keys.toml", *options)
+    in_file = ["--store", "memory", "--keys-file", "keys.toml"]
+    [row] = shell.list_keys(*in_file)
+    assert row[5].startswith("runs=2 host=example.org expires=")
+    error = shell.refusal("update", key_id, "--limit", "runs=1", *in_file)
+    assert "is in keys.toml: change its table" in error
+    assert "counts inside of the server" in shell.refusal("usage", *in_file)
+
+
 @pytest.mark.parametrize(
     "options", [("--store", "sqlite"), ("--store", "memory", "--keys-file", "its keys.toml")]
 )
@@ -169,6 +228,12 @@ def test_the_memory_store_refuses_new_keys(shell: Shell) -> None:
         (["create", "--name", "a", "--store", "disk"], "--store must be memory"),
         (["create", "--name", "a", "--file", "no/keys.toml"], "cannot be written"),
         (["list", "--keys-file", "no.toml"], "The keys file 'no.toml' cannot be used"),
+        (["create", "--name", "a", "--limit", "rpm=1"], "NAME is one of: requests/min"),
+        (["create", "--name", "a", "--limit", "runs=0"], "a whole number of at least 1"),
+        (["create", "--name", "a", "--limit", "runs=1e9"], "a whole number of at least 1"),
+        (["create", "--name", "a", "--expires", "soon"], "like 30d or 12h"),
+        (["create", "--name", "a", "--host", "https://a.b/c"], "A host is a name"),
+        (["create", "--name", "a", "--scope", "admin"], "Invalid value for '--scope'"),
         (["revoke"], "Missing argument 'ID'"),
         (["remove"], "No such command 'remove'"),
     ],
@@ -182,5 +247,5 @@ def test_help_has_commands_to_copy(shell: Shell) -> None:
     assert asked.returncode == 0
     assert "antiphon keys create --name ci --tenant search" in asked.stdout
     assert "antiphon keys revoke key_" in asked.stdout
-    for command in ("create", "list", "revoke"):
+    for command in ("create", "update", "usage", "list", "revoke"):
         assert "--data-dir" in shell("keys", command, "--help").stdout

@@ -90,8 +90,17 @@ EXAMPLES = {
     "keep_events": "5",
     "keep_events_s": "1.5",
     "host": "::1",
+    "tls_cert": "/etc/tls/cert.pem",
+    "tls_key": "/etc/tls/key.pem",
+    "cors_origin": "https://a.example http://localhost:3000",
+    "max_connections": "100",
+    "max_connections_per_address": "10",
+    "write_stall_s": "2.5",
+    "websockets_per_tenant": "10",
+    "max_incoming_bytes": "1048576",
     "auth": "off",
     "keys_file": "/run/keys.toml",
+    "default_limit": "requests/min=60",
     "oidc.issuer": "https://id.example.org/realms/a",
     "oidc.audience": "antiphon other",
     "oidc.jwks_url": "http://localhost:8080/keys?app=1",
@@ -322,8 +331,17 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("keep_events", "-1", "a whole number of at least 0"),
         ("keep_events_s", "-1", "a number of at least 0"),
         ("host", "", "a non-empty string"),
+        ("tls_cert", "", "a path"),
+        ("tls_key", "", "a path"),
+        ("cors_origin", "*", "a list of origins: http(s)://HOST or http(s)://HOST:PORT"),
+        ("max_connections", "0", "a whole number of at least 1"),
+        ("max_connections_per_address", "0", "a whole number of at least 1"),
+        ("write_stall_s", "0", "a number above 0"),
+        ("websockets_per_tenant", "0", "a whole number of at least 1"),
+        ("max_incoming_bytes", "1", "a whole number of at least 65536"),
         ("auth", "maybe", "auto, on or off"),
         ("keys_file", "", "a path"),
+        ("default_limit", "'unclosed", "a list of strings"),
         ("oidc.issuer", "http://id.example.org", SECURE_URLS),
         ("oidc.audience", "''", "a list of strings"),
         ("oidc.jwks_url", "https://anna@id.example.org", SECURE_URLS),
@@ -359,8 +377,8 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("loop_watchdog_ms", "-1", "a whole number of at least 0"),
         ("keep_vector_bytes", "-1", "a whole number of at least 0"),
         ("keep_file_bytes", "-1", "a whole number of at least 0"),
-        ("quota_responses", "0", "a whole number of at least 1"),
-        ("quota_bytes", "0", "a whole number of at least 1"),
+        ("quota_responses", "-1", "a whole number of at least 0"),
+        ("quota_bytes", "-1", "a whole number of at least 0"),
         ("sweep_s", "0", "a number above 0"),
         ("webhooks", "", "a path"),
         ("audit_log", "", "a path"),
@@ -563,3 +581,19 @@ def test_the_mcp_servers_in_the_tools_guide_are_valid(toml: Any) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text(encoding="utf-8")
     example = page.split("```toml\n")[1].split("```")[0]
     assert [server.label for server in load(toml(example)).mcp_servers] == ["files", "tickets"]
+
+
+@pytest.mark.parametrize(
+    ("options", "quotas"),
+    [
+        ({}, (None, None)),
+        ({"auth": "on"}, (100_000, 2 * 2**30)),
+        ({"host": "0.0.0.0"}, (100_000, 2 * 2**30)),
+        ({"auth": "on", "quota_responses": "5", "quota_bytes": "0"}, (5, None)),
+        ({"quota_responses": "0", "quota_bytes": "7"}, (None, 7)),
+    ],
+)
+def test_a_tenant_stores_a_bounded_amount_where_there_may_be_several(
+    options: dict[str, str], quotas: tuple[int | None, int | None]
+) -> None:
+    assert load(None, {}, options).tenant_quotas == quotas

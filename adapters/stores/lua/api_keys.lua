@@ -24,6 +24,19 @@ function operation.key(of)
   return {id and call('HGET', single('api_keys'), id) or ''}
 end
 
+function operation.get_key(one)
+  return {call('HGET', single('api_keys'), one.id) or ''}
+end
+
+-- Returns 0 if the key is gone, or is not `before` any more.
+function operation.update_key(one)
+  if call('HGET', single('api_keys'), one.id) ~= one.before then
+    return {0}
+  end
+  call('HSET', single('api_keys'), one.id, one.body)
+  return {1}
+end
+
 function operation.revoke_key(one)
   for _, hash in ipairs(call('HKEYS', single('api_key_hashes'))) do
     if call('HGET', single('api_key_hashes'), hash) == one.id then

@@ -25,6 +25,8 @@
 --   due               sorted  notices by when they are due
 --   use:TENANT        hash    responses bytes waiting
 --   api_keys, api_key_hashes, api_key_order
+--   counter:KEY:NAME:START  string  what an API key used in a window; it expires
+--   slots:KEY         hash    the owner of each run of an API key, by ref
 --   agreed            hash    values that all servers share, by name
 
 local call = redis.call

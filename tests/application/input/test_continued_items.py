@@ -10,17 +10,19 @@ import pytest
 
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.paging import PageQuery
+from antiphon.domain.callers import Caller
 from antiphon.domain.decoding import decode_request
 from antiphon.domain.errors import RequestError
 
 TENANT = "t"
+CALLER = Caller(tenant=TENANT)
 
 
 async def create(house: Any, remembered: Any, **fields: Any) -> AcceptedResponse:
     """Create a response as a connection does, and read it to its end."""
     body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
     created: AcceptedResponse = await house.create_response(
-        decode_request(body).request, tenant=TENANT, remembered=remembered
+        decode_request(body).request, caller=CALLER, remembered=remembered
     )
     async for _ in created.events:
         pass

@@ -89,6 +89,17 @@ async def test_bytes_are_limited_as_well(store: CountedStore, clock: Clock) -> N
             await check("us", responses=responses)
 
 
+async def test_bytes_are_counted_between_two_reports_of_the_store(
+    store: CountedStore, clock: Clock
+) -> None:
+    check = CheckQuota(store, Quotas(bytes=100), clock=clock)
+    for _ in range(3):
+        await check("us", responses=1, size=40)
+    with pytest.raises(QuotaExceeded):
+        await check("us", responses=1, size=40)
+    assert store.reports == 1
+
+
 async def test_items_do_not_count_as_responses(store: CountedStore, clock: Clock) -> None:
     await keep(store, "us", 1)
     await CheckQuota(store, Quotas(responses=1), clock=clock)("us")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.application.responses.start import AcceptedResponse
+from antiphon.domain.callers import Caller
 from antiphon.domain.decoding import decode_request
 
 
@@ -23,7 +24,7 @@ def house(house: Any) -> Any:
 async def create(house: Any, tenant: str) -> AcceptedResponse:
     body = json.dumps({"model": "m", "input": "hi", "background": True}).encode()
     created: AcceptedResponse = await house.create_response(
-        decode_request(body).request, tenant=tenant, body=body
+        decode_request(body).request, caller=Caller(tenant=tenant), body=body
     )
     return created
 

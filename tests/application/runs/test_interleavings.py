@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.application.conftest import STOP, TENANT, FailingStore, House
+from tests.application.conftest import CALLER, STOP, TENANT, FailingStore, House
 
 from antiphon.application.ports import Store
 from antiphon.application.responses.idempotency import (
@@ -175,7 +175,7 @@ class Cluster:
         self.set_turns(server.house)
         fields, key = self.request()
         body = json.dumps({"model": "m", "input": "hi", "stream": True, **fields}).encode()
-        created = await server.create(decode_request(body).request, key, tenant=TENANT, body=body)
+        created = await server.create(decode_request(body).request, key, caller=CALLER, body=body)
         response_id = created.response_id if isinstance(created, ExistingResponse) else created.id
         if key is not None:
             self.keys.setdefault(key.key, set()).add(response_id)

@@ -1,0 +1,60 @@
+"""The counters and slots of one API key in the memory store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from antiphon.application.ports import Charge, KeyUsage, RunSlot
+
+Counter = tuple[str, int]
+"""A counter's name and the start of its window."""
+
+
+class KeyCounters:
+    """Between two calls nothing is half done: no method waits."""
+
+    def __init__(self) -> None:
+        self._amounts: dict[Counter, int] = {}
+        self._expires_at: dict[Counter, int] = {}
+        self._slots: dict[tuple[str, str], RunSlot] = {}
+
+    def clean_up(self, now: float, is_taken: Callable[[RunSlot], bool]) -> None:
+        """Delete expired counters, and the slots that are free."""
+        for counter, expires_at in list(self._expires_at.items()):
+            if expires_at <= now:
+                del self._expires_at[counter], self._amounts[counter]
+        self._slots = {key: slot for key, slot in self._slots.items() if is_taken(slot)}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._amounts and not self._slots
+
+    def reserve(self, charges: Sequence[Charge], slot: RunSlot | None) -> KeyUsage:
+        has_room = all(charge.fits(self._count(charge)) for charge in charges)
+        accepted = has_room and (slot is None or self._has_slot_for(slot))
+        if accepted:
+            self._add(charges)
+            if slot is not None:
+                self._slots.setdefault((slot.tenant, slot.response_id), slot)
+        return KeyUsage(
+            accepted=accepted, counts=list(map(self._count, charges)), runs=len(self._slots)
+        )
+
+    def settle(self, tenant: str, response_id: str, charges: Sequence[Charge]) -> bool:
+        if self._slots.pop((tenant, response_id), None) is None:
+            return False
+        self._add(charges)
+        return True
+
+    def _has_slot_for(self, slot: RunSlot) -> bool:
+        return (slot.tenant, slot.response_id) in self._slots or slot.fits(len(self._slots))
+
+    def _count(self, charge: Charge) -> int:
+        return self._amounts.get((charge.name, charge.start), 0)
+
+    def _add(self, charges: Sequence[Charge]) -> None:
+        for charge in charges:
+            if charge.amount:
+                counter = (charge.name, charge.start)
+                self._amounts[counter] = max(self._count(charge) + charge.amount, 0)
+                self._expires_at[counter] = charge.expires_at

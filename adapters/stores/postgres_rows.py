@@ -1,0 +1,82 @@
+"""Rows of the PostgreSQL store, from and to the types of the port."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Raw
+
+from antiphon.adapters.stores.postgres_server import Row, columns
+from antiphon.adapters.stores.stored_json import policy_from, response_from
+from antiphon.application.ports import ApiKey, Charge, EventChunk, Lease, LeasedRun, StoredItem
+from antiphon.domain.errors import NotFound, StoreError
+from antiphon.domain.response import Response
+
+INPUT, OUTPUT = 0, 1
+
+MAX_EVENT_NUMBER = 2**62
+"""Above the number of any event, and within the range of BIGINT."""
+
+
+def item_rows(kind: int, items: Sequence[StoredItem]) -> list[Row]:
+    return [
+        (kind, position, item.id or None, bytes(item.raw)) for position, item in enumerate(items)
+    ]
+
+
+def columns_of(events: EventChunk | None) -> tuple[int | None, int | None, bytes | None]:
+    if events is None:
+        return None, None, None
+    return events.first, events.count, events.body
+
+
+def clamp_number(after: int) -> int:
+    """Return an event number from a client, limited to what PostgreSQL can represent."""
+    return min(max(after, -1), MAX_EVENT_NUMBER)
+
+
+def size_of(items: Sequence[Row]) -> int:
+    return sum(len(item[-1]) for item in items)
+
+
+def conversation_of(response: Response) -> str | None:
+    return response.conversation.id if response.conversation else None
+
+
+def to_items(rows: Sequence[Row]) -> list[StoredItem]:
+    return [StoredItem(id=item_id or "", raw=Raw(body)) for item_id, body in rows if body]
+
+
+def leased_run(row: Row) -> LeasedRun:
+    tenant, response_id, epoch, job, body, output = row
+    lease = Lease(tenant=tenant, response_id=response_id, epoch=epoch)
+    return LeasedRun(lease=lease, response=response_from(body, output), job=job)
+
+
+def api_key(row: Row) -> ApiKey:
+    key_id, name, tenant, key_hash, created_at, policy = row
+    return ApiKey(
+        id=key_id,
+        name=name,
+        tenant=tenant,
+        hash=key_hash,
+        created_at=created_at,
+        policy=policy_from(policy),
+    )
+
+
+def response_not_found(response_id: str) -> NotFound:
+    return NotFound(f"There is no response {response_id!r}.")
+
+
+def conversation_not_found(conversation_id: str) -> NotFound:
+    return NotFound(f"There is no conversation {conversation_id!r}.")
+
+
+def missing_event_error(response_id: str, number: int) -> StoreError:
+    return StoreError(f"The log of response {response_id!r} is damaged: event {number} is missing.")
+
+
+def columns_of_charges(charges: Sequence[Charge]) -> list[list[object]]:
+    """Return their names, starts, amounts, expiry times and limits."""
+    return columns([(c.name, c.start, c.amount, c.expires_at, c.limit) for c in charges], 5)

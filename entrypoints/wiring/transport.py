@@ -1,0 +1,101 @@
+"""The limits of connections and bodies that depend on the machine and on the models."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from antiphon.application.model.models import Models
+from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.http.connections import ConnectionLimits, Connections
+from antiphon.entrypoints.http.frame_queue import FrameQueue
+from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
+from antiphon.entrypoints.http.protocol import Transport
+from antiphon.entrypoints.http.tls import Certificate
+from antiphon.entrypoints.settings import Settings
+
+if sys.platform != "win32":
+    import resource
+
+logger = logging.getLogger("antiphon.server")
+
+TEXT_BODY_BYTES = 8 * 1024 * 1024
+"""A conversation of a million tokens has about 5 MB."""
+IMAGE_BODY_BYTES = 32 * 1024 * 1024
+
+MAX_CONNECTIONS = 10_000
+MAX_OPEN_FILES = 65_536
+"""Processes that the server starts have the same limit, and some of them try to close them all."""
+MIN_RESERVED_FILES = 128
+RESERVED_SHARE = 4
+"""One file in this many, and no fewer than the above, are for the store, tools, and sandboxes."""
+
+
+def max_body_bytes(settings: Settings, models: Models) -> int:
+    """Return the limit of a request body. The models must be started."""
+    if settings.max_body_bytes is not None:
+        return settings.max_body_bytes
+    reads_images = any(model.reads_images for model in models.all)
+    return IMAGE_BODY_BYTES if reads_images else TEXT_BODY_BYTES
+
+
+def transport(settings: Settings, incoming: IncomingBytes) -> Transport:
+    limits = ConnectionLimits(
+        max_connections=_max_connections(settings.max_connections),
+        max_per_address=settings.max_connections_per_address,
+        write_stall_s=settings.write_stall_s,
+    )
+    return Transport(
+        arrival_s=settings.arrival_s,
+        connections=Connections(limits),
+        incoming=incoming,
+        frames=FrameQueue(),
+    )
+
+
+def certificate(settings: Settings) -> Certificate | None:
+    """Return the certificate to serve HTTPS with. Raises: SettingsError."""
+    if settings.tls_cert is None and settings.tls_key is None:
+        return None
+    if settings.tls_cert is None or settings.tls_key is None:
+        raise SettingsError("--tls-cert and --tls-key belong together: set both, or neither.")
+    return Certificate(settings.tls_cert, settings.tls_key)
+
+
+def raise_open_files_limit() -> None:
+    """Let this process open as many files as it may. The usual soft limit, 1024, is for select."""
+    if sys.platform == "win32":
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as exc:  # macOS: the kernel has a lower limit
+        logger.debug("the limit of open files stays %d: %s", soft, exc)
+
+
+def _max_connections(chosen: int | None) -> int:
+    """Return how many connections there may be: as chosen, or as fit the limit of open files.
+
+    Beyond that limit, the kernel refuses to accept connections, and clients wait in silence.
+    """
+    files = _open_files_limit()
+    fitting = max(1, files - max(MIN_RESERVED_FILES, files // RESERVED_SHARE))
+    if chosen is None:
+        return min(MAX_CONNECTIONS, fitting)
+    if chosen > fitting:
+        logger.warning(
+            "max_connections is %d, but this process may open only %d files: raise `ulimit -n`",
+            chosen,
+            files,
+        )
+    return chosen
+
+
+def _open_files_limit() -> int:
+    if sys.platform == "win32":
+        return MAX_OPEN_FILES
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_OPEN_FILES if files == resource.RLIM_INFINITY else files
