@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.domain.bounds import MAX_MEMBERS
 from antiphon.domain.decoding import MAX_FIELDS
-from antiphon.domain.request import MAX_ITEMS, MAX_TOOLS
+from antiphon.domain.request import MAX_TOOLS
 
 BASE = {"model": "scripted-chat", "input": "hi"}
 
@@ -217,7 +218,7 @@ def test_a_body_with_too_many_fields_is_refused(http: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("field", "values", "code"),
     [
-        ("input", [{"role": "user", "content": "x"}] * (MAX_ITEMS + 1), "array_above_max_length"),
+        ("input", [{"role": "user", "content": "x"}] * (MAX_MEMBERS + 1), "array_above_max_length"),
         ("tools", [{"type": "unknown"}] * (MAX_TOOLS + 1), "array_above_max_length"),
     ],
 )
