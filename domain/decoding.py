@@ -46,6 +46,8 @@ CODES: Sequence[tuple[re.Pattern[str], str]] = [
 MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 PLACE = re.compile(r" - at `(?P<where>key|[$][^`]*)`(?: in `(?P<outer>[$][^`]*)`)?$")
 SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+MAX_FIELDS = 500
+"""At the top level of a body. Unknown fields are ignored, but each is named in the response."""
 MAX_DETAIL_CHARS = 300  # an error does not repeat long input
 
 
@@ -94,6 +96,11 @@ def decode_request_body(
     `replacements` maps fields of another API to the fields that replace them in this one.
     """
     fields = read(_decode_fields, body, "", what="The request body")
+    if len(fields) > MAX_FIELDS:
+        raise RequestError(
+            f"The request body has {len(fields)} fields; {MAX_FIELDS} are allowed.",
+            code="object_above_max_properties",
+        )
     _check_text(body)
     unknown = tuple(sorted(set(fields).difference(kind.__struct_fields__)))
     for name in unknown:

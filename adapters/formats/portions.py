@@ -64,13 +64,26 @@ def _ends_word(char: str) -> bool:
 
 
 def is_large(turn: Turn) -> bool:
-    """Whether rendering the turn takes so long that others would notice."""
-    if len(turn.items) > MAX_ITEMS_AT_ONCE or len(turn.tools) > MAX_ITEMS_AT_ONCE:
+    """Whether rendering the conversation takes so long that others would notice."""
+    if len(turn.items) > MAX_ITEMS_AT_ONCE:
         return True
     size = len(turn.instructions or "")
-    for value in (turn.items, turn.tools, turn.previous_messages, turn.template_kwargs):
+    for item in turn.items:
+        content = getattr(item, "content", None)
+        if isinstance(content, str):
+            size += len(content)
+        else:
+            size += length_of(item, MAX_CHARS_AT_ONCE - size)
+    for value in (turn.previous_messages, turn.template_kwargs):
         size += length_of(value, MAX_CHARS_AT_ONCE - size)
     return size > MAX_CHARS_AT_ONCE
+
+
+def has_large_tools(turn: Turn) -> bool:
+    """Whether rendering the tools takes so long that others would notice."""
+    if len(turn.tools) > MAX_ITEMS_AT_ONCE:
+        return True
+    return length_of(turn.tools, MAX_CHARS_AT_ONCE) > MAX_CHARS_AT_ONCE
 
 
 def check_length(tokens: int, limit: int | None) -> None:

@@ -10,6 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.domain.bounds import MAX_MEMBERS
+from antiphon.domain.decoding import MAX_FIELDS
+from antiphon.domain.request import MAX_TOOLS
+
 BASE = {"model": "scripted-chat", "input": "hi"}
 
 
@@ -203,3 +207,23 @@ def test_an_error_repeats_little_of_a_long_path(http: httpx.Client, path: str) -
     answer = http.get(path.format("x" * 20_000))
     refused(answer, answer.status_code)
     assert answer.status_code in (400, 404)
+
+
+def test_a_body_with_too_many_fields_is_refused(http: httpx.Client) -> None:
+    body = {**BASE, **{f"field_{number}": 1 for number in range(MAX_FIELDS)}}
+    error = refused(http.post("/responses", json=body))
+    assert error["code"] == "object_above_max_properties"
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "code"),
+    [
+        ("input", [{"role": "user", "content": "x"}] * (MAX_MEMBERS + 1), "array_above_max_length"),
+        ("tools", [{"type": "unknown"}] * (MAX_TOOLS + 1), "array_above_max_length"),
+    ],
+)
+def test_too_many_items_or_tools_are_refused(
+    http: httpx.Client, field: str, values: list[Any], code: str
+) -> None:
+    error = refused(http.post("/responses", json={**BASE, field: values}))
+    assert (error["param"], error["code"]) == (field, code)

@@ -34,7 +34,7 @@ from antiphon.adapters.formats.chat_template.transcript import (
 )
 from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
 from antiphon.adapters.formats.lru_cache import LruCache, digest_of
-from antiphon.adapters.formats.portions import is_large
+from antiphon.adapters.formats.portions import has_large_tools, is_large
 from antiphon.adapters.formats.tools import (
     CODE,
     mcp_model_name,
@@ -159,7 +159,7 @@ class ScriptedRenderer(Renderer):
         return False
 
     async def render(self, turn: Turn) -> Prompt:
-        if is_large(turn):
+        if is_large(turn) or has_large_tools(turn):
             return await compute_in_thread(self._write, turn)
         return self._write(turn)
 

@@ -52,7 +52,12 @@ from antiphon.adapters.formats.chat_template.transcript import (
     transcript,
 )
 from antiphon.adapters.formats.lru_cache import LruCache, TokenCache, digest_of
-from antiphon.adapters.formats.portions import check_length, is_large, length_of
+from antiphon.adapters.formats.portions import (
+    check_length,
+    has_large_tools,
+    is_large,
+    length_of,
+)
 from antiphon.adapters.formats.tools import prompt_tools
 from antiphon.adapters.formats.turn_cache import MAX_CACHED_BYTES, CachedTurn, TurnCache
 from antiphon.application.ports import Prompt, Turn
@@ -119,7 +124,7 @@ class TemplateRenderer(Renderer):
         return self._capabilities.images
 
     async def render(self, turn: Turn) -> Prompt:
-        if is_large(turn):
+        if is_large(turn) or has_large_tools(turn):
             async with self._writers.slot(turn.cache_salt or ""):
                 pieces, image_urls, digest = await compute_in_thread(self._write, turn)
         else:
