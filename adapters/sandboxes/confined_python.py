@@ -3,7 +3,8 @@
 A file can be made to break the library that reads it. So the library runs in a process that can do
 nothing else: it has an empty environment, no inherited descriptors, limits of time, memory and
 files, and, where bubblewrap works, no network, no files but Python's own, and no other user's
-rights. Where it does not work, the process still has the rest.
+rights. Where it does not work, the process still has the rest, and Landlock, where the kernel has
+it, takes away all other files, TCP, and the sight of the server's own environment and memory.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from antiphon.adapters.sandboxes import seccomp
 from antiphon.adapters.sandboxes.bwrap_command import (
+    LIBRARIES,
     NOBODY,
     Interpreter,
     find_launcher,
@@ -55,6 +57,21 @@ else:
         os.setgroups([])
         os.setgid(options["user"])
         os.setuid(options["user"])
+if options["readable"]:
+    import ctypes, struct
+    libc = ctypes.CDLL(None, use_errno=True)
+    create_ruleset, add_rule, restrict_self = 444, 445, 446
+    version = libc.syscall(create_ruleset, None, 0, 1)
+    if version > 0:
+        files, tcp, read_only = (1 << 13) - 1, 3, 1 << 2 | 1 << 3
+        handled = struct.pack("QQ", files, tcp) if version >= 4 else struct.pack("Q", files)
+        rules = libc.syscall(create_ruleset, handled, len(handled), 0)
+        for path in filter(os.path.exists, options["readable"]):
+            rule = struct.pack("=Qi", read_only, os.open(path, os.O_PATH))
+            libc.syscall(add_rule, rules, 1, rule, 0)
+        libc.prctl(38, 1, 0, 0, 0)
+        libc.syscall(restrict_self, rules, 0)
+        os.closerange(3, 64)
 sys.stdout.buffer.write(b"ready\\n")
 sys.stdout.buffer.flush()
 """
@@ -138,10 +155,13 @@ class ConfinedPython:
         return output[len(READY) :]
 
     def _options(self, launcher: Sequence[str]) -> str:
+        python = _own_interpreter(self._modules)
+        libraries = (python.library, *python.packages, *LIBRARIES)
         return json.dumps(
             {
                 "modules": self._modules,
-                "packages": _own_interpreter(self._modules).packages,
+                "packages": python.packages,
+                "readable": libraries if sys.platform == "linux" and not launcher else (),
                 "limits": self._limits,
                 "user": int(NOBODY) if not launcher and _is_readable_by_all() else None,
             }

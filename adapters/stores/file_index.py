@@ -57,8 +57,7 @@ class FileIndex:
 
     async def page(self, folder: str, query: FilePageQuery) -> list[StoredFile]:
         """Raises: NotFound for an unknown `after`."""
-        rows = await self._file.read(lambda db: _page(db, folder, query), tenant=folder)
-        return [_decode(described) for (described,) in rows]
+        return await self._file.read(lambda db: _page(db, folder, query), tenant=folder)
 
     async def folders(self) -> list[str]:
         rows = await self._file.read(lambda db: rows_of(db, "SELECT folder FROM usage", ()))
@@ -96,21 +95,22 @@ def _find(db: apsw.Connection, folder: str, file_id: str) -> list[Row]:
     return rows_of(db, query, (folder, file_id))
 
 
-def _page(db: apsw.Connection, folder: str, query: FilePageQuery) -> list[Row]:
+def _page(db: apsw.Connection, folder: str, query: FilePageQuery) -> list[StoredFile]:
     conditions, values = ["folder = ?"], [folder]
     if query.purpose is not None:
         conditions.append("purpose = ?")
         values.append(query.purpose)
     sign, direction = ("<", "DESC") if query.is_descending else (">", "ASC")
     if query.after is not None:
-        rows = _find(db, folder, query.after)
-        if not rows or query.purpose not in (None, rows[0][2]):
+        found = _find(db, folder, query.after)
+        if not found or query.purpose not in (None, found[0][2]):
             raise NotFound("There is no such file.")
         conditions.append(f"(created_at, key) {sign} (?, ?)")
-        values += rows[0][:2]
-    return rows_of(
+        values += found[0][:2]
+    rows = rows_of(
         db,
         f"SELECT described FROM files WHERE {' AND '.join(conditions)}"
         f" ORDER BY created_at {direction}, key {direction} LIMIT ?",
         (*values, query.limit),
     )
+    return [_decode(described) for (described,) in rows]

@@ -195,7 +195,7 @@ class SqliteStore(Store):
         return finished
 
     async def get(self, tenant: str, response_id: str) -> Response:
-        rows = await self._select(responses.GET, tenant, response_id)
+        rows = await self._select_of(tenant, responses.GET, response_id)
         if not rows or rows[0][0] != -1:
             raise runs.response_not_found(response_id)
         return response_from(rows[0][1], [body for _, body in rows[1:]])
@@ -209,13 +209,13 @@ class SqliteStore(Store):
     async def _context(
         self, tenant: str, response_id: str, *, with_output: bool
     ) -> list[StoredItem]:
-        rows = await self._select(responses.CONTEXT, tenant, response_id, with_output)
+        rows = await self._select_of(tenant, responses.CONTEXT, response_id, with_output)
         if not rows:
             raise runs.response_not_found(response_id)
         return responses.to_items(rows)
 
     async def item(self, tenant: str, item_id: str) -> StoredItem:
-        rows = await self._select(responses.ITEM, tenant, item_id)
+        rows = await self._select_of(tenant, responses.ITEM, item_id)
         if not rows:
             raise NotFound(f"There is no item {item_id!r}.")
         return StoredItem(id=item_id, raw=Raw(rows[0][0]))
@@ -226,7 +226,7 @@ class SqliteStore(Store):
         self._notifications.notify(tenant, response_id)
 
     async def usage(self, tenant: str) -> StorageUsage:
-        [(count, size, waiting)] = await self._select(USAGE, tenant)
+        [(count, size, waiting)] = await self._select_of(tenant, USAGE)
         return StorageUsage(responses=count, bytes=size, waiting=waiting)
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
@@ -261,7 +261,7 @@ class SqliteStore(Store):
         await self._file.write(partial(responses.create_conversation, row, item_rows))
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
-        rows = await self._select(responses.GET_CONVERSATION, tenant, conversation_id)
+        rows = await self._select_of(tenant, responses.GET_CONVERSATION, conversation_id)
         if not rows:
             raise responses.conversation_not_found(conversation_id)
         created_at, metadata = rows[0]
@@ -283,7 +283,7 @@ class SqliteStore(Store):
         await self._file.erase(partial(responses.delete_conversation, tenant, conversation_id))
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> list[StoredItem]:
-        rows = await self._select(responses.CONVERSATION_ITEMS, tenant, conversation_id)
+        rows = await self._select_of(tenant, responses.CONVERSATION_ITEMS, conversation_id)
         if not rows:
             raise responses.conversation_not_found(conversation_id)
         return responses.to_items(rows)
@@ -360,7 +360,9 @@ class SqliteStore(Store):
     async def events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_bytes: int = LOG_READ_BYTES
     ) -> LogSlice:
-        return await self._file.read(partial(runs.events, tenant, response_id, after, limit_bytes))
+        return await self._file.read(
+            partial(runs.events, tenant, response_id, after, limit_bytes), tenant=tenant
+        )
 
     async def wait_for_events(
         self, tenant: str, response_id: str, *, after: int = -1, limit_s: float
@@ -458,6 +460,12 @@ class SqliteStore(Store):
 
     async def _select(self, query: str, *values: Any) -> list[Row]:
         return await self._file.read(lambda db: rows_of(db, query, values))
+
+    async def _select_of(self, tenant: str, query: str, *values: Any) -> list[Row]:
+        """Return the rows of a tenant, whose reads wait for one of each other tenant at most."""
+        return await self._file.read(
+            lambda db: rows_of(db, query, (tenant, *values)), tenant=tenant
+        )
 
     async def _change(self, query: str, *values: Any) -> list[Row]:
         return await self._file.write(lambda db: rows_of(db, query, values))

@@ -52,6 +52,10 @@ class ToolServer(Protocol):
     label: str
     """1 to 64 letters, digits, underscores and hyphens."""
 
+    require_approval: str | Json = "never"
+    """The calls that need an approval, whatever a request says: "always", "never" or rules by name
+    (docs/reference/api.md#mcp-servers)."""
+
     def session(self) -> ToolSession:
         """Return a session for one response; many may be open at the same time."""
 

@@ -76,6 +76,8 @@ class IndexFiles:
         self._has_work = asyncio.Event()
         # One thread of each tenant at a time: more would only compete for the interpreter.
         self._threads = FairQueue(2, per_tenant=1)
+        # One batch of each tenant at a time too, because every other write waits for it.
+        self._writes = FairQueue(2, per_tenant=1)
         self._running: Counter[str] = Counter()
         # The tenants whose files were indexed lately, the latest at the end.
         self._latest: OrderedDict[str, None] = OrderedDict()
@@ -204,5 +206,6 @@ class IndexFiles:
         vectors = None
         if self._embeddings is not None:
             vectors = await self._embeddings.embed([chunk.text for chunk in batch])
-        await self._stores.extend_claim(job, CLAIM_S)
-        return await self._stores.add_chunks(job, batch, vectors, first=first)
+        async with self._writes.slot(job.tenant):
+            await self._stores.extend_claim(job, CLAIM_S)
+            return await self._stores.add_chunks(job, batch, vectors, first=first)

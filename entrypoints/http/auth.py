@@ -24,6 +24,7 @@ from antiphon.entrypoints.http.asgi_responses import send_json
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_json
 from antiphon.entrypoints.http.identity import Identity, identify
+from antiphon.entrypoints.http.parameters import MAX_PATH_CHARS
 from antiphon.entrypoints.http.requests import header_values, response_headers
 
 logger = logging.getLogger("antiphon.auth")
@@ -78,6 +79,8 @@ class Authentication:
             raise er.RequestError("The header 'Host' is malformed.", code="invalid_value")
         if scope["path"] in PUBLIC:
             return receive
+        if len(scope["path"]) > MAX_PATH_CHARS:
+            raise er.RequestError("The path is too long.", code="invalid_value")
         if self._identities is None:
             scope["auth"] = ANYBODY
             return receive

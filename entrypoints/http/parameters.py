@@ -9,6 +9,9 @@ from litestar.params import PathParameter, QueryParameter
 MAX_CHARS = 4096
 """As of an id in a body: `domain.limits.Id`."""
 
-PathId = Annotated[str, PathParameter(max_length=MAX_CHARS)]
+MAX_PATH_CHARS = 2048
+"""Of a whole path. The router keeps the last thousand paths, several times each."""
+
+PathId = Annotated[str, PathParameter(max_length=MAX_PATH_CHARS)]
 QueryText = Annotated[str | None, QueryParameter(max_length=MAX_CHARS)]
 QueryFlag = Annotated[str, QueryParameter(max_length=8)]

@@ -21,7 +21,7 @@ from antiphon.entrypoints.http.frame_queue import FrameQueue
 from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
 
 MAX_HEAD_BYTES = 64 * 1024
-MAX_PIPELINED = 32
+MAX_PIPELINED = 128
 """Requests that a client may send before the first is answered."""
 HEAD_S = 10.0
 """Seconds to receive a request's head. No client needs longer, and until then it needs no key."""

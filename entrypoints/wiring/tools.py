@@ -13,7 +13,7 @@ from antiphon.adapters.extras import install_command
 from antiphon.adapters.fetching import GuardedPools, UrlPolicy
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.tool_servers.configured import ConfiguredServer, ConfiguredServers
-from antiphon.application.ports import AuditLog, Sandboxes, ToolServer, ToolServers, Web
+from antiphon.application.ports import AuditLog, Json, Sandboxes, ToolServer, ToolServers, Web
 from antiphon.application.resources.containers import CheckContainer, FindContainer
 from antiphon.application.tools.container_tools import CodeTools, ContainerToolProvider
 from antiphon.application.tools.file_search import FileSearchProvider
@@ -84,7 +84,14 @@ def _server_of_class(settings: Settings, class_name: str) -> ConfiguredServer:
     limited = LimitedServer(
         server, label, timeout_s=settings.tools.timeout_s, max_bytes=settings.tools.max_bytes
     )
-    return ConfiguredServer(terms=McpServerPolicy(label=label), server=limited)
+    approval: str | Json = getattr(server, "require_approval", "never")
+    if not isinstance(approval, dict) and approval not in ("always", "never"):
+        raise SettingsError(
+            f"The tool server {path!r} has an unknown require_approval: {approval!r}. It is "
+            "'always', 'never' or rules by name."
+        )
+    terms = McpServerPolicy(label=label, require_approval=approval)
+    return ConfiguredServer(terms=terms, server=limited)
 
 
 def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:

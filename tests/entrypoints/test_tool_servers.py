@@ -34,6 +34,7 @@ def refusal(*servers: dict[str, Any], tool: tuple[str, ...] = ()) -> str:
         ([], ("examples.tools:Nothing",), "'examples.tools:Nothing' cannot be loaded"),
         ([], ("examples.tools:converted",), "'examples.tools:converted' cannot be constructed"),
         ([], ("builtins:object",), "'builtins:object' has no label"),
+        ([], ("tests.http.odd_tools:UndecidedTools",), "an unknown require_approval: 'sometimes'"),
     ],
 )
 def test_a_tool_server_that_cannot_be_used_is_refused_in_one_sentence(

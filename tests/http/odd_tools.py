@@ -30,3 +30,15 @@ class _Session(ToolSession):
 
     async def aclose(self) -> None:
         pass
+
+
+class CarefulTools(OddTools):
+    label = "careful"
+
+    def __init__(self) -> None:
+        self.require_approval = {"never": {"tool_names": ["say"]}}
+
+
+class UndecidedTools(OddTools):
+    label = "undecided"
+    require_approval = "sometimes"

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def audited(serve_from: Any, folder: Path) -> Iterator[httpx.Client]:
     settings: Json = {
-        "tool": ["tests.http.odd_tools:OddTools"],
+        "tool": ["tests.http.odd_tools:OddTools", "tests.http.odd_tools:CarefulTools"],
         "fetch.urls": True,
         "fetch.hosts": ["127.0.0.1:*"],
         "fetch.private": ["127.0.0.1"],
@@ -132,3 +132,15 @@ def test_a_call_that_is_canceled_is_recorded(audited: httpx.Client, folder: Path
         assert any(event["type"] == "response.mcp_call.in_progress" for event in events)
     [record] = records_of(folder, created, 1)
     assert (record["server"], record["name"], record["result"]) == ("odd", "hang", "canceled")
+
+
+def test_a_class_of_the_operators_can_require_approval(
+    audited: httpx.Client, folder: Path, model: str
+) -> None:
+    tools = [{"type": "mcp", "server_label": "careful", "require_approval": "never"}]
+    results = []
+    for name in ("say", "boom"):
+        asked = script({"mcp": name}, {"say": "ok"})
+        response = create(audited, model=model, input=asked, tools=tools)
+        results += [(each["name"], each["result"]) for each in records_of(folder, response, 1)]
+    assert results == [("say", "ok"), ("boom", "approval_requested")]

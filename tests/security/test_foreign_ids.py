@@ -26,7 +26,8 @@ from antiphon.adapters.keys.file import append
 from antiphon.application.resources.keys import create_key
 from antiphon.entrypoints.http.app import create_app
 
-ROUNDS = int(os.environ.get("ANTIPHON_TEST_ROUNDS", "15"))
+ROUNDS = int(os.environ.get("ANTIPHON_TEST_ROUNDS", "9"))
+ATTEMPTS = 3
 MODEL = "scripted-chat"
 TENANTS = ("mine", "foreign")
 
@@ -253,14 +254,24 @@ def test_the_owner_is_answered_where_others_are_not(house: House) -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(600)
 def test_a_foreign_id_takes_as_long_as_an_unknown_one(house: House) -> None:
     for operation in house.operations:
         for pair in house.pairs(operation):
-            took: Mapping[str, list[float]] = {pair.foreign: [], pair.absent: []}
-            for _ in range(ROUNDS):
-                for url, times in took.items():  # in turns, so that a busy machine slows both
-                    began = time.perf_counter()
-                    house.http.request(pair.method, url, **pair.options)
-                    times.append(time.perf_counter() - began)
-            shorter, longer = sorted(statistics.median(times) for times in took.values())
-            assert longer < SLOWER_FACTOR * shorter + SLOWER_S, (operation, shorter, longer)
+            # A busy machine can slow one of the two by chance, but not each time the same one.
+            slower = {_slower_one(house.http, pair) for _ in range(ATTEMPTS)}
+            assert len(slower) > 1 or slower == {None}, (operation, slower)
+
+
+def _slower_one(http: httpx.Client, pair: Pair) -> str | None:
+    """Return the URL whose median time is clearly longer, None if neither is."""
+    took: Mapping[str, list[float]] = {pair.foreign: [], pair.absent: []}
+    for _ in range(ROUNDS):
+        for url, times in took.items():
+            began = time.perf_counter()
+            http.request(pair.method, url, **pair.options)
+            times.append(time.perf_counter() - began)
+    medians = {url: statistics.median(times) for url, times in took.items()}
+    slower = max(medians, key=lambda url: medians[url])
+    limit_s = SLOWER_FACTOR * min(medians.values()) + SLOWER_S
+    return slower if medians[slower] > limit_s else None
