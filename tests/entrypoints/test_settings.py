@@ -106,6 +106,7 @@ EXAMPLES = {
     "max_incoming_bytes": "1048576",
     "auth": "off",
     "keys_file": "/run/keys.toml",
+    "loop_watchdog_ms": "50",
     "default_limit": "requests/min=60",
     "oidc.issuer": "https://id.example.org/realms/a",
     "oidc.audience": "antiphon other",
@@ -348,6 +349,7 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(toml: Any) -> None:
         ("max_incoming_bytes", "1", "a whole number of at least 65536"),
         ("auth", "maybe", "auto, on or off"),
         ("keys_file", "", "a path"),
+        ("loop_watchdog_ms", "-1", "a whole number of at least 0"),
         ("default_limit", "'unclosed", "a list of strings"),
         ("oidc.issuer", "http://id.example.org", SECURE_URLS),
         ("oidc.audience", "''", "a list of strings"),
@@ -595,19 +597,3 @@ def test_the_mcp_servers_in_the_tools_guide_are_valid(toml: Any) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text(encoding="utf-8")
     example = page.split("```toml\n")[1].split("```")[0]
     assert [server.label for server in load(toml(example)).mcp_servers] == ["files", "tickets"]
-
-
-@pytest.mark.parametrize(
-    ("options", "quotas"),
-    [
-        ({}, (None, None)),
-        ({"auth": "on"}, (100_000, 2 * 2**30)),
-        ({"host": "0.0.0.0"}, (100_000, 2 * 2**30)),
-        ({"auth": "on", "quota_responses": "5", "quota_bytes": "0"}, (5, None)),
-        ({"quota_responses": "0", "quota_bytes": "7"}, (None, 7)),
-    ],
-)
-def test_a_tenant_stores_a_bounded_amount_where_there_may_be_several(
-    options: dict[str, str], quotas: tuple[int | None, int | None]
-) -> None:
-    assert load(None, {}, options).tenant_quotas == quotas
