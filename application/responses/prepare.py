@@ -110,7 +110,9 @@ class PrepareResponse:
             created_at=int(self._now()),
             removed=turn.removed,
         )
-        turns = await self._plan_turns(request, turn, tenant=tenant, response_id=response_id)
+        turns = await self._plan_turns(
+            request, turn, tenant=tenant, response_id=response_id, key_id=caller.key_id
+        )
         is_durable = idempotency_key is not None or response.background
         needs_input = response.store or response.conversation is not None or remembered is not None
         return PreparedResponse(

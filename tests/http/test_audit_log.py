@@ -14,6 +14,7 @@ from tests import fake_mcp_server
 from tests.fake_mcp_server import FakeMcpServer
 
 from .conftest import MODELS, ROOT, create, script, wait_until
+from .test_auth import bearer, new_key
 
 Json = dict[str, Any]
 ADD: Json = {"mcp": "add", "args": {"a": 2, "b": 40}}
@@ -144,3 +145,28 @@ def test_a_class_of_the_operators_can_require_approval(
         response = create(audited, model=model, input=asked, tools=tools)
         results += [(each["name"], each["result"]) for each in records_of(folder, response, 1)]
     assert results == [("say", "ok"), ("boom", "approval_requested")]
+
+
+def test_the_record_names_the_api_key_and_its_tenant(serve_from: Any, tmp_path: Path) -> None:
+    key = new_key(tmp_path / "keys.toml", tenant="anna")
+    settings: Json = {
+        "tool": ["tests.http.odd_tools:OddTools"],
+        "auth": "on",
+        "keys_file": tmp_path / "keys.toml",
+        "audit_log": tmp_path / "audit.jsonl",
+    }
+    body = {
+        "model": MODELS[0],
+        "input": script({"mcp": "say"}, {"say": "ok"}),
+        "tools": [{"type": "mcp", "server_label": "odd"}],
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        with (
+            serve_from(tmp_path, **settings) as server,
+            httpx.Client(base_url=server.api, headers=bearer(key), timeout=30) as client,
+        ):
+            [record] = records_of(tmp_path, create(client, **body), 1)
+    assert record["tenant"] == "anna"
+    assert record["key_id"].startswith("key_")
+    assert key not in (tmp_path / "audit.jsonl").read_text()
