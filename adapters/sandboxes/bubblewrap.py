@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from itertools import accumulate
@@ -227,7 +228,10 @@ class BubblewrapSandboxes(Sandboxes):
             raise SandboxError(f"The container has no cgroup: {error.strerror}.") from None
 
     async def _make_room(self, tenant: str) -> None:
-        """Close the sandbox that was idle longest if a limit is reached. Raises: SandboxesBusy."""
+        """Close the sandbox that was idle longest if a limit is reached. Raises: SandboxesBusy.
+
+        If the limit is that of all tenants, it is one of the tenant that has most of them.
+        """
         for limit, owner in ((self._pool_limits.per_tenant, tenant), (self._pool_limits.all, None)):
             running = [
                 sandbox
@@ -239,7 +243,10 @@ class BubblewrapSandboxes(Sandboxes):
             idle = [sandbox for sandbox in running if not sandbox.is_busy]
             if not idle:
                 raise SandboxesBusy("All containers are in use; try again later.")
-            await min(idle, key=lambda sandbox: sandbox.used_at).aclose()
+            counts = Counter(sandbox.tenant for sandbox in running)
+            most = max(counts[sandbox.tenant] for sandbox in idle)
+            candidates = [sandbox for sandbox in idle if counts[sandbox.tenant] == most]
+            await min(candidates, key=lambda sandbox: sandbox.used_at).aclose()
 
     async def _close_idle(self) -> None:
         while True:

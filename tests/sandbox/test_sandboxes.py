@@ -160,6 +160,21 @@ async def test_the_sandbox_that_was_idle_longest_makes_room() -> None:
         await sandboxes.aclose()
 
 
+async def test_the_tenant_with_most_sandboxes_makes_room_for_the_others() -> None:
+    sandboxes = make_sandboxes(pool_limits=PoolLimits(all=3))
+    await sandboxes.start()
+    try:
+        lone = sandboxes.open("b")
+        first, second = (sandboxes.open("a") for _ in range(2))
+        newcomer = sandboxes.open("c")
+        for each in (lone, first, second, newcomer):
+            await each.run("1")
+        assert sandboxes.find("b", lone.id) is lone  # although it was idle longest
+        assert (sandboxes.find("a", first.id), sandboxes.find("a", second.id)) == (None, second)
+    finally:
+        await sandboxes.aclose()
+
+
 async def test_no_more_sandboxes_run_at_the_same_time_than_the_limit() -> None:
     sandboxes = make_sandboxes(pool_limits=PoolLimits(per_tenant=2))
     await sandboxes.start()
