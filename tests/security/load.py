@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -59,8 +59,3 @@ async def send_at_rate(
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             sent.append(tasks.create_task(send(port, body, key=key, sent_at=due)))
     return [task.result() for task in sent]
-
-
-def percentile(values: Iterable[float], percent: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
