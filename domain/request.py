@@ -211,7 +211,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     seed: Int | None = None
-    stop: Text | Annotated[tuple[Text, ...], Meta(max_length=64)] | None = None
+    stop: Name | Annotated[tuple[Name, ...], Meta(max_length=64)] | None = None
     stop_token_ids: Annotated[tuple[Int, ...], Meta(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None

@@ -21,6 +21,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str], *, include: bool) -> None:
         self._stops = stops
         self._include = include
+        self._prefixes = StopPrefixes(stops)
         self._delayed: TextualDelta | None = None
         self._has_stopped = False
 
@@ -38,6 +39,7 @@ class StopStrings:
     def end(self) -> list[d.Delta]:
         """Return the delayed text: no stop string came."""
         delayed, self._delayed = self._delayed, None
+        self._prefixes.reset()
         return [delayed] if delayed is not None and not self._has_stopped else []
 
     def _write(self, delta: TextualDelta) -> list[d.Delta]:
@@ -52,25 +54,58 @@ class StopStrings:
             start, stop = min(matches)
             last = _cut(joined, start + len(stop) if self._include else start)
             return [*passed, last] if last.text else passed
-        delayed_length = beginning_of_stop(joined.text, self._stops)
+        delayed_length = self._prefixes.feed(delta.text)
         ready = _cut(joined, len(joined.text) - delayed_length)
         if delayed_length:
             self._delayed = _rest_of(joined, ready)
         return [*passed, ready] if ready.text else passed
 
 
-def beginning_of_stop(text: str, stops: Sequence[str]) -> int:
-    """Return how many characters at the end of `text`, which has no stop string, may begin one.
+class StopPrefixes:
+    """Reads a text and knows how many characters at its end may begin a stop string.
 
-    >>> beginning_of_stop("and ST", ["STOP"]), beginning_of_stop("and so", ["STOP"])
-    (2, 0)
+    Each character is read once (Knuth, Morris and Pratt): comparing each end of the text with each
+    beginning of a stop string would cost the square of its length with every token.
+
+    >>> prefixes = StopPrefixes(["STOP"])
+    >>> prefixes.feed("and ST"), prefixes.feed("and so"), prefixes.feed(" S"), prefixes.feed("T")
+    (2, 0, 1, 2)
     """
-    longest = max(map(len, stops), default=1) - 1
-    for length in range(min(longest, len(text)), 0, -1):
-        end = text[-length:]
-        if any(stop.startswith(end) for stop in stops):
-            return length
-    return 0
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [(stop, _fallbacks(stop)) for stop in stops if stop]
+        self._lengths = [0] * len(self._stops)
+
+    def reset(self) -> None:
+        """Begin a new text."""
+        self._lengths = [0] * len(self._stops)
+
+    def feed(self, text: str) -> int:
+        """Read more of a text that has no whole stop string."""
+        for number, (stop, fallbacks) in enumerate(self._stops):
+            length = self._lengths[number]
+            if not length and stop[0] not in text:  # as most often
+                continue
+            for character in text:
+                while length and (length == len(stop) or stop[length] != character):
+                    length = fallbacks[length - 1]
+                if stop[length] == character:
+                    length += 1
+            self._lengths[number] = length
+        return max(self._lengths, default=0)
+
+
+def _fallbacks(stop: str) -> list[int]:
+    """Return for each beginning of `stop` the length of the longest shorter one that ends it."""
+    fallbacks = [0] * len(stop)
+    length = 0
+    for place in range(1, len(stop)):
+        while length and stop[length] != stop[place]:
+            length = fallbacks[length - 1]
+        if stop[length] == stop[place]:
+            length += 1
+        fallbacks[place] = length
+    return fallbacks
 
 
 def _continues(delayed: TextualDelta, delta: TextualDelta) -> bool:

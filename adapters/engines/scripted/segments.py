@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.adapters.engines.scripted.logprobs import logprob
 from antiphon.adapters.engines.scripted.script import FAULTS, Part
-from antiphon.application.model.stop_strings import beginning_of_stop
+from antiphon.application.model.stop_strings import StopPrefixes
 from antiphon.application.ports import Step
 
 Token = tuple[int, str]
@@ -117,14 +117,14 @@ def hold_back(
     found = [(at + len(stop), at) for stop in stops if (at := whole.find(stop)) >= 0]
     end, start = min(found, default=(-1, -1))
     visible = whole[: end if include else start] if found else whole
-    reach = max(map(len, stops), default=1) - 1
+    prefixes = StopPrefixes(stops)
     visible_texts: list[str] = []
     read = sent = 0
     for text in texts:
         read += len(text)
         if found and read >= end:
             return [*visible_texts, visible[sent:]], True
-        ready = read - beginning_of_stop(whole[max(0, read - reach) : read], stops)
+        ready = read - prefixes.feed(text)
         visible_texts.append(whole[sent:ready])
         sent = ready
     if visible_texts:

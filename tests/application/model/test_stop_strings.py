@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.application.model.stop_strings import StopStrings
+from antiphon.application.model.stop_strings import StopPrefixes, StopStrings
 from antiphon.domain import deltas as d
 
 
@@ -56,3 +56,28 @@ def test_any_split_gives_the_same_text(whole: str, stops: list[str], cuts: list[
         assert result == whole[: min(matches)]
     else:
         assert not any(stop in result for stop in stops)
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=6), max_size=3),
+    st.lists(st.text("abc", max_size=4), max_size=12),
+)
+def test_the_beginning_of_a_stop_string_is_found_however_the_text_is_split(
+    stops: list[str], pieces: list[str]
+) -> None:
+    prefixes, read = StopPrefixes(stops), ""
+    for piece in pieces:
+        read += piece
+        if any(stop in read for stop in stops):
+            break
+        begins = (
+            length
+            for length in range(len(read), 0, -1)
+            if any(stop.startswith(read[-length:]) for stop in stops)
+        )
+        assert prefixes.feed(piece) == next(begins, 0)
+
+
+def test_a_long_stop_string_is_compared_with_each_character_once() -> None:
+    prefixes = StopPrefixes(["a" * 20_000 + "b"])
+    assert prefixes.feed("a" * 200_000) == 20_000  # the square would take minutes
