@@ -96,9 +96,11 @@ sbom: $(VENV_LOCK)/ready
 	$(VENV_LOCK)/bin/cyclonedx-py requirements requirements/server.txt --pyproject pyproject.toml \
 		--output-reproducible --output-file dist/antiphon.cdx.json
 
+# LOCKED=1 first installs the versions of requirements/dev.txt, by their hashes, as CI does.
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(if $(LOCKED),$(VENV)/bin/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt)
 	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
