@@ -52,7 +52,7 @@ test-docs: $(VENV)/ready
 
 # ANTIPHON_TEST_KILLS says how many servers are killed on each store.
 test-faults: $(VENV)/ready
-	$(VENV)/bin/pytest -m faults -rs $(ARGS)
+	$(VENV)/bin/pytest -m faults --ignore tests/security -rs $(ARGS)
 
 # What a client warns of is its makers' concern.
 test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready
