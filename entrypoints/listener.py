@@ -1,17 +1,28 @@
-"""The socket that the server listens on."""
+"""The socket that the server listens on, and how it accepts connections."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings import Settings
 
+logger = logging.getLogger("antiphon.server")
+
 MAX_UNSENT_BYTES = 128 * 1024
 """Bytes that the kernel keeps for a client that reads slowly. Its default is megabytes, which only
 grow with what a client reads: this bounds what is written and not sent."""
+
+PORTION = 32
+"""Connections that are accepted in one iteration of the event loop. Each takes about 0.1 ms."""
+ACCEPT_RETRY_S = 1.0
+"""Seconds to wait when no file can be opened anymore."""
+OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -44,3 +55,72 @@ def _explain_bind_error(exc: OSError) -> str:
     if exc.errno == errno.EACCES:
         return "only root may listen there. Choose a port above 1023 with --port."
     return f"{exc.strerror}. Choose another with --port."
+
+
+class Acceptor:
+    """Accepts the connections of a listener, a few in each iteration of the event loop.
+
+    An event loop's own server accepts all that wait, and everything else waits meanwhile. Has the
+    methods of `asyncio.Server` that uvicorn calls.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make_protocol: Callable[[], asyncio.Protocol],
+        *,
+        backlog: int,
+        portion: int = PORTION,
+    ) -> None:
+        self._listener = listener
+        self._make_protocol = make_protocol
+        self._portion = portion
+        self._loop = asyncio.get_running_loop()
+        self._connecting: set[asyncio.Task[object]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        listener.listen(backlog)
+        self._loop.add_reader(listener, self._accept_portion)
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._loop.remove_reader(self._listener)
+
+    async def wait_closed(self) -> None:
+        """Wait for the connections that were accepted last to have their protocols."""
+        if self._connecting:
+            await asyncio.wait(self._connecting)
+
+    def _accept_portion(self) -> None:
+        for _ in range(self._portion):
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:  # by the client, while it waited
+                continue
+            except OSError as exc:
+                if exc.errno not in OUT_OF_FILES:
+                    raise
+                self._pause(exc)
+                return
+            task = self._loop.create_task(self._connect(connection))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+        except OSError as exc:
+            logger.debug("a connection was lost before it was ready: %s", exc)
+            connection.close()
+
+    def _pause(self, exc: OSError) -> None:
+        # The listener stays readable, so without a pause this would be called without end.
+        logger.error("cannot accept connections for %g s: %s", ACCEPT_RETRY_S, exc)
+        self._loop.remove_reader(self._listener)
+        self._retry = self._loop.call_later(
+            ACCEPT_RETRY_S, self._loop.add_reader, self._listener, self._accept_portion
+        )

@@ -33,7 +33,7 @@ from antiphon.entrypoints.http.protocol import BoundedProtocol
 from antiphon.entrypoints.http.tls import TlsProtocol
 from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
-from antiphon.entrypoints.listener import bind
+from antiphon.entrypoints.listener import Acceptor, bind
 from antiphon.entrypoints.log_format import LogFormatter
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
@@ -90,8 +90,23 @@ class _Server(uvicorn.Server):
         self._draining: asyncio.Future[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        if sys.platform == "win32":  # its event loop has no `add_reader`
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            acceptors = [
+                Acceptor(listener, self._make_protocol, backlog=self.config.backlog)
+                for listener in sockets or []
+            ]
+            self.servers = acceptors  # type: ignore[assignment]  # it closes them like others
         self.ready.set()
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
 
     @property
     def is_stopping(self) -> bool:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from functools import partial
 from typing import Any, ClassVar
 
 import httptools
 from msgspec import Struct
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from antiphon.entrypoints.http.auth import HEALTH
 from antiphon.entrypoints.http.connections import Connections
+from antiphon.entrypoints.http.dispatch import Dispatcher
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_json
 from antiphon.entrypoints.http.frame_queue import FrameQueue
 from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
@@ -41,6 +44,7 @@ class Transport(Struct, frozen=True, kw_only=True):
     connections: Connections
     incoming: IncomingBytes
     frames: FrameQueue
+    dispatcher: Dispatcher
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -121,6 +125,17 @@ class BoundedProtocol(HttpToolsProtocol):
     def sharing(cls, shared: Transport) -> type[BoundedProtocol]:
         """Return a subclass with this transport, since uvicorn creates the instances."""
         return type(cls.__name__, (cls,), {"shared": shared})
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        # An orchestrator whose health check waits in a queue would kill a server that is only busy.
+        if cycle.scope["path"] in HEALTH or self.shared.dispatcher.may_start():
+            super()._start_asgi_task(cycle, app)
+        else:
+            self.shared.dispatcher.add(partial(self._start_queued, cycle, app))
+
+    def _start_queued(self, cycle: Any, app: Any) -> None:
+        if not cycle.disconnected:
+            super()._start_asgi_task(cycle, app)
 
     def _should_upgrade(self) -> bool:
         # Any other request for an upgrade is handled as if it were none, as HTTP allows.

@@ -8,6 +8,7 @@ import sys
 from antiphon.application.model.models import Models
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.connections import ConnectionLimits, Connections
+from antiphon.entrypoints.http.dispatch import Dispatcher
 from antiphon.entrypoints.http.frame_queue import FrameQueue
 from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.http.protocol import Transport
@@ -50,6 +51,7 @@ def transport(settings: Settings, incoming: IncomingBytes) -> Transport:
         connections=Connections(limits),
         incoming=incoming,
         frames=FrameQueue(),
+        dispatcher=Dispatcher(),
     )
 
 

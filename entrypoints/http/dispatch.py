@@ -1,0 +1,44 @@
+"""Requests start in the order of their arrival, a few in each iteration of the event loop.
+
+Thousands may arrive in the same iteration. If all of them started in it, everything else would
+wait: health checks, streams, and requests of other tenants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+PORTION = 8
+"""Requests that may start in one iteration. Refusing one takes 0.2 ms, so this takes 2 ms."""
+
+
+class Dispatcher:
+    """Says when a request may start. An idle server starts it at once."""
+
+    def __init__(self, portion: int = PORTION) -> None:
+        self._portion = portion
+        self._started = 0
+        """In this iteration."""
+        self._queued: deque[Callable[[], None]] = deque()
+
+    def may_start(self) -> bool:
+        """Return whether the next request starts now. If not, it must be added to the queue."""
+        if self._queued or self._started >= self._portion:
+            return False
+        if not self._started:
+            asyncio.get_running_loop().call_soon(self._start_portion)
+        self._started += 1
+        return True
+
+    def add(self, start: Callable[[], None]) -> None:
+        """Start a request when its turn comes. `may_start` has returned False for it."""
+        self._queued.append(start)
+
+    def _start_portion(self) -> None:
+        self._started = min(self._portion, len(self._queued))
+        if self._started:
+            asyncio.get_running_loop().call_soon(self._start_portion)
+        for _ in range(self._started):
+            self._queued.popleft()()
