@@ -24,10 +24,10 @@ from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import CONTEXT_EXCEEDED, EngineDead, EngineError, RequestError
 
 _MAX_TOKEN_CHARS = 64
-MAX_TOKENS_AT_ONCE = 10_000
-"""A longer prompt is read in a thread: that takes more than some 3 ms."""
-
 """`repeat` stops where tokens of this length would reach the limit."""
+
+MAX_TOKENS_AT_ONCE = 10_000
+"""More tokens are read and written in a thread: that takes more than some 3 ms."""
 
 
 class ScriptedEngine(Engine):
@@ -108,15 +108,12 @@ class ScriptedEngine(Engine):
                 code=CONTEXT_EXCEEDED,
             )
         limit = room if sampling.max_tokens is None else min(room, sampling.max_tokens)
-        if len(prompt.token_ids) > MAX_TOKENS_AT_ONCE:
+        # A turn that ignores its end is as long as its limit.
+        written_tokens = limit if sampling.ignore_eos else 0
+        if len(prompt.token_ids) + written_tokens > MAX_TOKENS_AT_ONCE:
             segments, finish = await compute_in_thread(self._write_segments, request, limit)
         else:
             segments, finish = self._write_segments(request, limit)
-        if sampling.stop:
-            segments, has_stopped = cut_at_stop(
-                segments, sampling.stop, include=sampling.include_stop_str_in_output
-            )
-            finish = "stop" if has_stopped else finish
         return self._wait_and_play(
             request.priority,
             segments or [Segment(tokens=[])],
@@ -138,7 +135,13 @@ class ScriptedEngine(Engine):
             end = _repeat_last_token(written, limit)
         step_tokens = max(self._step_tokens, sampling.step_tokens)
         segments, is_cut = cut(to_segments(parts, [*written, end], step_tokens=step_tokens), limit)
-        return segments, "length" if is_cut else finish
+        finish = "length" if is_cut else finish
+        if sampling.stop:
+            segments, has_stopped = cut_at_stop(
+                segments, sampling.stop, include=sampling.include_stop_str_in_output
+            )
+            finish = "stop" if has_stopped else finish
+        return segments, finish
 
     def _choose_turn(self, request: EngineRequest) -> Turn:
         turn, messages = request.turn, self._markup.read(request.prompt.token_ids)
