@@ -391,7 +391,8 @@ class Clients:
 
 def make_app(folder: Path) -> Any:
     """Return an app that passes what it is asked on to the services of the server that is meant."""
-    any_server = Container(settings=settings_for(folder))
+    # Its models are never started, so nothing may follow from what they can read.
+    any_server = Container(settings=settings_for(folder, max_body_bytes=1024 * 1024))
 
     def passing_on(kind: type[msgspec.Struct], services: str) -> Any:
         return kind(**{name: _OfAsked(services, name) for name in kind.__struct_fields__})
