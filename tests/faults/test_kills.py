@@ -17,7 +17,7 @@ from tests.faults.replicas import LEASE_S, Replica, background, replicas, wait_f
 pytestmark = pytest.mark.faults
 
 KILLS = int(os.environ.get("ANTIPHON_TEST_KILLS", "6"))
-"""How many servers are killed on each store; the project's own check sets it to 60."""
+"""How many servers are killed on each store; the project's own check sets it to 40."""
 
 AT_A_TIME = 20
 ENDED_WITHIN_S = LEASE_S + 5

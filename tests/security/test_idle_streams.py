@@ -29,7 +29,7 @@ STEPS = 100
 def test_a_stream_without_events_costs_little(tmp_path: Path) -> None:
     request = post({**BODY, "input": '@@script [[{"say": "now"}, {"hang": 600}]]'})
     with (
-        probe_server(tmp_path, "--store", "memory") as server,
+        probe_server(tmp_path, "--store", "memory", "--max-runs", str(STREAMS)) as server,
         ExitStack() as stack,
         server.watch() as idle,
     ):
