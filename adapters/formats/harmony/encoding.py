@@ -79,9 +79,9 @@ def split_long_runs(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-MAX_FIXED_CHARS = 128
+MAX_FIXED_CHARS = 512
 MAX_FIXED_TEXTS = 512
-"""Their tokens take some 2 MB, and 5 MB if a client tries."""
+"""The system message fits. Their tokens take some 2 MB, and up to 10 MB if a client tries."""
 
 
 class Encoding:
