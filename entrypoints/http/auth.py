@@ -151,8 +151,12 @@ def _is_host(value: bytes) -> bool:
     match = _HOST.fullmatch(value)
     if match is None or int(match[2] or 0) > MAX_PORT:
         return False
+    return match[1] is None or _is_ipv6(match[1])
+
+
+def _is_ipv6(text: bytes) -> bool:
     try:
-        IPv6Address((match[1] or b"::").decode())
+        IPv6Address(text.decode())
     except ValueError:
         return False
     return True

@@ -22,9 +22,11 @@ pytestmark = pytest.mark.faults
 
 BURST = int(os.environ.get("ANTIPHON_TEST_BURST", "2000"))
 MAX_HEALTH_S = 0.1
-MAX_SHARE = 0.4
-"""Of the time until the whole burst is answered. If all of it starts at once, a health check waits
-for half of that time or more."""
+MAX_SHARE = 0.25
+"""Of the time until the whole burst is answered. If all of it starts at once, a health check
+usually waits for half of that time or more; in portions, for a tenth."""
+BURSTS = 5
+"""A machine with other work sometimes stands still itself, so the median counts."""
 
 REQUEST = post({"model": "scripted-chat", "input": '@@script [[{"hang": 600}]]', "stream": True})
 SLOTS = 4
@@ -34,9 +36,8 @@ OPTIONS = ("--store", "memory", "--max-runs", str(SLOTS), "--max-queued", str(SL
 def test_a_burst_over_open_connections_delays_no_health_check(tmp_path: Path) -> None:
     raise_open_files_limit()
     with probe_server(tmp_path, *OPTIONS) as server:
-        # Three: a machine with other work sometimes stands still itself, but not each time.
-        bursts = [_send_burst(server) for _ in range(3)]
-    burst_s, seen = min(bursts, key=lambda one: one[1].freeze_s / one[0])
+        bursts = [_send_burst(server) for _ in range(BURSTS)]
+    burst_s, seen = sorted(bursts, key=lambda one: one[1].freeze_s / one[0])[BURSTS // 2]
     print(f"{BURST} requests took {burst_s * 1000:.0f} ms, /livez {seen.freeze_s * 1000:.0f} ms")
     assert seen.freeze_s <= max(MAX_HEALTH_S, MAX_SHARE * burst_s)
 
