@@ -7,12 +7,18 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from antiphon.application.ports import Clock, EventBatches, EventLog
 from antiphon.domain.errors import NotFound
 from antiphon.domain.events import TERMINAL, Event
 
 BATCH = 256
 """The most events that a reader gets before it yields to the event loop."""
+
+KEEP_BYTES = 64 * 1024 * 1024
+EVENT_BYTES = 500
+"""An event without the texts that it shares with its response."""
 
 JOIN_EVERY = 16
 """Every so many events, a reader waits one turn of the event loop to see if more events come."""
@@ -21,10 +27,12 @@ JOIN_EVERY = 16
 class _Log:
     """The events of one run. They are numbered from 0 without gaps: the number is the index."""
 
-    __slots__ = ("__weakref__", "events", "is_over", "waiters")
+    __slots__ = ("__weakref__", "bytes", "events", "is_over", "waiters")
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.bytes = 0
+        """Its approximate size, once it is over."""
         self.is_over = False
         self.waiters: list[asyncio.Future[None]] = []
 
@@ -34,6 +42,8 @@ class _Log:
                 waiter.set_result(None)
         self.waiters.clear()
 
+
+_encode = msgspec.json.Encoder().encode
 
 _CLOSED = _Log()
 _CLOSED.is_over = True
@@ -96,19 +106,27 @@ class _Reader:
 class MemoryEventLog(EventLog):
     """Keep running logs, and finished ones for `keep_s` seconds, up to `keep_events` in total.
 
+    Finished logs take about `keep_bytes`: a single response may repeat megabytes of its request.
     Creating a log evicts the finished logs that exceed these bounds, starting with the one that
     finished first.
     """
 
     def __init__(
-        self, *, keep_events: int = 20_000, keep_s: float = 600, clock: Clock = time.time
+        self,
+        *,
+        keep_events: int = 20_000,
+        keep_bytes: int = KEEP_BYTES,
+        keep_s: float = 600,
+        clock: Clock = time.time,
     ) -> None:
         self._keep_events = keep_events
+        self._keep_bytes = keep_bytes
         self._keep_s = keep_s
         self._clock = clock
         self._logs: dict[str, _Log] = {}
         self._finished: dict[str, float] = {}
         self._finished_events = 0
+        self._finished_bytes = 0
         # Readers that have the log of a dropped run open still get its events. Only they keep the
         # log alive.
         self._dropped: WeakValueDictionary[str, _Log] = WeakValueDictionary()
@@ -152,14 +170,21 @@ class MemoryEventLog(EventLog):
     def _finish(self, response_id: str, log: _Log) -> None:
         log.is_over = True
         if response_id in self._logs:
+            # The last event has the whole response, whose texts the other events share.
+            log.bytes = len(_encode(log.events[-1])) + EVENT_BYTES * len(log.events)
             self._finished[response_id] = self._clock()
             self._finished_events += len(log.events)
+            self._finished_bytes += log.bytes
 
     def _evict(self) -> None:
         keep_since = self._clock() - self._keep_s
         while self._finished:
             response_id, finished_at = next(iter(self._finished.items()))
-            if self._finished_events <= self._keep_events and finished_at >= keep_since:
+            fits = (
+                self._finished_events <= self._keep_events
+                and self._finished_bytes <= self._keep_bytes
+            )
+            if fits and finished_at >= keep_since:
                 return
             self._remove(response_id)
 
@@ -167,3 +192,4 @@ class MemoryEventLog(EventLog):
         log = self._logs.pop(response_id)
         if self._finished.pop(response_id, None) is not None:
             self._finished_events -= len(log.events)
+            self._finished_bytes -= log.bytes

@@ -59,6 +59,24 @@ async def test_the_logs_that_finished_first_are_evicted_when_there_are_too_many_
     assert [await has_log(log, name) for name in "abcd"] == [False, True, True, True]
 
 
+async def test_logs_are_evicted_when_their_responses_are_too_large() -> None:
+    log = MemoryEventLog(keep_bytes=1_000_000)
+    for name in "ab":
+        await append_finished_run(log, name)
+    await log.create("large")
+    *events, last = run_of(10)
+    response = msgspec.structs.replace(last.response, instructions="x" * 1_000_000)
+    await log.append("large", [*events, msgspec.structs.replace(last, response=response)])
+    await append_finished_run(log, "c")
+    await log.create("next")
+    assert [await has_log(log, name) for name in ("a", "b", "large", "c")] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
 async def test_logs_are_evicted_in_the_order_in_which_they_finished() -> None:
     log = MemoryEventLog(keep_events=10)
     await log.create("first")
