@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.security.server_probe import MAX_GROWTH_BYTES, Observation, ProbedServer, probe_server
 
-FREEZE_FACTOR = float(os.environ.get("ANTIPHON_TEST_FREEZE_FACTOR", "20"))
+FREEZE_FACTOR = float(os.environ.get("ANTIPHON_TEST_FREEZE_FACTOR", "6"))
 SIZE = float(os.environ.get("ANTIPHON_TEST_ATTACK_FACTOR", "1"))
 HARMONY, CHAT = "scripted-harmony", "scripted-chat"
 WORDS = "lorem ipsum dolor sit amet, consectetur "

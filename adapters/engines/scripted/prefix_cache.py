@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 BLOCK = 16
@@ -13,7 +14,8 @@ class PrefixCache:
 
     def __init__(self, limit: int = 65536) -> None:
         self._limit = limit
-        self._known: dict[int, None] = {}
+        # The first entries of a plain dict take long to find after many were deleted there.
+        self._known: OrderedDict[int, None] = OrderedDict()
 
     def admit(self, token_ids: Sequence[int], *salt: str | None) -> int:
         """Return how many tokens of the prompt are cached for this salt, and cache the prompt.
@@ -30,10 +32,10 @@ class PrefixCache:
             # A block's hash covers all blocks before it.
             block = hash((block, tokens[end - BLOCK : end]))
             if block in known:
-                del known[block]  # reinserted below as the most recently used
+                known.move_to_end(block)
                 if cached == end - BLOCK and end < len(tokens):
                     cached = end
             known[block] = None
         while len(known) > self._limit:
-            del known[next(iter(known))]
+            known.popitem(last=False)
         return cached
