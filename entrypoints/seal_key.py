@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import stat
+from pathlib import Path
 
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.settings import Settings
+
+logger = logging.getLogger("antiphon.settings")
 
 FINGERPRINT_NAME = "seal key"
 """The name of the shared value that holds the fingerprint of the store's seal key."""
@@ -14,6 +19,7 @@ FINGERPRINT_NAME = "seal key"
 
 async def start_sealing(container: Container) -> None:
     """Read or create the key. Raises: SettingsError if the store has another key; StoreError."""
+    warn_of_writers(container.settings().seal_key_path.parent)
     sealer = container.sealer()
     sealer.start()
     fingerprint = sealer.fingerprint()
@@ -24,6 +30,18 @@ async def start_sealing(container: Container) -> None:
             f"{settings.seal_key_path}: pass their key with --seal-key-file. To change the key, or "
             "if it is lost, stop all servers and run `antiphon change-seal-key` with the same "
             "--store, --data-dir, --seal-key-file, and --config as this server."
+        )
+
+
+def warn_of_writers(folder: Path) -> None:
+    """Log a warning if every user could replace the files of an existing folder.
+
+    A group may: on many systems, each user has one of its own.
+    """
+    if folder.exists() and folder.stat().st_mode & stat.S_IWOTH:
+        logger.warning(
+            "all users of this machine can replace the key and data in %s: run `chmod o-w` on it",
+            folder,
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.seal_key import warn_of_writers
 
 CHANGE = (sys.executable, "-m", "antiphon.entrypoints.cli", "change-seal-key")
 
@@ -64,3 +65,15 @@ def test_a_command_changes_the_key_of_a_store(
     assert changed.stderr == f"{new / 'seal.key'} is the seal key of {store}.\n"
     assert "another seal key" in refusal(serve_from, old, store=store)
     assert starts(serve_from, new, store=store)
+
+
+@pytest.mark.parametrize(("mode", "warnings"), [(0o777, 1), (0o775, 0), (0o700, 0)])
+def test_a_folder_that_all_users_may_write_is_named_in_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warnings: int
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    folder.chmod(mode)
+    warn_of_writers(folder)
+    assert len(caplog.records) == warnings
+    assert all(str(folder) in record.getMessage() for record in caplog.records)
