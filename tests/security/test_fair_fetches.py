@@ -71,7 +71,6 @@ async def test_slow_sites_of_one_tenant_leave_slots_to_the_others(site: Loopback
         await until(lambda: site.connections == min(SITES, fetching.MAX_PER_TENANT))
         result = await fetcher.fetch(f"http://good.example:{site.port}/", tenant="other")
         assert result.content == b"hello"
-        assert site.connections == min(SITES, fetching.MAX_PER_TENANT) + 1
 
 
 async def test_one_tenant_does_not_use_up_the_connections_of_a_host(site: LoopbackServer) -> None:
