@@ -15,7 +15,6 @@ from antiphon.adapters.stores.postgres_notifications import PostgresNotification
 from antiphon.adapters.stores.postgres_rows import (
     INPUT,
     OUTPUT,
-    api_key,
     clamp_number,
     columns_of,
     columns_of_charges,
@@ -31,6 +30,7 @@ from antiphon.adapters.stores.postgres_rows import (
 from antiphon.adapters.stores.postgres_server import Connection, PostgresServer, Row, columns
 from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import (
+    api_key_from,
     body_of,
     output_of,
     policy_body,
@@ -485,13 +485,13 @@ class PostgresStore(Store):
         await self._server.fetch(sql.ADD_KEY, *row)
 
     async def keys(self) -> list[ApiKey]:
-        return [api_key(row) for row in await self._server.fetch(sql.LIST_KEYS, idempotent=True)]
+        return [*map(api_key_from, await self._server.fetch(sql.LIST_KEYS, idempotent=True))]
 
     async def key(self, hash: bytes) -> ApiKey | None:
         rows = await self._server.fetch(
             sql.GET_KEY, hash, timeouts=self._server.start_timeouts, idempotent=True
         )
-        return api_key(rows[0]) if rows else None
+        return api_key_from(rows[0]) if rows else None
 
     async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
         return bool(await self._server.fetch(sql.UPDATE_KEY, key_id, policy_body(policy)))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import Raw
 
 from antiphon.adapters.stores.postgres_server import Row, columns
-from antiphon.adapters.stores.stored_json import policy_from, response_from
-from antiphon.application.ports import ApiKey, Charge, EventChunk, Lease, LeasedRun, StoredItem
+from antiphon.adapters.stores.stored_json import response_from
+from antiphon.application.ports import Charge, EventChunk, Lease, LeasedRun, StoredItem
 from antiphon.domain.errors import NotFound, StoreError
 from antiphon.domain.response import Response
 
@@ -51,18 +51,6 @@ def leased_run(row: Row) -> LeasedRun:
     tenant, response_id, epoch, job, body, output = row
     lease = Lease(tenant=tenant, response_id=response_id, epoch=epoch)
     return LeasedRun(lease=lease, response=response_from(body, output), job=job)
-
-
-def api_key(row: Row) -> ApiKey:
-    key_id, name, tenant, key_hash, created_at, policy = row
-    return ApiKey(
-        id=key_id,
-        name=name,
-        tenant=tenant,
-        hash=key_hash,
-        created_at=created_at,
-        policy=policy_from(policy),
-    )
 
 
 def response_not_found(response_id: str) -> NotFound:

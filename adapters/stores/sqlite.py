@@ -22,10 +22,10 @@ from antiphon.adapters.stores import sqlite_usage as usage
 from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
 from antiphon.adapters.stores.stored_json import (
+    api_key_from,
     body_of,
     output_of,
     policy_body,
-    policy_from,
     response_from,
 )
 from antiphon.application.ports import (
@@ -419,11 +419,11 @@ class SqliteStore(Store):
         await self._change(ADD_KEY, *row)
 
     async def keys(self) -> list[ApiKey]:
-        return [_api_key(row) for row in await self._select(LIST_KEYS)]
+        return [api_key_from(row) for row in await self._select(LIST_KEYS)]
 
     async def key(self, hash: bytes) -> ApiKey | None:
         rows = await self._select(GET_KEY, hash)
-        return _api_key(rows[0]) if rows else None
+        return api_key_from(rows[0]) if rows else None
 
     async def update_key(self, key_id: str, policy: KeyPolicy) -> bool:
         return bool(await self._change(UPDATE_KEY, policy_body(policy), key_id))
@@ -479,15 +479,3 @@ def _claim_due(limit: int, claim_s: float, now: float, db: apsw.Connection) -> l
     rows = rows_of(db, DUE_DELIVERIES, (now, limit))
     db.executemany(CLAIM_DELIVERY, [(now + claim_s, row[0]) for row in rows])
     return rows
-
-
-def _api_key(row: Row) -> ApiKey:
-    key_id, name, tenant, key_hash, created_at, policy = row
-    return ApiKey(
-        id=key_id,
-        name=name,
-        tenant=tenant,
-        hash=key_hash,
-        created_at=created_at,
-        policy=policy_from(policy),
-    )

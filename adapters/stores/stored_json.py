@@ -1,16 +1,17 @@
 """The stored form of a response: its JSON without the output, and each output item separately.
 
-And that of a key's policy.
+And that of an API key, with its policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from antiphon.application.ports import StoredItem
+from antiphon.application.ports import ApiKey, StoredItem
 from antiphon.domain.errors import StoreError
 from antiphon.domain.items import AnyItem
 from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
@@ -49,7 +50,7 @@ def policy_body(policy: KeyPolicy) -> bytes | None:
     return None if policy == FULL_ACCESS else _encode(policy)
 
 
-def policy_from(body: bytes | None) -> KeyPolicy:
+def _policy_from(body: bytes | None) -> KeyPolicy:
     """Return the policy of a column. Raises: StoreError: a key must not get more than it may."""
     if body is None:
         return FULL_ACCESS
@@ -57,3 +58,16 @@ def policy_from(body: bytes | None) -> KeyPolicy:
         return _decode_policy(body)
     except msgspec.DecodeError as error:
         raise StoreError(f"The policy of an API key cannot be read: {error}.") from error
+
+
+def api_key_from(row: Sequence[Any]) -> ApiKey:
+    """Return the key of a row: id, name, tenant, hash, created_at, policy. Raises: StoreError."""
+    key_id, name, tenant, key_hash, created_at, policy = row
+    return ApiKey(
+        id=key_id,
+        name=name,
+        tenant=tenant,
+        hash=key_hash,
+        created_at=created_at,
+        policy=_policy_from(policy),
+    )
