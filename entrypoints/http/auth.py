@@ -16,6 +16,7 @@ from typing import Any
 from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
+from websockets.frames import CloseCode
 
 from antiphon.domain import errors as er
 from antiphon.domain.callers import ANYBODY, Caller
@@ -37,9 +38,6 @@ PAGES = frozenset({"/", "/schema", "/schema/", "/schema/openapi.json", "/schema/
 models' names, which are shown only if no keys are needed."""
 
 PUBLIC = HEALTH | PAGES
-
-POLICY_VIOLATION = 1008
-"""The close code of a connection whose key was revoked, or whose token has expired."""
 
 MAX_REASON_BYTES = 123
 """How long a close reason may be (RFC 6455, section 5.5)."""
@@ -102,11 +100,11 @@ class Authentication:
             if reason := await self._renew(scope):
                 closing: Any = {
                     "type": "websocket.close",
-                    "code": POLICY_VIOLATION,
+                    "code": CloseCode.POLICY_VIOLATION,
                     "reason": reason,
                 }
                 await send(closing)
-                return {"type": "websocket.disconnect", "code": POLICY_VIOLATION}
+                return {"type": "websocket.disconnect", "code": CloseCode.POLICY_VIOLATION}
             return message
 
         return receive_message

@@ -19,6 +19,7 @@ from litestar.di import NamedDependency
 from litestar.exceptions import WebSocketDisconnect
 from msgspec import Struct
 from msgspec.structs import replace
+from websockets.frames import CloseCode
 
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.threads import run_in_thread
@@ -55,8 +56,8 @@ ENVELOPE = frozenset({"type", "stream_id"})
 MEMORY_IN_BODIES = 4
 """A connection remembers unstored responses of up to this many times the maximum body size."""
 
-CLOSE_TIME_LIMIT, CLOSE_POLICY, CLOSE_SHUTDOWN = 1000, 1008, 1012
-"""Close codes. Clients may reconnect after the last."""
+CLOSE_TIME_LIMIT, CLOSE_SHUTDOWN = CloseCode.NORMAL_CLOSURE, CloseCode.SERVICE_RESTART
+"""Clients may reconnect after the second."""
 
 OTHER_HOST = "Web pages from other hosts may not connect: the header 'Origin' names another host."
 
@@ -249,7 +250,7 @@ class WebSocketSession:
             await asyncio.sleep(REFUSAL_PAUSE_S)  # it reads no more messages meanwhile
         elif not self._refusals.spend():
             with suppress(*DISCONNECTED):
-                await self._socket.close(CLOSE_POLICY, "Too many refused messages.")
+                await self._socket.close(CloseCode.POLICY_VIOLATION, "Too many refused messages.")
 
     async def _send(self, text: str) -> None:
         # This waits while the client does not read. Unsent events stay in the log.

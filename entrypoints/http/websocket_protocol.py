@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
 
 from antiphon.domain.errors import RequestError
 from antiphon.entrypoints.http.frame_queue import FrameBudget, frame_length
@@ -16,8 +16,6 @@ CLOSE_TIMEOUT_S = 1
 """Seconds for a client to read why its connection is closed."""
 SMALL_FRAGMENT = 1024
 """Bytes. A message in smaller fragments than this costs far more time than its length."""
-POLICY_VIOLATION, INVALID_TEXT, TRY_AGAIN_LATER = 1008, 1007, 1013
-"""Close codes."""
 FLOOD = "Too many frames that start nothing."
 
 
@@ -155,7 +153,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             try:
                 message = {"type": "websocket.receive", "text": data.decode()}
             except UnicodeDecodeError:
-                self._fail(INVALID_TEXT, "Text frames must be UTF-8.")
+                self._fail(CloseCode.INVALID_DATA, "Text frames must be UTF-8.")
                 return
         self._message_bytes = len(data)
         self.queue.put_nowait(message)
@@ -169,7 +167,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def _spend(self) -> bool:
         if self._budget.spend():
             return True
-        self._fail(POLICY_VIOLATION, FLOOD)
+        self._fail(CloseCode.POLICY_VIOLATION, FLOOD)
         return False
 
     def _count_bytes(self) -> None:
@@ -184,7 +182,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         try:
             self._held.resize(size)
         except RequestError as exc:
-            self._fail(TRY_AGAIN_LATER, exc.message)
+            self._fail(CloseCode.TRY_AGAIN_LATER, exc.message)
 
     def _release(self) -> None:
         if self._held is not None:
