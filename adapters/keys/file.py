@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from antiphon.adapters.file_state import state_of
 from antiphon.application.ports import ApiKey
 from antiphon.domain.errors import SettingsError
 from antiphon.domain.limits import (
@@ -78,7 +79,7 @@ class KeysFile:
 
     async def start(self) -> None:
         """Read the file. Raises: SettingsError."""
-        self._file_state = _state_of(self._path)
+        self._file_state = state_of(self._path)
         self._keys = await asyncio.to_thread(_read, self._path)
 
     async def keys(self) -> list[ApiKey]:
@@ -93,7 +94,7 @@ class KeysFile:
 
     async def _reload(self) -> None:
         """Read the file again if it has changed."""
-        if (state := _state_of(self._path)) != self._file_state:
+        if (state := state_of(self._path)) != self._file_state:
             self._file_state = state  # a file that fails to load is not read again until it changes
             await self._read_changed(exists=bool(state))
         if self._clock() >= self._void_at:
@@ -158,15 +159,6 @@ def _quoted_value(value: Any) -> str:
 def _quoted(text: str) -> str:
     # The JSON string of a printable text is a TOML string too.
     return msgspec.json.encode(text).decode()
-
-
-def _state_of(path: Path) -> tuple[int, ...]:
-    """Return the file's modification time, size and inode, or () if it does not exist."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _read(path: Path) -> dict[bytes, ApiKey]:

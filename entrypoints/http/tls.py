@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from antiphon.adapters.file_state import state_of
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.connections import Connections
 
@@ -25,8 +26,6 @@ SHUTDOWN_S = 1.0
 CHECK_INTERVAL_S = 5.0
 """Seconds between two looks at the files of the certificate."""
 
-Stamp = tuple[tuple[int, int, int], ...]
-
 
 class Certificate:
     """A certificate with its key. New connections use the newest pair that fits together.
@@ -36,7 +35,7 @@ class Certificate:
 
     def __init__(self, cert: Path, key: Path) -> None:
         self._files = (cert, key)
-        self._stamp: Stamp | None = self._read_stamp()
+        self._states = [*map(state_of, self._files)]
         try:
             self.context = self._load()
         except OSError as exc:
@@ -50,10 +49,10 @@ class Certificate:
 
     def reload_if_changed(self) -> None:
         """Use the files if they changed and fit together; otherwise keep the pair in use."""
-        stamp = self._read_stamp()
-        if stamp == self._stamp:
+        states = [*map(state_of, self._files)]
+        if states == self._states:
             return
-        self._stamp = stamp
+        self._states = states
         problem: OSError | None = None
         try:
             self.context = self._load()
@@ -71,13 +70,6 @@ class Certificate:
         # An encrypted key would ask for its password at the terminal.
         context.load_cert_chain(*self._files, password="")
         return context
-
-    def _read_stamp(self) -> Stamp | None:
-        try:
-            stats = [file.stat() for file in self._files]
-        except OSError:
-            return None
-        return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
     def _describe(self) -> str:
         return f"The certificate {str(self._files[0])!r} with the key {str(self._files[1])!r}"
