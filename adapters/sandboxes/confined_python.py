@@ -125,12 +125,13 @@ class ConfinedPython:
     ) -> bytes | None:
         """Return the output, or None if the launcher does not work on this machine."""
         with ExitStack() as stack:
-            words: list[str] = [sys.executable, "-I", "-B", "-c", program, self._options(launcher)]
+            python = _own_interpreter(self._modules)
+            options = self._options(python, launcher)
+            words: list[str] = [sys.executable, "-I", "-B", "-c", program, options]
             descriptors: tuple[int, ...] = ()
             if launcher:
                 filter_file = stack.enter_context(memory_file(seccomp.program()))
                 descriptors = (filter_file,)
-                python = _own_interpreter(self._modules)
                 words = own_program_command(launcher, python, filter_file, words[1:])
             process = await asyncio.create_subprocess_exec(
                 *words,
@@ -154,8 +155,7 @@ class ConfinedPython:
             raise SandboxError("The process failed.")
         return output[len(READY) :]
 
-    def _options(self, launcher: Sequence[str]) -> str:
-        python = _own_interpreter(self._modules)
+    def _options(self, python: Interpreter, launcher: Sequence[str]) -> str:
         libraries = (python.library, *python.packages, *LIBRARIES)
         return json.dumps(
             {
