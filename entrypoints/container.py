@@ -130,10 +130,7 @@ from antiphon.entrypoints.wiring.admission import admission, tenant_share
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
 from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
-from antiphon.entrypoints.wiring.models import (
-    scripted_models,
-    vllm_models,
-)
+from antiphon.entrypoints.wiring.models import build_models
 from antiphon.entrypoints.wiring.stores import (
     file_store_kind,
     keys_file,
@@ -184,14 +181,7 @@ class Container(containers.DeclarativeContainer):
         keep_events=settings.provided.keep_events,
         keep_s=settings.provided.keep_events_s,
     )
-    models = providers.Singleton(
-        Models,
-        providers.Selector(
-            settings.provided.engine,
-            scripted=providers.Singleton(scripted_models, settings),
-            vllm=providers.Singleton(vllm_models, settings),
-        ),
-    )
+    models = providers.Singleton(Models, providers.Singleton(build_models, settings))
     sealer = providers.Singleton(Sealer, settings.provided.seal_key_path)
     heartbeat = providers.Singleton(Heartbeat, store, owner, lease_s=settings.provided.lease_s)
     runs = providers.Singleton(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -215,6 +216,26 @@ class Engine(Protocol):
 
         A prompt without images is returned as it is. Raises: RequestError for unsupported images.
         """
+
+    @property
+    def model_folder(self) -> Path | None:
+        """The folder with the model's tokenizer and chat template, if the started engine knows it.
+
+        The settings then need not name it.
+        """
+        return None
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's transformers tokenizer with its chat template, if the started engine has it;
+        otherwise None.
+        """
+        return None
+
+    @property
+    def model_type(self) -> str:
+        """The kind of model, `model_type` in its config.json; may be empty."""
+        return ""
 
     @property
     def schedules_by_priority(self) -> bool:

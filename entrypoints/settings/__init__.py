@@ -1,6 +1,7 @@
 """Settings: their schema, the table derived from it, and the sources that provide values."""
 
 from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
+from antiphon.entrypoints.settings.models import ModelTable
 from antiphon.entrypoints.settings.schema import SCRIPTED_MODELS, Settings
 from antiphon.entrypoints.settings.sections import McpServer, WebSearch
 from antiphon.entrypoints.settings.sources import CONFIG_VARIABLE, DEFAULT_FILE, find_file, load
@@ -13,6 +14,7 @@ __all__ = [
     "SCRIPTED_MODELS",
     "SETTINGS",
     "McpServer",
+    "ModelTable",
     "Oidc",
     "Setting",
     "Settings",

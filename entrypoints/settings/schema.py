@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta
-from msgspec.structs import force_setattr
+from msgspec.structs import fields, force_setattr
 
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings.about import (
@@ -31,6 +31,7 @@ from antiphon.entrypoints.settings.about import (
 )
 from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
 from antiphon.entrypoints.settings.admission import AdmissionSettings
+from antiphon.entrypoints.settings.models import ModelTable
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
@@ -46,6 +47,15 @@ from antiphon.entrypoints.settings.sections import (
 CORS_ORIGIN = r"^https?://[^/@\s?#*,]+\Z"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
 
+
+SINGLE_MODEL_SETTINGS = (
+    "model",
+    "engine",
+    "format",
+    "chat_template",
+    "served_model_name",
+    "engine_options",
+)
 
 DEFAULT_QUOTAS = (100_000, 2 * 2**30)
 """The most responses and bytes of each tenant, where there may be several."""
@@ -106,6 +116,8 @@ class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fiel
             shown_default="none",
         ),
     ] = ()
+
+    models: tuple[ModelTable, ...] = ()
 
     prompts_dir: Annotated[
         Path | None,
@@ -473,6 +485,8 @@ class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:
+        if self.models:
+            self._refuse_a_single_model()
         if self.engine == "auto":
             is_scripted = self.model is None or self.model in SCRIPTED_MODELS
             # Resolved here, so that no caller has to handle `auto`.
@@ -486,6 +500,16 @@ class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fiel
                 f"Engine options ({shlex.join(self.engine_options)}) are for the vllm engine, "
                 "but the engine is scripted: remove them, or name a model."
             )
+
+    def _refuse_a_single_model(self) -> None:
+        """Raises: SettingsError for settings of a single model beside the tables of several."""
+        for field in fields(self):
+            name = field.name
+            if name in SINGLE_MODEL_SETTINGS and getattr(self, name) != field.default:
+                raise SettingsError(
+                    f"{name} is for a server of one model, but the settings file has [[models]]: "
+                    "set it in the model's table."
+                )
 
     @property
     def needs_keys(self) -> bool:

@@ -1,101 +1,158 @@
-"""Build the models: an engine with the format of its model."""
+"""Build the models: each from its table in the settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from msgspec import Meta, Struct
 
 from antiphon.application.model.stalls import TokenDeadlines
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Engine, Format, Model
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.model_names import names_of
-from antiphon.entrypoints.own_classes import load_value
-from antiphon.entrypoints.settings import SCRIPTED_MODELS, Settings
+from antiphon.entrypoints.own_classes import convert_options, load_instance, load_value
+from antiphon.entrypoints.settings import SCRIPTED_MODELS, ModelTable, Settings
+from antiphon.entrypoints.settings.sections import Scripted
 
 if TYPE_CHECKING:
-    from antiphon.adapters.engines.vllm_engine import VllmEngine
     from antiphon.adapters.formats.chat_template.families import Family
 
 HARMONY_MODEL = "scripted-harmony"
 HARMONY_MODEL_TYPE = "gpt_oss"
 CHAT_MODELS = tuple(name for name in SCRIPTED_MODELS if name != HARMONY_MODEL)
 SCRIPTED_IMAGE_TOKENS = 85
+TOKENIZER_FILES = ("tokenizer.json", "tekken.json")
 
 
-def scripted_models(settings: Settings) -> Sequence[Model]:
-    """Return the scripted model that the settings name, or both if they name none."""
-    name = settings.model
-    models: list[Model] = []
-    if name is None or name in CHAT_MODELS:
-        family = _scripted_family(settings)
-        family_names = (f"scripted-{family}",) if isinstance(family, str) else ()
-        default_names = (*(CHAT_MODELS if name is None else (name,)), *family_names)
-        models.append(_scripted_chat(settings, settings.served_model_name or default_names, family))
-    if name is None or name == HARMONY_MODEL:
-        names = (settings.served_model_name if name else ()) or (HARMONY_MODEL,)
-        models.append(_scripted_harmony(settings, names))
-    if not models:
+class VllmOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `engine = "vllm"`."""
+
+    model: Annotated[
+        str,
+        Meta(min_length=1, description="A folder with the model's weights, or a name of a hub."),
+    ]
+    options: Annotated[
+        tuple[str, ...], Meta(description="Options for vLLM, as vLLM spells them.")
+    ] = ()
+
+
+def build_models(settings: Settings) -> Sequence[Model]:
+    """Return the models that the settings name, not started. Raises: SettingsError."""
+    tables = settings.models or _tables_of_a_single_model(settings)
+    return [_build(table, settings) for table in tables]
+
+
+def _build(table: ModelTable, settings: Settings) -> Model:
+    build = BUILDERS.get(table.engine, _build_own)
+    try:
+        return build(table, settings)
+    except SettingsError as error:
+        if not settings.models:
+            raise
+        raise SettingsError(f"The model {table.name[0]!r} is invalid: {error}") from error
+
+
+def _tables_of_a_single_model(settings: Settings) -> Sequence[ModelTable]:
+    """Return the table that `antiphon serve MODEL` and its options stand for."""
+    if settings.engine == "scripted":
+        return _scripted_tables(settings)
+    assert settings.model is not None
+    return [
+        ModelTable(
+            name=tuple(settings.served_model_name or names_of(settings.model)),
+            engine=settings.engine,
+            format=settings.format,
+            chat_template=settings.chat_template,
+            options={"model": settings.model, "options": settings.engine_options},
+        )
+    ]
+
+
+def _scripted_tables(settings: Settings) -> Sequence[ModelTable]:
+    """Return the table of the scripted model that the settings name, or those of both."""
+    model, served_names = settings.model, settings.served_model_name
+    tables: list[ModelTable] = []
+    if model is None or model in CHAT_MODELS:
+        is_harmony = settings.format in ("auto", "harmony")
+        chat_format = "chat:scripted" if is_harmony else settings.format
+        family = chat_format.removeprefix("chat:")
+        is_known = family != "scripted" and isinstance(family_of(chat_format), str)
+        family_names = (f"scripted-{family}",) if is_known else ()
+        names = served_names or (*(CHAT_MODELS if model is None else (model,)), *family_names)
+        tables.append(ModelTable(name=names, engine="scripted", format=chat_format))
+    if model is None or model == HARMONY_MODEL:
+        names = (served_names if model else ()) or (HARMONY_MODEL,)
+        tables.append(ModelTable(name=names, engine="scripted", format="harmony"))
+    if not tables:
         choices = ", ".join(SCRIPTED_MODELS)
-        raise SettingsError(f"There is no scripted model {name!r}. Choose one of {choices}.")
-    return models
+        raise SettingsError(f"There is no scripted model {model!r}. Choose one of {choices}.")
+    return tables
 
 
-def _scripted_family(settings: Settings) -> str | Family | None:
-    """Return the family that the scripted chat model speaks, None for its own markup."""
-    is_own = settings.format in ("auto", "harmony", "chat:scripted")
-    return None if is_own else family_of(settings.format)
+def _build_scripted(table: ModelTable, settings: Settings) -> Model:
+    from antiphon.adapters.engines.scripted.engine import ScriptedEngine
+
+    options = convert_options(table.options, Scripted) if table.options else settings.scripted
+    markup, make_format = _scripted_format(table.format)
+    engine = ScriptedEngine(
+        markup,
+        models=table.name,
+        context_length=options.context_length,
+        tokens_per_s=options.tokens_per_s,
+        step_tokens=options.step_tokens,
+        slots=options.slots,
+    )
+    return TokenModel(make_format, engine, deadlines=_deadlines(settings))
 
 
-def _scripted_chat(settings: Settings, names: Sequence[str], family: str | Family | None) -> Model:
+def _scripted_format(name: str) -> tuple[Any, Callable[[], Format]]:
+    """Return the scripted markup in which a model of this format writes, with the format."""
+    if name == "harmony":
+        from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup
+
+        harmony = HarmonyFormat(image_tokens=SCRIPTED_IMAGE_TOKENS)
+        return HarmonyMarkup(), lambda: harmony
     from antiphon.adapters.formats.chat_template import (
         ScriptedMarkup,
         scripted_chat,
         scripted_family,
     )
 
-    if family is None:
-        engine = _scripted_engine(settings, ScriptedMarkup(), names)
-        return TokenModel(scripted_chat, engine, deadlines=_deadlines(settings))
-    family_format, markup = scripted_family(family)
-    engine = _scripted_engine(settings, markup, names)
-    return TokenModel(lambda: family_format, engine, deadlines=_deadlines(settings))
+    if name in ("auto", "chat:scripted"):
+        return ScriptedMarkup(), scripted_chat
+    family_format, markup = scripted_family(family_of(name))
+    return markup, lambda: family_format
 
 
-def _scripted_harmony(settings: Settings, names: Sequence[str]) -> Model:
-    from antiphon.adapters.formats.harmony import HarmonyFormat, HarmonyMarkup
-
-    harmony = HarmonyFormat(image_tokens=SCRIPTED_IMAGE_TOKENS)
-    engine = _scripted_engine(settings, HarmonyMarkup(), names)
-    return TokenModel(lambda: harmony, engine, deadlines=_deadlines(settings))
-
-
-def _scripted_engine(settings: Settings, markup: Any, names: Sequence[str]) -> Engine:
-    from antiphon.adapters.engines.scripted.engine import ScriptedEngine
-
-    return ScriptedEngine(
-        markup,
-        models=names,
-        context_length=settings.scripted.context_length,
-        tokens_per_s=settings.scripted.tokens_per_s,
-        step_tokens=settings.scripted.step_tokens,
-        slots=settings.scripted.slots,
-    )
-
-
-def vllm_models(settings: Settings) -> Sequence[Model]:
-    """Return the model on vLLM. Its adapters are imported only if they are needed."""
+def _build_vllm(table: ModelTable, settings: Settings) -> Model:
+    """Return the model on vLLM in this process, whose adapters are imported only now."""
     from antiphon.adapters.engines.vllm_engine import VllmEngine
 
-    assert settings.model is not None
-    engine = VllmEngine(
-        settings.model,
-        served_names=settings.served_model_name or names_of(settings.model),
-        engine_args=settings.engine_options,
+    options = convert_options(table.options, VllmOptions)
+    engine = VllmEngine(options.model, served_names=table.name, engine_args=options.options)
+    return _token_model(engine, table, options.model, settings)
+
+
+def _build_own(table: ModelTable, settings: Settings) -> Model:
+    """Return the operator's own Model, or a model on the operator's own Engine."""
+    own: Any = load_instance(
+        table.engine, what="The engine", options=table.options, names=table.name
     )
-    make_format = _format_factory(settings, engine)
-    return [TokenModel(make_format, engine, deadlines=_deadlines(settings))]
+    if hasattr(own, "start_turn"):
+        return cast(Model, own)
+    if hasattr(own, "generate"):
+        return _token_model(own, table, table.options.get("model"), settings)
+    raise SettingsError(f"The engine {table.engine!r} is neither an Engine nor a Model.")
+
+
+BUILDERS: Mapping[str, Callable[[ModelTable, Settings], Model]] = {
+    "scripted": _build_scripted,
+    "vllm": _build_vllm,
+}
+"""What builds the model of a table, by its `engine`; any other engine is a class."""
 
 
 def _deadlines(settings: Settings) -> TokenDeadlines:
@@ -104,18 +161,26 @@ def _deadlines(settings: Settings) -> TokenDeadlines:
     )
 
 
-def _format_factory(settings: Settings, engine: VllmEngine) -> Callable[[], Format]:
+def _token_model(
+    engine: Engine, table: ModelTable, folder: str | None, settings: Settings
+) -> TokenModel:
+    """Return the model on an engine; `folder`, if there is one, has the tokenizer."""
+    make_format = _format_factory(engine, table, folder or "")
+    return TokenModel(make_format, engine, deadlines=_deadlines(settings))
+
+
+def _format_factory(engine: Engine, table: ModelTable, folder_name: str) -> Callable[[], Format]:
     """Return a factory of the model's format, from the model's folder or the started engine."""
     from antiphon.adapters.formats.chat_template import from_hf_tokenizer, load
     from antiphon.adapters.formats.harmony import HarmonyFormat
     from antiphon.adapters.formats.harmony.encoding import load_encoding
 
-    folder = Path(settings.model or "")
-    if settings.format == "harmony" or (settings.format == "auto" and _writes_harmony(folder)):
+    folder = Path(folder_name)
+    if table.format == "harmony" or (table.format == "auto" and _writes_harmony(folder)):
         load_encoding()  # early, so that the first request does not wait for the vocabulary
         return HarmonyFormat
-    family, file = family_of(settings.format), settings.chat_template
-    if any((folder / name).is_file() for name in ("tokenizer.json", "tekken.json")):
+    family, file = family_of(table.format), table.chat_template
+    if _has_tokenizer(folder):
         # Early: the engine takes a minute to start.
         folder_format = load(folder, family=family, template_file=file)
         return lambda: folder_format
@@ -123,11 +188,25 @@ def _format_factory(settings: Settings, engine: VllmEngine) -> Callable[[], Form
     def make_format() -> Format:
         if family == "auto" and engine.model_type == HARMONY_MODEL_TYPE:
             return HarmonyFormat()
+        found = engine.model_folder
+        if found is not None:
+            if family == "auto" and _writes_harmony(found):
+                return HarmonyFormat()
+            return load(found, family=family, template_file=file)
+        if engine.tokenizer is None:
+            raise SettingsError(
+                f"The tokenizer of {table.name[0]!r} is not known: set `model` to a folder with "
+                "its tokenizer.json."
+            )
         return from_hf_tokenizer(
             engine.tokenizer, family=family, template_file=file, model_type=engine.model_type
         )
 
     return make_format
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def family_of(format_name: str) -> str | Family:

@@ -10,7 +10,7 @@ import pytest
 from antiphon.application.ports import Model, Turn
 from antiphon.domain.items import Message
 from antiphon.entrypoints.settings import load
-from antiphon.entrypoints.wiring.models import scripted_models
+from antiphon.entrypoints.wiring.models import build_models
 from antiphon.testing.model import ModelContract, TurnFactory
 
 WORDS = " ".join(f"word{n}" for n in range(40))
@@ -20,7 +20,7 @@ class TestScriptedModel(ModelContract):
     @pytest.fixture(params=["scripted-chat", "scripted-harmony"])
     async def model(self, request: pytest.FixtureRequest) -> AsyncIterator[Model]:
         settings = load(None, {}, {"model": request.param, "scripted.context_length": 4000})
-        [model] = scripted_models(settings)
+        [model] = build_models(settings)
         await model.start()
         yield model
         await model.aclose()

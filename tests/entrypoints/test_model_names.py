@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.wiring.models import vllm_models
+from antiphon.entrypoints.wiring.models import build_models
 
 
 def names(model: str, *served: str) -> list[str]:
-    [one] = vllm_models(Settings(model=model, served_model_name=served))
+    [one] = build_models(Settings(model=model, served_model_name=served))
     return list(one.names)
 
 

@@ -13,7 +13,7 @@ from tests.conftest import settings_for
 
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.wiring.models import scripted_models
+from antiphon.entrypoints.wiring.models import build_models
 
 from .conftest import create, frames, script, text_of
 
@@ -85,7 +85,7 @@ def test_a_message_is_streamed_piece_by_piece(client: httpx.Client) -> None:
 
 def test_an_unknown_family_is_named_before_the_server_starts(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"no chat format 'gml'; choose one of: .*hermes"):
-        scripted_models(settings_for(tmp_path, format="chat:gml"))
+        build_models(settings_for(tmp_path, format="chat:gml"))
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_an_unknown_family_is_named_before_the_server_starts(tmp_path: Path) -> 
 def test_a_model_that_is_named_alone_has_that_name(
     tmp_path: Path, given: dict[str, Any], names: tuple[str, ...]
 ) -> None:
-    (model,) = scripted_models(settings_for(tmp_path, format="chat:hermes", **given))
+    (model,) = build_models(settings_for(tmp_path, format="chat:hermes", **given))
     assert tuple(model.names) == names

@@ -1,0 +1,233 @@
+"""The HTTP client of a model server: pooled connections, streams, and its errors as ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.adapters.extras import install_command
+from antiphon.adapters.upstreams.event_stream import EventSplitter
+from antiphon.adapters.upstreams.options import ApiKey, UpstreamOptions
+from antiphon.domain.errors import EngineDead, EngineError, SettingsError
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_ERROR_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
+"""What is read ahead of a slow reader is at most twice this for each stream."""
+
+
+class UpstreamRefused(EngineError):
+    """A model server answered with an error status. `retry_after` is its Retry-After header."""
+
+    def __init__(self, status: int, body: bytes, retry_after: str | None = None) -> None:
+        super().__init__(f"The model server answered with status {status}.")
+        self.status = status
+        self.body = body
+        self.retry_after = retry_after
+
+
+class UpstreamAnswer(Struct, frozen=True, kw_only=True):
+    """A whole answer: its status is below 400."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Return the decoded body. Raises: EngineError."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise EngineError("The model server did not answer with JSON.") from None
+
+
+class UpstreamClient:
+    """Sends requests to the model server at `url`, whose paths start there.
+
+    `start` opens the pool inside the running event loop. Redirects are not followed and proxies of
+    the environment are not used: the operator names the server itself.
+    """
+
+    def __init__(self, url: str, options: UpstreamOptions) -> None:
+        self.url = url.rstrip("/")
+        self._options = options
+        self._key = ApiKey(options)
+        self._session: ClientSession | None = None
+
+    async def start(self) -> None:
+        """Raises: SettingsError if the key cannot be read or aiohttp is not installed."""
+        if find_spec("aiohttp") is None:
+            raise SettingsError(
+                f"This engine needs aiohttp. Install it with: {install_command('upstream')}"
+            )
+        import aiohttp
+
+        self._key.read()
+        await self.aclose()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._options.connect_s),
+            trust_env=False,
+            auto_decompress=True,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=READ_BYTES,
+        )
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def get(self, path: str, *, timeout_s: float) -> UpstreamAnswer:
+        """Raises: EngineDead if the server cannot be reached; UpstreamRefused; EngineError."""
+        return await self._fetch("GET", path, None, timeout_s=timeout_s)
+
+    async def post(self, path: str, body: bytes, *, timeout_s: float) -> UpstreamAnswer:
+        """Raises: EngineDead if the server cannot be reached; UpstreamRefused; EngineError."""
+        return await self._fetch("POST", path, body, timeout_s=timeout_s)
+
+    async def stream(
+        self, path: str, body: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> EventStream:
+        """Return the events that the server answers with; closing them closes the connection.
+
+        Raises: EngineDead if the server cannot be reached; UpstreamRefused; EngineError.
+        """
+        return EventStream(await self._send("POST", path, body, headers=headers))
+
+    async def _fetch(
+        self, method: str, path: str, body: bytes | None, *, timeout_s: float
+    ) -> UpstreamAnswer:
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self._send(method, path, body)
+                async with response:
+                    content = await _read(response, MAX_ANSWER_BYTES)
+                    headers = {name.lower(): value for name, value in response.headers.items()}
+                    return UpstreamAnswer(status=response.status, headers=headers, body=content)
+        except TimeoutError:
+            raise EngineError(
+                f"The model server did not answer in {timeout_s:g} seconds."
+            ) from None
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> ClientResponse:
+        """Return the response, whose status is below 400 and whose body is not read yet."""
+        import aiohttp
+
+        if self._session is None:
+            raise EngineDead("The model server is not connected.")
+        try:
+            async with asyncio.timeout(self._options.response_s):
+                response = await self._session.request(
+                    method,
+                    self.url + path,
+                    data=body,
+                    headers=self._headers(headers),
+                    allow_redirects=False,
+                )
+        except TimeoutError as error:
+            if isinstance(error, aiohttp.ConnectionTimeoutError):
+                raise EngineDead("The model server cannot be reached.") from None
+            raise EngineError(
+                f"The model server did not answer in {self._options.response_s:g} seconds."
+            ) from None
+        except aiohttp.ClientConnectorError:
+            raise EngineDead("The model server cannot be reached.") from None
+        except (aiohttp.ClientError, ValueError, OSError):
+            raise EngineError("The connection to the model server was lost.") from None
+        if response.status >= 300:
+            async with response:
+                content = await _read(response, MAX_ERROR_BYTES, is_cut=True)
+            raise UpstreamRefused(response.status, content, response.headers.get("retry-after"))
+        return response
+
+    def _headers(self, more: Mapping[str, str] | None) -> dict[str, str]:
+        try:
+            key = self._key.read()
+        except SettingsError as error:  # the file was there at the start
+            raise EngineDead("The key of the model server cannot be read.") from error
+        authorization = {} if key is None else {"authorization": f"Bearer {key}"}
+        return {
+            "content-type": "application/json",
+            **authorization,
+            **self._options.headers,
+            **(more or {}),
+        }
+
+
+class EventStream:
+    """The data of a server's events, in lists: all that arrived together.
+
+    Iterate once. Leaving it closes the connection, which tells the server to stop generating.
+    """
+
+    def __init__(self, response: ClientResponse) -> None:
+        self._response = response
+
+    def __aiter__(self) -> AsyncGenerator[list[bytes]]:
+        return self._read()
+
+    async def aclose(self) -> None:
+        """Close the connection, unless the stream has been read to its end."""
+        self._response.close()
+
+    async def __aenter__(self) -> EventStream:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _read(self) -> AsyncGenerator[list[bytes]]:
+        """Raises: EngineError if the connection is lost or an event is too long."""
+        import aiohttp
+
+        splitter = EventSplitter()
+        try:
+            async for data in self._response.content.iter_any():
+                if events := splitter.feed(data):
+                    yield events
+            if events := splitter.end():
+                yield events
+        except (aiohttp.ClientError, OSError, ValueError):
+            raise EngineError("The connection to the model server was lost.") from None
+        finally:
+            self._response.close()
+
+
+async def _read(response: ClientResponse, limit: int, *, is_cut: bool = False) -> bytes:
+    """Return the body. Raises: EngineError if it is longer, unless the rest `is_cut`."""
+    import aiohttp
+
+    content = bytearray()
+    try:
+        async for data in response.content.iter_any():
+            content += data
+            if len(content) > limit:
+                if is_cut:
+                    break
+                raise EngineError("The model server's answer is too long.")
+    except (aiohttp.ClientError, OSError, ValueError):
+        if not is_cut:
+            raise EngineError("The connection to the model server was lost.") from None
+    return bytes(content[:limit])

@@ -1,0 +1,42 @@
+"""Split a stream of server-sent events into the data of its events."""
+
+from __future__ import annotations
+
+from antiphon.domain.errors import EngineError
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+"""The longest event; one token with twenty alternatives has some ten kilobytes."""
+
+DONE = b"[DONE]"
+
+
+class EventSplitter:
+    """Collects bytes and returns the data of complete events.
+
+    Lines end with `\\n`, `\\r\\n` or, between events, nothing at all: some servers send one `data:`
+    line an event without the blank line between. So each `data:` line is an event: the model
+    servers that are read here put their JSON on one line.
+    """
+
+    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._rest = b""
+        self._max_bytes = max_bytes
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the data of the events that are complete. Raises: EngineError if one is too long.
+
+        >>> splitter = EventSplitter()
+        >>> splitter.feed(b'data: {"a":1}\\n\\nda')
+        [b'{"a":1}']
+        >>> splitter.feed(b'ta:{}\\r\\n: ping\\n')
+        [b'{}']
+        """
+        *lines, rest = (self._rest + data if self._rest else data).split(b"\n")
+        if len(rest) > self._max_bytes:
+            raise EngineError("The model server sent an event that is too long.")
+        self._rest = rest
+        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+    def end(self) -> list[bytes]:
+        """Return the data of a last line without a line end."""
+        return self.feed(b"\n")
