@@ -18,6 +18,7 @@ AntiphonError
 │   └── ServerShuttingDown    this server starts nothing more                 503
 ├── EngineError               the engine failed in this run                   500
 │   └── EngineDead            the engine failed for every run                 503
+│       └── ModelUnavailable  the model is being started                      503
 ├── StoreError                the store failed                                500
 │   ├── CorruptLog            a run's stored log is damaged                   an `error` event
 │   └── KeysUnavailable       API keys cannot be looked up now                503
@@ -37,6 +38,7 @@ AntiphonError
 ├── DocumentError             a document could not be read as text            shown as a 400
 │   └── UnsupportedDocument   no reader for this type of document
 ├── SettingsError             the server cannot start with these settings     exit 2
+├── ModelsFailed              no model works or can be started                exit 3
 ├── InvalidGrammar            becomes a RequestError that names the tool's definition
 ├── UnsupportedGrammar        the model sees the grammar, but it is not enforced
 └── EventOutOfOrder           the lifecycle forbids the event: a bug of the server
@@ -206,6 +208,15 @@ class EngineDead(EngineError):
     """The engine is dead, for this run and all later ones."""
 
 
+class ModelUnavailable(EngineDead):
+    """The model is `starting`, or `unavailable` until it has been started again."""
+
+    def __init__(self, name: str, state: str) -> None:
+        verb = "is starting" if state == "starting" else "is not available now"
+        super().__init__(f"The model {name!r} {verb}. Try again in a few seconds.")
+        self.state = state
+
+
 class StoreError(AntiphonError):
     """The store failed to write or read."""
 
@@ -277,6 +288,10 @@ class UnsupportedDocument(DocumentError):
 
 class SettingsError(AntiphonError):
     """The server cannot start with these settings; the message says what to change."""
+
+
+class ModelsFailed(AntiphonError):
+    """No model works, and starting them again has failed too often."""
 
 
 class InvalidGrammar(AntiphonError):

@@ -19,7 +19,7 @@ import rich_click as click
 from rich.markup import escape
 from rich_click.utils import OptionGroupDict
 
-from antiphon.domain.errors import SettingsError, StoreError
+from antiphon.domain.errors import ModelsFailed, SettingsError, StoreError
 from antiphon.domain.limits import FULL_ACCESS, SCOPES, TIERS, KeyPolicy, format_duration
 from antiphon.entrypoints import settings as s
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from antiphon.entrypoints.keys import PolicyOptions
 
 EXIT_WRONG_USE = 2
+EXIT_MODELS_FAILED = 3
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 EXAMPLES = """\
@@ -542,6 +543,8 @@ def main() -> None:
         sys.exit(app.main(standalone_mode=False) or 0)
     except (SettingsError, StoreError) as error:
         _fail(str(error))
+    except ModelsFailed as error:
+        _fail(str(error), EXIT_MODELS_FAILED)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "antiphon"
         _fail(f"{error.format_message()} See `{command} --help`.")
@@ -551,9 +554,9 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _fail(sentence: str) -> None:
+def _fail(sentence: str, exit_code: int = EXIT_WRONG_USE) -> None:
     click.echo(f"antiphon: {sentence}", err=True)
-    sys.exit(EXIT_WRONG_USE)
+    sys.exit(exit_code)
 
 
 # vLLM spawns processes that import this module.

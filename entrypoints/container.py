@@ -24,7 +24,7 @@ from antiphon.application.input.items import ReadItems
 from antiphon.application.input.media import LoadMedia, MediaLimits
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.show_items import ShowItems
-from antiphon.application.model.models import Models
+from antiphon.application.model.supervision import SuperviseModels
 from antiphon.application.ports import (
     AuditLog,
     Embeddings,
@@ -130,7 +130,7 @@ from antiphon.entrypoints.wiring.admission import admission, tenant_share
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
 from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
-from antiphon.entrypoints.wiring.models import build_models
+from antiphon.entrypoints.wiring.models import build_models, offer_models
 from antiphon.entrypoints.wiring.stores import (
     file_store_kind,
     keys_file,
@@ -181,7 +181,9 @@ class Container(containers.DeclarativeContainer):
         keep_events=settings.provided.keep_events,
         keep_s=settings.provided.keep_events_s,
     )
-    models = providers.Singleton(Models, providers.Singleton(build_models, settings))
+    supervised_models = providers.Singleton(build_models, settings)
+    supervise_models = providers.Singleton(SuperviseModels, supervised_models)
+    models = providers.Singleton(offer_models, supervised_models, settings)
     sealer = providers.Singleton(Sealer, settings.provided.seal_key_path)
     heartbeat = providers.Singleton(Heartbeat, store, owner, lease_s=settings.provided.lease_s)
     runs = providers.Singleton(

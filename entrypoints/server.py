@@ -20,9 +20,10 @@ from litestar.types import ASGIApp
 from msgspec import Struct
 
 from antiphon.application.model.models import Models
+from antiphon.application.ports import Model
 from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.loop_watchdog import LoopWatchdog
-from antiphon.domain.errors import StoreError
+from antiphon.domain.errors import EngineDead, ModelsFailed, StoreError
 from antiphon.entrypoints import banner
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.app import create_app
@@ -243,14 +244,39 @@ async def _serve(settings: Settings) -> None:
             settings,
             models=list(running.models.by_name),
             url=running.url,
-            engine=settings.engine,
-            format=", ".join(model.format_name for model in running.models.all),
+            engine=_engines_of(settings),
+            format=", ".join(map(_format_of, running.models.all)),
             store=settings.shown_store,
             durability=getattr(container.store(), "durability", None),
             containers=getattr(container.sandboxes(), "limited_by", None),
             first_key_command=await first_key_command(container),
         )
+        await _serve_until_models_fail(container, running)
+
+
+async def _serve_until_models_fail(container: Container, running: RunningServer) -> None:
+    """Return when the server has been stopped. Raises: ModelsFailed."""
+    failure = asyncio.create_task(container.supervise_models().wait_until_all_failed())
+    try:
+        await asyncio.wait((failure, running.serving), return_when=asyncio.FIRST_COMPLETED)
+        if failure.done():
+            running.server.stop()
+            await running.serving
+            raise ModelsFailed("No model works, and starting them again has not helped.")
         await running.serving
+    finally:
+        failure.cancel()
+
+
+def _engines_of(settings: Settings) -> str:
+    return ", ".join(dict.fromkeys(each.engine for each in settings.models)) or settings.engine
+
+
+def _format_of(model: Model) -> str:
+    try:
+        return model.format_name
+    except EngineDead:
+        return f"({model.names[0]} is not ready)"
 
 
 async def _start(container: Container, stack: AsyncExitStack) -> Models:
@@ -305,10 +331,10 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
         stack.push_async_callback(web.aclose)
         await web.start()
     models: Models = container.models()
-    for model in models.all:
-        stack.push_async_callback(model.aclose)
-        with banner.starting(f"starting {settings.engine}: {', '.join(model.names)}"):
-            await model.start()
+    supervise_models = container.supervise_models()
+    stack.push_async_callback(supervise_models.aclose)
+    with banner.starting(f"starting {_engines_of(settings)}: {', '.join(models.by_name)}"):
+        await supervise_models.start()
     _start_owning_runs(container, stack)
     return models
 

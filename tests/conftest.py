@@ -42,7 +42,7 @@ class Running(msgspec.Struct):
 
     def engine(self, model: str) -> Any:
         """The engine behind a model, for its counters."""
-        return self.container.models().by_name[model]._engine
+        return self.container.models().by_name[model]._model._engine
 
 
 def settings_for(data_dir: Path, *, config: Path | None = None, **given: Any) -> Settings:

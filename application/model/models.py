@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 
 from antiphon.application.ports import Model
-from antiphon.domain.errors import NotFound, RequestError
+from antiphon.domain.errors import EngineDead, ModelUnavailable, NotFound, RequestError
 from antiphon.domain.limits import KeyPolicy
+
+logger = logging.getLogger("antiphon.models")
+
+CHECK_TIMEOUT_S = 2.0
+"""A model that does not answer in this time is not ready."""
+
+STARTING, READY, UNAVAILABLE, SILENT = "starting", "ok", "unavailable", "silent"
 
 
 class Models:
@@ -54,6 +63,26 @@ class Models:
             raise NotFound(f"The model {name[:100]!r} does not exist.", code="model_not_found")
 
     async def check(self) -> None:
-        """Raises: EngineDead if one of the models cannot serve requests."""
-        for model in self.all:
+        """Raises: EngineDead if no model can serve requests."""
+        states = await self.states()
+        if READY not in states.values():
+            raise EngineDead("No model is ready.")
+
+    async def states(self) -> Mapping[str, str]:
+        """Return each model's state by its first name: `ok`, or one word for the problem."""
+        states = await asyncio.gather(*map(_state_of, self.all))
+        return {model.names[0]: state for model, state in zip(self.all, states, strict=True)}
+
+
+async def _state_of(model: Model) -> str:
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
             await model.check()
+    except ModelUnavailable as error:
+        return error.state
+    except TimeoutError:
+        return SILENT
+    except Exception:  # not in the answer: it may name machines, and the endpoint is public
+        logger.debug("model %r is not ready", model.names[0], exc_info=True)
+        return UNAVAILABLE
+    return READY

@@ -101,6 +101,10 @@ class TokenModel(Model):
     def schedules_by_priority(self) -> bool:
         return self._engine.schedules_by_priority
 
+    @property
+    def is_dead(self) -> bool:
+        return self._engine.is_dead
+
     async def start(self) -> None:
         await self._engine.start()
         self._format = self._make_format()

@@ -188,7 +188,11 @@ class Engine(Protocol):
     """
 
     async def start(self) -> None:
-        """Load the model. Raises: SettingsError, which says what to do."""
+        """Load the model; after `aclose`, again.
+
+        Raises: SettingsError, which says what to do; EngineDead if its server cannot be reached,
+        but may be later.
+        """
 
     async def aclose(self) -> None: ...
 
@@ -216,6 +220,11 @@ class Engine(Protocol):
 
         A prompt without images is returned as it is. Raises: RequestError for unsupported images.
         """
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it can serve nothing more until it is closed and started again."""
+        return False
 
     @property
     def model_folder(self) -> Path | None:
@@ -330,12 +339,21 @@ class Model(Protocol):
         """The model's own sampling defaults, as fields of Sampling; may be empty."""
 
     async def start(self) -> None:
-        """Load the model. Raises: SettingsError, which says what to do."""
+        """Load the model; after `aclose`, again.
+
+        Raises: SettingsError, which says what to do; EngineDead if its server cannot be reached,
+        but may be later.
+        """
 
     async def aclose(self) -> None: ...
 
     async def check(self) -> None:
         """Raises: EngineDead when no request can be served."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it can serve nothing more until it is closed and started again."""
+        return False
 
     async def count(self, turn: Turn) -> int:
         """Return the number of the turn's input tokens, even if they exceed the context.

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from msgspec import Struct
 
-from antiphon.application.model.models import Models
+from antiphon.application.model.models import (
+    CHECK_TIMEOUT_S,
+    READY,
+    SILENT,
+    STARTING,
+    UNAVAILABLE,
+    Models,
+)
 from antiphon.application.ports import ResponseStore
 from antiphon.application.runs.active_runs import ActiveRuns
 
 logger = logging.getLogger("antiphon.http")
 
-CHECK_TIMEOUT_S = 2.0
-"""A part that does not answer in this time is not ready."""
-
 
 class Readiness(Struct, frozen=True, kw_only=True):
-    """The state of each part: `ok`, or one word for the problem."""
+    """The state of each part: `ok`, or one word for the problem.
+
+    `models` has that of each model, by its first name. `engine` is `ok` if one of them works, and
+    none is still starting for the first time: requests for the others get an error.
+    """
 
     server: str
     store: str
     engine: str
+    models: Mapping[str, str]
 
     @property
     def is_ready(self) -> bool:
@@ -31,7 +40,7 @@ class Readiness(Struct, frozen=True, kw_only=True):
 
 
 class CheckReady:
-    """Checks that this server accepts requests, its store is writable and its engine answers."""
+    """Checks that this server accepts requests, its store is writable and its models answer."""
 
     def __init__(self, store: ResponseStore, models: Models, runs: ActiveRuns) -> None:
         self._store = store
@@ -39,12 +48,23 @@ class CheckReady:
         self._runs = runs
 
     async def __call__(self) -> Readiness:
-        store, engine = await asyncio.gather(
-            _state_of(self._store.check()), _state_of(self._models.check())
-        )
+        store, models = await asyncio.gather(_state_of(self._store.check()), self._models.states())
         return Readiness(
-            server="stopping" if self._runs.is_closed else "ok", store=store, engine=engine
+            server="stopping" if self._runs.is_closed else "ok",
+            store=store,
+            engine=_engine_state(models),
+            models=models,
         )
+
+
+def _engine_state(models: Mapping[str, str]) -> str:
+    """Return the state of the engines together: the first of these that one of them is in.
+
+    >>> _engine_state({"a": "ok", "b": "unavailable"}), _engine_state({"a": "ok", "b": "starting"})
+    ('ok', 'starting')
+    """
+    states = models.values()
+    return next(state for state in (STARTING, READY, SILENT, UNAVAILABLE) if state in states)
 
 
 async def _state_of(check: Awaitable[None]) -> str:
@@ -52,8 +72,8 @@ async def _state_of(check: Awaitable[None]) -> str:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             await check
     except TimeoutError:
-        return "silent"
+        return SILENT
     except Exception:  # not in the answer: it may name machines, and the endpoint is public
         logger.exception("not ready")
-        return "unavailable"
-    return "ok"
+        return UNAVAILABLE
+    return READY

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -26,6 +27,7 @@ from antiphon.domain.checks import check_request
 from antiphon.domain.errors import (
     CorruptLog,
     EventOutOfOrder,
+    ModelUnavailable,
     NotFound,
     RequestError,
     TooManyRequests,
@@ -41,6 +43,8 @@ logger = logging.getLogger("antiphon.runs")
 
 MAX_EPOCHS = 4
 """A run that was leased more often, without any output, fails: it may be what kills the servers."""
+
+T = TypeVar("T")
 
 BUSY_DELAY_S = 1.0
 """The delay before an engine that accepts no more requests is asked again."""
@@ -156,12 +160,14 @@ class RestoreRun:
         return request, charge, None
 
     async def _start_turns(self, request: CreateResponse, lease: Lease) -> Turns:
-        """Return the turns with the first one admitted. Raises: RequestError, EngineError."""
+        """Return the turns with the first one admitted. Raises: RequestError, EngineError.
+
+        Waits while the model is busy or being started, within the time that a response may run.
+        """
         request = await self._expand_prompt(request)
         check_request(request)
-        prepared = await retry(
-            partial(self._prepare_turn, request, tenant=lease.tenant), self._retry_s
-        )
+        prepare = partial(self._prepare_turn, request, tenant=lease.tenant)
+        prepared = await _wait_for_model(lambda: retry(prepare, self._retry_s))
         turns = await self._plan_turns(
             request,
             prepared,
@@ -169,13 +175,16 @@ class RestoreRun:
             response_id=lease.response_id,
             epoch=lease.epoch,
         )
-        while True:
-            try:
-                await turns.start()
-            except TooManyRequests:
-                await asyncio.sleep(BUSY_DELAY_S)
-            else:
-                return turns
+        await _wait_for_model(turns.start)
+        return turns
+
+
+async def _wait_for_model(work: Callable[[], Awaitable[T]]) -> T:
+    while True:
+        try:
+            return await work()
+        except (TooManyRequests, ModelUnavailable):
+            await asyncio.sleep(BUSY_DELAY_S)
 
 
 class LazyTurns(RunTurns):

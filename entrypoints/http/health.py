@@ -4,6 +4,8 @@ handle requests. `/health/live` and `/health/ready` are their older names.
 
 from __future__ import annotations
 
+from typing import Any
+
 from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 
@@ -33,10 +35,9 @@ class Health(Controller):
             needs_key=False,
         ),
     )
-    async def readyz(self, check_ready: NamedDependency[CheckReady]) -> Response[dict[str, str]]:
-        """Returns 503 if the server is stopping, the store is not writable, or an engine is dead.
-
-        The body names the reason.
+    async def readyz(self, check_ready: NamedDependency[CheckReady]) -> Response[dict[str, Any]]:
+        """Returns 503 if the server is stopping, the store is not writable, a model is starting for
+        the first time, or no model works. The body names the reason, and the state of each model.
         """
         readiness = await check_ready()
         body = {
@@ -44,5 +45,6 @@ class Health(Controller):
             "server": readiness.server,
             "store": readiness.store,
             "engine": readiness.engine,
+            "models": dict(readiness.models),
         }
         return Response(body, status_code=200 if readiness.is_ready else 503)

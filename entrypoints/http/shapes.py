@@ -188,6 +188,7 @@ class Readiness(Shape, frozen=True, kw_only=True):
     server: str
     store: str
     engine: str
+    models: dict[str, str]
 
 
 ALL: Sequence[type[Shape]] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from antiphon.entrypoints.settings.about import ADMISSION, about
+from antiphon.entrypoints.settings.about import ADMISSION, MODELS, about
 from antiphon.entrypoints.settings.storage import StorageSettings
 
 
@@ -58,3 +58,12 @@ class AdmissionSettings(StorageSettings, frozen=True, kw_only=True, forbid_unkno
             gt=0,
         ),
     ] = 120.0
+    engine_restarts: Annotated[
+        int,
+        about(
+            MODELS,
+            "How often in a row an engine that has died, or does not start, is started again. The "
+            "server then ends with exit code 3, unless another model may still work.",
+            ge=0,
+        ),
+    ] = 5

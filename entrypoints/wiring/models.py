@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from msgspec import Meta, Struct
 
+from antiphon.application.model.fallback import FallbackModel
+from antiphon.application.model.models import Models
 from antiphon.application.model.stalls import TokenDeadlines
+from antiphon.application.model.supervision import RestartPolicy, SupervisedModel
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Engine, Format, Model
 from antiphon.domain.errors import SettingsError
@@ -39,10 +43,23 @@ class VllmOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = ()
 
 
-def build_models(settings: Settings) -> Sequence[Model]:
+def build_models(settings: Settings) -> Sequence[SupervisedModel]:
     """Return the models that the settings name, not started. Raises: SettingsError."""
+    policy = RestartPolicy(max_failures=settings.engine_restarts)
     tables = settings.models or _tables_of_a_single_model(settings)
-    return [_build(table, settings) for table in tables]
+    return [SupervisedModel(_build(table, settings), policy) for table in tables]
+
+
+def offer_models(models: Sequence[Model], settings: Settings) -> Models:
+    """Return the models as requests see them: each with those that it falls back on."""
+    owners = {name: model for model in models for name in model.names}
+    fallbacks = [[owners[name] for name in table.fallback] for table in settings.models]
+    return Models(
+        [
+            FallbackModel([model, *others]) if others else model
+            for model, others in zip_longest(models, fallbacks)
+        ]
+    )
 
 
 def _build(table: ModelTable, settings: Settings) -> Model:

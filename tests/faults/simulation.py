@@ -218,7 +218,7 @@ class SimulatedServer:
 
     @property
     def engines(self) -> list[Any]:
-        return [model._engine for model in self.container.models().all]
+        return [model._model._engine for model in self.container.models().all]
 
     async def _beat(self) -> None:
         while True:

@@ -23,7 +23,7 @@ from antiphon.adapters.formats.chat_template import scripted_family
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.adapters.formats.chat_template.scripted.family_markup import tokenizer_of
 from antiphon.adapters.formats.chat_template.scripted.family_turns import FamilyTurns
-from antiphon.application.model.models import Models
+from antiphon.application.model.supervision import SupervisedModel
 from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Model
 from antiphon.entrypoints.container import Container
@@ -50,9 +50,9 @@ PLAYED = [
 ]
 
 
-def family_models() -> Sequence[Model]:
+def family_models() -> Sequence[SupervisedModel]:
     """Return a model for each family, `scripted-FAMILY`."""
-    return [family_model(name) for name in WITH_CALLS]
+    return [SupervisedModel(family_model(name)) for name in WITH_CALLS]
 
 
 def family_model(name: str) -> Model:
@@ -64,7 +64,7 @@ def family_model(name: str) -> Model:
 @contextmanager
 def serving(folder: Path, **given: Any) -> Iterator[Running]:
     container = Container(settings=settings_for(folder, **given))
-    container.models.override(providers.Singleton(Models, family_models()))
+    container.supervised_models.override(providers.Object(family_models()))
     with serving_in_thread(container) as url:
         yield Running(url=url, container=container)
 

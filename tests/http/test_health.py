@@ -35,7 +35,13 @@ def test_a_server_says_that_it_is_well(server: Any, path: str) -> None:
 def test_each_part_is_named(server: Any, path: str) -> None:
     answer = httpx.get(server.url + path)
     assert answer.status_code == 200
-    assert answer.json() == {"status": "ready", "server": "ok", "store": "ok", "engine": "ok"}
+    assert answer.json() == {
+        "status": "ready",
+        "server": "ok",
+        "store": "ok",
+        "engine": "ok",
+        "models": {"scripted-chat": "ok", "scripted-harmony": "ok"},
+    }
 
 
 @pytest.mark.parametrize(("fault", "word"), [("is_full", "unavailable"), ("is_silent", "silent")])
@@ -50,8 +56,17 @@ def test_an_unwritable_store_is_named_without_details(serve: Any, fault: str, wo
     assert "internal" not in answer.text
 
 
-def test_an_engine_that_is_dead_is_named(serve: Any) -> None:
+def test_a_model_whose_engine_is_dead_is_named_and_the_other_one_serves(serve: Any) -> None:
     with serve() as server:
+        server.engine("scripted-chat")._die("no GPU")
+        answer = httpx.get(f"{server.url}/readyz")
+    assert answer.status_code == 200
+    assert answer.json()["engine"] == "ok"
+    assert answer.json()["models"] == {"scripted-chat": "unavailable", "scripted-harmony": "ok"}
+
+
+def test_a_server_whose_engines_are_all_dead_is_not_ready(serve: Any) -> None:
+    with serve(model="scripted-chat") as server:
         server.engine("scripted-chat")._die("no GPU")
         answer = httpx.get(f"{server.url}/readyz")
     assert answer.status_code == 503

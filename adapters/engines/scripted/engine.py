@@ -89,6 +89,10 @@ class ScriptedEngine(Engine):
     def sampling_defaults(self) -> Mapping[str, Any]:
         return {}
 
+    @property
+    def is_dead(self) -> bool:
+        return self._death is not None
+
     async def check(self) -> None:
         if self._death is not None:
             raise EngineDead(self._death)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,34 +33,37 @@ class VllmEngine(Engine):
         self, model: str, *, served_names: Sequence[str] = (), engine_args: Sequence[str] = ()
     ) -> None:
         self._model = model
-        self._names: tuple[str, ...] = tuple(served_names) or (model,)
+        self._served_names = self._names = tuple(served_names) or (model,)
         self._engine_args = tuple(engine_args)
         self._llm: AsyncLLM | None = None
         self._runs: VllmRuns | None = None
 
     async def start(self) -> None:
         self._check_model_folder()
-        options, runs = _import_vllm()
+        # In threads: importing vLLM takes 15 seconds, and loading a model a minute or more. Other
+        # models are served meanwhile.
+        options, runs = await asyncio.to_thread(_import_vllm)
         # Parsed first, so that a typo does not cost the half minute that loading a model takes.
         parsed = options.parse(self._engine_args, model=self._model, names=self._names)
         try:
-            # Built inside the running loop: AsyncLLM binds its sockets and its reader to it.
-            self._llm = options.build(parsed.arguments)
+            # Its sockets and its reader bind themselves to the loop that uses them first.
+            llm = await _finish(asyncio.to_thread(options.build, parsed.arguments))
         except Exception as error:
             # Whatever vLLM raises here (OSError, pydantic's errors, RuntimeError for a dead child),
             # it cannot serve this model with these settings.
             message = f"vLLM cannot serve {self._model!r}: {_message_of(error)}"
             raise SettingsError(message) from error
+        self._llm = llm
         try:
             for adapter in parsed.adapters:
-                await self._llm.add_lora(adapter)
+                await llm.add_lora(adapter)
         except Exception as error:
             await self.aclose()
             raise SettingsError(
                 f"vLLM cannot load the LoRA adapter {adapter.lora_name!r}: {_message_of(error)}"
             ) from error
-        self._runs = runs.VllmRuns(self._llm, adapters=parsed.adapters)
-        self._names += tuple(self._runs.adapters)
+        self._runs = runs.VllmRuns(llm, adapters=parsed.adapters)
+        self._names = (*self._served_names, *self._runs.adapters)
 
     def _check_model_folder(self) -> None:
         looks_like_a_path = self._model.startswith(("/", "./", "../", "~"))
@@ -108,6 +111,10 @@ class VllmEngine(Engine):
         """The kind of model, `model_type` in its config.json."""
         return self._running().model_type
 
+    @property
+    def is_dead(self) -> bool:
+        return self._runs is not None and self._runs.is_dead
+
     async def check(self) -> None:
         await self._running().check()
 
@@ -121,6 +128,18 @@ class VllmEngine(Engine):
         if self._runs is None:
             raise EngineDead("The engine is not running.")
         return self._runs
+
+
+async def _finish(building: Coroutine[Any, Any, AsyncLLM]) -> AsyncLLM:
+    """Return the engine. If the caller is cancelled, wait for the engine and shut it down."""
+    task = asyncio.create_task(building)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if task.exception() is None:
+            await asyncio.to_thread(task.result().shutdown, timeout=SHUTDOWN_S)
+        raise
 
 
 def _import_vllm() -> tuple[Any, Any]:

@@ -70,6 +70,10 @@ class VllmRuns:
     async def prepare(self, prompt: Prompt) -> Prompt:
         return await self._images.prepare(prompt)
 
+    @property
+    def is_dead(self) -> bool:
+        return bool(self._llm.errored)
+
     async def check(self) -> None:
         try:
             await self._llm.check_health()
