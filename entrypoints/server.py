@@ -38,6 +38,7 @@ from antiphon.entrypoints.listener import Acceptor, bind
 from antiphon.entrypoints.log_format import LogFormatter
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.vllm_logs import configure_vllm_logs
 from antiphon.entrypoints.wiring.access import check_access
 from antiphon.entrypoints.wiring.transport import raise_open_files_limit
 
@@ -149,7 +150,7 @@ class _Server(uvicorn.Server):
 
 
 def run(settings: Settings) -> None:
-    """Serve until a signal stops the process. Raises: SettingsError."""
+    """Serve until a signal stops the process. Raises: SettingsError; ModelsFailed."""
     log_handler = logging.StreamHandler()
     log_handler.setFormatter(LogFormatter())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler])
@@ -157,6 +158,7 @@ def run(settings: Settings) -> None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
     raise_open_files_limit()
     with (
+        configure_vllm_logs(settings.log_level),
         asyncio.Runner(loop_factory=_new_loop) as runner,
         suppress(asyncio.CancelledError),  # stopped before startup was complete
     ):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
@@ -201,3 +202,19 @@ def test_a_signal_stops_a_server_that_is_still_starting(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert "the store was stopped" in rest
     assert "Traceback" not in rest
+
+
+def test_a_server_whose_engine_dies_too_often_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
+    process = start_server(tmp_path, "scripted-chat", "--engine-restarts", "1", "--port", "0")
+    url = lines_until(process, "antiphon ").partition("; url: ")[2].partition(";")[0]
+    body = {"model": "scripted-chat", "input": '@@script [{"die": true}]'}
+    try:
+        while process.poll() is None:
+            with suppress(httpx.TransportError):  # it has ended meanwhile
+                httpx.post(f"{url}/responses", json=body, timeout=10)
+    finally:
+        process.kill()
+        _, text = process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert text.count("its engine has died") == 2
+    assert text.splitlines()[-1].startswith("antiphon: No model works")
