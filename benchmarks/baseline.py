@@ -12,13 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import Any
 
-Ports = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Ports]]
-Send = Callable[[Ports], Awaitable[None]]
+from benchmarks.asgi import Message, Receive, Send, read_body, run_lifespan
 
 BODY = Path(os.environ["REPLAY_BODY"]).read_bytes()
 FRAMES = [frame + b"\n\n" for frame in BODY.split(b"\n\n") if frame]
@@ -49,11 +45,11 @@ JSON_START = {
 }
 
 
-async def app(scope: Ports, receive: Receive, send: Send) -> None:
+async def app(scope: Message, receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
-        await _live(receive, send)
+        await run_lifespan(receive, send)
         return
-    wants_stream = b'"stream": true' in await _body(receive)
+    wants_stream = b'"stream": true' in await read_body(receive)
     if not wants_stream:
         await send(JSON_START)
         await send({"type": "http.response.body", "body": RESPONSE})
@@ -64,19 +60,3 @@ async def app(scope: Ports, receive: Receive, send: Send) -> None:
             await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": frame, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    for phase in ("startup", "shutdown"):
-        await receive()
-        await send({"type": f"lifespan.{phase}.complete"})
-
-
-async def _body(receive: Receive) -> bytes:
-    parts = []
-    more = True
-    while more:
-        event = await receive()
-        parts.append(event.get("body", b""))
-        more = event.get("more_body", False)
-    return b"".join(parts)
