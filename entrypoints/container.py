@@ -24,6 +24,7 @@ from antiphon.application.input.items import ReadItems
 from antiphon.application.input.media import LoadMedia, MediaLimits
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.input.show_items import ShowItems
+from antiphon.application.model.describe_models import DescribeModels
 from antiphon.application.model.supervision import SuperviseModels
 from antiphon.application.ports import (
     AuditLog,
@@ -143,6 +144,7 @@ from antiphon.entrypoints.wiring.stores import (
 )
 from antiphon.entrypoints.wiring.tools import (
     audit_log,
+    hosted_tool_types,
     hosted_tools,
     tool_servers,
     tool_substitutions,
@@ -427,6 +429,11 @@ class Container(containers.DeclarativeContainer):
         count=providers.Singleton(CountTokens, expand_prompt, prepare_turn, limits),
         compact=providers.Singleton(
             CompactConversation, create_response, new_id=providers.Object(new_id)
+        ),
+        describe_models=providers.Singleton(
+            DescribeModels,
+            models,
+            hosted_tools=providers.Callable(hosted_tool_types, settings, tool_servers),
         ),
         get=providers.Singleton(GetResponse, store),
         seal=sealer.provided.seal,

@@ -14,6 +14,7 @@ from litestar.params import QueryParameter
 from litestar.types import ASGIApp
 from msgspec import Struct
 
+from antiphon.application.model.describe_models import DescribeModels
 from antiphon.application.ports import EventBatches, Seal
 from antiphon.application.responses.admission import Admission
 from antiphon.application.responses.cancel import CancelResponse
@@ -97,6 +98,7 @@ class Services(Struct, frozen=True, kw_only=True):
     create: CreateResponseService
     create_once: CreateOnce
     count: CountTokens
+    describe_models: DescribeModels
     compact: CompactConversation
     get: GetResponse
     follow: FollowResponse

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from antiphon.domain.items import AnyItem
 from antiphon.domain.vector_stores import StoreFile, VectorStore
+from antiphon.entrypoints.http.model_entries import ModelEntry
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -167,16 +168,9 @@ class SearchResults(Shape, frozen=True, kw_only=True):
 # --- models and health ----------------------------------------------------------------------------
 
 
-class Model(Shape, frozen=True, kw_only=True):
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-
-
 class ModelList(Shape, frozen=True, kw_only=True):
     object: Literal["list"]
-    data: list[Model]
+    data: list[ModelEntry]
 
 
 class Alive(Shape, frozen=True, kw_only=True):

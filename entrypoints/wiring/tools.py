@@ -170,3 +170,16 @@ def hosted_tools(
     if web is not None:
         tool_providers.append(WebSearchProvider(web))
     return tool_providers
+
+
+def hosted_tool_types(settings: Settings, tool_servers: ToolServers | None) -> Sequence[str]:
+    """Return the types of the tools that this server runs, or that a tool server replaces."""
+    is_on = {
+        "code_interpreter": settings.code_interpreter,
+        "file_search": True,
+        "mcp": tool_servers is not None,
+        "shell": settings.shell,
+        "web_search": settings.web_search != "off",
+    }
+    replaced = {substitution.partition("=")[0] for substitution in settings.stand_in}
+    return sorted(replaced.union(kind for kind, on in is_on.items() if on))
