@@ -7,9 +7,10 @@ from litestar.di import NamedDependency
 from litestar.types import ASGIApp
 
 from antiphon.entrypoints.http.asgi_responses import JsonResponse
+from antiphon.entrypoints.http.codex_catalog import codex_catalog
 from antiphon.entrypoints.http.model_entries import model_entry
-from antiphon.entrypoints.http.openapi import operation
-from antiphon.entrypoints.http.parameters import PathId
+from antiphon.entrypoints.http.openapi import one_of, operation
+from antiphon.entrypoints.http.parameters import PathId, QueryText
 from antiphon.entrypoints.http.requests import HttpRequest, caller_of, response_headers
 from antiphon.entrypoints.http.responses import Services
 
@@ -20,19 +21,27 @@ class ModelList(Controller):
 
     @handlers.get(
         summary="List models",
-        operation_class=operation("All models.", gives="ModelList"),
+        operation_class=operation(
+            "All models; with `client_version`, as the catalog that Codex asks for.",
+            gives=one_of("ModelList", "CodexCatalog"),
+        ),
     )
     async def list(
         self,
         request: HttpRequest,
         services: NamedDependency[Services],
         started_at: NamedDependency[int],
+        client_version: QueryText = None,
     ) -> ASGIApp:
+        """Only Codex sends `client_version`, and it reads nothing but its own catalog."""
         described = await services.describe_models(caller_of(request).policy)
+        headers = response_headers(request)
+        if client_version is not None:
+            return JsonResponse(codex_catalog(described), headers)
         entries = [
             model_entry(name, each, created=started_at) for each in described for name in each.names
         ]
-        return JsonResponse({"object": "list", "data": entries}, response_headers(request))
+        return JsonResponse({"object": "list", "data": entries}, headers)
 
     @handlers.get(
         "/{name:path}",

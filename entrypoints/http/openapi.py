@@ -43,6 +43,7 @@ from antiphon.domain.request import (
 )
 from antiphon.domain.response import Response
 from antiphon.entrypoints.http import pages, shapes
+from antiphon.entrypoints.http.codex_catalog import CodexCatalog
 from antiphon.entrypoints.http.openapi_page import OpenApiPage
 
 PATH = "/schema"
@@ -78,6 +79,7 @@ _BODIES: Sequence[Any] = (
     v.VectorStore,
     v.StoreFile,
     v.FileBatch,
+    CodexCatalog,
     *shapes.ALL,
 )
 """The types with their own schemas, in addition to the types that they contain."""
@@ -115,6 +117,12 @@ def _replace_union(schema: Any, union: list[Any]) -> Any:
 def json_of(name: str) -> Content:
     """Return a JSON body with the schema of this name."""
     return {"application/json": OpenAPIMediaType(schema=Reference(ref=_REF.format(name=name)))}
+
+
+def one_of(*names: str) -> Content:
+    """Return a JSON body with one of the schemas of these names."""
+    schemas = [Reference(ref=_REF.format(name=name)) for name in names]
+    return {"application/json": OpenAPIMediaType(schema=Schema(one_of=schemas))}
 
 
 def _content(body: str | Content) -> Content:

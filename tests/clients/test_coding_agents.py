@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+
+from antiphon.entrypoints.http.codex_catalog import INSTRUCTIONS
 
 from .conftest import INSTALLED, Run
 
@@ -32,6 +35,16 @@ base_url = "{url}"
 wire_api = "responses"
 supports_websockets = {websockets}
 """
+CODEX_AUTH = """
+[model_providers.antiphon.auth]
+command = "echo"
+args = ["none"]
+"""
+"""Codex fetches the catalog of models only from a provider that it gets its keys for itself."""
+
+EFFECTIVE_SHARE = 0.95
+"""Of the context window, what Codex fills."""
+
 Codex = Callable[..., str]
 
 CODE_MODE = "gpt-6.1-sol"
@@ -55,11 +68,16 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["false", "true"], ids=["http", "websocket"])
 def codex(request: pytest.FixtureRequest, run_node: Run, workspace: Path, home: Path) -> Codex:
-    """Run Codex on a prompt, with the tools that it offers by default; `resumes` the last one."""
+    """Run Codex on a prompt, with the tools that it offers by default; `resumes` the last one.
 
-    def run(prompt: str, *, url: str, model: str, resumes: bool = False) -> str:
+    `first` and `last` are added to its settings.
+    """
+
+    def run(
+        prompt: str, *, url: str, model: str, resumes: bool = False, first: str = "", last: str = ""
+    ) -> str:
         settings = CODEX.format(url=url, websockets=request.param)
-        (home / "config.toml").write_text(settings)
+        (home / "config.toml").write_text(first + settings + last)
         return run_node(
             INSTALLED / ".bin" / "codex",
             *("exec", "resume") if resumes else ("exec",),
@@ -136,6 +154,62 @@ def test_codex_runs_the_programs_of_its_code_mode(
     written = {"greeting.txt": "bonjour\n", "read.txt": "hello\n", "added.txt": "new\n"}
     assert patched == written
     assert texts_in(workspace) == {**written, "late.txt": "late\n"}
+
+
+def fetched_catalog(_api: str, _home: Path) -> dict[str, str]:
+    """Return the settings with which Codex fetches the catalog itself."""
+    return {"last": CODEX_AUTH}
+
+
+def saved_catalog(api: str, home: Path) -> dict[str, str]:
+    """Save the catalog, and return the settings with which Codex reads the file."""
+    file = home / "models.json"
+    file.write_bytes(httpx.get(f"{api}/models", params={"client_version": "0"}).content)
+    return {"first": f'model_catalog_json = "{file}"'}
+
+
+@pytest.mark.parametrize("catalog", [fetched_catalog, saved_catalog])
+def test_codex_knows_the_models_of_the_catalog(
+    codex: Codex,
+    serve: Any,
+    script: Script,
+    workspace: Path,
+    home: Path,
+    model: str,
+    catalog: Callable[[str, Path], dict[str, str]],
+) -> None:
+    turns = {"custom": "apply_patch", "input": PATCH}, {"say": "Patched."}
+    with serve(**{"scripted.context_length": 50_000}) as server:
+        settings = catalog(server.api, home)
+        printed = codex(script(*turns), url=server.api, model=model, **settings)
+    assert "Patched." in printed
+    assert "etadata" not in printed
+    assert "Falling back" not in printed
+    assert texts_in(workspace) == {"greeting.txt": "bonjour\n", "added.txt": "new\n"}
+    recorded = list(recorded_by_codex(home))
+    windows = {
+        each["info"]["model_context_window"]
+        for each in recorded
+        if each.get("type") == "token_count" and each["info"]
+    }
+    assert windows == {50_000 * EFFECTIVE_SHARE}
+    (started,) = (each for each in recorded if "base_instructions" in each)
+    assert started["base_instructions"]["text"] == INSTRUCTIONS
+
+
+def test_codex_warns_without_the_catalog(
+    codex: Codex, server: Any, script: Script, model: str
+) -> None:
+    """Or else no test would notice that the warning has other words now."""
+    printed = codex(script({"say": "Done."}), url=server.api, model=model)
+    assert "Model metadata" in printed
+
+
+def recorded_by_codex(home: Path) -> Iterator[dict[str, Any]]:
+    """Yield what Codex recorded of its sessions."""
+    for file in (home / "sessions").rglob("*.jsonl"):
+        for line in file.read_text().splitlines():
+            yield json.loads(line)["payload"]
 
 
 def test_opencode_runs_commands_and_writes_files(

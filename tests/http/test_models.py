@@ -1,4 +1,4 @@
-"""What the server says of its models: OpenAI's list, and more."""
+"""What the server says of its models: OpenAI's list, and the catalog that Codex asks for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 CHAT_NAMES = ["scripted-chat", "scripted", "gpt-4.1-scripted"]
 EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 LENGTH = 131_072
+MARKERS = "{{", "{%"
+"""What Codex would replace in its instructions."""
 
 
 @pytest.fixture
@@ -26,6 +28,13 @@ def by_name(client: httpx.Client) -> dict[str, dict[str, Any]]:
     assert answer.status_code == 200, answer.text
     assert answer.json()["object"] == "list"
     return {entry["id"]: entry for entry in answer.json()["data"]}
+
+
+def catalog(client: httpx.Client) -> dict[str, dict[str, Any]]:
+    answer = client.get("/models", params={"client_version": "0.169.0"})
+    assert answer.status_code == 200, answer.text
+    assert list(answer.json()) == ["models"]
+    return {entry["slug"]: entry for entry in answer.json()["models"]}
 
 
 def test_a_model_tells_what_clients_and_operators_need(client: httpx.Client) -> None:
@@ -105,3 +114,36 @@ def test_the_openai_sdk_reads_the_list(server: Any) -> None:
         retrieved = sdk.models.retrieve("scripted-harmony")
     assert retrieved == listed["scripted-harmony"]
     assert retrieved.to_dict()["context_length"] == LENGTH
+
+
+# --- the catalog of Codex -------------------------------------------------------------------------
+
+
+def test_the_catalog_tells_codex_what_the_model_can_do(serve: Any) -> None:
+    with (
+        serve(**{"scripted.context_length": 20_000}) as server,
+        httpx.Client(base_url=server.api) as client,
+    ):
+        model = catalog(client)["scripted-chat"]
+    assert model["context_window"] == 20_000
+    assert model["input_modalities"] == ["text", "image"]
+    levels = model["supported_reasoning_levels"]
+    assert [level["effort"] for level in levels] == EFFORTS
+    assert all(level["description"] != level["effort"] for level in levels)
+    assert model["default_reasoning_level"] == "medium"
+    assert model["supports_parallel_tool_calls"] is True
+
+
+def test_the_menu_of_codex_has_each_model_once(client: httpx.Client) -> None:
+    models = catalog(client)
+    assert set(models) == set(by_name(client))
+    listed = [name for name, model in models.items() if model["visibility"] == "list"]
+    assert "scripted-chat" in listed
+    assert not {"scripted", "gpt-4.1-scripted"} & set(listed)
+
+
+def test_codex_gets_instructions_without_placeholders(client: httpx.Client) -> None:
+    for model in catalog(client).values():
+        instructions = model["base_instructions"]
+        assert "apply_patch" in instructions
+        assert not any(marker in instructions for marker in MARKERS)

@@ -181,6 +181,7 @@ def test_files_and_vector_stores_are_as_the_document_says(asked: Asked) -> None:
 
 def test_models_and_health_are_as_the_document_says(asked: Asked) -> None:
     asked("GET", "/v1/models")
+    asked("GET", "/v1/models", params={"client_version": "0.169.0"})
     asked("GET", "/v1/models/{name}", name="scripted")
     for path in PUBLIC:
         asked("GET", path)

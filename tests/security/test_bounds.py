@@ -25,7 +25,15 @@ from antiphon.entrypoints.http.websocket import MessageHead
 Json = dict[str, Any]
 
 ANSWERS = frozenset(
-    {"CompactedWindow", "Conversation", "FileBatch", "Response", "StoreFile", "VectorStore"}
+    {
+        "CodexCatalog",
+        "CompactedWindow",
+        "Conversation",
+        "FileBatch",
+        "Response",
+        "StoreFile",
+        "VectorStore",
+    }
 )
 """Types of the OpenAPI document that the server writes, and reads only from its own store."""
 
