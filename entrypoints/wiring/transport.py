@@ -6,7 +6,8 @@ import logging
 import sys
 
 from antiphon.application.model.models import Models
-from antiphon.domain.errors import SettingsError
+from antiphon.application.ports import Model
+from antiphon.domain.errors import EngineDead, SettingsError
 from antiphon.entrypoints.http.connections import ConnectionLimits, Connections
 from antiphon.entrypoints.http.dispatch import Dispatcher
 from antiphon.entrypoints.http.frame_queue import FrameQueue
@@ -33,11 +34,17 @@ RESERVED_SHARE = 4
 
 
 def max_body_bytes(settings: Settings, models: Models) -> int:
-    """Return the limit of a request body. The models must be started."""
+    """Return the limit of a request body. A model that has not started yet may read images."""
     if settings.max_body_bytes is not None:
         return settings.max_body_bytes
-    reads_images = any(model.reads_images for model in models.all)
-    return IMAGE_BODY_BYTES if reads_images else TEXT_BODY_BYTES
+    return IMAGE_BODY_BYTES if any(map(_may_read_images, models.all)) else TEXT_BODY_BYTES
+
+
+def _may_read_images(model: Model) -> bool:
+    try:
+        return model.reads_images
+    except EngineDead:
+        return True
 
 
 def transport(settings: Settings, incoming: IncomingBytes) -> Transport:

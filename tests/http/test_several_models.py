@@ -97,3 +97,45 @@ def test_a_fallback_ends_the_stream_as_if_nothing_had_failed(server: Any) -> Non
     assert types[0] == "response.created"
     assert types[-1] == "response.completed"
     assert "response.failed" not in types
+
+
+ABSENT = """\
+from antiphon.application.ports import Model
+from antiphon.domain.errors import EngineDead
+
+
+class Absent(Model):
+    # Its server is never there.
+
+    def __init__(self, names):
+        self._names = names
+
+    @property
+    def names(self):
+        return self._names
+
+    async def start(self):
+        raise EngineDead("its server cannot be reached")
+
+    async def aclose(self):
+        pass
+"""
+
+
+def test_a_model_that_has_never_started_keeps_no_other_from_serving(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "absent_model.py").write_text(ABSENT, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "several.toml"
+    table = '[[models]]\nname = "absent"\nengine = "absent_model:Absent"\n'
+    file.write_text(table + MODELS, encoding="utf-8")
+    with serve(config=file) as running:
+        assert answer(running, "quick").status_code == 200
+        refused = answer(running, "absent")
+        ready = httpx.get(f"{running.url}/readyz")
+        listed = httpx.get(f"{running.api}/models").json()["data"]
+    assert refused.status_code == 503
+    assert "'absent' is not available now" in refused.json()["error"]["message"]
+    assert (ready.status_code, ready.json()["models"]["absent"]) == (200, "unavailable")
+    assert [each["ready"] for each in listed if each["id"] == "absent"] == [False]
