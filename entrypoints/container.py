@@ -15,10 +15,7 @@ from dependency_injector import containers, providers
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.pdf import PdfReader
 from antiphon.adapters.sealing import Sealer
-from antiphon.adapters.stores.files import FolderFileStore, MemoryFileStore
 from antiphon.adapters.stores.memory import MemoryStore
-from antiphon.adapters.stores.memory_event_log import MemoryEventLog
-from antiphon.adapters.stores.vector_stores import SqliteVectorStores
 from antiphon.application.input.history import LoadHistory
 from antiphon.application.input.items import ReadItems
 from antiphon.application.input.media import LoadMedia, MediaLimits
@@ -29,6 +26,8 @@ from antiphon.application.model.supervision import SuperviseModels
 from antiphon.application.ports import (
     AuditLog,
     Embeddings,
+    EventLog,
+    FileStore,
     PromptTemplates,
     Sandboxes,
     Store,
@@ -133,7 +132,8 @@ from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
 from antiphon.entrypoints.wiring.models import build_models, offer_models
 from antiphon.entrypoints.wiring.stores import (
-    file_store_kind,
+    event_log,
+    file_store,
     keys_file,
     own_store,
     postgres_store,
@@ -141,6 +141,7 @@ from antiphon.entrypoints.wiring.stores import (
     redis_store,
     sqlite_store,
     store_kind,
+    vector_stores,
 )
 from antiphon.entrypoints.wiring.tools import (
     audit_log,
@@ -173,16 +174,8 @@ class Container(containers.DeclarativeContainer):
     identities: providers.Provider[Sequence[Identity] | None] = providers.Singleton(
         identities, settings, keys_file, store, issuer_keys
     )
-    files = providers.Selector(
-        providers.Callable(file_store_kind, settings),
-        memory=providers.Singleton(MemoryFileStore),
-        folder=providers.Singleton(FolderFileStore, settings.provided.files_folder),
-    )
-    log = providers.Singleton(
-        MemoryEventLog,
-        keep_events=settings.provided.keep_events,
-        keep_s=settings.provided.keep_events_s,
-    )
+    files: providers.Provider[FileStore] = providers.Singleton(file_store, settings)
+    log: providers.Provider[EventLog] = providers.Singleton(event_log, settings)
     supervised_models = providers.Singleton(build_models, settings)
     supervise_models = providers.Singleton(SuperviseModels, supervised_models)
     models = providers.Singleton(offer_models, supervised_models, settings)
@@ -238,7 +231,7 @@ class Container(containers.DeclarativeContainer):
         retry_s=settings.provided.store_retry_s,
     )
     prompts: providers.Provider[PromptTemplates | None] = providers.Singleton(
-        prompt_templates, settings.provided.prompts_dir
+        prompt_templates, settings
     )
     expand_prompt = providers.Singleton(ExpandPrompt, prompts)
     read_items = providers.Singleton(ReadItems, store)
@@ -260,9 +253,7 @@ class Container(containers.DeclarativeContainer):
     tool_servers: providers.Provider[ToolServers | None] = providers.Singleton(
         tool_servers, settings
     )
-    vector_stores: providers.Provider[VectorStores] = providers.Singleton(
-        SqliteVectorStores, settings.provided.vector_stores_file
-    )
+    vector_stores: providers.Provider[VectorStores] = providers.Singleton(vector_stores, settings)
     embeddings: providers.Provider[Embeddings | None] = providers.Singleton(embeddings, settings)
     index_files = providers.Singleton(
         IndexFiles,

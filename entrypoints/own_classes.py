@@ -2,61 +2,146 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import logging
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
+from msgspec import Struct
+from msgspec import inspect as mi
+from msgspec.structs import fields
 
 from antiphon.domain.errors import SettingsError
 
 logger = logging.getLogger("antiphon.own_classes")
+SHORTEST_SECRET = 4
+"""Shorter texts are in many messages by chance."""
+
+
+class Section(NamedTuple):
+    """A table of settings of ours, such as `[web]`, that a class may read."""
+
+    name: str
+    settings: Struct
 
 
 def load_instance(
-    path: str, *, what: str, options: Mapping[str, Any] | None = None, **arguments: Any
+    path: str,
+    *,
+    what: str,
+    options: Mapping[str, Any] | None = None,
+    section: Section | None = None,
+    **arguments: Any,
 ) -> Any:
     """Return an instance of the class that `package.module:Class` names.
 
-    It is constructed with the `arguments` that its constructor has parameters for. If it has a
-    parameter `options`, whose annotation is a type that msgspec can decode, usually a Struct, it
-    also gets the `options` of the settings file, decoded and checked. `options` of a class without
-    that parameter are an error.
+    It is constructed with the `arguments`, and the settings of the `section`, that its constructor
+    has parameters for. A setting of the section that has no parameter must have its default.
 
-    Raises: SettingsError, as `load_value`; it names an option that the class does not accept.
+    If the constructor has a parameter `options`, whose annotation is a type that msgspec can
+    decode, usually a Struct, it also gets the `options` of the settings file, decoded and checked.
+    `options` of a class without that parameter are an error.
+
+    Raises: SettingsError, as `load_value`; it names an option that the class does not accept, and
+    shows no value of an option.
     """
     own_class = load_value(path, what=what)
-    with _as_settings_error(f"{what} {path!r} cannot be constructed"):
+    secrets = tuple(_texts_of(options))
+    with _as_settings_error(f"{what} {path!r} cannot be constructed", secrets):
         parameters = inspect.signature(own_class).parameters
         known = {name: value for name, value in arguments.items() if name in parameters}
-        if "options" in parameters:
-            known["options"] = convert_options(options or {}, _options_type(own_class))
-        elif options:
+        if section is not None:
+            known |= _known_settings(section, parameters)
+        parameter = parameters.get("options")
+        if parameter is None and options:
             raise SettingsError(
                 f"it has no options, but the settings have {', '.join(map(repr, options))}."
             )
+        if parameter is not None and (options or parameter.default is parameter.empty):
+            known["options"] = convert_options(options or {}, _options_type(own_class))
         return own_class(**known)
+
+
+def check_port(own: object, port: type, *, what: str) -> None:
+    """Raises: SettingsError if the instance lacks a method or property of its port."""
+    missing = [name for name in _members_of(port) if not hasattr(own, name)]
+    if missing:
+        raise SettingsError(f"{what} is not a {port.__name__}: it has no {', '.join(missing)}.")
+
+
+def _members_of(port: type) -> Iterator[str]:
+    for parent in port.__mro__[:-1]:
+        for name, value in vars(parent).items():
+            if not name.startswith("_") and (callable(value) or isinstance(value, property)):
+                yield name
 
 
 def convert_options(options: Mapping[str, Any], kind: Any) -> Any:
     """Return the options as an instance of `kind`.
 
-    Raises: SettingsError, which names the option and no value: it may be secret.
+    Raises: SettingsError, which names the option and no value: it may be secret. An option that the
+    type does not have is an error, even if the type would ignore it.
     """
+    known = getattr(mi.type_info(kind), "fields", None)
+    if known is not None:
+        names = [field.encode_name for field in known]
+        for option in options:
+            if option not in names:
+                raise SettingsError(f"{_unknown(option, names)}.")
     try:
         return msgspec.convert(dict(options), kind, dec_hook=_to_path)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{error}.") from None
+        raise SettingsError(f"{_SHOWN_VALUE.sub('Invalid value', str(error))}.") from None
+
+
+# What msgspec says of a value that is none of several shows that value, and no other message does.
+_SHOWN_VALUE = re.compile(r"\AInvalid (enum )?value .*?(?=( - at `[^`]*`)?\Z)", re.DOTALL)
+
+
+def _unknown(option: str, names: Sequence[str]) -> str:
+    matches = difflib.get_close_matches(option, names, n=1)
+    choices = f"did you mean {matches[0]!r}" if matches else f"the options are {', '.join(names)}"
+    return f"there is no option {option!r}; {choices if names else 'it has none'}"
+
+
+def _known_settings(section: Section, parameters: Collection[str]) -> dict[str, Any]:
+    known = {}
+    for field in fields(section.settings):
+        value = getattr(section.settings, field.name)
+        if field.name in parameters:
+            known[field.name] = value
+        elif value != field.default:
+            raise SettingsError(
+                f"{section.name}.{field.name} is set, but its constructor has no parameter "
+                f"{field.name!r}."
+            )
+    return known
+
+
+def _texts_of(options: Any) -> Iterator[str]:
+    """Yield the texts in the options that a message must not repeat."""
+    if isinstance(options, str) and len(options) >= SHORTEST_SECRET:
+        yield options
+    elif isinstance(options, Mapping):
+        for value in options.values():
+            yield from _texts_of(value)
+    elif isinstance(options, list):
+        for value in options:
+            yield from _texts_of(value)
 
 
 def _options_type(own_class: Any) -> Any:
-    constructor = inspect.getattr_static(own_class, "__init__", own_class)
+    is_class = isinstance(own_class, type)
+    constructor = inspect.getattr_static(own_class, "__init__") if is_class else own_class
     return get_type_hints(constructor, include_extras=True).get("options", dict[str, Any])
 
 
@@ -97,15 +182,17 @@ def _working_folder_first() -> Iterator[None]:
 
 
 @contextmanager
-def _as_settings_error(failure: str) -> Iterator[None]:
+def _as_settings_error(failure: str, secrets: Iterable[str] = ()) -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
         raise SettingsError(f"{failure}: {error}") from error
     except Exception as error:  # the operator's code can raise anything
-        logger.debug("%s", failure, exc_info=error)
+        message = reduce(lambda text, secret: text.replace(secret, "***"), secrets, str(error))
+        if message == str(error):
+            logger.debug("%s", failure, exc_info=error)
         raise SettingsError(
-            f"{failure}: {type(error).__name__}: {str(error).rstrip('.')}{_location(error)}."
+            f"{failure}: {type(error).__name__}: {message.rstrip('.')}{_location(error)}."
         ) from error
 
 

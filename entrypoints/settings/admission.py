@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from antiphon.entrypoints.settings.about import ADMISSION, MODELS, about
-from antiphon.entrypoints.settings.storage import StorageSettings
+from antiphon.entrypoints.settings.adapters import AdapterSettings
 
 
-class AdmissionSettings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AdmissionSettings(AdapterSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A Struct has one base, so each part of the settings extends the part before it."""
 
     max_runs: Annotated[

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.settings.options import OWN_CLASS
 
-OWN_CLASS = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
-ENGINE = rf"^(scripted|vllm|vllm_http|chat)$|{OWN_CLASS}"
+ENGINE = rf"^(scripted|vllm|vllm_http|chat|{OWN_CLASS})\Z"
 
 Name = Annotated[str, Meta(min_length=1)]
 
@@ -49,6 +49,13 @@ class ModelTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     chat_template: Annotated[
         Path | None,
         Meta(description="A file with the Jinja chat template to use instead of the model's own."),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        Meta(
+            description="The folder with the tokenizer and the chat template, for an engine that "
+            "works with tokens. By default, the engine says where they are."
+        ),
     ] = None
     options: Mapping[str, Any] = {}
 

@@ -25,13 +25,13 @@ from antiphon.entrypoints.settings.about import (
     REQUESTS,
     STREAMS,
     TOOLS,
-    WEB,
     WEBHOOKS,
     about,
 )
 from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
 from antiphon.entrypoints.settings.admission import AdmissionSettings
 from antiphon.entrypoints.settings.models import ModelTable
+from antiphon.entrypoints.settings.options import OWN_CLASSES, check_used
 from antiphon.entrypoints.settings.sections import (
     STAND_IN,
     TOOL_CLASS,
@@ -394,7 +394,9 @@ class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fiel
         about(
             LOGS,
             "A file to which each call of a tool that the server runs is added as a line of JSON: "
-            "who, which tool, a hash of the arguments, and how it ended.",
+            "who, which tool, a hash of the arguments, and how it ended. package.module:Class is "
+            "your own audit log; write ./ before a file with such a name.",
+            allowed="a path or package.module:Class",
             shown_default="none",
         ),
     ] = None
@@ -457,16 +459,6 @@ class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fiel
         ),
     ] = False
 
-    web_search: Annotated[
-        Literal["off", "searxng", "brave", "tavily", "corpus"],
-        about(
-            WEB,
-            "How models search the web: your own SearXNG, a search service that needs a key, or "
-            "a folder of pages. Models can then read any public http(s) URL that fetch.hosts "
-            "allows, with or without fetch.urls. With corpus, they can read only its pages.",
-        ),
-    ] = "off"
-
     shell: Annotated[
         bool,
         about(
@@ -485,6 +477,7 @@ class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     scripted: Scripted = Scripted()
 
     def __post_init__(self) -> None:
+        check_used(self.options, {setting: getattr(self, setting) for setting in OWN_CLASSES})
         if self.models:
             self._refuse_a_single_model()
         if self.engine == "auto":

@@ -18,9 +18,10 @@ from antiphon.entrypoints.settings.about import (
     WEB,
     about,
 )
+from antiphon.entrypoints.settings.options import OWN_CLASS
 
 STAND_IN = r"^(web_search|code_interpreter|file_search|image_generation)=[A-Za-z0-9_-]{1,64}$"
-TOOL_CLASS = r"^([A-Za-z0-9_-]{1,64}=)?[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+TOOL_CLASS = rf"^([A-Za-z0-9_-]{{1,64}}=)?{OWN_CLASS}$"
 
 
 class Scripted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

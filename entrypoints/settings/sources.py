@@ -14,6 +14,7 @@ import msgspec
 
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings.models import convert_models
+from antiphon.entrypoints.settings.options import convert_own_options
 from antiphon.entrypoints.settings.schema import Settings
 from antiphon.entrypoints.settings.sections import McpServer
 from antiphon.entrypoints.settings.storage import without_password
@@ -59,7 +60,8 @@ def load(
     file_table = _read_toml(file)
     mcp_servers = _convert_mcp_servers(file_table.pop("mcp_servers", []), file)
     models = convert_models(file_table.pop("models", []), file)
-    tree: dict[str, Any] = {"mcp_servers": mcp_servers, "models": models}
+    own_options = convert_own_options(file_table.pop("options", {}), file)
+    tree: dict[str, Any] = {"mcp_servers": mcp_servers, "models": models, "options": own_options}
     for source in (
         _values_of_file(file_table, file),
         _values_of_environment(environ or {}),

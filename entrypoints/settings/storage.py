@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.entrypoints.settings.about import BACKGROUND, STORAGE, about
+from antiphon.entrypoints.settings.options import OWN_CLASS
 
 
 def _default_data_dir() -> Path:
@@ -40,7 +41,7 @@ class StorageSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             allowed="memory, sqlite, sqlite:///FILE, postgresql://…, redis://… or "
             "package.module:Class",
             pattern=r"^(memory|sqlite|sqlite:///.+|(postgres(ql)?|rediss?)://.+"
-            r"|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+            rf"|{OWN_CLASS})$",
         ),
     ] = "sqlite"
     data_dir: Annotated[

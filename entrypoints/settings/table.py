@@ -11,6 +11,7 @@ from msgspec import inspect as mi
 from msgspec.structs import fields
 
 from antiphon.entrypoints.settings.about import GROUPS
+from antiphon.entrypoints.settings.options import OwnOptions
 from antiphon.entrypoints.settings.schema import Settings
 
 PREFIX = "ANTIPHON_"
@@ -52,7 +53,7 @@ def _settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
     hints = get_type_hints(struct, include_extras=True)
     for field in fields(struct):
         hint = hints[field.name]
-        if get_origin(hint) is tuple:  # an array of tables: only the settings file can hold it
+        if get_origin(hint) is tuple or hint is OwnOptions:  # tables: only the file can hold them
             continue
         if get_origin(hint) is not Annotated:
             yield from _settings_of(hint, f"{prefix}{field.name}.")
@@ -67,7 +68,7 @@ def _settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
             text=about.description or "",
             allowed=extra["allowed"]
             or _join_choices(_choices_of(hint))
-            or _describe_type(mi.type_info(hint)),
+            or describe_type(mi.type_info(hint)),
             is_secret=extra["is_secret"],
         )
 
@@ -98,7 +99,7 @@ def _strip_metadata(kind: mi.Type) -> mi.Type:
     return kind
 
 
-def _describe_type(kind: mi.Type) -> str:
+def describe_type(kind: mi.Type) -> str:
     """Describe the values of a type in words that follow "must be"."""
     match _strip_metadata(kind):
         case mi.BoolType():
@@ -111,7 +112,7 @@ def _describe_type(kind: mi.Type) -> str:
         case mi.VarTupleType():
             return "a list of strings"
         case mi.UnionType(types=types):
-            return next(_describe_type(each) for each in types if not isinstance(each, mi.NoneType))
+            return next(describe_type(each) for each in types if not isinstance(each, mi.NoneType))
         case mi.CustomType(cls=cls) if cls is Path:
             return "a path"
         case mi.StrType(min_length=length):

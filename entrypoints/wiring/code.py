@@ -5,13 +5,22 @@ from __future__ import annotations
 from antiphon.adapters.ids import new_id
 from antiphon.application.ports import Sandboxes
 from antiphon.application.resources.containers import ContainerLimits
+from antiphon.entrypoints.own_classes import Section
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.settings.options import is_own_class
+from antiphon.entrypoints.wiring.own_ports import load_port
 
 
 def sandboxes(settings: Settings) -> Sandboxes | None:
     """Return the sandboxes, or None if the code interpreter and the shell are off."""
     if not settings.code_interpreter and not settings.shell:
         return None
+    if is_own_class(settings.sandboxes):
+        section = Section("code", settings.code)
+        own: Sandboxes = load_port(
+            settings, "sandboxes", Sandboxes, section=section, shell=settings.shell, new_id=new_id
+        )
+        return own
     from antiphon.adapters.sandboxes.bubblewrap import BubblewrapSandboxes, PoolLimits, Timeouts
     from antiphon.adapters.sandboxes.bwrap_command import Limits
 

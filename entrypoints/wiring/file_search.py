@@ -1,14 +1,21 @@
-"""Build the embeddings client for file search."""
+"""Build what makes the vectors for file search."""
 
 from __future__ import annotations
 
 from antiphon.application.ports import Embeddings
+from antiphon.entrypoints.own_classes import Section
 from antiphon.entrypoints.settings import Settings
+from antiphon.entrypoints.settings.options import is_own_class
+from antiphon.entrypoints.wiring.own_ports import load_port
 
 
 def embeddings(settings: Settings) -> Embeddings | None:
     """Return the embeddings client, or None to search by words only."""
     engine = settings.embeddings
+    if is_own_class(settings.embedding_engine):
+        section = Section("embeddings", engine)
+        own: Embeddings = load_port(settings, "embedding_engine", Embeddings, section=section)
+        return own
     if engine.url is None:
         return None
     from antiphon.adapters.embeddings import HttpEmbeddings

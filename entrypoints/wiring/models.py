@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -17,7 +17,12 @@ from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Engine, Format, Model
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.model_names import names_of
-from antiphon.entrypoints.own_classes import convert_options, load_instance, load_value
+from antiphon.entrypoints.own_classes import (
+    check_port,
+    convert_options,
+    load_instance,
+    load_value,
+)
 from antiphon.entrypoints.settings import SCRIPTED_MODELS, ModelTable, Settings
 from antiphon.entrypoints.settings.sections import Scripted
 
@@ -112,6 +117,7 @@ def _scripted_tables(settings: Settings) -> Sequence[ModelTable]:
 def _build_scripted(table: ModelTable, settings: Settings) -> Model:
     from antiphon.adapters.engines.scripted.engine import ScriptedEngine
 
+    _refuse_fields(table, "chat_template", "tokenizer")
     options = convert_options(table.options, Scripted) if table.options else settings.scripted
     markup, make_format = _scripted_format(table.format)
     engine = ScriptedEngine(
@@ -149,8 +155,11 @@ def _build_vllm(table: ModelTable, settings: Settings) -> Model:
     from antiphon.adapters.engines.vllm_engine import VllmEngine
 
     options = convert_options(table.options, VllmOptions)
-    engine = VllmEngine(options.model, served_names=table.name, engine_args=options.options)
-    return _token_model(engine, table, options.model, settings)
+    engine_args = options.options
+    if table.tokenizer is not None:
+        engine_args = ("--tokenizer", str(table.tokenizer), *engine_args)
+    engine = VllmEngine(options.model, served_names=table.name, engine_args=engine_args)
+    return _token_model(engine, table, settings, folder=Path(options.model))
 
 
 def _build_own(table: ModelTable, settings: Settings) -> Model:
@@ -158,18 +167,45 @@ def _build_own(table: ModelTable, settings: Settings) -> Model:
     own: Any = load_instance(
         table.engine, what="The engine", options=table.options, names=table.name
     )
+    what = f"The engine {table.engine!r}"
+    model: Model
     if hasattr(own, "start_turn"):
-        return cast(Model, own)
-    if hasattr(own, "generate"):
-        return _token_model(own, table, table.options.get("model"), settings)
-    raise SettingsError(f"The engine {table.engine!r} is neither an Engine nor a Model.")
+        check_port(own, Model, what=what)
+        _refuse_fields(table, "format", "chat_template", "tokenizer")
+        model = own
+    elif hasattr(own, "generate"):
+        check_port(own, Engine, what=what)
+        model = _token_model(own, table, settings)
+    else:
+        raise SettingsError(f"{what} is neither an Engine nor a Model.")
+    if tuple(model.names) != table.name:
+        raise SettingsError(
+            f"{what} serves {', '.join(model.names)}, and not the names of its table: let its "
+            "constructor take `names`."
+        )
+    return model
 
+
+ENGINE_OPTIONS: Mapping[str, type[Struct]] = {
+    "scripted": Scripted,
+    "vllm": VllmOptions,
+}
+"""The options of each engine of ours, for the documentation."""
 
 BUILDERS: Mapping[str, Callable[[ModelTable, Settings], Model]] = {
     "scripted": _build_scripted,
     "vllm": _build_vllm,
 }
 """What builds the model of a table, by its `engine`; any other engine is a class."""
+
+
+def _refuse_fields(table: ModelTable, *fields: str) -> None:
+    """Raises: SettingsError for one of these fields, which has no effect on this engine."""
+    for field in fields:
+        if getattr(table, field) not in (None, "auto"):
+            raise SettingsError(
+                f"{field} has no effect on the engine {table.engine!r}: remove it from the table."
+            )
 
 
 def _deadlines(settings: Settings) -> TokenDeadlines:
@@ -179,25 +215,34 @@ def _deadlines(settings: Settings) -> TokenDeadlines:
 
 
 def _token_model(
-    engine: Engine, table: ModelTable, folder: str | None, settings: Settings
+    engine: Engine, table: ModelTable, settings: Settings, *, folder: Path | None = None
 ) -> TokenModel:
-    """Return the model on an engine; `folder`, if there is one, has the tokenizer."""
-    make_format = _format_factory(engine, table, folder or "")
+    """Return the model on an engine. The `tokenizer` of the table comes before the `folder` that
+    the engine's options name, and both before what the started engine says.
+
+    Raises: SettingsError for a `tokenizer` that is none.
+    """
+    if table.tokenizer is not None and not _has_tokenizer(table.tokenizer):
+        raise SettingsError(
+            f"tokenizer must be a folder with {' or '.join(TOKENIZER_FILES)}; "
+            f"{str(table.tokenizer)!r} has neither."
+        )
+    make_format = _format_factory(engine, table, table.tokenizer or folder)
     return TokenModel(make_format, engine, deadlines=_deadlines(settings))
 
 
-def _format_factory(engine: Engine, table: ModelTable, folder_name: str) -> Callable[[], Format]:
-    """Return a factory of the model's format, from the model's folder or the started engine."""
+def _format_factory(engine: Engine, table: ModelTable, folder: Path | None) -> Callable[[], Format]:
+    """Return a factory of the model's format, from the folder or from the started engine."""
     from antiphon.adapters.formats.chat_template import from_hf_tokenizer, load
     from antiphon.adapters.formats.harmony import HarmonyFormat
     from antiphon.adapters.formats.harmony.encoding import load_encoding
 
-    folder = Path(folder_name)
-    if table.format == "harmony" or (table.format == "auto" and _writes_harmony(folder)):
+    is_harmony = folder is not None and _writes_harmony(folder)
+    if table.format == "harmony" or (table.format == "auto" and is_harmony):
         load_encoding()  # early, so that the first request does not wait for the vocabulary
         return HarmonyFormat
     family, file = family_of(table.format), table.chat_template
-    if _has_tokenizer(folder):
+    if folder is not None and _has_tokenizer(folder):
         # Early: the engine takes a minute to start.
         folder_format = load(folder, family=family, template_file=file)
         return lambda: folder_format
@@ -212,8 +257,8 @@ def _format_factory(engine: Engine, table: ModelTable, folder_name: str) -> Call
             return load(found, family=family, template_file=file)
         if engine.tokenizer is None:
             raise SettingsError(
-                f"The tokenizer of {table.name[0]!r} is not known: set `model` to a folder with "
-                "its tokenizer.json."
+                f"The tokenizer of {table.name[0]!r} is not known: set `tokenizer` in its table "
+                "[[models]] to a folder with its tokenizer.json."
             )
         return from_hf_tokenizer(
             engine.tokenizer, family=family, template_file=file, model_type=engine.model_type

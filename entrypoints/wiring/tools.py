@@ -23,9 +23,11 @@ from antiphon.application.tools.web_search import WebSearchProvider
 from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.domain.mcp import McpServerPolicy
 from antiphon.domain.tool_substitutions import ToolSubstitutions
-from antiphon.entrypoints.own_classes import load_instance
+from antiphon.entrypoints.own_classes import check_port, load_instance, load_value
 from antiphon.entrypoints.settings import McpServer, Settings
+from antiphon.entrypoints.settings.options import OWN_CLASSES, is_own_class
 from antiphon.entrypoints.wiring.fetching import url_policy
+from antiphon.entrypoints.wiring.own_ports import load_port
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 
@@ -33,6 +35,7 @@ def tool_servers(settings: Settings) -> ToolServers | None:
     """Return the tool servers of the settings and of requests, or None if there can be none."""
     request_servers = _request_servers(settings)
     own_servers = [_server_of_class(settings, class_name) for class_name in settings.tool]
+    _check_options(settings, [server.terms.label for server in own_servers])
     own_servers += [_server_of_table(settings, table) for table in settings.mcp_servers]
     labels = [server.terms.label for server in own_servers]
     for label in labels:
@@ -75,11 +78,19 @@ def _server_of_class(settings: Settings, class_name: str) -> ConfiguredServer:
     from antiphon.adapters.tool_servers.in_process import LimitedServer
 
     label, _, path = class_name.rpartition("=")
-    server: ToolServer = load_instance(path, what="The tool server")
-    if not (label := label or getattr(server, "label", "")):
+    what = OWN_CLASSES["tool"]
+    options = settings.options.of("tool").get(label or _label_of(load_value(path, what=what)), {})
+    server: ToolServer = load_instance(path, what=what, options=options)
+    if not (label := label or _label_of(server)):
         raise SettingsError(
             f"The tool server {path!r} has no label: give the class one, "
             f"or use --tool LABEL={path}."
+        )
+    check_port(server, ToolServer, what=f"{what} {path!r}")
+    if options != settings.options.of("tool").get(label, {}):
+        raise SettingsError(
+            f"The tool server {path!r} sets its label itself, too late for [options.tool.{label}]: "
+            f"use --tool {label}={path}."
         )
     limited = LimitedServer(
         server, label, timeout_s=settings.tools.timeout_s, max_bytes=settings.tools.max_bytes
@@ -92,6 +103,21 @@ def _server_of_class(settings: Settings, class_name: str) -> ConfiguredServer:
         )
     terms = McpServerPolicy(label=label, require_approval=approval)
     return ConfiguredServer(terms=terms, server=limited)
+
+
+def _label_of(server: object) -> str:
+    label = getattr(server, "label", "")
+    return label if isinstance(label, str) else ""
+
+
+def _check_options(settings: Settings, labels: Sequence[str]) -> None:
+    """Raises: SettingsError for options of a tool server that there is not."""
+    for label in settings.options.of("tool"):
+        if label not in labels:
+            raise SettingsError(
+                f"The table [options.tool.{label}] is for no tool server of yours: `tool` names no "
+                "class with that label."
+            )
 
 
 def _server_of_table(settings: Settings, table: McpServer) -> ConfiguredServer:
@@ -149,7 +175,12 @@ def _check_command(table: McpServer) -> None:
 def audit_log(settings: Settings) -> AuditLog | None:
     """Return the audit log, or None if the settings name no file for it."""
     path = settings.audit_log
-    return None if path is None else AuditFile(path.expanduser(), now=time.time)
+    if path is None:
+        return None
+    if is_own_class(path):
+        own: AuditLog = load_port(settings, "audit_log", AuditLog)
+        return own
+    return AuditFile(path.expanduser(), now=time.time)
 
 
 def hosted_tools(

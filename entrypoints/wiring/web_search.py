@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from antiphon.adapters.fetching import HttpFetcher, UrlPolicy
 from antiphon.adapters.web.corpus import CorpusWeb
@@ -16,7 +17,9 @@ from antiphon.adapters.web.search_services import (
 )
 from antiphon.application.ports import ReadPdf, Web
 from antiphon.domain.errors import FetchRefused, SettingsError
+from antiphon.entrypoints.own_classes import Section, check_port
 from antiphon.entrypoints.settings import Settings, WebSearch
+from antiphon.entrypoints.wiring.own_ports import load_own
 from antiphon.entrypoints.wiring.webhooks import operator_policy
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
@@ -34,8 +37,27 @@ def web(settings: Settings, policy: UrlPolicy, read_pdf: ReadPdf) -> Web | None:
             return None
         case "corpus":
             return _corpus(settings.web, reader)
-        case name:
+        case name if name in _SERVICES:
             return _search_service(_SERVICES[name](settings.web), settings, policy, reader)
+        case _:
+            return _own(settings, policy, reader)
+
+
+def _own(settings: Settings, policy: UrlPolicy, reader: PageReader) -> Web:
+    """Return the operator's own Web, or a web on the operator's own SearchService."""
+    own: Any = load_own(
+        settings,
+        "web_search",
+        section=Section("web", settings.web),
+        page_reader=reader,
+        page_fetcher=_page_fetcher(settings, policy),
+    )
+    what = f"The web search {settings.web_search!r}"
+    if hasattr(own, "build_request"):
+        check_port(own, SearchService, what=what)
+        return _search_service(own, settings, policy, reader)
+    check_port(own, Web, what=what)
+    return cast(Web, own)
 
 
 def _corpus(options: WebSearch, reader: PageReader) -> Web:
@@ -70,14 +92,18 @@ def _search_service(
             max_redirects=0,
             reads=("GET", "POST"),
         ),
-        page_fetcher=HttpFetcher(
-            policy,
-            max_bytes=options.max_page_kb * 1024,
-            timeout_s=options.timeout_s,
-            max_redirects=settings.fetch.redirects,
-        ),
+        page_fetcher=_page_fetcher(settings, policy),
         limit=options.results,
         timeout_s=options.timeout_s,
+    )
+
+
+def _page_fetcher(settings: Settings, policy: UrlPolicy) -> HttpFetcher:
+    return HttpFetcher(
+        policy,
+        max_bytes=settings.web.max_page_kb * 1024,
+        timeout_s=settings.web.timeout_s,
+        max_redirects=settings.fetch.redirects,
     )
 
 

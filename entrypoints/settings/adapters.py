@@ -1,0 +1,89 @@
+"""The settings that choose an adapter of ours, or the operator's own class in its place."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from antiphon.entrypoints.settings.about import CODE, FILE_SEARCH, MODELS, STORAGE, WEB, about
+from antiphon.entrypoints.settings.options import OWN_CLASS, OwnOptions
+from antiphon.entrypoints.settings.storage import StorageSettings
+
+
+class AdapterSettings(StorageSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of Settings about ports, except the store and the tools."""
+
+    file_store: Annotated[
+        str,
+        about(
+            STORAGE,
+            "Where to store uploaded files. auto is the data folder, or memory with the memory "
+            "store; package.module:Class is your own file store.",
+            allowed="auto or package.module:Class",
+            pattern=rf"^(auto|{OWN_CLASS})\Z",
+        ),
+    ] = "auto"
+    vector_stores: Annotated[
+        str,
+        about(
+            STORAGE,
+            "Where to keep vector stores. auto is a file in the data folder, or memory with the "
+            "memory store; package.module:Class is your own.",
+            allowed="auto or package.module:Class",
+            pattern=rf"^(auto|{OWN_CLASS})\Z",
+        ),
+    ] = "auto"
+    event_log: Annotated[
+        str,
+        about(
+            STORAGE,
+            "Where this server keeps the events of its runs for their readers: memory, or your "
+            "own class.",
+            allowed="memory or package.module:Class",
+            pattern=rf"^(memory|{OWN_CLASS})\Z",
+        ),
+    ] = "memory"
+    embedding_engine: Annotated[
+        str,
+        about(
+            FILE_SEARCH,
+            "What makes the vectors for semantic search: http is the API at embeddings.url, if "
+            "that is set; package.module:Class is your own.",
+            allowed="http or package.module:Class",
+            pattern=rf"^(http|{OWN_CLASS})\Z",
+        ),
+    ] = "http"
+    web_search: Annotated[
+        str,
+        about(
+            WEB,
+            "How models search the web: your own SearXNG, a search service that needs a key, a "
+            "folder of pages, or your own class. Models can then read any public http(s) URL that "
+            "fetch.hosts allows, with or without fetch.urls. With corpus, they can read only its "
+            "pages; with a class of your own, what it reads.",
+            allowed="off, searxng, brave, tavily, corpus or package.module:Class",
+            pattern=rf"^(off|searxng|brave|tavily|corpus|{OWN_CLASS})\Z",
+        ),
+    ] = "off"
+    sandboxes: Annotated[
+        str,
+        about(
+            CODE,
+            "What runs the code and commands of models if code_interpreter or shell is on: "
+            "bubblewrap on this machine, or your own class.",
+            allowed="bubblewrap or package.module:Class",
+            pattern=rf"^(bubblewrap|{OWN_CLASS})\Z",
+        ),
+    ] = "bubblewrap"
+    prompt_templates: Annotated[
+        Annotated[str, Meta(pattern=rf"^{OWN_CLASS}\Z")] | None,
+        about(
+            MODELS,
+            "Your own class of prompt templates, instead of prompts_dir.",
+            allowed="package.module:Class",
+            shown_default="none",
+        ),
+    ] = None
+
+    options: OwnOptions = OwnOptions()
