@@ -1,0 +1,144 @@
+"""Adapters of an operator: what the settings of tests name as `tests.entrypoints.own_adapters:…`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from tests.engines.conftest import WordMarkup
+
+from antiphon.adapters.engines.scripted.engine import ScriptedEngine
+from antiphon.adapters.prompts.folder import FolderPromptTemplates
+from antiphon.adapters.stores.files import FolderFileStore
+from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.adapters.stores.memory_event_log import MemoryEventLog
+from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.web.search_services import SearxngService
+from antiphon.application.ports import (
+    AuditLog,
+    Embeddings,
+    Sandboxes,
+    ToolCallRecord,
+    Vectors,
+)
+from examples.tools import Lengths
+
+
+class Options(Struct, kw_only=True):
+    """It would ignore unknown fields, if nobody checked them."""
+
+    size: Annotated[int, Meta(ge=1)] = 3
+    mode: Literal["slow", "fast"] = "slow"
+    folder: Path | None = None
+
+
+class Store(MemoryStore):
+    def __init__(self, options: Options) -> None:
+        super().__init__(keep=options.size)
+        self.options = options
+
+
+class Files(FolderFileStore):
+    def __init__(self, data_dir: Path, options: Options) -> None:
+        super().__init__(data_dir / "own_files")
+        self.options = options
+
+
+class OwnVectorStores(SqliteVectorStores):
+    def __init__(self, options: Options) -> None:
+        super().__init__(None)
+        self.options = options
+
+
+class Log(MemoryEventLog):
+    def __init__(self, keep_events: int, options: Options) -> None:
+        super().__init__(keep_events=keep_events)
+        self.keep_events, self.options = keep_events, options
+
+
+class Prompts(FolderPromptTemplates):
+    def __init__(self, options: Options) -> None:
+        super().__init__(options.folder or Path())
+        self.options = options
+
+
+class WordEmbeddings(Embeddings):
+    """One dimension and one model: all texts mean the same."""
+
+    def __init__(self, model: str, options: Options) -> None:
+        self.model, self.options = model, options
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        return Vectors(model=self.model, each=[b"\x00\x00\x80\x3f" for _ in texts])
+
+
+class Boxes(Sandboxes):
+    def __init__(self, memory_mb: int, shell: bool, options: Options) -> None:
+        self.memory_mb, self.shell, self.options = memory_mb, shell, options
+
+
+class Search(SearxngService):
+    def __init__(self, url: str, options: Options) -> None:
+        super().__init__(url)
+        self.options = options
+
+
+class Audit(AuditLog):
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.calls: list[ToolCallRecord] = []
+
+    def record(self, call: ToolCallRecord) -> None:
+        self.calls.append(call)
+
+
+class Tools(Lengths):
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+
+class LateLabel(Lengths):
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options
+
+    @property
+    def label(self) -> str:
+        return "late"
+
+
+class Plain(MemoryStore):
+    """It takes no options."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Failing(MemoryStore):
+    def __init__(self, options: dict[str, Any]) -> None:
+        raise ValueError(f"cannot reach {options['address']}")
+
+
+class Nothing:
+    """It is no adapter at all."""
+
+    label = "nothing"
+
+
+class EngineOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    model: str
+    context_length: int = 2000
+
+
+class OwnEngine(ScriptedEngine):
+    """An engine with tokens of its own."""
+
+    def __init__(self, names: tuple[str, ...], options: EngineOptions) -> None:
+        super().__init__(WordMarkup(), names, context_length=options.context_length)
+        self.options = options
+
+
+class NamelessEngine(ScriptedEngine):
+    def __init__(self) -> None:
+        super().__init__(WordMarkup())

@@ -1,0 +1,310 @@
+"""A class of one's own for each port that the settings can name, and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from tests.conftest import running, settings_for
+from tests.entrypoints.own_adapters import Options
+
+from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.container import Container
+from antiphon.entrypoints.settings.options import OWN_CLASSES
+
+ROOT = Path(__file__).parents[2]
+OWN = "tests.entrypoints.own_adapters"
+SECRET = "s3cret-of-the-operator"
+
+
+class Port(NamedTuple):
+    """A class for a setting, what else must be set, and where the container has it."""
+
+    name: str
+    provider: str
+    also: dict[str, Any] = {}
+
+
+PORTS = {
+    "store": Port("Store", "store"),
+    "file_store": Port("Files", "files"),
+    "vector_stores": Port("OwnVectorStores", "vector_stores"),
+    "event_log": Port("Log", "log"),
+    "embedding_engine": Port("WordEmbeddings", "embeddings"),
+    "web_search": Port("Search", "web", {"web.url": "http://127.0.0.1:1"}),
+    "sandboxes": Port("Boxes", "sandboxes", {"shell": True}),
+    "prompt_templates": Port("Prompts", "prompts"),
+    "audit_log": Port("Audit", "audit_log"),
+    "tool": Port("Tools", "tool_servers"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Callable[..., Container]:
+    """`container(toml, **settings)`: a server that is not started."""
+
+    def build(toml: str = "", **settings: Any) -> Container:
+        file = tmp_path / "antiphon.toml"
+        file.write_text(toml, encoding="utf-8")
+        return Container(settings=settings_for(tmp_path, config=file, **settings))
+
+    return build
+
+
+@pytest.fixture
+def refusal(container: Callable[..., Container]) -> Callable[..., str]:
+    """`refusal(setting, toml, **settings)`: the error of a port that cannot be built."""
+
+    def refuse(setting: str, toml: str = "", **settings: Any) -> str:
+        with pytest.raises(SettingsError) as refused:
+            getattr(container(toml, **settings), PORTS[setting].provider)()
+        return str(refused.value)
+
+    return refuse
+
+
+def value_of(setting: str, name: str) -> Any:
+    path = f"{OWN}:{name}"
+    return [f"mine={path}"] if setting == "tool" else path
+
+
+def table(setting: str) -> str:
+    return "options.tool.mine" if setting == "tool" else f"options.{setting}"
+
+
+def options_of(setting: str, port: Any) -> Options:
+    """Return the options of the class, behind what of ours surrounds it."""
+    if setting == "tool":
+        port = port._servers["mine"].server._server
+    if setting == "web_search":
+        port = port._service
+    options: Options = port.options
+    return options
+
+
+def test_every_setting_that_can_name_a_class_is_tested_here() -> None:
+    assert PORTS.keys() == OWN_CLASSES.keys()
+
+
+@pytest.mark.parametrize("setting", PORTS)
+def test_a_class_of_the_operators_own_gets_its_options(
+    setting: str, container: Callable[..., Container]
+) -> None:
+    name, provider, also = PORTS[setting]
+    settings = {setting: value_of(setting, name), **also}
+    built = container(f"[{table(setting)}]\nsize = 7\nfolder = '/srv'", **settings)
+    options = options_of(setting, getattr(built, provider)())
+    assert options == Options(size=7, folder=Path("/srv"))
+
+
+@pytest.mark.parametrize("setting", PORTS)
+def test_options_have_their_defaults_without_a_table(
+    setting: str, container: Callable[..., Container]
+) -> None:
+    name, provider, also = PORTS[setting]
+    built = container(**{setting: value_of(setting, name), **also})
+    assert options_of(setting, getattr(built, provider)()) == Options()
+
+
+@pytest.mark.parametrize("setting", PORTS)
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (f"sise = '{SECRET}'", "there is no option 'sise'; did you mean 'size'."),
+        (f"size = '{SECRET}'", "Expected `int`, got `str` - at `$.size`."),
+        ("size = 0", "Expected `int` >= 1 - at `$.size`."),
+        (f"mode = '{SECRET}'", "Invalid value - at `$.mode`."),
+        ("folder = ''", "not a Path - at `$.folder`."),
+    ],
+)
+def test_an_invalid_option_is_named_and_its_value_is_not_shown(
+    setting: str, options: str, error: str, refusal: Callable[..., str]
+) -> None:
+    name, _, also = PORTS[setting]
+    settings = {setting: value_of(setting, name), **also}
+    path = f"{OWN}:{name}"
+    assert refusal(setting, f"[{table(setting)}]\n{options}", **settings) == (
+        f"{OWN_CLASSES[setting]} {path!r} cannot be constructed: {error}"
+    )
+
+
+@pytest.mark.parametrize("setting", PORTS)
+def test_a_class_without_the_methods_of_its_port_is_refused(
+    setting: str, refusal: Callable[..., str]
+) -> None:
+    settings = {setting: value_of(setting, "Nothing"), **PORTS[setting].also}
+    settings.pop("web.url", None)
+    settings.pop("shell", None)
+    if setting == "sandboxes":
+        settings["code_interpreter"] = True
+    error = refusal(setting, **settings)
+    assert error.startswith(f"{OWN_CLASSES[setting]} '{OWN}:Nothing' is not a ")
+    assert ": it has no " in error
+
+
+def test_options_of_a_class_that_takes_none_are_refused(refusal: Callable[..., str]) -> None:
+    error = refusal("store", f"[options.store]\nkey = '{SECRET}'", store=f"{OWN}:Plain")
+    assert error == (
+        f"The store '{OWN}:Plain' cannot be constructed: it has no options, but the settings have "
+        "'key'."
+    )
+
+
+def test_the_error_of_a_constructor_shows_no_option(
+    refusal: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    toml = f"[options.store]\naddress = '{SECRET}'"
+    error = refusal("store", toml, store=f"{OWN}:Failing")
+    assert "ValueError: cannot reach *** (" in error
+    assert SECRET not in error + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("toml", "error"),
+    [
+        (
+            f"[options.web_search]\nkey = '{SECRET}'",
+            "The table [options.web_search] is for a class of your own, but web_search names none: "
+            "set it to package.module:Class, or remove the table.",
+        ),
+        (
+            "[options.file_stor]",
+            "options.file_stor in FILE is for no setting that can name a class; did you mean "
+            "file_store?",
+        ),
+        (
+            "[options.xyz]",
+            "options.xyz in FILE is for no setting that can name a class; it is store, "
+            "file_store, vector_stores, event_log, embedding_engine, web_search, sandboxes, "
+            "prompt_templates, audit_log or tool.",
+        ),
+        (f"options = '{SECRET}'", "options in FILE must be a table: [options]."),
+        (f"options.store = '{SECRET}'", "options.store in FILE must be a table: [options.store]."),
+        (
+            f"[options.tool]\nmine = '{SECRET}'",
+            "options.tool.mine in FILE must be a table: [options.tool.mine].",
+        ),
+    ],
+)
+def test_a_table_that_belongs_to_nothing_is_refused(
+    toml: str, error: str, container: Callable[..., Container], tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        container(toml)
+    assert str(refused.value) == error.replace("FILE", str(tmp_path / "antiphon.toml"))
+
+
+def test_options_of_a_label_that_no_tool_server_has_are_refused(
+    refusal: Callable[..., str],
+) -> None:
+    tool = [f"{OWN}:Tools"]
+    assert refusal("tool", f"[options.tool.miles]\nkey = '{SECRET}'", tool=tool) == (
+        "The table [options.tool.miles] is for no tool server of yours: `tool` names no class with "
+        "that label."
+    )
+    assert refusal("tool", "[options.tool.late]\nsize = 1", tool=[f"{OWN}:LateLabel"]) == (
+        f"The tool server '{OWN}:LateLabel' sets its label itself, too late for "
+        f"[options.tool.late]: use --tool late={OWN}:LateLabel."
+    )
+
+
+def test_the_label_of_a_class_is_the_label_of_its_options(
+    container: Callable[..., Container],
+) -> None:
+    servers: Any = container("[options.tool.lengths]\nsize = 9", tool=[f"{OWN}:Tools"])
+    assert servers.tool_servers()._servers["lengths"].server._server.options.size == 9
+
+
+def test_no_option_is_shown_with_the_settings(container: Callable[..., Container]) -> None:
+    built = container(f"[options.store]\nkey = '{SECRET}'", store=f"{OWN}:Plain")
+    assert SECRET not in repr(built.settings())
+
+
+# --- the settings of ours that a class may read ---------------------------------------------------
+
+
+def test_a_constructor_gets_the_settings_that_it_has_parameters_for(
+    container: Callable[..., Container], tmp_path: Path
+) -> None:
+    built: Any = container(
+        sandboxes=f"{OWN}:Boxes",
+        shell=True,
+        embedding_engine=f"{OWN}:WordEmbeddings",
+        event_log=f"{OWN}:Log",
+        file_store=f"{OWN}:Files",
+        keep_events=17,
+        **{"code.memory_mb": 128, "embeddings.model": "words"},
+    )
+    assert (built.sandboxes().memory_mb, built.sandboxes().shell) == (128, True)
+    assert built.embeddings().model == "words"
+    assert built.log().keep_events == 17
+    assert built.files()._folder == tmp_path / "own_files"
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "value"),
+    [("web_search", "web.key", SECRET), ("embedding_engine", "embeddings.api_key", SECRET)],
+)
+def test_a_setting_that_the_class_would_ignore_is_refused(
+    setting: str, name: str, value: str, refusal: Callable[..., str]
+) -> None:
+    port = PORTS[setting]
+    settings = {setting: f"{OWN}:{port.name}", name: value, **port.also}
+    parameter = name.rpartition(".")[2]
+    assert refusal(setting, **settings) == (
+        f"{OWN_CLASSES[setting]} '{OWN}:{port.name}' cannot be constructed: {name} is set, but its "
+        f"constructor has no parameter '{parameter}'."
+    )
+
+
+def test_prompt_templates_come_from_a_folder_or_from_a_class(refusal: Callable[..., str]) -> None:
+    settings = {"prompts_dir": "/srv", "prompt_templates": f"{OWN}:Prompts"}
+    assert refusal("prompt_templates", **settings) == (
+        "prompt_templates replaces prompts_dir: set one of them."
+    )
+
+
+def test_sandboxes_are_not_made_if_nothing_runs_in_them(container: Callable[..., Container]) -> None:
+    built: Any = container(sandboxes=f"{OWN}:Nothing")
+    assert built.sandboxes() is None
+
+
+# --- a whole server -------------------------------------------------------------------------------
+
+
+def test_a_server_runs_on_classes_of_the_operators_own(tmp_path: Path) -> None:
+    (tmp_path / "antiphon.toml").write_text(
+        f'[options.prompt_templates]\nfolder = "{tmp_path}"\n[options.tool.mine]\nsize = 1'
+    )
+    settings = settings_for(
+        tmp_path,
+        config=tmp_path / "antiphon.toml",
+        **{setting: value_of(setting, port.name) for setting, port in PORTS.items()},
+        **PORTS["web_search"].also,
+        **PORTS["sandboxes"].also,
+    )
+    with running(settings) as server:
+        with httpx.Client(base_url=server.api, timeout=15) as client:
+            call = {"mcp": "convert", "args": {"value": 1, "unit": "km", "into": "m"}}
+            script = f"@@script [{call!r}, {{'say': 'so far'}}]".replace("'", '"')
+            body = {
+                "model": "scripted",
+                "input": script,
+                "tools": [{"type": "mcp", "server_label": "mine", "require_approval": "never"}],
+            }
+            response = client.post("/responses", json=body).json()
+            assert response["status"] == "completed"
+            file = {"file": ("notes.txt", b"An antiphon is sung.")}
+            client.post("/files", files=file, data={"purpose": "user_data"}).raise_for_status()
+        container: Any = server.container
+        assert [call.name for call in container.audit_log().calls] == ["convert"]
+        assert any((tmp_path / "own_files").rglob("*"))
