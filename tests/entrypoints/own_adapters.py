@@ -1,11 +1,12 @@
-"""Adapters of an operator: what the settings of tests name as `tests.entrypoints.own_adapters:…`."""
+"""Adapters of an operator, which the settings of tests name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from examples.tools import Lengths
 from msgspec import Meta, Struct
 from tests.engines.conftest import WordMarkup
 
@@ -19,11 +20,14 @@ from antiphon.adapters.web.search_services import SearxngService
 from antiphon.application.ports import (
     AuditLog,
     Embeddings,
+    Engine,
+    EngineRequest,
+    Prompt,
     Sandboxes,
+    Step,
     ToolCallRecord,
     Vectors,
 )
-from examples.tools import Lengths
 
 
 class Options(Struct, kw_only=True):
@@ -142,3 +146,29 @@ class OwnEngine(ScriptedEngine):
 class NamelessEngine(ScriptedEngine):
     def __init__(self) -> None:
         super().__init__(WordMarkup())
+
+
+class CountingEngine(Engine):
+    """It continues every prompt with the number of its tokens, in a tokenizer of its own.
+
+    That tokenizer has a token for each letter, and `tokenizer` in the table names its folder.
+    """
+
+    models: Sequence[str] = ()
+    context_length = 4000
+    sampling_defaults: Mapping[str, Any] = {}
+    reads_images = False
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.models = names
+
+    async def prepare(self, prompt: Prompt) -> Prompt:
+        return prompt
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[Step]:
+        return self._count(len(request.prompt.token_ids))
+
+    async def _count(self, tokens: int) -> AsyncGenerator[Step]:
+        for digit in str(tokens):
+            yield Step(text=digit, token_ids=[int(digit)])
+        yield Step(finish="stop")

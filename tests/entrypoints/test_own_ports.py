@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import httpx
@@ -21,11 +22,11 @@ SECRET = "s3cret-of-the-operator"
 
 
 class Port(NamedTuple):
-    """A class for a setting, what else must be set, and where the container has it."""
+    """A class for a setting, where the container has it, and what else must be set."""
 
     name: str
     provider: str
-    also: dict[str, Any] = {}
+    also: Mapping[str, Any] = MappingProxyType({})
 
 
 PORTS = {
@@ -273,7 +274,9 @@ def test_prompt_templates_come_from_a_folder_or_from_a_class(refusal: Callable[.
     )
 
 
-def test_sandboxes_are_not_made_if_nothing_runs_in_them(container: Callable[..., Container]) -> None:
+def test_no_sandboxes_are_made_if_nothing_runs_in_them(
+    container: Callable[..., Container],
+) -> None:
     built: Any = container(sandboxes=f"{OWN}:Nothing")
     assert built.sandboxes() is None
 
