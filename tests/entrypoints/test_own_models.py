@@ -70,7 +70,7 @@ def test_an_engine_gets_its_names_and_the_options_of_its_table(
 ) -> None:
     [model] = models(f'{ENGINE}\nmodel = "weights"\nformat = "harmony"')
     assert model.names == ("mine",)
-    engine: Any = model._engine  # type: ignore[attr-defined]
+    engine: Any = model._model._engine  # type: ignore[attr-defined]
     assert engine.options == EngineOptions(model="weights", context_length=2000)
 
 
