@@ -154,6 +154,69 @@ EXAMPLES = (
         """,
     ),
     Example(
+        "sandboxes",
+        "SandboxesContract",
+        "from tests.toy_sandboxes import ToySandboxes as MySandboxes",
+    ),
+    Example(
+        "embeddings",
+        "EmbeddingsContract",
+        """
+        from array import array
+        from hashlib import sha256
+        from math import hypot
+        from antiphon.application.ports import Embeddings, Vectors
+
+        def vector_of(text):
+            numbers = [byte + 1 for byte in sha256(text.encode()).digest()]
+            return array("f", (number / hypot(*numbers) for number in numbers)).tobytes()
+
+        class MyEmbeddings(Embeddings):
+            async def embed(self, texts):
+                return Vectors(model="hashes", each=[vector_of(text) for text in texts])
+        """,
+    ),
+    Example(
+        "prompt_templates",
+        "PromptTemplatesContract",
+        """
+        from antiphon.application.ports import PromptTemplates
+        from antiphon.domain.prompt_templates import template_of
+
+        class MyPrompts(PromptTemplates):
+            async def start(self):
+                self._versions = {
+                    version: template_of({"instructions": f"Greet {version} times."}, version)
+                    for version in ("1", "2")
+                }
+
+            async def get(self, prompt_id, version):
+                known = self._versions if prompt_id == "greeting" else {}
+                return known.get("2" if version is None else version)
+        """,
+    ),
+    Example(
+        "audit_log",
+        "AuditLogContract",
+        """
+        import pickle
+        from antiphon.application.ports import AuditLog
+
+        class MyAuditLog(AuditLog):
+            def __init__(self, path):
+                self._path, self._calls = path, []
+
+            def record(self, call):
+                self._calls.append(call)
+
+            async def aclose(self):
+                self._path.write_bytes(pickle.dumps(self._calls))
+
+        def my_records_in(path):
+            return pickle.loads(path.read_bytes())
+        """,
+    ),
+    Example(
         "family",
         "FamilyContract",
         """
