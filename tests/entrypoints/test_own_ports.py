@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -298,7 +299,7 @@ def test_a_server_runs_on_classes_of_the_operators_own(tmp_path: Path) -> None:
     with running(settings) as server:
         with httpx.Client(base_url=server.api, timeout=15) as client:
             call = {"mcp": "convert", "args": {"value": 1, "unit": "km", "into": "m"}}
-            script = f"@@script [{call!r}, {{'say': 'so far'}}]".replace("'", '"')
+            script = f"@@script {json.dumps([call, {'say': 'so far'}])}"
             body = {
                 "model": "scripted",
                 "input": script,
@@ -311,3 +312,29 @@ def test_a_server_runs_on_classes_of_the_operators_own(tmp_path: Path) -> None:
         container: Any = server.container
         assert [call.name for call in container.audit_log().calls] == ["convert"]
         assert any((tmp_path / "own_files").rglob("*"))
+
+
+def test_code_of_models_runs_in_sandboxes_of_the_operators_own(tmp_path: Path) -> None:
+    settings = settings_for(
+        tmp_path,
+        sandboxes="tests.toy_sandboxes:ToySandboxes",
+        code_interpreter=True,
+        shell=True,
+    )
+    with (
+        running(settings) as server,
+        httpx.Client(base_url=server.api, timeout=15) as client,
+    ):
+        container = client.post("/containers", json={"name": "numbers"}).json()
+        turns = [{"python": "open('a.txt', 'w').write('42')\nprint(6 * 7)"}, {"say": "so far"}]
+        body = {
+            "model": "scripted-chat",
+            "input": f"@@script {json.dumps(turns)}",
+            "tools": [{"type": "code_interpreter", "container": container["id"]}],
+            "include": ["code_interpreter_call.outputs"],
+        }
+        call, message = client.post("/responses", json=body).json()["output"]
+        assert call["outputs"] == [{"type": "logs", "logs": "42\n"}]
+        assert message["content"][0]["text"] == "so far"
+        files = client.get(f"/containers/{container['id']}/files").json()["data"]
+        assert [file["path"] for file in files] == ["/mnt/data/a.txt"]
