@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
-from antiphon.entrypoints.settings import SETTINGS, McpServer, Setting
+from msgspec import NODEFAULT, Meta, Struct
+from msgspec.structs import FieldInfo, fields
+
+from antiphon.entrypoints.settings import SETTINGS, McpServer, ModelTable, Setting
+from antiphon.entrypoints.settings.models import COMMON_FIELDS
+from antiphon.entrypoints.settings.options import OWN_CLASSES
+from antiphon.entrypoints.settings.table import describe_values, format_default
+from antiphon.entrypoints.wiring.models import ENGINE_OPTIONS
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 INTRO = """# Settings
@@ -53,7 +61,8 @@ def page() -> str:
     for group, settings in by_group:
         parts.append(f"## {group}\n")
         parts.append("\n".join(_table(settings)) + "\n")
-    return "\n".join([*parts, "\n".join(_mcp_servers())]) + "\n"
+    tables = (_models(), _own_classes(), _mcp_servers())
+    return "\n".join([*parts, "\n\n".join("\n".join(lines) for lines in tables)]) + "\n"
 
 
 def _table(settings: Iterable[Setting]) -> Iterator[str]:
@@ -70,6 +79,47 @@ def _escaped(text: str) -> str:
     for character in "\\|*<[":
         text = text.replace(character, f"\\{character}")
     return text
+
+
+def _models() -> Iterator[str]:
+    yield "## Models in tables\n"
+    yield "Each table `[[models]]` is one model of a server with several. Only the settings file"
+    yield "can hold them; see [several models](../guides/models.md). All engines have these keys:\n"
+    yield from _fields(ModelTable, COMMON_FIELDS)
+    for engine, options in ENGINE_OPTIONS.items():
+        yield f'\nThe options of `engine = "{engine}"`:\n'
+        yield from _fields(options, options.__struct_fields__)
+    yield "\nAll other keys are options of a [class of your own](../guides/extend.md#models)."
+
+
+def _own_classes() -> Iterator[str]:
+    yield "## Options of your own classes\n"
+    yield "A table `[options.SETTING]` holds the options of the class that this setting names, and"
+    yield "`[options.tool.LABEL]` those of a tool server. Only the settings file can hold them. The"
+    yield "settings that can name a class are"
+    yield f"{', '.join(f'`{name}`' for name in OWN_CLASSES)};"
+    yield "see [classes of your own](../guides/extend.md)."
+
+
+def _fields(table: type[Struct], names: Sequence[str]) -> Iterator[str]:
+    hints = get_type_hints(table, include_extras=True)
+    yield "| key | allowed | default | meaning |"
+    yield "|---|---|---|---|"
+    for field in fields(table):
+        if field.name in names:
+            about = next(each for each in get_args(hints[field.name]) if isinstance(each, Meta))
+            extra = about.extra or {}
+            allowed = extra.get("allowed") or describe_values(hints[field.name])
+            default = extra.get("shown_default") or _default_of(field)
+            cells = map(_escaped, (allowed, default, about.description or ""))
+            yield f"| `{field.name}` | {' | '.join(cells)} |"
+
+
+def _default_of(field: FieldInfo) -> str:
+    default: Any = field.default
+    if default is NODEFAULT:
+        return "it is required"
+    return "none" if default in (None, (), {}) else format_default(default)
 
 
 def _mcp_servers() -> Iterator[str]:

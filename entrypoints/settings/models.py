@@ -23,7 +23,8 @@ class ModelTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[
         tuple[Name, ...],
         Meta(
-            description="The names that requests use, a string or a list. The first is shown.",
+            description="The names that requests use. The first is shown.",
+            extra={"allowed": "a string or a list of strings"},
             min_length=1,
         ),
     ]
@@ -34,6 +35,7 @@ class ModelTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "servers), chat (a Chat Completions API), scripted, or your own Engine or Model, "
             "package.module:Class.",
             pattern=ENGINE,
+            extra={"allowed": "vllm, vllm_http, chat, scripted or package.module:Class"},
         ),
     ]
     fallback: Annotated[
@@ -44,7 +46,11 @@ class ModelTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = ()
     format: Annotated[
-        str, Meta(description="The format of the model of an engine that works with tokens.")
+        str,
+        Meta(
+            description="The output format of the model, for an engine that works with tokens.",
+            extra={"allowed": "auto, harmony, chat:FAMILY, FILE.toml or package.module:NAME"},
+        ),
     ] = "auto"
     chat_template: Annotated[
         Path | None,

@@ -63,17 +63,15 @@ def _settings_of(struct: type[Struct], prefix: str = "") -> Iterator[Setting]:
         yield Setting(
             path=prefix + field.name,
             type=hint,
-            default=extra["shown_default"] or _format_default(field.default),
+            default=extra["shown_default"] or format_default(field.default),
             group=extra["group"],
             text=about.description or "",
-            allowed=extra["allowed"]
-            or _join_choices(_choices_of(hint))
-            or describe_type(mi.type_info(hint)),
+            allowed=extra["allowed"] or describe_values(hint),
             is_secret=extra["is_secret"],
         )
 
 
-def _format_default(value: Any) -> str:
+def format_default(value: Any) -> str:
     match value:
         case bool():
             return str(value).lower()
@@ -99,8 +97,18 @@ def _strip_metadata(kind: mi.Type) -> mi.Type:
     return kind
 
 
-def describe_type(kind: mi.Type) -> str:
-    """Describe the values of a type in words that follow "must be"."""
+def describe_values(hint: Any) -> str:
+    """Describe the values of an annotated type in words that follow "must be".
+
+    >>> describe_values(Annotated[Literal["fast", "slow"], Meta()])
+    'fast or slow'
+    >>> describe_values(Annotated[int, Meta(ge=3)])
+    'a whole number of at least 3'
+    """
+    return _join_choices(_choices_of(hint)) or _describe_type(mi.type_info(hint))
+
+
+def _describe_type(kind: mi.Type) -> str:
     match _strip_metadata(kind):
         case mi.BoolType():
             return "true or false"
@@ -109,10 +117,12 @@ def describe_type(kind: mi.Type) -> str:
         case mi.FloatType(gt=above, ge=low, le=high):
             above_limit = f" above {above:g}" if above is not None else ""
             return "a number" + (above_limit or _describe_limits(low, high))
+        case mi.DictType():
+            return "a table"
         case mi.VarTupleType():
             return "a list of strings"
         case mi.UnionType(types=types):
-            return next(describe_type(each) for each in types if not isinstance(each, mi.NoneType))
+            return next(_describe_type(each) for each in types if not isinstance(each, mi.NoneType))
         case mi.CustomType(cls=cls) if cls is Path:
             return "a path"
         case mi.StrType(min_length=length):
