@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
@@ -116,10 +116,9 @@ def _fields(table: type[Struct], names: Sequence[str]) -> Iterator[str]:
 
 
 def _default_of(field: FieldInfo) -> str:
-    default: Any = field.default
-    if default is NODEFAULT:
+    if field.required:
         return "it is required"
-    return "none" if default in (None, (), {}) else format_default(default)
+    return "none" if field.default in (None, (), NODEFAULT) else format_default(field.default)
 
 
 def _mcp_servers() -> Iterator[str]:
