@@ -96,7 +96,7 @@ def convert_options(options: Mapping[str, Any], kind: Any) -> Any:
         names = [field.encode_name for field in known]
         for option in options:
             if option not in names:
-                raise SettingsError(f"{_unknown(option, names)}.")
+                raise SettingsError(_unknown(option, names))
     try:
         return msgspec.convert(dict(options), kind, dec_hook=_to_path)
     except msgspec.ValidationError as error:
@@ -108,9 +108,12 @@ _SHOWN_VALUE = re.compile(r"\AInvalid (enum )?value .*?(?=( - at `[^`]*`)?\Z)", 
 
 
 def _unknown(option: str, names: Sequence[str]) -> str:
-    matches = difflib.get_close_matches(option, names, n=1)
-    choices = f"did you mean {matches[0]!r}" if matches else f"the options are {', '.join(names)}"
-    return f"there is no option {option!r}; {choices if names else 'it has none'}"
+    """Return what msgspec says of an unknown field, with advice."""
+    if matches := difflib.get_close_matches(option, names, n=1):
+        advice = f"did you mean `{matches[0]}`?"
+    else:
+        advice = f"it can have {', '.join(f'`{name}`' for name in names) or 'none'}."
+    return f"Object contains unknown field `{option}`; {advice}"
 
 
 def _known_settings(section: Section, parameters: Collection[str]) -> dict[str, Any]:

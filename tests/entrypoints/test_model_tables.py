@@ -14,17 +14,18 @@ from antiphon.entrypoints.wiring.models import build_models, offer_models
 
 SCRIPTED = 'name = "a"\nengine = "scripted"\n'
 OWN_ENGINE = """\
+from antiphon.application.ports import Model
 from msgspec import Struct
 
 class Options(Struct, forbid_unknown_fields=True):
     url: str
     timeout_s: float = 5.0
 
-class Mine:
+class Mine(Model):
+    names = ()
+
     def __init__(self, names, options: Options):
         self.names, self.options = names, options
-
-    async def start_turn(self): ...
 
 class Neither: ...
 """

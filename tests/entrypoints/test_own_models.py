@@ -103,8 +103,8 @@ def test_an_engine_gets_its_names_and_the_options_of_its_table(
         ),
         (
             f'{ENGINE}\nmodel = "m"\ncontext_lenght = "{SECRET}"',
-            f"The engine '{OWN}:OwnEngine' cannot be constructed: there is no option "
-            "'context_lenght'; did you mean 'context_length'.",
+            f"The engine '{OWN}:OwnEngine' cannot be constructed: Object contains unknown field "
+            "`context_lenght`; did you mean `context_length`?",
         ),
         (
             f'{ENGINE}\nmodel = "m"\ncontext_length = "{SECRET}"',

@@ -120,7 +120,7 @@ def test_options_have_their_defaults_without_a_table(
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (f"sise = '{SECRET}'", "there is no option 'sise'; did you mean 'size'."),
+        (f"sise = '{SECRET}'", "Object contains unknown field `sise`; did you mean `size`?"),
         (f"size = '{SECRET}'", "Expected `int`, got `str` - at `$.size`."),
         ("size = 0", "Expected `int` >= 1 - at `$.size`."),
         (f"mode = '{SECRET}'", "Invalid value - at `$.mode`."),
