@@ -1,60 +1,54 @@
-"""Your own model: it answers from a table in the settings file, and needs no weights.
+"""Your own engine: it writes tokens that say what the user said. Yours calls an inference library.
 
-    $ antiphon serve --config examples/custom_engine.toml
+    $ antiphon serve --config examples/custom_models.toml
 
-It is a `Model`, which runs whole turns. An `Engine` only continues the tokens of a prompt.
+Its prompts and its output are tokens: formats render conversations and read answers. It heeds no
+more than the limits of a request; `EngineContract` tests what an engine owes besides.
 """
 
-from msgspec import Struct
+import asyncio
 
-from antiphon.application.ports import Model, ModelTurn, Turn
-from antiphon.domain.content import text_of
-from antiphon.domain.deltas import TextDelta, TurnEnd
-from antiphon.domain.errors import RequestError, input_too_long
-from antiphon.domain.items import Message
-from antiphon.domain.usage import TurnUsage
+from msgspec import Struct
+from openai_harmony import HarmonyEncodingName, load_harmony_encoding
+
+from antiphon.application.ports import Engine, EngineRequest, Prompt, Step
+from antiphon.domain.errors import input_too_long
 
 
 class Options(Struct):  # what its table has besides the fields that all models have
-    answers: dict[str, str]
-    otherwise: str = "I do not know."
+    prefix: str = "You said: "
 
 
-class AnswerTable(Model):
-    format_name, efforts, context_length = "words", (), 1000
-    names, reads_images, sampling_defaults = (), False, {}
+class Parrot(Engine):
+    models, sampling_defaults = (), {}
+    context_length, reads_images = 8000, False
 
     def __init__(self, names: tuple[str, ...], options: Options) -> None:
-        self.names, self._options = names, options
+        self.models, self._options = names, options
 
-    async def count(self, turn: Turn) -> int:
-        return len(" ".join(texts_of(turn)).split())
+    async def start(self) -> None:
+        kind = HarmonyEncodingName.HARMONY_GPT_OSS
+        self._encoding = await asyncio.to_thread(load_harmony_encoding, kind)
 
-    async def start_turn(self, turn: Turn, *, admit=None, **_: str) -> ModelTurn:
-        if turn.choice.mode == "required" or turn.text.format["type"] != "text":
-            raise RequestError(f"{turn.model} only writes text.", param="text")
-        size = await self.count(turn)
-        if size >= self.context_length:
-            raise input_too_long(size, self.context_length - 1)
-        if admit:
-            await admit(size)
-        asked, answers = "".join(texts_of(turn)[-1:]).lower(), self._options.answers
-        found = [answers[word] for word in answers if word in asked]
-        words = " ".join(found or [self._options.otherwise]).split()
-        shown = words[: turn.sampling.max_tokens]
-        usage = TurnUsage(input=size, output=len(shown))
-        return Answer(shown, TurnEnd("stop" if shown == words else "length", usage))
+    async def prepare(self, prompt: Prompt) -> Prompt:
+        return prompt
 
+    async def generate(self, request: EngineRequest):
+        prompt, sampling = request.prompt.token_ids, request.sampling
+        room = self.context_length - len(prompt)
+        if room <= 0:
+            raise input_too_long(len(prompt), self.context_length - 1)
+        tokens = self._continue(list(prompt))
+        limit = min(room, sampling.max_tokens or room)
+        return self._steps(tokens, limit, sampling.step_tokens)
 
-class Answer(ModelTurn):
-    def __init__(self, words: list[str], end: TurnEnd) -> None:
-        self._words, self._end = words, end
+    def _continue(self, prompt: list[int]) -> list[int]:
+        said = self._encoding.decode(prompt).rpartition("<|start|>user<|message|>")[2]
+        text = self._options.prefix + said.partition("<|end|>")[0]
+        written = f"<|channel|>final<|message|>{text}<|return|>"
+        return self._encoding.encode(written, allowed_special="all")
 
-    async def __aiter__(self):
-        for number, word in enumerate(self._words):
-            yield [TextDelta(f" {word}" if number else word)]
-        yield [self._end]
-
-
-def texts_of(turn: Turn) -> list[str]:
-    return [text_of(item.content or "") for item in turn.items if isinstance(item, Message)]
+    async def _steps(self, tokens: list[int], limit: int, size: int):
+        for start in range(0, min(len(tokens), limit), size):
+            yield Step(token_ids=tokens[start : min(start + size, limit)])
+        yield Step(finish="stop" if len(tokens) <= limit else "length")

@@ -16,12 +16,15 @@ from antiphon.adapters.stores.files import FolderFileStore
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.adapters.stores.memory_event_log import MemoryEventLog
 from antiphon.adapters.stores.vector_stores import SqliteVectorStores
+from antiphon.adapters.web.corpus import CorpusWeb
+from antiphon.adapters.web.page_reader import PageReader
 from antiphon.adapters.web.search_services import SearxngService
 from antiphon.application.ports import (
     AuditLog,
     Embeddings,
     Engine,
     EngineRequest,
+    Fetcher,
     Prompt,
     Sandboxes,
     Step,
@@ -87,6 +90,23 @@ class Search(SearxngService):
     def __init__(self, url: str, options: Options) -> None:
         super().__init__(url)
         self.options = options
+
+
+class OwnWeb(CorpusWeb):
+    """A folder of pages that could also fetch others."""
+
+    def __init__(
+        self, folder: Path, page_reader: PageReader, page_fetcher: Fetcher, results: int
+    ) -> None:
+        super().__init__(
+            folder,
+            page_reader,
+            base_url="https://corpus.invalid/",
+            limit=results,
+            max_bytes=10_000,
+            timeout_s=10.0,
+        )
+        self.page_fetcher = page_fetcher
 
 
 class Audit(AuditLog):

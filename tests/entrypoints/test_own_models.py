@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from antiphon.entrypoints.wiring.models import build_models
 ROOT = Path(__file__).parents[2]
 OWN = "tests.entrypoints.own_adapters"
 ENGINE = f'engine = "{OWN}:OwnEngine"'
-EXAMPLE = ROOT / "examples" / "custom_engine.toml"
+EXAMPLES = ROOT / "examples"
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 DIGITS = "0123456789"
 SECRET = "s3cret-of-the-operator"
@@ -121,8 +121,8 @@ def test_an_engine_gets_its_names_and_the_options_of_its_table(
             "neither.",
         ),
         (
-            'engine = "examples.custom_engine:AnswerTable"\nformat = "harmony"\nanswers = {}',
-            "format has no effect on the engine 'examples.custom_engine:AnswerTable': remove it "
+            'engine = "examples.custom_model:AnswerTable"\nformat = "harmony"\nanswers = {}',
+            "format has no effect on the engine 'examples.custom_model:AnswerTable': remove it "
             "from the table.",
         ),
         (
@@ -197,38 +197,63 @@ def test_an_engine_is_served_with_the_tokenizer_of_its_table(
         assert response["usage"]["input_tokens"] == tokens
 
 
-# --- the example ----------------------------------------------------------------------------------
+def test_vllm_in_this_process_uses_the_tokenizer_of_its_table_too(
+    models: Callable[[str], Sequence[Model]], tokenizer: Path
+) -> None:
+    [model] = models(
+        f'engine = "vllm"\nmodel = "org/name"\nformat = "chat:hermes"\ntokenizer = "{tokenizer}"'
+    )
+    engine: Any = model._model._engine  # type: ignore[attr-defined]
+    assert engine._engine_args == ("--tokenizer", str(tokenizer))
 
 
-def test_the_example_is_served_beside_another_model(tmp_path: Path) -> None:
-    with (
-        running(settings_for(tmp_path, config=EXAMPLE)) as server,
-        httpx.Client(base_url=server.api, timeout=15) as client,
-    ):
-
-        def answer_to(text: str, **fields: Any) -> tuple[str, str]:
-            body = {"model": "help-desk", "input": text, **fields}
-            response = client.post("/responses", json=body).json()
-            text = response["output"][0]["content"][0]["text"]
-            return response["status"], text
-
-        names = {model["id"] for model in client.get("/models").json()["data"]}
-        assert names == {"help-desk", "default", "scripted"}
-        assert answer_to("When is my refund paid?") == (
-            "completed",
-            "Refunds are paid within two weeks.",
-        )
-        assert answer_to("Hello?") == ("completed", "Please call us.")
-        assert answer_to("Hello?", model="scripted") == ("completed", "Echo: Hello?")
-        assert answer_to("Refund?", max_output_tokens=16)[0] == "completed"
-        bound = {"format": {"type": "json_object"}}
-        refused = client.post(
-            "/responses", json={"model": "help-desk", "input": "json", "text": bound}
-        )
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "text")
-        long = client.post("/responses", json={"model": "help-desk", "input": "word " * 1000})
-        assert long.json()["error"]["code"] == "context_length_exceeded"
+# --- the examples ---------------------------------------------------------------------------------
 
 
-def test_the_example_has_at_most_60_lines() -> None:
-    assert len(EXAMPLE.with_suffix(".py").read_text(encoding="utf-8").splitlines()) <= 60
+@pytest.fixture(scope="module")
+def examples(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        folder, config = tmp_path_factory.mktemp("examples"), EXAMPLES / "custom_models.toml"
+        with (
+            serve_from(folder, config=config) as server,
+            httpx.Client(base_url=server.api, timeout=30) as client,
+        ):
+            yield client
+
+
+def answer_of(client: httpx.Client, text: str, **fields: Any) -> tuple[str, str]:
+    body = {"model": "help-desk", "input": text, **fields}
+    response = client.post("/responses", json=body).json()
+    return response["status"], response["output"][0]["content"][0]["text"]
+
+
+def test_the_examples_are_served_side_by_side(examples: httpx.Client) -> None:
+    names = {model["id"] for model in examples.get("/models").json()["data"]}
+    assert names == {"help-desk", "default", "parrot"}
+    refund = "Refunds are paid within two weeks."
+    assert answer_of(examples, "When is my refund paid?") == ("completed", refund)
+    assert answer_of(examples, "Hello?") == ("completed", "Please call us.")
+    assert answer_of(examples, "Hello?", model="parrot") == ("completed", "They said: Hello?")
+
+
+@pytest.mark.parametrize("model", ["help-desk", "parrot"])
+def test_the_examples_keep_the_limits_of_a_request(examples: httpx.Client, model: str) -> None:
+    long = {"model": model, "input": "word " * 9000}
+    error = examples.post("/responses", json=long).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
+    body = {"model": "parrot", "input": "word " * 50, "max_output_tokens": 16}
+    response = examples.post("/responses", json=body).json()
+    assert (response["status"], response["usage"]["output_tokens"]) == ("incomplete", 16)
+
+
+def test_the_example_of_a_model_refuses_what_it_cannot_do(examples: httpx.Client) -> None:
+    bound = {"format": {"type": "json_object"}}
+    body = {"model": "help-desk", "input": "json", "text": bound}
+    refused = examples.post("/responses", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "text")
+
+
+@pytest.mark.parametrize("name", ["custom_engine.py", "custom_model.py"])
+def test_an_example_has_at_most_60_lines(name: str) -> None:
+    assert len((EXAMPLES / name).read_text(encoding="utf-8").splitlines()) <= 60

@@ -12,8 +12,10 @@ import httpx
 import pytest
 from tests.conftest import running, settings_for
 from tests.entrypoints.own_adapters import Options
+from tests.loopback_server import listening
 
-from antiphon.domain.errors import SettingsError
+from antiphon.application.ports import DomainFilter
+from antiphon.domain.errors import FetchRefused, SettingsError
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.settings.options import OWN_CLASSES
 
@@ -120,6 +122,7 @@ def test_options_have_their_defaults_without_a_table(
 @pytest.mark.parametrize(
     ("options", "error"),
     [
+        ("xyz = 1", "Object contains unknown field `xyz`; it can have `size`, `mode`, `folder`."),
         (f"sise = '{SECRET}'", "Object contains unknown field `sise`; did you mean `size`?"),
         (f"size = '{SECRET}'", "Expected `int`, got `str` - at `$.size`."),
         ("size = 0", "Expected `int` >= 1 - at `$.size`."),
@@ -266,6 +269,22 @@ def test_a_setting_that_the_class_would_ignore_is_refused(
         f"{OWN_CLASSES[setting]} '{OWN}:{port.name}' cannot be constructed: {name} is set, but its "
         f"constructor has no parameter '{parameter}'."
     )
+
+
+async def test_a_web_of_the_operators_own_fetches_within_the_limits_of_all_requests(
+    container: Callable[..., Container], tmp_path: Path
+) -> None:
+    (tmp_path / "page.md").write_text("# Choirs\n\nAn antiphon is sung.")
+    settings = {"web.folder": tmp_path, "web.results": 3}
+    web: Any = container(web_search=f"{OWN}:OwnWeb", **settings).web()
+    await web.start()
+    [found] = await web.search("antiphon", tenant="us", limit=5, domains=DomainFilter())
+    assert found.title == "Choirs"
+    async with listening() as sink:
+        with pytest.raises(FetchRefused):
+            await web.page_fetcher.fetch(f"http://127.0.0.1:{sink.port}/", tenant="us")
+        assert sink.connections == 0
+    await web.aclose()
 
 
 def test_prompt_templates_come_from_a_folder_or_from_a_class(refusal: Callable[..., str]) -> None:
