@@ -72,16 +72,19 @@ def load_instance(
 
 
 def check_port(own: object, port: type, *, what: str) -> None:
-    """Raises: SettingsError if the instance lacks a method or property of its port."""
-    missing = [name for name in _members_of(port) if not hasattr(own, name)]
+    """Raises: SettingsError if the instance lacks a method of its port.
+
+    Only methods, since properties may be unknown before `start`.
+    """
+    missing = [name for name in _methods_of(port) if not hasattr(own, name)]
     if missing:
         raise SettingsError(f"{what} is not a {port.__name__}: it has no {', '.join(missing)}.")
 
 
-def _members_of(port: type) -> Iterator[str]:
+def _methods_of(port: type) -> Iterator[str]:
     for parent in port.__mro__[:-1]:
         for name, value in vars(parent).items():
-            if not name.startswith("_") and (callable(value) or isinstance(value, property)):
+            if not name.startswith("_") and callable(value):
                 yield name
 
 
@@ -91,12 +94,10 @@ def convert_options(options: Mapping[str, Any], kind: Any) -> Any:
     Raises: SettingsError, which names the option and no value: it may be secret. An option that the
     type does not have is an error, even if the type would ignore it.
     """
-    known = getattr(mi.type_info(kind), "fields", None)
-    if known is not None:
-        names = [field.encode_name for field in known]
-        for option in options:
-            if option not in names:
-                raise SettingsError(_unknown(option, names))
+    names = _fields_of(mi.type_info(kind))
+    for option in options:
+        if names is not None and option not in names:
+            raise SettingsError(_unknown(option, names))
     try:
         return msgspec.convert(dict(options), kind, dec_hook=_to_path)
     except msgspec.ValidationError as error:
@@ -105,6 +106,15 @@ def convert_options(options: Mapping[str, Any], kind: Any) -> Any:
 
 # What msgspec says of a value that is none of several shows that value, and no other message does.
 _SHOWN_VALUE = re.compile(r"\AInvalid (enum )?value .*?(?=( - at `[^`]*`)?\Z)", re.DOTALL)
+
+
+def _fields_of(kind: mi.Type) -> Sequence[str] | None:
+    """Return the names of a type's fields, or None for a type that can have any."""
+    if isinstance(kind, mi.UnionType):
+        kinds = [each for each in kind.types if not isinstance(each, mi.NoneType)]
+        kind = kinds[0] if len(kinds) == 1 else kind
+    fields_of_kind = getattr(kind, "fields", None)
+    return None if fields_of_kind is None else [field.encode_name for field in fields_of_kind]
 
 
 def _unknown(option: str, names: Sequence[str]) -> str:

@@ -144,6 +144,14 @@ class Failing(MemoryStore):
         raise ValueError(f"cannot reach {options['address']}")
 
 
+class Forgiving(MemoryStore):
+    """Its options may be left out."""
+
+    def __init__(self, options: Options | None = None) -> None:
+        super().__init__()
+        self.options = options
+
+
 class Nothing:
     """It is no adapter at all."""
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tests.conftest import running, settings_for
 from tests.entrypoints.own_adapters import Options
+from tests.http.conftest import wait_until
 from tests.loopback_server import listening
 
 from antiphon.application.ports import DomainFilter
@@ -161,6 +162,16 @@ def test_options_of_a_class_that_takes_none_are_refused(refusal: Callable[..., s
         f"The store '{OWN}:Plain' cannot be constructed: it has no options, but the settings have "
         "'key'."
     )
+
+
+def test_options_that_have_a_default_may_be_left_out(
+    container: Callable[..., Container], refusal: Callable[..., str]
+) -> None:
+    path = f"{OWN}:Forgiving"
+    assert container(store=path).store().options is None
+    given: Any = container("[options.store]\nsize = 5", store=path).store()
+    assert given.options == Options(size=5)
+    assert "unknown field `sice`" in refusal("store", "[options.store]\nsice = 5", store=path)
 
 
 def test_the_error_of_a_constructor_shows_no_option(
@@ -327,7 +338,12 @@ def test_a_server_runs_on_classes_of_the_operators_own(tmp_path: Path) -> None:
             response = client.post("/responses", json=body).json()
             assert response["status"] == "completed"
             file = {"file": ("notes.txt", b"An antiphon is sung.")}
-            client.post("/files", files=file, data={"purpose": "user_data"}).raise_for_status()
+            uploaded = client.post("/files", files=file, data={"purpose": "user_data"}).json()
+            store = client.post("/vector_stores", json={"file_ids": [uploaded["id"]]}).json()
+            path = f"/vector_stores/{store['id']}"
+            wait_until(lambda: client.get(path).json()["file_counts"]["completed"] == 1)
+            [found] = client.post(f"{path}/search", json={"query": "sung"}).json()["data"]
+            assert found["filename"] == "notes.txt"
         container: Any = server.container
         assert [call.name for call in container.audit_log().calls] == ["convert"]
         assert any((tmp_path / "own_files").rglob("*"))
