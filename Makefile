@@ -7,6 +7,7 @@ VENV_DOCS = .venv-docs
 VENV_LOCK = .venv-lock
 VENV_SECURITY = .venv-security
 VENV_TEMPLATES = .venv-templates
+VENV_LLAMA = .venv-llama
 # Source distributions with chat templates; tests/templates/table.py has the answers for these.
 TEMPLATE_SOURCES = llama-cpp-python==0.3.36 vllm==0.33.0
 MERMAID = 12.3.0
@@ -15,7 +16,7 @@ ARGS ?=
 # As tests wait as much as they work, more of them than processors at a time.
 WORKERS ?= 4
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
-QUICK = "not vllm and not clients and not faults and not docs and not templates"
+QUICK = "not vllm and not clients and not faults and not docs and not templates and not upstreams"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.oidc antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
 	antiphon.adapters.engines.scripted antiphon.testing.scripts
@@ -23,7 +24,7 @@ DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.a
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-security test-templates test-vllm lock audit sbom format
+.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-security test-templates test-upstreams test-vllm lock audit sbom format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
@@ -71,6 +72,11 @@ test-templates: $(VENV_TEMPLATES)/ready
 
 test-vllm: $(VENV_VLLM)/ready
 	$(VENV_VLLM)/bin/pytest tests/vllm tests/formats -m vllm -W ignore::ResourceWarning $(ARGS)
+
+# Building llama.cpp takes some minutes, so CI leaves these out.
+test-upstreams: $(VENV_VLLM)/ready $(VENV_LLAMA)/ready
+	ANTIPHON_TEST_LLAMA=$(CURDIR)/$(VENV_LLAMA)/bin/python $(VENV_VLLM)/bin/pytest tests/vllm -m upstreams \
+		-W ignore::ResourceWarning $(ARGS)
 
 docs: $(VENV)/ready
 	$(VENV)/bin/python docs/draw_lifecycle.py
@@ -150,6 +156,11 @@ $(VENV_TEMPLATES)/ready: pyproject.toml
 	for each in $(TEMPLATE_SOURCES); do $(VENV_TEMPLATES)/bin/unearth --no-binary \
 		$(addprefix --index-url ,$(PIP_INDEX_URL)) --download $(VENV_TEMPLATES)/sources $$each || exit 1; done
 	$(VENV_TEMPLATES)/bin/python tests/templates/unpack.py $(VENV_TEMPLATES)/sources
+	touch $@
+
+$(VENV_LLAMA)/ready:
+	$(PYTHON) -m venv $(VENV_LLAMA)
+	$(VENV_LLAMA)/bin/python -m pip install --quiet 'llama-cpp-python[server]==0.3.36' gguf
 	touch $@
 
 $(VENV_LOCK)/ready:
