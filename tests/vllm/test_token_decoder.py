@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.adapters.engines.vllm_engine.token_decoder import TokenDecoder
+from antiphon.adapters.engines.token_decoder import TokenDecoder
 
 pytestmark = [
     pytest.mark.vllm,  # for transformers, which comes with vLLM

@@ -1,11 +1,10 @@
 """vLLM as an engine inside this process.
 
-engine.py         the port: start, health checks, shutdown
-options.py        vLLM's command-line options → its engine arguments and LoRA adapters
-images.py         prompts with images: expands their tokens before the run
-runs.py           runs: admission, steps, abort
-parameters.py     Sampling → vLLM's sampling parameters
-token_decoder.py  token id → its text and exact bytes
+engine.py      the port: start, health checks, shutdown
+options.py     vLLM's command-line options → its engine arguments and LoRA adapters
+images.py      prompts with images: expands their tokens before the run
+runs.py        runs: admission, steps, abort
+parameters.py  Sampling → vLLM's sampling parameters
 
 Only engine.py may be imported without vLLM. It imports the other modules when it starts, because
 vLLM takes many seconds to import and is not installed everywhere.

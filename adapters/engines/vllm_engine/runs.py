@@ -16,32 +16,21 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
+from antiphon.adapters.engines.token_decoder import TokenDecoder
 from antiphon.adapters.engines.vllm_engine.images import Images
 from antiphon.adapters.engines.vllm_engine.parameters import sampling_params
-from antiphon.adapters.engines.vllm_engine.token_decoder import TokenDecoder
-from antiphon.application.ports import EngineRequest, Prompt, Step, Steps, Turn
-from antiphon.domain.content import Logprob, TopLogprob
-from antiphon.domain.errors import (
-    CONTEXT_EXCEEDED,
-    EngineDead,
-    EngineError,
-    RequestError,
-    TooManyRequests,
+from antiphon.adapters.engines.vllm_names import (
+    FAILURE_MESSAGES,
+    FINISH_REASONS,
+    MIN_LOGPROB,
+    check_priority,
+    constrained_field,
+    refusal,
+    remaining_tokens,
 )
-
-API_FIELD_OF = {"max_tokens": "max_output_tokens", "logprobs": "top_logprobs"}
-"""The API's names of parameters that vLLM names differently."""
-
-FINISH_REASONS = {"stop": "stop", "length": "length", "repetition": "stop"}
-"""vLLM's reasons for a normal end; the others (`abort`, `error`) are failures of the engine."""
-
-FAILURE_MESSAGES = {
-    "abort": "The engine aborted this run.",
-    "error": "The engine could not continue this run; it may succeed if you try again.",
-}
-
-MIN_LOGPROB = -9999.0
-"""Replaces minus infinity, which JSON cannot represent."""
+from antiphon.application.ports import EngineRequest, Prompt, Step, Steps
+from antiphon.domain.content import Logprob, TopLogprob
+from antiphon.domain.errors import EngineDead, EngineError, RequestError, TooManyRequests
 
 log = logging.getLogger("antiphon.engine")
 
@@ -91,7 +80,7 @@ class VllmRuns:
         except EngineDeadError as error:
             raise _engine_dead() from error
         except (VLLMClientError, ValueError) as error:
-            param = _constrained_field(request.turn) if params.structured_outputs else None
+            param = constrained_field(request.turn) if params.structured_outputs else None
             raise _to_request_error(error, default_param=param) from error
         return Run(self._llm, collector, request, self._token_decoder)
 
@@ -100,26 +89,13 @@ class VllmRuns:
         self._llm.output_processor.propagate_error(error)
 
     def _params(self, request: EngineRequest) -> SamplingParams:
-        if request.priority and not self.schedules_by_priority:
-            # vLLM would accept it and ignore it.
-            raise RequestError(
-                "'priority' needs an engine that was started with --scheduling-policy priority.",
-                param="priority",
-                code="unsupported_parameter",
-            )
-        remaining_tokens = self.context_length - len(request.prompt.token_ids)
-        if remaining_tokens < 1:
-            raise RequestError(
-                f"Your input has {len(request.prompt.token_ids)} tokens; the context window of "
-                f"this model is {self.context_length} tokens. Please shorten your input.",
-                param="input",
-                code=CONTEXT_EXCEEDED,
-            )
+        check_priority(request.priority, is_scheduled=self.schedules_by_priority)
+        room = remaining_tokens(len(request.prompt.token_ids), self.context_length)
         try:
             return sampling_params(
                 request.sampling,
                 defaults=self.sampling_defaults,
-                remaining_tokens=remaining_tokens,
+                remaining_tokens=room,
                 detokenize=request.detokenize,
             )
         except (VLLMClientError, ValueError) as error:
@@ -253,15 +229,7 @@ def _engine_dead(message: str = "The engine has died.") -> EngineDead:
 
 def _to_request_error(error: Exception, *, default_param: str | None = None) -> RequestError:
     """Translate vLLM's error; `default_param` is the field to blame if vLLM names none."""
-    parameter: str | None = getattr(error, "parameter", None)
     # Not str(error), to which vLLM appends the parameter and its whole value.
     message = str(error.args[0]) if error.args else str(error)
-    param = API_FIELD_OF.get(parameter, parameter) if parameter else default_param
-    return RequestError(message, param=param)
-
-
-def _constrained_field(turn: Turn) -> str:
-    """Return the field that the constraint most likely comes from: constraints do not say."""
-    if turn.text.format["type"] == "json_schema":
-        return "text.format.schema"
-    return "tools" if turn.tools else "structured_outputs"
+    parameter = getattr(error, "parameter", None)
+    return refusal(message, parameter=parameter, default_param=default_param)
