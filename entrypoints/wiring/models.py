@@ -162,6 +162,14 @@ def _build_vllm(table: ModelTable, settings: Settings) -> Model:
     return _token_model(engine, table, settings, folder=Path(options.model))
 
 
+def _build_vllm_http(table: ModelTable, settings: Settings) -> Model:
+    """Return the model on a pool of vLLM servers; the adapters are imported only now."""
+    from antiphon.adapters.engines.vllm_http import VllmHttpEngine, VllmHttpOptions
+
+    options = convert_options(table.options, VllmHttpOptions)
+    return _token_model(VllmHttpEngine(table.name, options), table, options.model, settings)
+
+
 def _build_own(table: ModelTable, settings: Settings) -> Model:
     """Return the operator's own Model, or a model on the operator's own Engine."""
     own: Any = load_instance(
@@ -195,6 +203,7 @@ ENGINE_OPTIONS: Mapping[str, type[Struct]] = {
 BUILDERS: Mapping[str, Callable[[ModelTable, Settings], Model]] = {
     "scripted": _build_scripted,
     "vllm": _build_vllm,
+    "vllm_http": _build_vllm_http,
 }
 """What builds the model of a table, by its `engine`; any other engine is a class."""
 

@@ -1,0 +1,169 @@
+"""Implements the engine port with a pool of vLLM servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.adapters.engines.token_decoder import TokenDecoder
+from antiphon.adapters.engines.vllm_http.options import VllmHttpOptions
+from antiphon.adapters.engines.vllm_http.pool import Pool
+from antiphon.adapters.engines.vllm_http.profile import Profile
+from antiphon.adapters.engines.vllm_http.routing import Choose, choose_by_prefix
+from antiphon.adapters.engines.vllm_http.runs import PoolRun
+from antiphon.adapters.engines.vllm_http.text import OutputText, Vocabulary
+from antiphon.adapters.engines.vllm_http.wires import StepReader, WireRequest, to_wire
+from antiphon.adapters.engines.vllm_names import DEFAULTED_FIELDS, check_priority
+from antiphon.application.ports import Engine, EngineRequest, Prompt, Steps
+from antiphon.domain.errors import EngineDead, RequestError, SettingsError
+
+
+class VllmHttpEngine(Engine):
+    """Serves the model of a pool of vLLM servers under `names`.
+
+    `choose` is the rule by which a run gets its server.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        options: VllmHttpOptions,
+        *,
+        choose: Choose = choose_by_prefix,
+    ) -> None:
+        self._names = tuple(names)
+        self._options = options
+        self._pool = Pool(options, choose=choose)
+        self._context_length = 0
+        self._folder: Path | None = None
+        self._model_type = ""
+        self._sampling_defaults: Mapping[str, Any] = {}
+        self._vocabulary: Vocabulary | None = None
+        self._decoder: TokenDecoder | None = None
+
+    async def start(self) -> None:
+        """Raises: EngineDead if no server answers; SettingsError."""
+        await self._pool.start()
+        try:
+            self._read_folder()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+    @property
+    def models(self) -> Sequence[str]:
+        return self._names
+
+    @property
+    def context_length(self) -> int:
+        """That of the server with the shortest context: a run may get any server.
+
+        Raises: EngineDead before the first start.
+        """
+        profiles = self._pool.profiles
+        if profiles:
+            self._context_length = min(each.context_length for each in profiles)
+        if not self._context_length:
+            raise EngineDead("No model server is available.")
+        return self._context_length
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        return self._sampling_defaults
+
+    @property
+    def reads_images(self) -> bool:
+        # A server expands an image's tokens only in the run: nothing could be counted before.
+        return False
+
+    @property
+    def model_folder(self) -> Path | None:
+        return self._folder
+
+    @property
+    def model_type(self) -> str:
+        return self._model_type
+
+    @property
+    def schedules_by_priority(self) -> bool:
+        return self._options.priority
+
+    @property
+    def health(self) -> Mapping[str, bool]:
+        """Whether each server takes runs, by its URL; for the operator."""
+        return self._pool.health
+
+    async def check(self) -> None:
+        self._pool.check()
+
+    async def prepare(self, prompt: Prompt) -> Prompt:
+        if prompt.image_urls:
+            raise RequestError("This model does not read images.", param="input")
+        return prompt
+
+    async def generate(self, request: EngineRequest) -> Steps:
+        check_priority(request.priority, is_scheduled=self._options.priority)
+        if request.sampling.logprobs is not None and self._vocabulary is None:
+            raise RequestError(
+                "'top_logprobs' needs the model's tokenizer.json, which this server has not.",
+                param="top_logprobs",
+                code="unsupported_parameter",
+            )
+        self._pool.check()
+        run = PoolRun(self._pool, request, lambda profile: self._prepare(request, profile))
+        await run.admit()
+        return run
+
+    def _prepare(self, request: EngineRequest, profile: Profile) -> tuple[WireRequest, StepReader]:
+        wire = to_wire(
+            request,
+            profile,
+            defaults=self._sampling_defaults,
+            context_length=self.context_length,
+            vocabulary=self._vocabulary,
+            model_type=self._model_type,
+        )
+        text = None
+        if wire.decodes_text and self._vocabulary is not None:
+            text = OutputText(self._vocabulary, request.sampling, request.prompt.token_ids)
+        return wire, StepReader(request, text, self._decoder)
+
+    def _read_folder(self) -> None:
+        """Read what the model's folder says. Raises: SettingsError."""
+        self._folder = self._find_folder()
+        if self._folder is None:
+            return
+        self._model_type = str(_read_json(self._folder / "config.json").get("model_type", ""))
+        self._sampling_defaults = _defaults_of(_read_json(self._folder / "generation_config.json"))
+        self._vocabulary = Vocabulary.load(self._folder)
+        self._decoder = None if self._vocabulary is None else TokenDecoder(self._vocabulary)
+
+    def _find_folder(self) -> Path | None:
+        if self._options.model is not None:
+            folder = Path(self._options.model).expanduser()
+            if not folder.is_dir():
+                raise SettingsError(f"There is no model folder {self._options.model!r}.")
+            return folder
+        roots = dict.fromkeys(each.root for each in self._pool.profiles if each.root)
+        return next((Path(root) for root in roots if Path(root).is_dir()), None)
+
+
+def _read_json(file: Path) -> Mapping[str, Any]:
+    try:
+        content = msgspec.json.decode(file.read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _defaults_of(generation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sampling defaults of a generation config, as vLLM reads it."""
+    named = {name: generation.get(name) for name in DEFAULTED_FIELDS}
+    named["max_tokens"] = generation.get("max_new_tokens")
+    return {name: value for name, value in named.items() if value is not None}

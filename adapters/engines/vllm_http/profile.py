@@ -1,0 +1,100 @@
+"""What one vLLM server serves, and on which wires."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.adapters.upstreams.client import UpstreamClient, UpstreamRefused
+from antiphon.domain.errors import SettingsError
+
+GENERATE_PATH = "/inference/v1/generate"
+REFUSED_KEY = frozenset({401, 403})
+INVALID = frozenset({400, 422})
+
+
+class Profile(Struct, frozen=True, kw_only=True):
+    """One server: the model it is asked for, and what it can do.
+
+    `has_generate`: it offers `GENERATE_PATH`. `has_text`: it has a tokenizer, so that it can send
+    text and look for stop strings.
+    """
+
+    model_name: str
+    root: str
+    context_length: int
+    has_generate: bool
+    has_text: bool
+
+
+class _Model(Struct, frozen=True, kw_only=True):
+    id: str
+    root: str | None = None
+    max_model_len: int | None = None
+
+
+class _ModelList(Struct, frozen=True, kw_only=True):
+    data: Sequence[_Model] = ()
+
+
+async def read_profile(
+    client: UpstreamClient, *, model_name: str | None, timeout_s: float
+) -> Profile:
+    """Return the server's profile; `model_name` is that to ask for, None for its first.
+
+    Raises: SettingsError if its settings or ours must change; EngineError.
+    """
+    model = _find_model(await _list_models(client, timeout_s=timeout_s), model_name)
+    if model.max_model_len is None:
+        raise SettingsError(
+            f"The server at {client.url!r} does not tell the model's context length (max_model_len "
+            "in /v1/models). Is it a vLLM server?"
+        )
+    has_generate = await _accepts(client, GENERATE_PATH, {}, timeout_s=timeout_s)
+    # Only a server that offers tokens in and out may run without a tokenizer (--tokens-only).
+    has_text = not has_generate or await _accepts(
+        client, "/detokenize", {"model": model.id, "tokens": [0]}, timeout_s=timeout_s
+    )
+    return Profile(
+        model_name=model.id,
+        root=model.root or "",
+        context_length=model.max_model_len,
+        has_generate=has_generate,
+        has_text=has_text,
+    )
+
+
+async def _list_models(client: UpstreamClient, *, timeout_s: float) -> Sequence[_Model]:
+    try:
+        answer = await client.get("/v1/models", timeout_s=timeout_s)
+    except UpstreamRefused as error:
+        if error.status in REFUSED_KEY:
+            raise SettingsError(
+                f"The server at {client.url!r} refuses the key: set `key_env` or `key_file`."
+            ) from error
+        raise
+    try:
+        return msgspec.convert(answer.json(), _ModelList).data
+    except msgspec.ValidationError:
+        raise SettingsError(f"The server at {client.url!r} does not list its models.") from None
+
+
+def _find_model(models: Sequence[_Model], name: str | None) -> _Model:
+    for model in models:
+        if name in (None, model.id):
+            return model
+    served = ", ".join(repr(model.id) for model in models) or "none"
+    raise SettingsError(f"A model server does not serve {name!r} (model_name), but {served}.")
+
+
+async def _accepts(
+    client: UpstreamClient, path: str, body: dict[str, object], *, timeout_s: float
+) -> bool:
+    """Return whether the route is there: one that is validates the body, or answers."""
+    try:
+        await client.post(path, msgspec.json.encode(body), timeout_s=timeout_s)
+    except UpstreamRefused as error:
+        return error.status in INVALID and path == GENERATE_PATH
+    return True

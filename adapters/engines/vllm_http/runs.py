@@ -1,0 +1,257 @@
+"""A run in the pool: another server is tried while no token has come; leaving it aborts it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+from msgspec.structs import replace
+
+from antiphon.adapters.engines.vllm_http.pool import Member, Pool
+from antiphon.adapters.engines.vllm_http.prefixes import block_hashes
+from antiphon.adapters.engines.vllm_http.profile import Profile
+from antiphon.adapters.engines.vllm_http.refusals import (
+    Outcome,
+    outcome_of,
+    read_details,
+    to_request_error,
+)
+from antiphon.adapters.engines.vllm_http.wires import (
+    ServerFailed,
+    StepReader,
+    WireRequest,
+    constrained_param,
+)
+from antiphon.adapters.upstreams.client import EventStream, UpstreamRefused
+from antiphon.adapters.upstreams.event_stream import DONE
+from antiphon.application.ports import EngineRequest, Step, Steps
+from antiphon.domain.errors import EngineDead, EngineError, TooManyRequests
+
+MAX_SERVERS = 3
+"""A run is tried on so many servers at most: a request that breaks servers should not break all."""
+
+EARLY_REFUSAL_S = 0.5
+"""vLLM checks constraints only after it has answered with status 200. For a request with one, the
+admission waits so long for the refusal, or the first token."""
+
+LAST_EVENTS_S = 2.0
+"""After the last token, the usage and the end of the stream follow at once. A server that does not
+send them in this time is not waited for: only the number of cached tokens is lost."""
+
+log = logging.getLogger("antiphon.engine")
+
+Prepare = Callable[[Profile], tuple[WireRequest, StepReader]]
+"""Returns what a server is sent, and what reads its answer. Raises: RequestError, EngineError."""
+
+
+class Attempt:
+    """A run on one server."""
+
+    def __init__(self, member: Member, stream: EventStream, reader: StepReader) -> None:
+        self.member = member
+        self._reader = reader
+        self._stream = stream
+        self._batches: AsyncGenerator[list[bytes]] = aiter(stream)
+        self._first: asyncio.Task[list[bytes]] | None = None
+
+    async def wait_for_first(self, timeout_s: float) -> None:
+        """Return when the first events are there, but not later than this."""
+        self._first = asyncio.ensure_future(anext(self._batches))
+        await asyncio.wait({self._first}, timeout=timeout_s)
+
+    async def next_batch(self) -> list[bytes]:
+        """Raises: EngineError if the stream is lost or ends."""
+        first, self._first = self._first, None
+        try:
+            return await (anext(self._batches) if first is None else first)
+        except StopAsyncIteration:
+            raise EngineError("The model server ended the run without a reason.") from None
+        except asyncio.CancelledError:
+            if first is not None:
+                first.cancel()
+            raise
+
+    async def read_rest(self) -> None:
+        """Read the stream to its end, for its usage and so that its connection is used again."""
+        try:
+            async with asyncio.timeout(LAST_EVENTS_S):
+                async for batch in self._batches:
+                    for data in batch:
+                        self.read(data)
+        except (TimeoutError, EngineError):
+            return  # the output is whole all the same; the connection is closed
+
+    def read(self, data: bytes) -> Step | None:
+        """Raises: RequestError, EngineError."""
+        return None if data == DONE else self._reader.read(data)
+
+    @property
+    def has_first(self) -> bool:
+        return self._first is not None and self._first.done()
+
+    @property
+    def cached_tokens(self) -> int:
+        return self._reader.cached_tokens or 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the run ended here, at a stop string that the server does not know."""
+        return self._reader.is_cut
+
+    async def aclose(self) -> None:
+        if self._first is not None:
+            self._first.cancel()
+            await asyncio.gather(self._first, return_exceptions=True)
+        await self._batches.aclose()
+        await self._stream.aclose()
+
+
+class PoolRun(Steps):
+    """The steps of a run. Reading it to the end, or `aclose`, frees its place on the server."""
+
+    def __init__(self, pool: Pool, request: EngineRequest, prepare: Prepare) -> None:
+        self._pool = pool
+        self._request = request
+        self._prepare = prepare
+        self._hashes = block_hashes(request.prompt.token_ids, request.cache_salt)
+        self._tried: list[Member] = []
+        self._was_busy = False
+        self._attempt: Attempt | None = None
+        self._steps: deque[Step] = deque()
+        self._has_tokens = False
+        self._error: EngineError | None = None
+        self._is_over = False
+
+    def __aiter__(self) -> AsyncIterator[Step]:
+        return self
+
+    async def admit(self) -> None:
+        """Start the run on a server. Raises: RequestError, TooManyRequests, EngineError."""
+        try:
+            attempt = self._attempt = await self._open()
+            if self._request.sampling.constraint is not None:
+                await attempt.wait_for_first(EARLY_REFUSAL_S)
+                if attempt.has_first:
+                    await self._read()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def __anext__(self) -> Step:
+        while not self._steps:
+            if self._is_over:
+                raise StopAsyncIteration
+            try:
+                await self._read()
+            except BaseException:
+                await self.aclose()
+                raise
+        step = self._steps.popleft()
+        self._is_over = step.finish is not None
+        return step
+
+    async def aclose(self) -> None:
+        self._is_over = True
+        self._steps.clear()
+        await self._leave()
+
+    async def _read(self) -> None:
+        """Read the steps that arrived together; on another server if this one is lost in time.
+
+        Raises: RequestError, TooManyRequests, EngineError.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._attempt is None:
+            self._attempt = await self._open()
+        attempt = self._attempt
+        try:
+            await self._read_batch(attempt)
+        except EngineError as error:
+            # A run that the server itself has failed says nothing about the server.
+            if not isinstance(error, ServerFailed):
+                self._pool.report_failure(attempt.member)
+            await self._leave()
+            if self._has_tokens:
+                self._error = error  # raised after the steps that came before it
+            else:
+                log.info("run %s: %s", self._request.request_id, error)
+
+    async def _read_batch(self, attempt: Attempt) -> None:
+        last: Step | None = None
+        for data in await attempt.next_batch():
+            step = attempt.read(data)
+            if step is None or last is not None:
+                continue
+            self._has_tokens = True
+            if step.finish is None:
+                self._steps.append(step)
+            else:
+                last = step
+        if last is not None:
+            if not attempt.is_cut:
+                await attempt.read_rest()
+            # vLLM computes at least one token of a prompt.
+            cached = min(attempt.cached_tokens, len(self._request.prompt.token_ids) - 1)
+            self._steps.append(replace(last, cached_tokens=cached))
+            await self._leave()
+
+    async def _open(self) -> Attempt:
+        """Return the run on the next server that takes it.
+
+        Raises: RequestError; TooManyRequests if a server is too busy and no other takes it;
+        EngineError.
+        """
+        while len(self._tried) < MAX_SERVERS:
+            member = self._pool.acquire(self._hashes, tried=self._tried)
+            if member is None:
+                break
+            self._tried.append(member)
+            try:
+                attempt = await self._try(member)
+            except BaseException:
+                await self._pool.release(member)
+                raise
+            if attempt is not None:
+                return attempt
+            await self._pool.release(member)
+        if self._was_busy:
+            raise TooManyRequests("The model servers are overloaded. Please retry later.")
+        raise EngineDead("No model server is available.")
+
+    async def _try(self, member: Member) -> Attempt | None:
+        """Return the run on this server, None if another one should be tried."""
+        assert member.profile is not None
+        wire, reader = self._prepare(member.profile)
+        headers = self._request.trace_headers
+        try:
+            stream = await member.client.stream(wire.path, wire.body, headers=headers)
+        except UpstreamRefused as error:
+            outcome = outcome_of(error.status)
+            if outcome is Outcome.INVALID:
+                param = constrained_param(self._request)
+                raise to_request_error(read_details(error.body), default_param=param) from error
+            if outcome is Outcome.BUSY:
+                self._was_busy = True
+                self._pool.report_busy(member)
+                return None
+            log.warning(
+                "model server %s refused a run with status %d", member.client.url, error.status
+            )
+            self._pool.report_failure(member)
+            return None
+        except EngineError:
+            self._pool.report_failure(member)
+            return None
+        return Attempt(member, stream, reader)
+
+    async def _leave(self) -> None:
+        """Close the connection to the server, which ends the run there, too."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            try:
+                await attempt.aclose()
+            finally:
+                await self._pool.release(attempt.member)

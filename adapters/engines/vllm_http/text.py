@@ -1,0 +1,108 @@
+"""Text of tokens that is decoded here: for servers without a tokenizer, and with logprobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from antiphon.application.ports import Sampling
+from antiphon.domain.errors import SettingsError
+
+CONTEXT_TOKENS = 4
+"""Tokens of the prompt before the output: some tokens have a space only after another token."""
+
+
+class Vocabulary:
+    """A model folder's `tokenizer.json`, as far as it is needed to read tokens."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabulary | None:
+        """Return the folder's vocabulary, None without one. Raises: SettingsError."""
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            return None
+        try:
+            from tokenizers import Tokenizer
+
+            return cls(Tokenizer.from_file(str(file)))
+        except Exception as error:  # the library raises bare exceptions
+            raise SettingsError(f"{str(file)!r} cannot be read: {error}") from error
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        text: str = self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def convert_ids_to_tokens(self, token_id: int) -> str | None:
+        piece: str | None = self.tokenizer.id_to_token(token_id)
+        return piece
+
+
+class OutputText:
+    """The text of one run, up to a stop string."""
+
+    def __init__(self, vocabulary: Vocabulary, sampling: Sampling, prompt: Sequence[int]) -> None:
+        self._tokenizer = vocabulary.tokenizer
+        self._skips_special = sampling.skip_special_tokens
+        self._stop = StopCut(sampling.stop, include=sampling.include_stop_str_in_output)
+        self._start()
+        for token_id in prompt[-CONTEXT_TOKENS:]:
+            self._decode(token_id)
+
+    def feed(self, token_ids: Sequence[int], *, is_last: bool) -> tuple[str, bool]:
+        """Return the next text, and whether it ended at a stop string."""
+        text = self._stop.feed("".join(map(self._decode, token_ids)))
+        if is_last and not self._stop.is_cut:
+            text += self._stop.end()
+        return text, self._stop.is_cut
+
+    def _start(self) -> None:
+        from tokenizers.decoders import DecodeStream
+
+        self._stream = DecodeStream(skip_special_tokens=self._skips_special)
+
+    def _decode(self, token_id: int) -> str:
+        try:
+            return self._stream.step(self._tokenizer, token_id) or ""
+        except Exception:
+            # The library cannot continue after some invalid bytes; the text goes on after them.
+            self._start()
+            return self._stream.step(self._tokenizer, token_id) or ""
+
+
+class StopCut:
+    """Cuts a text that comes in pieces at the first stop string."""
+
+    def __init__(self, stop: Sequence[str], *, include: bool) -> None:
+        self._stop = stop
+        self._include = include
+        self._held = ""
+        self._held_length = max((len(each) - 1 for each in stop), default=0)
+        self.is_cut = False
+
+    def feed(self, text: str) -> str:
+        """Return the text that no stop string can begin in any more.
+
+        >>> cut = StopCut(["END"], include=False)
+        >>> cut.feed("it is the E"), cut.feed("N"), cut.feed("D."), cut.is_cut
+        ('it is the', ' ', '', True)
+        """
+        if not self._stop or self.is_cut:
+            return "" if self.is_cut else text
+        held = self._held + text
+        found = [(held.index(each), each) for each in self._stop if each in held]
+        if found:
+            place, stop = min(found)
+            self.is_cut = True
+            return held[: place + len(stop) if self._include else place]
+        end = max(0, len(held) - self._held_length)
+        self._held = held[end:]
+        return held[:end]
+
+    def end(self) -> str:
+        """Return the rest of a text that has no stop string."""
+        held, self._held = self._held, ""
+        return held

@@ -1,0 +1,302 @@
+"""A run as a request on either of vLLM's wires, and the wires' events as steps.
+
+`/inference/v1/generate` takes tokens, sends tokens, and knows that our constraints begin with the
+first token. `/v1/completions` is what every vLLM server has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.adapters.engines.token_decoder import TokenDecoder
+from antiphon.adapters.engines.vllm_http.profile import GENERATE_PATH, Profile
+from antiphon.adapters.engines.vllm_http.refusals import (
+    ErrorDetails,
+    Outcome,
+    outcome_of,
+    to_request_error,
+)
+from antiphon.adapters.engines.vllm_http.text import OutputText, Vocabulary
+from antiphon.adapters.engines.vllm_names import (
+    FAILURE_MESSAGES,
+    FINISH_REASONS,
+    MIN_LOGPROB,
+    constrained_field,
+    extra_arguments,
+    remaining_tokens,
+    sampling_fields,
+    structured_outputs,
+)
+from antiphon.application.ports import EngineRequest, Step
+from antiphon.domain.content import Logprob, TopLogprob
+from antiphon.domain.errors import EngineError, RequestError
+
+COMPLETIONS_PATH = "/v1/completions"
+MAX_LOGPROBS = 20
+"""The most that vLLM gives by default, and the API's limit."""
+
+TOKEN_PREFIX = "token_id:"
+HARMONY_MODEL_TYPE = "gpt_oss"
+
+
+class WireRequest(Struct, frozen=True, kw_only=True):
+    """What is sent. `decodes_text`: the answer has tokens alone; their text is decoded here."""
+
+    path: str
+    body: bytes
+    decodes_text: bool = False
+
+
+def to_wire(
+    request: EngineRequest,
+    profile: Profile,
+    *,
+    defaults: Mapping[str, Any],
+    context_length: int,
+    vocabulary: Vocabulary | None,
+    model_type: str = "",
+) -> WireRequest:
+    """Return the run as a request to a server. Raises: RequestError."""
+    room = remaining_tokens(len(request.prompt.token_ids), context_length)
+    fields = sampling_fields(
+        request.sampling,
+        defaults=defaults,
+        remaining_tokens=room,
+        detokenize=request.detokenize,
+    )
+    if request.sampling.logprobs is not None:
+        # One more than asked for: the list begins with the sampled token, which may be none of
+        # the likeliest.
+        fields["logprobs"] = min(request.sampling.logprobs + 1, MAX_LOGPROBS)
+    fields["stream_interval"] = min(request.sampling.step_tokens, fields["max_tokens"])
+    if request.sampling.constraint is not None:
+        fields["structured_outputs"] = structured_outputs(request.sampling.constraint)
+    is_exact = vocabulary is not None or (profile.has_text and request.sampling.logprobs is None)
+    if profile.has_generate and (is_exact or not fields["detokenize"]):
+        return _to_generate(request, profile, fields)
+    if not profile.has_text:
+        raise EngineError("The model server sends no text, and its tokenizer is not known here.")
+    return _to_completions(request, profile, fields, model_type)
+
+
+def _to_generate(request: EngineRequest, profile: Profile, fields: dict[str, Any]) -> WireRequest:
+    wants_text = fields["detokenize"]
+    # With text, logprobs come as texts, which say less than the tokens do.
+    sends_text = wants_text and profile.has_text and request.sampling.logprobs is None
+    if not profile.has_text:
+        fields |= {"detokenize": False, "stop": []}  # looked for here
+    fields["extra_args"] = extra_arguments(request.sampling.extra)
+    body = {
+        **_common_fields(request, profile),
+        "token_ids": request.prompt.token_ids,
+        "sampling_params": _without_none(fields),
+        "output_mode": "text" if sends_text else "tokens",
+        # Our constraints also cover the reasoning, so they apply from the first token on.
+        "reasoning_ended": True if "structured_outputs" in fields else None,
+    }
+    return WireRequest(
+        path=GENERATE_PATH, body=_encode(body), decodes_text=wants_text and not sends_text
+    )
+
+
+def _to_completions(
+    request: EngineRequest, profile: Profile, fields: dict[str, Any], model_type: str
+) -> WireRequest:
+    if model_type == HARMONY_MODEL_TYPE and "structured_outputs" in fields:
+        # For gpt-oss, vLLM applies a constraint after the reasoning, and this wire cannot say that
+        # ours covers the reasoning, too.
+        raise RequestError(
+            "This model's servers cannot enforce tool choices and schemas: start them with "
+            "--enable-scale-out.",
+            param=constrained_field(request.turn),
+            code="unsupported_parameter",
+        )
+    extra_arguments(request.sampling.extra)  # for its errors
+    del fields["detokenize"]
+    body = {
+        **_common_fields(request, profile),
+        **fields,
+        **request.sampling.extra,
+        "prompt": request.prompt.token_ids,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    }
+    return WireRequest(path=COMPLETIONS_PATH, body=_encode(body))
+
+
+def _common_fields(request: EngineRequest, profile: Profile) -> dict[str, Any]:
+    return {
+        "model": profile.model_name,
+        "request_id": request.request_id,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "cache_salt": request.cache_salt,
+        "priority": request.priority or None,
+    }
+
+
+def _encode(body: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(_without_none(body))
+
+
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+class _TokenLogprob(Struct):
+    token_id: int
+    logprob: float
+
+
+class _Position(_TokenLogprob):
+    top_logprobs: list[_TokenLogprob] = []
+
+
+class _Logprobs(Struct):
+    """`content` is that of the generate wire, the rest that of completions."""
+
+    content: list[_Position] | None = None
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+    def positions(self) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
+        """Yield each token, its logprob and those of the likeliest, in the server's order."""
+        if self.content is not None:
+            for each in self.content:
+                likeliest = [(top.token_id, top.logprob) for top in each.top_logprobs]
+                yield each.token_id, each.logprob, likeliest
+            return
+        tops = self.top_logprobs or [None] * len(self.tokens)
+        for token, logprob, top in zip(self.tokens, self.token_logprobs, tops, strict=True):
+            likeliest = [(_token_id(name), value) for name, value in (top or {}).items()]
+            yield _token_id(token), MIN_LOGPROB if logprob is None else logprob, likeliest
+
+
+class _Choice(Struct):
+    text: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _Details(Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens_details: _Details | None = None
+
+
+class _Event(Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: ErrorDetails | None = None
+
+
+_decoder = msgspec.json.Decoder(_Event)
+
+
+class ServerFailed(EngineError):
+    """The server ended a run that another server may be able to run."""
+
+
+class StepReader:
+    """Reads the events of a run.
+
+    `cached_tokens` is what the server has told of its cache. `is_cut` is set when the text that is
+    decoded here has ended at a stop string.
+    """
+
+    cached_tokens: int | None = None
+    is_cut = False
+
+    def __init__(
+        self, request: EngineRequest, text: OutputText | None, decoder: TokenDecoder | None
+    ) -> None:
+        self._request = request
+        self._text = text
+        self._decoder = decoder
+
+    def read(self, data: bytes) -> Step | None:
+        """Return the event's step, None if it has none.
+
+        Raises: RequestError for a request that the server refuses only now; ServerFailed;
+        EngineError.
+        """
+        try:
+            return self._to_step(_decoder.decode(data))
+        except (msgspec.DecodeError, ValueError):  # a ValueError for text that is not UTF-8
+            raise ServerFailed("The model server sent an event that cannot be read.") from None
+
+    def _to_step(self, event: _Event) -> Step | None:
+        if event.error is not None:
+            raise self._to_error(event.error)
+        if event.usage is not None and event.usage.prompt_tokens_details is not None:
+            self.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
+        return self._to_tokens(event.choices[0]) if event.choices else None
+
+    def _to_tokens(self, choice: _Choice) -> Step | None:
+        token_ids, finish = choice.token_ids, choice.finish_reason
+        if finish is not None:
+            if finish not in FINISH_REASONS:
+                default = FAILURE_MESSAGES["error"]
+                raise ServerFailed(FAILURE_MESSAGES.get(finish, default))
+            finish = FINISH_REASONS[finish]
+        if not token_ids:
+            if choice.text and token_ids is None:
+                raise EngineError("The model server sends no token ids; it needs vLLM 0.12.")
+            if finish is None and not choice.text:
+                return None
+            token_ids = []
+        text = choice.text or ""
+        if self._text is not None:
+            text, self.is_cut = self._text.feed(token_ids, is_last=finish is not None)
+            finish = "stop" if self.is_cut else finish
+        return Step(
+            text=text,
+            token_ids=token_ids,
+            logprobs=self._to_logprobs(choice.logprobs),
+            finish=finish,
+        )
+
+    def _to_error(self, details: ErrorDetails) -> Exception:
+        if outcome_of(details.code) is Outcome.INVALID:
+            return to_request_error(details, default_param=constrained_param(self._request))
+        return ServerFailed(FAILURE_MESSAGES["error"])
+
+    def _to_logprobs(self, logprobs: _Logprobs | None) -> tuple[Logprob, ...] | None:
+        count, decoder = self._request.sampling.logprobs, self._decoder
+        if count is None or decoder is None:
+            return None
+        return tuple(
+            Logprob(
+                **_token_fields(decoder, token_id, logprob),
+                top_logprobs=tuple(
+                    TopLogprob(**_token_fields(decoder, *each))
+                    for each in sorted(tops, key=lambda each: -each[1])[:count]
+                ),
+            )
+            for token_id, logprob, tops in (logprobs.positions() if logprobs else ())
+        )
+
+
+def constrained_param(request: EngineRequest) -> str | None:
+    """Return the field to blame for what vLLM refuses without naming a parameter."""
+    return constrained_field(request.turn) if request.sampling.constraint else None
+
+
+def _token_fields(decoder: TokenDecoder, token_id: int, logprob: float) -> dict[str, Any]:
+    text, token_bytes = decoder.decode_token(token_id)
+    return {"token": text, "bytes": token_bytes, "logprob": max(logprob, MIN_LOGPROB)}
+
+
+def _token_id(name: str) -> int:
+    return int(name.removeprefix(TOKEN_PREFIX))
