@@ -54,7 +54,8 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
     `text` is the tokens' text, special tokens included; it may lag behind `token_ids` while a
     character or a stop string is incomplete. `logprobs`, if requested, has one entry for each
     token. `finish` is set on the last step: `stop`, `length`, `abort` or `error`. `cached_tokens`
-    counts prompt tokens that were not computed again; it is known from the first step on.
+    counts prompt tokens that were not computed again; some engines know it only in the last step,
+    and it is 0 before.
     """
 
     text: str = ""
@@ -257,8 +258,8 @@ class Engine(Protocol):
         The output is cut at exactly `max_tokens`, and a step has at most `step_tokens` tokens. The
         number of steps does not change text or tokens. A stop string ends the text and is left out
         unless `include_stop_str_in_output` is set. With `logprobs`, each token has this number of
-        alternatives, the likeliest first. `cached_tokens` is the same in all steps and less than
-        the prompt's length.
+        alternatives, the likeliest first. `cached_tokens` is right in the last step, at the latest,
+        and less than the prompt's length.
 
         Leaving the iterator at any step, or cancelling the task that reads it, aborts the run and
         leaves the engine working.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 
 from antiphon.adapters.engines.vllm_http.options import VllmHttpOptions
 from antiphon.adapters.engines.vllm_http.prefixes import PrefixIndex
@@ -129,19 +130,21 @@ class Pool:
                 raise error
         raise EngineDead("No model server answers.")
 
+    async def probe(self) -> None:
+        """Read the list of servers again, and check the health of each."""
+        try:
+            await self._list_members()
+        except (SettingsError, EngineError) as error:
+            log.warning("the list of model servers stays as it was: %s", error)
+        await asyncio.gather(*map(self._probe, self._members.values()))
+
     async def _probe_for_ever(self) -> None:
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(self._options.probe_s):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
             self._wake.clear()
-            try:
-                await self._list_members()
-            except (SettingsError, EngineError) as error:
-                log.warning("the list of model servers stays as it was: %s", error)
-            await asyncio.gather(*map(self._probe, self._members.values()))
+            await self.probe()
 
     async def _probe(self, member: Member) -> Exception | None:
         """Check the server's health. Return why it is not usable, if it is not."""

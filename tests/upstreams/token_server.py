@@ -1,0 +1,302 @@
+"""A server that speaks vLLM's two wires of tokens, over a scripted engine.
+
+The scripted engine reads tools and schemas from the turn, which is not on the wire: a test gives a
+`TurnRegistry` to the server and to a `TellingEngine`, and so passes it aside.
+
+As a process of its own: python -m tests.upstreams.token_server --port 8001 --model tokens
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any
+
+from aiohttp import web
+
+from antiphon.adapters.engines.scripted.engine import ScriptedEngine
+from antiphon.adapters.engines.vllm_http import VllmHttpEngine
+from antiphon.adapters.formats.chat_template import ScriptedMarkup
+from antiphon.application.ports import EngineRequest, Prompt, Sampling, Step, Steps, Turn
+from antiphon.domain.errors import EngineError, RequestError
+
+Json = dict[str, Any]
+TurnRegistry = dict[str, Turn]
+
+WIRES = ("generate", "completions", "tokens_only")
+COPIED = (
+    *("max_tokens", "ignore_eos", "logprobs", "include_stop_str_in_output", "temperature"),
+    *("seed", "top_p", "skip_special_tokens"),
+)
+
+
+class TellingEngine(VllmHttpEngine):
+    """Tells the token server about each turn."""
+
+    turns: TurnRegistry
+
+    async def generate(self, request: EngineRequest) -> Steps:
+        self.turns[request.request_id] = request.turn
+        return await super().generate(request)
+
+
+class TokenServer:
+    """One server. `wire` is what it offers: a row of WIRES.
+
+    `id_of` returns the token id of a text, for logprobs. `requests` are the bodies of all runs.
+    `refusal` answers each run with this status, `health` each health check; `before_token` is
+    awaited before each step, with the number of tokens that were sent.
+    """
+
+    def __init__(
+        self,
+        engine: ScriptedEngine,
+        *,
+        wire: str = "generate",
+        model: str = "tokens",
+        turns: TurnRegistry | None = None,
+        id_of: Callable[[str], int] = len,
+    ) -> None:
+        self.engine = engine
+        self.wire = wire
+        self.model = model
+        self.turns = {} if turns is None else turns
+        self.requests: list[Json] = []
+        self.refusal: int | None = None
+        self.health = 200
+        self.before_token: Callable[[int], Any] | None = None
+        self._id_of = id_of
+        self._port = 0
+        self._runner: web.AppRunner | None = None
+        self._transports: set[asyncio.Transport] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def start(self, port: int = 0) -> None:
+        """Listen, on the port that it had if it was killed."""
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._models)
+        if self.wire != "completions":
+            app.router.add_post("/inference/v1/generate", self._generate)
+        if self.wire != "tokens_only":
+            app.router.add_post("/v1/completions", self._completions)
+            app.router.add_post("/detokenize", self._health)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", port or self._port, reuse_address=True)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+
+    async def kill(self) -> None:
+        """End as a killed process does: connections are reset, and new ones refused."""
+        runner, self._runner = self._runner, None
+        for transport in list(self._transports):
+            transport.abort()
+        if runner is not None:
+            await runner.cleanup()
+
+    # --- routes -----------------------------------------------------------------------------------
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(status=self.health)
+
+    async def _models(self, _: web.Request) -> web.Response:
+        length = self.engine.context_length
+        model = {"id": self.model, "root": "/nowhere", "max_model_len": length}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        if "token_ids" not in body:
+            return _error(400, "token_ids: Field required", "body.token_ids")
+        if self.wire == "tokens_only" and body["output_mode"] != "tokens":
+            return _error(400, "output_mode='text' requires a tokenizer", None)
+        sampling = body["sampling_params"]
+        if self.wire == "tokens_only" and sampling.get("stop"):
+            return _error(400, "stop strings are not supported", "stop")
+        return await self._run(request, body, body["token_ids"], sampling, self._token_choice)
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        return await self._run(request, body, body["prompt"], body, self._text_choice)
+
+    async def _run(
+        self,
+        request: web.Request,
+        body: Json,
+        token_ids: Sequence[int],
+        sampling: Mapping[str, Any],
+        choice: Callable[[Step, Json], Json],
+    ) -> web.StreamResponse:
+        self.requests.append(body)
+        if self.refusal is not None:
+            return _error(self.refusal, "not now", None)
+        try:
+            steps = await self.engine.generate(self._to_request(body, token_ids, sampling))
+        except RequestError as error:
+            return _error(400, error.message, "input_tokens")
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        assert request.transport is not None
+        self._transports.add(request.transport)
+        try:
+            async with aclosing(steps):
+                await self._write(response, body, steps, choice)
+        finally:
+            self._transports.discard(request.transport)
+        return response
+
+    async def _write(
+        self,
+        response: web.StreamResponse,
+        body: Json,
+        steps: AsyncIterator[Step],
+        choice: Callable[[Step, Json], Json],
+    ) -> None:
+        count = cached = 0
+        try:
+            if self.before_token is not None:
+                await self.before_token(0)
+            async for step in steps:
+                count, cached = count + len(step.token_ids), step.cached_tokens
+                await response.write(_event({"choices": [choice(step, body)]}))
+                if self.before_token is not None:
+                    await self.before_token(count)
+        except EngineError as error:
+            await response.write(_event({"error": {"message": str(error), "code": 500}}))
+        else:
+            details = {"cached_tokens": cached}
+            usage = {"completion_tokens": count, "prompt_tokens_details": details}
+            await response.write(_event({"choices": [], "usage": usage}))
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+
+    def _to_request(
+        self, body: Json, token_ids: Sequence[int], sampling: Mapping[str, Any]
+    ) -> EngineRequest:
+        fields = {name: sampling[name] for name in COPIED if name in sampling}
+        turn = self.turns.pop(body["request_id"], None) or Turn(model=self.model, items=())
+        return EngineRequest(
+            request_id=body["request_id"],
+            model=self.model,
+            prompt=Prompt(token_ids=token_ids),
+            sampling=Sampling(
+                stop=tuple(sampling.get("stop", ())),
+                step_tokens=sampling.get("stream_interval", 1),
+                **fields,
+            ),
+            cache_salt=body.get("cache_salt"),
+            turn=turn,
+        )
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _token_choice(self, step: Step, body: Json) -> Json:
+        choice: Json = {"index": 0, "token_ids": step.token_ids, "finish_reason": step.finish}
+        if body["output_mode"] == "text":
+            return {**choice, "text": step.text}
+        if step.logprobs is None:
+            return choice
+        positions = [
+            {
+                "token_id": token_id,
+                "logprob": each.logprob,
+                "top_logprobs": [
+                    {"token_id": self._id_of(top.token), "logprob": top.logprob}
+                    for top in each.top_logprobs
+                ],
+            }
+            for token_id, each in zip(step.token_ids, step.logprobs, strict=True)
+        ]
+        return {**choice, "logprobs": {"content": positions}}
+
+    def _text_choice(self, step: Step, _: Json) -> Json:
+        choice: Json = {
+            "index": 0,
+            "text": step.text,
+            "token_ids": step.token_ids,
+            "finish_reason": step.finish,
+        }
+        if step.logprobs is None:
+            return choice
+        logprobs = {
+            "tokens": [f"token_id:{token_id}" for token_id in step.token_ids],
+            "token_logprobs": [each.logprob for each in step.logprobs],
+            "top_logprobs": [
+                {f"token_id:{self._id_of(top.token)}": top.logprob for top in each.top_logprobs}
+                for each in step.logprobs
+            ],
+        }
+        return {**choice, "logprobs": logprobs}
+
+
+def _event(content: Json) -> bytes:
+    return b"data: " + json.dumps(content).encode() + b"\n\n"
+
+
+def _error(status: int, message: str, param: str | None) -> web.Response:
+    error = {"message": message, "type": "BadRequestError", "param": param, "code": status}
+    return web.json_response({"error": error}, status=status)
+
+
+@asynccontextmanager
+async def listening(*servers: TokenServer) -> AsyncIterator[None]:
+    """Serve in this event loop inside the block."""
+    try:
+        for server in servers:
+            await server.start()
+        yield
+    finally:
+        for server in servers:
+            await server.kill()
+
+
+@contextmanager
+def serving(*servers: TokenServer) -> Iterator[None]:
+    """Serve in a thread inside the block."""
+    ready = threading.Event()
+    stop: list[Callable[[], object]] = []
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        stop.append(lambda: loop.call_soon_threadsafe(ended.set))
+        async with listening(*servers):
+            ready.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=[serve()], name="token servers")
+    thread.start()
+    assert ready.wait(30), "the token servers did not start"
+    try:
+        yield
+    finally:
+        stop[0]()
+        thread.join(30)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--model", default="tokens")
+    parser.add_argument("--wire", choices=WIRES, default="generate")
+    parser.add_argument("--tokens-per-s", type=float)
+    options = parser.parse_args()
+    engine = ScriptedEngine(ScriptedMarkup(), [options.model], tokens_per_s=options.tokens_per_s)
+    server = TokenServer(engine, wire=options.wire, model=options.model)
+    await server.start(options.port)
+    print(server.url, flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
