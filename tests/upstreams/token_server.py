@@ -49,7 +49,8 @@ class TokenServer:
 
     `id_of` returns the token id of a text, for logprobs. `requests` are the bodies of all runs.
     `refusal` answers each run with this status, `health` each health check; `before_token` is
-    awaited before each step, with the number of tokens that were sent.
+    awaited before each step, with the number of tokens that were sent. `stream` is sent instead of
+    what the engine writes; None in it is a pause without end.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class TokenServer:
         self.refusal: int | None = None
         self.health = 200
         self.before_token: Callable[[int], Any] | None = None
+        self.stream: Sequence[bytes | None] | None = None
         self._id_of = id_of
         self._port = 0
         self._runner: web.AppRunner | None = None
@@ -150,7 +152,10 @@ class TokenServer:
         self._transports.add(request.transport)
         try:
             async with aclosing(steps):
-                await self._write(response, body, steps, choice)
+                if self.stream is not None:
+                    await _write_all(response, self.stream)
+                else:
+                    await self._write(response, body, steps, choice)
         finally:
             self._transports.discard(request.transport)
         return response
@@ -237,6 +242,15 @@ class TokenServer:
             ],
         }
         return {**choice, "logprobs": logprobs}
+
+
+async def _write_all(response: web.StreamResponse, stream: Sequence[bytes | None]) -> None:
+    for data in stream:
+        if data is None:
+            await asyncio.Event().wait()
+        else:
+            await response.write(data)
+    await response.write_eof()
 
 
 def _event(content: Json) -> bytes:
