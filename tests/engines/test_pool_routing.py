@@ -19,7 +19,12 @@ from antiphon.adapters.engines.vllm_http.prefixes import (
     PrefixIndex,
     block_hashes,
 )
-from antiphon.adapters.engines.vllm_http.routing import Candidate, Choose, choose_by_prefix
+from antiphon.adapters.engines.vllm_http.routing import (
+    BALANCE_RUNS,
+    Candidate,
+    Choose,
+    choose_by_prefix,
+)
 from antiphon.testing.engine import steps_of, tokens_of
 
 CONVERSATIONS = 200
@@ -141,3 +146,23 @@ async def test_random_routing_for_comparison_finds_less_than_two_thirds() -> Non
     choose: Choose = choose_by_chance
     hit_rate, _ = await play_conversations(make=partial(TellingEngine, choose=choose))
     assert 0.2 < hit_rate < 2 / 3
+
+
+async def test_a_prefix_that_all_share_does_not_pile_up_on_one_server() -> None:
+    async with pool(wires=["generate"] * 3) as running:
+        most = [0, 0, 0]
+
+        def count(number: int) -> None:
+            most[number] = max(most[number], running.servers[number].engine.running)
+
+        async def note(number: int, _: int) -> None:
+            count(number)
+
+        for number, server in enumerate(running.servers):
+            server.before_token = partial(note, number)
+        await asyncio.gather(
+            *(steps_of(running.engine, running.request(max_tokens=8)) for _ in range(90))
+        )
+        assert sum(len(server.requests) for server in running.servers) == 90
+        assert max(most) <= 1.5 * 30 + BALANCE_RUNS
+        assert min(len(server.requests) for server in running.servers) >= 15

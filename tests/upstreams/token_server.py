@@ -48,7 +48,8 @@ class TokenServer:
     """One server. `wire` is what it offers: a row of WIRES.
 
     `id_of` returns the token id of a text, for logprobs. `requests` are the bodies of all runs.
-    `refusal` answers each run with this status, `health` each health check; `before_token` is
+    `refusal` answers each run with this status, `health` each health check; `model_fields` are what
+    it says of its model. `before_token` is
     awaited before each step, with the number of tokens that were sent. `stream` is sent instead of
     what the engine writes; None in it is a pause without end.
     """
@@ -69,6 +70,7 @@ class TokenServer:
         self.requests: list[Json] = []
         self.refusal: int | None = None
         self.health = 200
+        self.model_fields: Json = {}
         self.before_token: Callable[[int], Any] | None = None
         self.stream: Sequence[bytes | None] | None = None
         self._id_of = id_of
@@ -113,7 +115,7 @@ class TokenServer:
 
     async def _models(self, _: web.Request) -> web.Response:
         length = self.engine.context_length
-        model = {"id": self.model, "root": "/nowhere", "max_model_len": length}
+        model = {"id": self.model, "root": "/nowhere", "max_model_len": length, **self.model_fields}
         return web.json_response({"object": "list", "data": [model]})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:

@@ -32,6 +32,7 @@ class Member(Candidate):
         self.is_up = False
         self.is_listed = True
         self.missed_probes = 0
+        self.down_because = ""
         self.profile: Profile | None = None
 
     @property
@@ -177,15 +178,16 @@ class Pool:
     def _mark_up(self, member: Member) -> None:
         member.missed_probes = 0
         if not member.is_up:
-            member.is_up = True
+            member.is_up, member.down_because = True, ""
             log.info("model server %s is up", member.client.url)
 
     def _mark_down(self, member: Member, reason: str) -> None:
+        if member.down_because != reason:
+            log.warning("model server %s is down: %s", member.client.url, reason)
         if member.is_up:
-            member.is_up = False
             # A server that was down has probably lost what it had cached.
             member.prefixes.clear()
-            log.warning("model server %s is down: %s", member.client.url, reason)
+        member.is_up, member.down_because = False, reason
 
     # --- membership -------------------------------------------------------------------------------
 
