@@ -47,7 +47,8 @@ class TellingEngine(VllmHttpEngine):
 class TokenServer:
     """One server. `wire` is what it offers: a row of WIRES.
 
-    `id_of` returns the token id of a text, for logprobs. `requests` are the bodies of all runs.
+    `id_of` returns the token id of a text, for logprobs. `requests` and `headers` are those of all
+    runs.
     `refusal` answers each run with this status, `health` each health check; `model_fields` are what
     it says of its model. `before_token` is
     awaited before each step, with the number of tokens that were sent. `stream` is sent instead of
@@ -68,6 +69,7 @@ class TokenServer:
         self.model = model
         self.turns = {} if turns is None else turns
         self.requests: list[Json] = []
+        self.headers: list[Mapping[str, str]] = []
         self.refusal: int | None = None
         self.health = 200
         self.model_fields: Json = {}
@@ -142,6 +144,7 @@ class TokenServer:
         choice: Callable[[Step, Json], Json],
     ) -> web.StreamResponse:
         self.requests.append(body)
+        self.headers.append(request.headers)
         if self.refusal is not None:
             return _error(self.refusal, "not now", None)
         try:

@@ -1,0 +1,164 @@
+"""A pool of real vLLM servers behind one engine: one on each wire."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from openai import OpenAI
+from tests.conftest import running, settings_for
+from tests.vllm.test_server import NO_REASONING, SCHEMAS, TOOLS
+from tests.vllm.vllm_servers import WIRES, VllmServer, vllm_servers
+
+from antiphon.adapters.engines.vllm_http import VllmHttpEngine, VllmHttpOptions
+from antiphon.application.ports import Constraint, EngineRequest, Prompt, Sampling, Turn
+from antiphon.domain.errors import EngineError, RequestError
+from antiphon.testing.engine import EngineContract, RequestFactory, steps_of, text_of, tokens_of
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.filterwarnings("error:::antiphon"),
+]
+
+PROMPT = tuple(range(40, 80))  # letters and digits
+_numbers = itertools.count()
+
+Servers = dict[str, VllmServer]
+
+
+@pytest.fixture(scope="module")
+def servers(models_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with vllm_servers(models_folder / "chat", tmp_path_factory.mktemp("named")) as started:
+        yield started
+
+
+@pytest.fixture(params=WIRES)
+async def engine(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[VllmHttpEngine]:
+    """An engine on one of the servers; its folder is the one that the server names."""
+    engine = VllmHttpEngine(["pool"], VllmHttpOptions(url=servers[request.param].url))
+    await engine.start()
+    yield engine
+    await engine.aclose()
+
+
+def ask_engine(prompt: tuple[int, ...] = PROMPT, **sampling: Any) -> EngineRequest:
+    return EngineRequest(
+        request_id=f"run_{next(_numbers)}",
+        model="pool",
+        prompt=Prompt(token_ids=prompt),
+        sampling=Sampling(**{"temperature": 0, "ignore_eos": True, **sampling}),
+        turn=Turn(model="pool", items=()),
+    )
+
+
+class TestVllmHttpEngine(EngineContract):
+    @pytest.fixture
+    def ask(self) -> RequestFactory:
+        return ask_engine
+
+
+async def test_the_model_is_known_from_the_server(
+    engine: VllmHttpEngine, models_folder: Path
+) -> None:
+    assert engine.model_folder == models_folder / "chat"
+    assert engine.model_type == "qwen3"
+    assert engine.context_length == 4096
+    assert engine.sampling_defaults == {"temperature": 0.7, "top_k": 20}
+
+
+async def test_a_prompt_that_was_seen_is_cached(engine: VllmHttpEngine) -> None:
+    prompt = tuple(40 + number % 37 for number in range(300))
+    await steps_of(engine, ask_engine(prompt, max_tokens=2))
+    steps = await steps_of(engine, ask_engine(prompt, max_tokens=2))
+    assert steps[-1].cached_tokens >= 256
+
+
+async def test_logprobs_leave_the_text_as_it_is(engine: VllmHttpEngine) -> None:
+    plain = await steps_of(engine, ask_engine(max_tokens=20))
+    steps = await steps_of(engine, ask_engine(max_tokens=20, logprobs=20, step_tokens=3))
+    assert text_of(steps) == text_of(plain)
+    first = steps[0].logprobs[0] if steps[0].logprobs else None
+    assert first is not None
+    assert len(first.top_logprobs) == 20
+    assert bytes(first.bytes or ()).decode() == first.token == text_of(plain)[: len(first.token)]
+
+
+async def test_a_constraint_applies_from_the_first_token(engine: VllmHttpEngine) -> None:
+    choice = Constraint(kind="choice", value=["Paris", "Tokyo"])
+    steps = await steps_of(engine, ask_engine(max_tokens=20, constraint=choice, ignore_eos=False))
+    assert text_of(steps).startswith(("Paris", "Tokyo"))
+
+
+INVALID: dict[str, tuple[dict[str, Any], str | None]] = {
+    "a regex": ({"constraint": Constraint(kind="regex", value="([")}, "structured_outputs"),
+    "a temperature": ({"temperature": 9}, "temperature"),
+}
+
+
+@pytest.mark.parametrize("what", INVALID)
+async def test_what_vllm_refuses_is_refused_before_the_run(
+    engine: VllmHttpEngine, what: str
+) -> None:
+    fields, param = INVALID[what]
+    with pytest.raises(RequestError) as refused:
+        await engine.generate(ask_engine(**fields))
+    assert refused.value.param == param
+    assert "parameter=" not in refused.value.message
+
+
+async def test_both_wires_give_the_same_tokens(servers: Servers) -> None:
+    outputs = []
+    for server in servers.values():
+        engine = VllmHttpEngine(["pool"], VllmHttpOptions(url=server.url))
+        await engine.start()
+        steps = await steps_of(engine, ask_engine(max_tokens=50, logit_bias={"50": 2.0}))
+        outputs.append((tokens_of(steps), text_of(steps)))
+        await engine.aclose()
+    assert outputs[0] == outputs[1]
+
+
+def test_a_whole_server_calls_functions_through_the_pool(servers: Servers, tmp_path: Path) -> None:
+    config = tmp_path / "antiphon.toml"
+    urls = json.dumps([server.url for server in servers.values()])
+    config.write_text(f'[[models]]\nname = "pool"\nengine = "vllm_http"\nurls = {urls}\n')
+    with (
+        running(settings_for(tmp_path, config=config)) as server,
+        OpenAI(base_url=server.api, api_key="none") as client,
+    ):
+        for number in range(4):
+            response = client.responses.create(
+                model="pool",
+                input=f"What is the weather in city {number}?",
+                temperature=0,
+                reasoning=NO_REASONING,
+                tools=TOOLS,
+                tool_choice={"type": "function", "name": "get_weather"},
+                max_output_tokens=400,
+            )
+            [call] = response.output
+            assert call.type == "function_call"
+            jsonschema.validate(json.loads(call.arguments), SCHEMAS["get_weather"])
+
+
+async def test_a_killed_server_fails_its_run_and_the_other_serves(servers: Servers) -> None:
+    """The last test: it leaves one server."""
+    options = VllmHttpOptions(urls=tuple(server.url for server in servers.values()))
+    engine = VllmHttpEngine(["pool"], options)
+    await engine.start()
+    with pytest.raises(EngineError):
+        async with aclosing(await engine.generate(ask_engine(max_tokens=4000))) as steps:
+            async for _ in steps:
+                if servers["generate"].process.poll() is None:
+                    servers["generate"].kill()
+    for _ in range(3):
+        assert await steps_of(engine, ask_engine(max_tokens=4))
+    assert list(engine.health.values()) == [False, True]
+    await engine.aclose()
