@@ -41,12 +41,19 @@ def servers(models_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(params=WIRES)
-async def engine(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[VllmHttpEngine]:
+async def on_one_server(
+    request: pytest.FixtureRequest, servers: Servers
+) -> AsyncIterator[VllmHttpEngine]:
     """An engine on one of the servers; its folder is the one that the server names."""
     engine = VllmHttpEngine(["pool"], VllmHttpOptions(url=servers[request.param].url))
     await engine.start()
     yield engine
     await engine.aclose()
+
+
+@pytest.fixture
+def engine(on_one_server: VllmHttpEngine) -> VllmHttpEngine:
+    return on_one_server
 
 
 def ask_engine(prompt: tuple[int, ...] = PROMPT, **sampling: Any) -> EngineRequest:
@@ -60,6 +67,10 @@ def ask_engine(prompt: tuple[int, ...] = PROMPT, **sampling: Any) -> EngineReque
 
 
 class TestVllmHttpEngine(EngineContract):
+    @pytest.fixture
+    def engine(self, on_one_server: VllmHttpEngine) -> VllmHttpEngine:
+        return on_one_server
+
     @pytest.fixture
     def ask(self) -> RequestFactory:
         return ask_engine
