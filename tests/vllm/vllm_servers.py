@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.vllm.test_server import Server
 
@@ -42,6 +43,9 @@ class VllmServer(Server):
 
     def wait_until_ready(self) -> None:
         self.wait_for("Application startup complete", timeout_s=150)
+        # It listens a moment after that line.
+        with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as client:
+            client.get(f"{self.url}/health", timeout=30).raise_for_status()
 
     def kill(self) -> None:
         """Kill the server and all of its processes."""
