@@ -134,7 +134,7 @@ class UpstreamClient:
             raise EngineDead("The model server is not connected.")
         try:
             async with asyncio.timeout(self._options.response_s):
-                response = await self._session.request(
+                response = await self._request(
                     method,
                     self.url + path,
                     data=body,
@@ -169,6 +169,21 @@ class UpstreamClient:
             **self._options.headers,
             **(more or {}),
         }
+
+    async def _request(self, method: str, address: str, **options: Any) -> ClientResponse:
+        """Send a request; once more if the connection is lost before any answer.
+
+        A server may close an idle connection in the very moment in which it is used again.
+        """
+        import aiohttp
+
+        assert self._session is not None
+        try:
+            return await self._session.request(method, address, **options)
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            return await self._session.request(method, address, **options)
 
 
 class EventStream:

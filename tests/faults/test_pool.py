@@ -6,14 +6,26 @@ import asyncio
 import tracemalloc
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from pathlib import Path
 
+import httpx
 import pytest
+from dependency_injector import providers
+from tests.conftest import settings_for
 from tests.engines.pool_fixtures import TALE, TestPool, pool
-from tests.upstreams.token_server import TokenServer
+from tests.http.conftest import frames, script
+from tests.upstreams.token_server import TokenServer, serving
 
+from antiphon.adapters.engines.scripted.engine import ScriptedEngine
+from antiphon.adapters.engines.vllm_http import VllmHttpEngine, VllmHttpOptions
+from antiphon.adapters.formats.chat_template import ScriptedMarkup, scripted_chat
+from antiphon.application.model.supervision import SupervisedModel
+from antiphon.application.model.token_model import TokenModel
 from antiphon.application.ports import Step
 from antiphon.domain.errors import EngineDead, EngineError, TooManyRequests
+from antiphon.entrypoints.container import Container
 from antiphon.testing.engine import steps_of, text_of, tokens_of
+from antiphon.testing.server import serving_in_thread
 
 TOKENS = 24
 CHOICE = b'data: {"choices":[{"index":0,"text":"w0","token_ids":[3]}]}\n\n'
@@ -204,3 +216,43 @@ async def test_a_server_that_never_ends_its_stream_does_not_hold_the_run() -> No
         running.servers[0].stream = [CHOICE, LAST, None]
         steps = await steps_of(running.engine, running.request())
         assert steps[-1].finish == "stop"
+
+
+async def test_a_connection_that_was_closed_while_idle_costs_no_run() -> None:
+    async with pool() as running, asyncio.timeout(30):
+        [server] = running.servers
+        await steps_of(running.engine, running.request(max_tokens=2))
+        server.drops = 1
+        assert text_of(await steps_of(running.engine, running.request())) == TALE
+        server.drops = 2
+        with pytest.raises(EngineDead):
+            await running.engine.generate(running.request())
+        assert text_of(await steps_of(running.engine, running.request())) == TALE
+
+
+def test_a_response_whose_server_is_lost_fails_with_its_output_so_far(tmp_path: Path) -> None:
+    server = TokenServer(ScriptedEngine(ScriptedMarkup()))
+
+    async def cut_after(sent: int) -> None:
+        if sent == 5:
+            server.cut()
+            await asyncio.Event().wait()
+
+    server.before_token = cut_after
+    with serving(server):
+        engine = VllmHttpEngine(["pool"], VllmHttpOptions(url=server.url))
+        container = Container(settings=settings_for(tmp_path))
+        models = [SupervisedModel(TokenModel(scripted_chat, engine))]
+        container.supervised_models.override(providers.Object(models))
+        with serving_in_thread(container) as url:
+            body = {"model": "pool", "input": script({"say": TALE}), "stream": True}
+            events = frames(httpx.post(f"{url}/v1/responses", json=body, timeout=30).text)
+    assert events[-1]["type"] == "response.failed"
+    response = events[-1]["response"]
+    assert response["error"]["code"] == "server_error"
+    assert "127.0.0.1" not in str(response["error"])
+    [message] = response["output"]
+    assert message["status"] == "incomplete"
+    text = message["content"][0]["text"]
+    assert text
+    assert TALE.startswith(text)

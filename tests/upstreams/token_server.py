@@ -50,9 +50,9 @@ class TokenServer:
     `id_of` returns the token id of a text, for logprobs. `requests` and `headers` are those of all
     runs.
     `refusal` answers each run with this status, `health` each health check; `model_fields` are what
-    it says of its model. `before_token` is
-    awaited before each step, with the number of tokens that were sent. `stream` is sent instead of
-    what the engine writes; None in it is a pause without end.
+    it says of its model; the connections of the next `drops` runs are closed without an answer.
+    `before_token` is awaited before each step, with the number of tokens that were sent. `stream`
+    is sent instead of what the engine writes; None in it is a pause without end.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class TokenServer:
         self.requests: list[Json] = []
         self.headers: list[Mapping[str, str]] = []
         self.refusal: int | None = None
+        self.drops = 0
         self.health = 200
         self.model_fields: Json = {}
         self.before_token: Callable[[int], Any] | None = None
@@ -105,10 +106,14 @@ class TokenServer:
     async def kill(self) -> None:
         """End as a killed process does: connections are reset, and new ones refused."""
         runner, self._runner = self._runner, None
-        for transport in list(self._transports):
-            transport.abort()
+        self.cut()
         if runner is not None:
             await runner.cleanup()
+
+    def cut(self) -> None:
+        """Reset the connections of all runs."""
+        for transport in list(self._transports):
+            transport.abort()
 
     # --- routes -----------------------------------------------------------------------------------
 
@@ -145,6 +150,10 @@ class TokenServer:
     ) -> web.StreamResponse:
         self.requests.append(body)
         self.headers.append(request.headers)
+        assert request.transport is not None
+        if self.drops:
+            self.drops -= 1
+            request.transport.abort()
         if self.refusal is not None:
             return _error(self.refusal, "not now", None)
         try:
@@ -153,7 +162,6 @@ class TokenServer:
             return _error(400, error.message, "input_tokens")
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        assert request.transport is not None
         self._transports.add(request.transport)
         try:
             async with aclosing(steps):

@@ -19,6 +19,9 @@ MISSED_PROBES = 3
 """So many health checks in a row may time out: a busy server answers late. One that refuses the
 connection, or answers with an error, is down at once."""
 
+PROBE_PAUSE_S = 0.2
+"""Between two rounds of health checks, however many runs fail."""
+
 log = logging.getLogger("antiphon.engine")
 
 
@@ -116,8 +119,8 @@ class Pool:
         self._mark_down(member, "a run failed there")
         self._wake.set()
 
-    def report_busy(self, member: Member) -> None:  # noqa: ARG002 - which one, all are checked
-        """The server refused a run for now; it may be shutting down, so its health is checked."""
+    def report_doubt(self) -> None:
+        """A run was lost or refused for now. Its server may be ending: health is checked now."""
         self._wake.set()
 
     # --- health -----------------------------------------------------------------------------------
@@ -145,7 +148,11 @@ class Pool:
                 async with asyncio.timeout(self._options.probe_s):
                     await self._wake.wait()
             self._wake.clear()
-            await self.probe()
+            try:
+                await self.probe()
+            except Exception:  # without health checks, no server would ever come back
+                log.exception("the health checks of the model servers failed")
+            await asyncio.sleep(PROBE_PAUSE_S)
 
     async def _probe(self, member: Member) -> Exception | None:
         """Check the server's health. Return why it is not usable, if it is not."""

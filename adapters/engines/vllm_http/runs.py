@@ -19,7 +19,6 @@ from antiphon.adapters.engines.vllm_http.refusals import (
     to_request_error,
 )
 from antiphon.adapters.engines.vllm_http.wires import (
-    ServerFailed,
     StepReader,
     WireRequest,
     constrained_param,
@@ -170,9 +169,8 @@ class PoolRun(Steps):
         try:
             await self._read_batch(attempt)
         except EngineError as error:
-            # A run that the server itself has failed says nothing about the server.
-            if not isinstance(error, ServerFailed):
-                self._pool.report_failure(attempt.member)
+            # A single lost connection is no proof. A server that is gone will fail its check.
+            self._pool.report_doubt()
             await self._leave()
             if self._has_tokens:
                 self._error = error  # raised after the steps that came before it
@@ -235,15 +233,18 @@ class PoolRun(Steps):
                 raise to_request_error(read_details(error.body), default_param=param) from error
             if outcome is Outcome.BUSY:
                 self._was_busy = True
-                self._pool.report_busy(member)
+                self._pool.report_doubt()
                 return None
             log.warning(
                 "model server %s refused a run with status %d", member.client.url, error.status
             )
             self._pool.report_failure(member)
             return None
-        except EngineError:
+        except EngineDead:
             self._pool.report_failure(member)
+            return None
+        except EngineError:
+            self._pool.report_doubt()
             return None
         return Attempt(member, stream, reader)
 

@@ -204,10 +204,6 @@ class _Event(Struct):
 _decoder = msgspec.json.Decoder(_Event)
 
 
-class ServerFailed(EngineError):
-    """The server ended a run that another server may be able to run."""
-
-
 class StepReader:
     """Reads the events of a run.
 
@@ -228,13 +224,12 @@ class StepReader:
     def read(self, data: bytes) -> Step | None:
         """Return the event's step, None if it has none.
 
-        Raises: RequestError for a request that the server refuses only now; ServerFailed;
-        EngineError.
+        Raises: RequestError for a request that the server refuses only now; EngineError.
         """
         try:
             return self._to_step(_decoder.decode(data))
         except (msgspec.DecodeError, ValueError):  # a ValueError for text that is not UTF-8
-            raise ServerFailed("The model server sent an event that cannot be read.") from None
+            raise EngineError("The model server sent an event that cannot be read.") from None
 
     def _to_step(self, event: _Event) -> Step | None:
         if event.error is not None:
@@ -248,7 +243,7 @@ class StepReader:
         if finish is not None:
             if finish not in FINISH_REASONS:
                 default = FAILURE_MESSAGES["error"]
-                raise ServerFailed(FAILURE_MESSAGES.get(finish, default))
+                raise EngineError(FAILURE_MESSAGES.get(finish, default))
             finish = FINISH_REASONS[finish]
         if not token_ids:
             if choice.text and token_ids is None:
@@ -270,7 +265,7 @@ class StepReader:
     def _to_error(self, details: ErrorDetails) -> Exception:
         if outcome_of(details.code) is Outcome.INVALID:
             return to_request_error(details, default_param=constrained_param(self._request))
-        return ServerFailed(FAILURE_MESSAGES["error"])
+        return EngineError(FAILURE_MESSAGES["error"])
 
     def _to_logprobs(self, logprobs: _Logprobs | None) -> tuple[Logprob, ...] | None:
         count, decoder = self._request.sampling.logprobs, self._decoder
