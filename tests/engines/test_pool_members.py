@@ -19,6 +19,8 @@ from tests.upstreams.token_server import TokenServer
 from antiphon.adapters.engines.vllm_http import VllmHttpEngine, VllmHttpOptions
 from antiphon.domain.errors import EngineDead, SettingsError
 from antiphon.entrypoints.own_classes import convert_options
+from antiphon.entrypoints.settings import load
+from antiphon.entrypoints.wiring.models import build_models
 from antiphon.testing.engine import steps_of, text_of
 
 
@@ -190,6 +192,21 @@ async def test_leaving_a_run_ends_it_on_the_server() -> None:
         while not engine.aborted:  # noqa: ASYNC110  (counters have no event)
             await asyncio.sleep(0)
         assert engine.running == 0
+
+
+async def test_a_model_without_its_tokenizer_here_is_a_wrong_setting(tmp_path: Path) -> None:
+    async with pool() as running:
+        config = tmp_path / "antiphon.toml"
+        table = (
+            f'[[models]]\nname = "far"\nengine = "vllm_http"\nurl = "{running.servers[0].url}"\n'
+        )
+        write(config, table)
+        [model] = build_models(load(config, {}, {}))
+        with pytest.raises(
+            SettingsError, match=r"The tokenizer of 'far' is not known: set `model`"
+        ):
+            await model.start()
+        await model.aclose()
 
 
 WRONG: dict[str, dict[str, Any]] = {

@@ -110,6 +110,7 @@ async def test_a_constraint_applies_from_the_first_token(engine: VllmHttpEngine)
 
 INVALID: dict[str, tuple[dict[str, Any], str | None]] = {
     "a regex": ({"constraint": Constraint(kind="regex", value="([")}, "structured_outputs"),
+    "a bias": ({"logit_bias": {"99999": 1.0}}, "logit_bias"),
     "a temperature": ({"temperature": 9}, "temperature"),
 }
 

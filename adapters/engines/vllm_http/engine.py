@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ class VllmHttpEngine(Engine):
         self._folder: Path | None = None
         self._model_type = ""
         self._sampling_defaults: Mapping[str, Any] = {}
+        self._loading = asyncio.Lock()
+        self._has_loaded = False
         self._vocabulary: Vocabulary | None = None
         self._decoder: TokenDecoder | None = None
 
@@ -109,6 +112,7 @@ class VllmHttpEngine(Engine):
 
     async def generate(self, request: EngineRequest) -> Steps:
         check_priority(request.priority, is_scheduled=self._options.priority)
+        await self._load_vocabulary_for(request)
         if request.sampling.logprobs is not None and self._vocabulary is None:
             raise RequestError(
                 "'top_logprobs' needs the model's tokenizer.json, which this server has not.",
@@ -134,6 +138,20 @@ class VllmHttpEngine(Engine):
             text = OutputText(self._vocabulary, request.sampling, request.prompt.token_ids)
         return wire, StepReader(request, text, self._decoder)
 
+    async def _load_vocabulary_for(self, request: EngineRequest) -> None:
+        """Load the vocabulary for the first run that needs it: it is large, and few runs do."""
+        is_needed = request.sampling.logprobs is not None or not all(
+            each.has_text for each in self._pool.profiles
+        )
+        if self._has_loaded or not is_needed or self._folder is None:
+            return
+        async with self._loading:
+            if not self._has_loaded:
+                self._vocabulary = await asyncio.to_thread(Vocabulary.load, self._folder)
+                if self._vocabulary is not None:
+                    self._decoder = TokenDecoder(self._vocabulary)
+                self._has_loaded = True
+
     def _read_folder(self) -> None:
         """Read what the model's folder says. Raises: SettingsError."""
         self._folder = self._find_folder()
@@ -141,8 +159,7 @@ class VllmHttpEngine(Engine):
             return
         self._model_type = str(_read_json(self._folder / "config.json").get("model_type", ""))
         self._sampling_defaults = _defaults_of(_read_json(self._folder / "generation_config.json"))
-        self._vocabulary = Vocabulary.load(self._folder)
-        self._decoder = None if self._vocabulary is None else TokenDecoder(self._vocabulary)
+        self._has_loaded = False
 
     def _find_folder(self) -> Path | None:
         if self._options.model is not None:

@@ -32,8 +32,8 @@ MAX_SERVERS = 3
 """A run is tried on so many servers at most: a request that breaks servers should not break all."""
 
 EARLY_REFUSAL_S = 0.5
-"""vLLM checks constraints only after it has answered with status 200. For a request with one, the
-admission waits so long for the refusal, or the first token."""
+"""vLLM checks constraints and biases only after it has answered with status 200. For a request with
+one, the admission waits so long for the refusal, or the first token."""
 
 LAST_EVENTS_S = 2.0
 """After the last token, the usage and the end of the stream follow at once. A server that does not
@@ -130,7 +130,8 @@ class PoolRun(Steps):
         """Start the run on a server. Raises: RequestError, TooManyRequests, EngineError."""
         try:
             attempt = self._attempt = await self._open()
-            if self._request.sampling.constraint is not None:
+            sampling = self._request.sampling
+            if sampling.constraint is not None or sampling.logit_bias:
                 await attempt.wait_for_first(EARLY_REFUSAL_S)
                 if attempt.has_first:
                     await self._read()

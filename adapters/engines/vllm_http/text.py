@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ class Vocabulary:
 
     @classmethod
     def load(cls, folder: Path) -> Vocabulary | None:
-        """Return the folder's vocabulary, None without one. Raises: SettingsError."""
+        """Return the folder's vocabulary, None without one or without the library.
+
+        It takes a second for a large vocabulary. Raises: SettingsError for a broken file.
+        """
         file = folder / "tokenizer.json"
-        if not file.is_file():
+        if not file.is_file() or find_spec("tokenizers") is None:
             return None
         try:
             from tokenizers import Tokenizer

@@ -92,7 +92,7 @@ def _to_generate(request: EngineRequest, profile: Profile, fields: dict[str, Any
     fields["extra_args"] = extra_arguments(request.sampling.extra)
     body = {
         **_common_fields(request, profile),
-        "token_ids": request.prompt.token_ids,
+        "token_ids": list(request.prompt.token_ids),
         "sampling_params": _without_none(fields),
         "output_mode": "text" if sends_text else "tokens",
         # Our constraints also cover the reasoning, so they apply from the first token on.
@@ -121,7 +121,7 @@ def _to_completions(
         **_common_fields(request, profile),
         **fields,
         **request.sampling.extra,
-        "prompt": request.prompt.token_ids,
+        "prompt": list(request.prompt.token_ids),
         "return_token_ids": True,
         "return_tokens_as_token_ids": True,
     }
