@@ -28,8 +28,8 @@ from antiphon.adapters.upstreams.event_stream import DONE
 from antiphon.application.ports import EngineRequest, Step, Steps
 from antiphon.domain.errors import EngineDead, EngineError, TooManyRequests
 
-MAX_SERVERS = 3
-"""A run is tried on so many servers at most: a request that breaks servers should not break all."""
+MAX_FAILURES = 3
+"""A run may fail on so many servers: a request that breaks servers should not break all."""
 
 EARLY_REFUSAL_S = 0.5
 """vLLM checks constraints and biases only after it has answered with status 200. For a request with
@@ -116,6 +116,7 @@ class PoolRun(Steps):
         self._prepare = prepare
         self._hashes = block_hashes(request.prompt.token_ids, request.cache_salt)
         self._tried: list[Member] = []
+        self._failures = 0
         self._was_busy = False
         self._attempt: Attempt | None = None
         self._steps: deque[Step] = deque()
@@ -172,6 +173,7 @@ class PoolRun(Steps):
         except EngineError as error:
             # A single lost connection is no proof. A server that is gone will fail its check.
             self._pool.report_doubt()
+            self._failures += 1
             await self._leave()
             if self._has_tokens:
                 self._error = error  # raised after the steps that came before it
@@ -201,53 +203,57 @@ class PoolRun(Steps):
         """Return the run on the next server that takes it.
 
         Raises: RequestError; TooManyRequests if a server is too busy and no other takes it;
-        EngineError.
+        EngineDead if no server is there; EngineError.
         """
-        while len(self._tried) < MAX_SERVERS:
+        while self._failures < MAX_FAILURES:
             member = self._pool.acquire(self._hashes, tried=self._tried)
             if member is None:
                 break
             self._tried.append(member)
             try:
-                attempt = await self._try(member)
+                return await self._try(member)
+            except UpstreamRefused as error:
+                await self._pool.release(member)
+                self._note_refusal(member, error)
+            except EngineDead:  # nothing was sent: this is no failure of the run
+                await self._pool.release(member)
+                self._pool.report_failure(member)
+            except EngineError:
+                await self._pool.release(member)
+                self._pool.report_doubt()
+                self._failures += 1
             except BaseException:
                 await self._pool.release(member)
                 raise
-            if attempt is not None:
-                return attempt
-            await self._pool.release(member)
         if self._was_busy:
             raise TooManyRequests("The model servers are overloaded. Please retry later.")
+        if self._failures:
+            raise EngineError("The model servers could not run this request.")
         raise EngineDead("No model server is available.")
 
-    async def _try(self, member: Member) -> Attempt | None:
-        """Return the run on this server, None if another one should be tried."""
+    async def _try(self, member: Member) -> Attempt:
+        """Raises: RequestError, UpstreamRefused, EngineError."""
         assert member.profile is not None
         wire, reader = self._prepare(member.profile)
         headers = self._request.trace_headers
-        try:
-            stream = await member.client.stream(wire.path, wire.body, headers=headers)
-        except UpstreamRefused as error:
-            outcome = outcome_of(error.status)
-            if outcome is Outcome.INVALID:
+        stream = await member.client.stream(wire.path, wire.body, headers=headers)
+        return Attempt(member, stream, reader)
+
+    def _note_refusal(self, member: Member, error: UpstreamRefused) -> None:
+        """Raises: RequestError if no server will run the request."""
+        match outcome_of(error.status):
+            case Outcome.INVALID:
                 param = constrained_param(self._request)
                 raise to_request_error(read_details(error.body), default_param=param) from error
-            if outcome is Outcome.BUSY:
+            case Outcome.BUSY:
                 self._was_busy = True
                 self._pool.report_doubt()
-                return None
-            log.warning(
-                "model server %s refused a run with status %d", member.client.url, error.status
-            )
-            self._pool.report_failure(member)
-            return None
-        except EngineDead:
-            self._pool.report_failure(member)
-            return None
-        except EngineError:
-            self._pool.report_doubt()
-            return None
-        return Attempt(member, stream, reader)
+            case Outcome.FAILED:
+                log.warning(
+                    "model server %s refused a run: status %d", member.client.url, error.status
+                )
+                self._pool.report_failure(member)
+                self._failures += 1
 
     async def _leave(self) -> None:
         """Close the connection to the server, which ends the run there, too."""
