@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.engines.pool_fixtures import pool
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from antiphon.adapters.engines.vllm_http.profile import Profile
 from antiphon.adapters.engines.vllm_http.refusals import read_details, to_request_error
-from antiphon.adapters.engines.vllm_http.text import StopCut
+from antiphon.adapters.engines.vllm_http.text import OutputText, StopCut, Vocabulary
 from antiphon.adapters.engines.vllm_http.wires import to_wire
 from antiphon.application.ports import Constraint, EngineRequest, Prompt, Sampling, Turn
 from antiphon.domain.errors import EngineError, RequestError
@@ -199,6 +200,42 @@ def test_a_stop_string_is_found_however_the_text_is_cut(cuts: int) -> None:
         pieces = [text[start : start + cuts] for start in range(0, len(text), cuts)]
         found = "".join(map(cut.feed, pieces)) + ("" if cut.is_cut else cut.end())
         assert found == ("one STO two STOP" if include else "one STO two ")
+
+
+@pytest.fixture
+def bytewise() -> Vocabulary:
+    """A vocabulary in which most tokens are single bytes, with a special token."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=257, initial_alphabet=alphabet, special_tokens=["<end>"], show_progress=False
+    )
+    tokenizer.train_from_iterator([], trainer)
+    return Vocabulary(tokenizer)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("skips", [False, True])
+def test_characters_of_several_tokens_are_decoded_whole(
+    bytewise: Vocabulary, size: int, skips: bool
+) -> None:
+    text = "na\u00efve \U0001f30d \u65e5\u672c"
+    ids = bytewise.tokenizer.encode(f"{text}<end>").ids
+    output = OutputText(bytewise, Sampling(skip_special_tokens=skips), prompt=ids[-2:])
+    pieces = [
+        output.feed(ids[start : start + size], is_last=start + size >= len(ids))[0]
+        for start in range(0, len(ids), size)
+    ]
+    assert "".join(pieces) == (text if skips else f"{text}<end>")
+
+
+def test_bytes_that_are_no_text_do_not_stop_the_decoding(bytewise: Vocabulary) -> None:
+    lead = bytewise.tokenizer.token_to_id("\u00f0")  # stands for the byte F0, which begins an emoji
+    ids = [lead, lead, lead, *bytewise.tokenizer.encode("hello").ids]
+    text, _ = OutputText(bytewise, Sampling(), prompt=[]).feed(ids, is_last=True)
+    assert text.endswith("hello")
 
 
 async def test_logprobs_without_a_tokenizer_are_refused() -> None:

@@ -10,8 +10,10 @@ from typing import Any
 from antiphon.application.ports import Sampling
 from antiphon.domain.errors import SettingsError
 
-CONTEXT_TOKENS = 4
+MIN_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS = 4, 16
 """Tokens of the prompt before the output: some tokens have a space only after another token."""
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Vocabulary:
@@ -53,7 +55,7 @@ class OutputText:
         self._skips_special = sampling.skip_special_tokens
         self._stop = StopCut(sampling.stop, include=sampling.include_stop_str_in_output)
         self._start()
-        for token_id in prompt[-CONTEXT_TOKENS:]:
+        for token_id in self._context(vocabulary, prompt):
             self._decode(token_id)
 
     def feed(self, token_ids: Sequence[int], *, is_last: bool) -> tuple[str, bool]:
@@ -62,6 +64,14 @@ class OutputText:
         if is_last and not self._stop.is_cut:
             text += self._stop.end()
         return text, self._stop.is_cut
+
+    def _context(self, vocabulary: Vocabulary, prompt: Sequence[int]) -> Sequence[int]:
+        """Return the end of the prompt, from where no character is cut."""
+        for count in range(MIN_CONTEXT_TOKENS, MAX_CONTEXT_TOKENS + 1):
+            end = prompt[-count:]
+            if REPLACEMENT not in vocabulary.decode(end, skip_special_tokens=self._skips_special):
+                return end
+        return ()
 
     def _start(self) -> None:
         from tokenizers.decoders import DecodeStream
