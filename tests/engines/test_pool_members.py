@@ -111,6 +111,28 @@ async def test_a_server_that_is_not_well_gets_nothing_until_it_is() -> None:
         assert len(sick.requests) == 1
 
 
+async def test_a_busy_server_may_miss_two_health_checks() -> None:
+    async with pool(probe_timeout_s=0.05) as running:
+        [server] = running.servers
+        server.health = None
+        seen = []
+        for _ in range(3):
+            await running.engine._pool.probe()
+            seen += running.engine.health.values()
+        assert seen == [True, True, False]
+        server.health = 200
+        await running.until_up(True)
+
+
+async def test_health_is_checked_again_and_again() -> None:
+    async with pool(probe_s=0.01) as running, asyncio.timeout(30):
+        [server] = running.servers
+        for status, is_up in ((500, False), (200, True)):
+            server.health = status
+            while list(running.engine.health.values()) != [is_up]:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
 async def test_a_pool_starts_with_what_answers(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with pool() as running:

@@ -48,11 +48,13 @@ class TokenServer:
     """One server. `wire` is what it offers: a row of WIRES.
 
     `id_of` returns the token id of a text, for logprobs. `requests` and `headers` are those of all
-    runs.
-    `refusal` answers each run with this status, `health` each health check; `model_fields` are what
-    it says of its model; the connections of the next `drops` runs are closed without an answer.
-    `before_token` is awaited before each step, with the number of tokens that were sent. `stream`
-    is sent instead of what the engine writes; None in it is a pause without end.
+    runs. What a test may set:
+
+    - `refusal`: the status that each run gets; `health`: that of a health check, None for no answer
+    - `model_fields`: what it says of its model
+    - `drops`: of so many of the next runs, the connections are closed without an answer
+    - `before_token`: awaited before each step, with the number of tokens that were sent
+    - `stream`: sent instead of what the engine writes; None in it is a pause without end
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class TokenServer:
         self.headers: list[Mapping[str, str]] = []
         self.refusal: int | None = None
         self.drops = 0
-        self.health = 200
+        self.health: int | None = 200
         self.model_fields: Json = {}
         self.before_token: Callable[[int], Any] | None = None
         self.stream: Sequence[bytes | None] | None = None
@@ -118,7 +120,9 @@ class TokenServer:
     # --- routes -----------------------------------------------------------------------------------
 
     async def _health(self, _: web.Request) -> web.Response:
-        return web.Response(status=self.health)
+        if self.health is None:
+            await asyncio.Event().wait()
+        return web.Response(status=self.health or 200)
 
     async def _models(self, _: web.Request) -> web.Response:
         length = self.engine.context_length
