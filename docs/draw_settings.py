@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -11,11 +11,13 @@ from typing import get_args, get_type_hints
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
+from antiphon.adapters.engines.vllm_http.options import VllmHttpOptions
 from antiphon.entrypoints.settings import SETTINGS, McpServer, ModelTable, Setting
 from antiphon.entrypoints.settings.models import COMMON_FIELDS
 from antiphon.entrypoints.settings.options import OWN_CLASSES
+from antiphon.entrypoints.settings.sections import Scripted
 from antiphon.entrypoints.settings.table import describe_values, format_default
-from antiphon.entrypoints.wiring.models import ENGINE_OPTIONS
+from antiphon.entrypoints.wiring.models import VllmOptions
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
 INTRO = """# Settings
@@ -52,6 +54,13 @@ $ antiphon serve --keep-responses 1000
 """
 PLACES = {"model": "MODEL", "engine_options": "-- OPTIONS"}
 """Where the command line has two settings that are no options."""
+
+
+ENGINE_OPTIONS: Mapping[str, type[Struct]] = {
+    "vllm": VllmOptions,
+    "vllm_http": VllmHttpOptions,
+    "scripted": Scripted,
+}
 
 
 def page() -> str:

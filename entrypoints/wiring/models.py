@@ -167,7 +167,8 @@ def _build_vllm_http(table: ModelTable, settings: Settings) -> Model:
     from antiphon.adapters.engines.vllm_http import VllmHttpEngine, VllmHttpOptions
 
     options = convert_options(table.options, VllmHttpOptions)
-    return _token_model(VllmHttpEngine(table.name, options), table, options.model, settings)
+    folder = None if options.model is None else Path(options.model).expanduser()
+    return _token_model(VllmHttpEngine(table.name, options), table, settings, folder=folder)
 
 
 def _build_own(table: ModelTable, settings: Settings) -> Model:
@@ -193,12 +194,6 @@ def _build_own(table: ModelTable, settings: Settings) -> Model:
         )
     return model
 
-
-ENGINE_OPTIONS: Mapping[str, type[Struct]] = {
-    "scripted": Scripted,
-    "vllm": VllmOptions,
-}
-"""The options of each engine of ours, for the documentation."""
 
 BUILDERS: Mapping[str, Callable[[ModelTable, Settings], Model]] = {
     "scripted": _build_scripted,
