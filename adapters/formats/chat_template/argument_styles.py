@@ -22,10 +22,10 @@ from antiphon.adapters.formats.chat_template.gemma_style import (
     gemma_tag,
     write_gemma,
 )
-from antiphon.adapters.formats.chat_template.transcript import parameters_of
 from antiphon.adapters.formats.ebnf import JSON_INPUT, PYTHON_INPUT, InputStyle, input_grammar
 from antiphon.adapters.formats.structural_tag import const_string, grammar_tag, one_of, sequence
 from antiphon.adapters.formats.tools import INPUT
+from antiphon.adapters.formats.transcript import parameters_of
 from antiphon.domain.json import Json
 from antiphon.domain.tools import ToolSpec
 

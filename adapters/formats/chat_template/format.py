@@ -30,8 +30,8 @@ from antiphon.adapters.formats.chat_template.tokenizer import (
     HfTokenizer,
     Tokenizer,
 )
-from antiphon.adapters.formats.chat_template.transcript import transcript
 from antiphon.adapters.formats.tools import callable_tools
+from antiphon.adapters.formats.transcript import transcript
 from antiphon.adapters.formats.turn_cache import approvals_as_calls
 from antiphon.application.ports import Constraint, Format, Json, Parser, Prompt, Turn
 from antiphon.domain.errors import RequestError, SettingsError

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from antiphon.adapters.formats.chat_template.call_ids import CallIds
+from antiphon.adapters.formats.call_ids import CallIds
 from antiphon.adapters.formats.chat_template.effort import EffortOptions
 from antiphon.adapters.formats.chat_template.families import Family
 from antiphon.adapters.formats.chat_template.marker_cutter import (
@@ -39,7 +39,15 @@ from antiphon.adapters.formats.chat_template.template_capabilities import (
     with_content_parts,
 )
 from antiphon.adapters.formats.chat_template.tokenizer import Tokenizer
-from antiphon.adapters.formats.chat_template.transcript import (
+from antiphon.adapters.formats.lru_cache import LruCache, TokenCache, digest_of
+from antiphon.adapters.formats.portions import (
+    check_length,
+    has_large_tools,
+    is_large,
+    length_of,
+)
+from antiphon.adapters.formats.tools import prompt_tools
+from antiphon.adapters.formats.transcript import (
     CallEntry,
     Entry,
     EntryPart,
@@ -52,14 +60,6 @@ from antiphon.adapters.formats.chat_template.transcript import (
     to_parts,
     transcript,
 )
-from antiphon.adapters.formats.lru_cache import LruCache, TokenCache, digest_of
-from antiphon.adapters.formats.portions import (
-    check_length,
-    has_large_tools,
-    is_large,
-    length_of,
-)
-from antiphon.adapters.formats.tools import prompt_tools
 from antiphon.adapters.formats.turn_cache import MAX_CACHED_BYTES, CachedTurn, TurnCache
 from antiphon.application.ports import Prompt, Turn
 from antiphon.application.support.fair_queue import FairQueue

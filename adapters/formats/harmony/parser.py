@@ -37,8 +37,8 @@ from antiphon.adapters.formats.harmony.header import (
     may_be_header,
     read_header,
 )
-from antiphon.adapters.formats.harmony.input_unwrapper import InputUnwrapper
 from antiphon.adapters.formats.harmony.tools import NOT_TOOLS, Recipients
+from antiphon.adapters.formats.input_unwrapper import InputUnwrapper
 from antiphon.adapters.formats.tools import call_start, text_property
 from antiphon.application.ports import Parser, Step, Turn
 from antiphon.domain import deltas as d

@@ -24,7 +24,7 @@ from antiphon.adapters.formats.chat_template.marker_cutter import (
 from antiphon.adapters.formats.chat_template.renderer import TemplateRenderer
 from antiphon.adapters.formats.chat_template.template import ChatTemplate
 from antiphon.adapters.formats.chat_template.tokenizer import FolderTokenizer, HfTokenizer
-from antiphon.adapters.formats.chat_template.transcript import to_json_text
+from antiphon.adapters.formats.transcript import to_json_text
 from antiphon.application.ports import Step, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from antiphon.adapters.formats.harmony import HarmonyParser
 from antiphon.adapters.formats.harmony import encoding as h
 from antiphon.adapters.formats.harmony.encoding import load_encoding
-from antiphon.adapters.formats.harmony.input_unwrapper import InputUnwrapper
+from antiphon.adapters.formats.input_unwrapper import InputUnwrapper
 from antiphon.adapters.formats.tools import wrap_text
 from antiphon.application.ports import Step
 from antiphon.domain import deltas as d

@@ -22,7 +22,11 @@ from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.adapters.formats.chat_template.format import ChatTemplateFormat
 from antiphon.adapters.formats.chat_template.renderer import Renderer
 from antiphon.adapters.formats.chat_template.scripted.script_calls import call_of
-from antiphon.adapters.formats.chat_template.transcript import (
+from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
+from antiphon.adapters.formats.lru_cache import LruCache, digest_of
+from antiphon.adapters.formats.portions import has_large_tools, is_large
+from antiphon.adapters.formats.tools import offers_tool_of, prompt_tools
+from antiphon.adapters.formats.transcript import (
     CallEntry,
     Entry,
     EntryPart,
@@ -34,10 +38,6 @@ from antiphon.adapters.formats.chat_template.transcript import (
     to_json_text,
     transcript,
 )
-from antiphon.adapters.formats.chat_template.word_tokenizer import WordTokenizer
-from antiphon.adapters.formats.lru_cache import LruCache, digest_of
-from antiphon.adapters.formats.portions import has_large_tools, is_large
-from antiphon.adapters.formats.tools import offers_tool_of, prompt_tools
 from antiphon.adapters.formats.turn_cache import CachedTurn
 from antiphon.application.ports import Json, Prompt, Turn
 from antiphon.application.support.threads import compute_in_thread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from antiphon.adapters.formats.chat_template.transcript import CallEntry
+from antiphon.adapters.formats.transcript import CallEntry
 
 
 class CallIds:
