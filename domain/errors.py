@@ -12,6 +12,7 @@ AntiphonError
 │   ├── QueueFull             the client has too many requests waiting        429
 │   ├── QuotaExceeded         the tenant has reached its storage limit        429
 │   ├── LimitExceeded         the API key has reached one of its limits       429
+│   │   └── ModelBusy         the model's server takes no more requests now   429
 │   ├── EmbeddingsError       the embedding engine is not available           503
 │   ├── IdempotencyKeyInUse   the first request with the key is still starting 503
 │   ├── TooManyRequests       the engine's queue is full                      503
@@ -164,6 +165,17 @@ class LimitExceeded(RequestError):
         super().__init__(message, code="rate_limit_exceeded")
         self.headers = headers
         self.retry_after_s = retry_after_s
+
+
+class ModelBusy(LimitExceeded):
+    """The server that runs the model takes no more requests now; it may say when it will."""
+
+    def __init__(self, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(
+            "The model's server takes no more requests now. Please retry later.",
+            headers={},
+            retry_after_s=retry_after_s,
+        )
 
 
 class IdempotencyKeyInUse(RequestError):

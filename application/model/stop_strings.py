@@ -25,6 +25,11 @@ class StopStrings:
         self._delayed: TextualDelta | None = None
         self._has_stopped = False
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a stop string came: nothing more is passed on."""
+        return self._has_stopped
+
     def feed(self, deltas: Sequence[d.Delta]) -> list[d.Delta]:
         passed: list[d.Delta] = []
         for delta in deltas:

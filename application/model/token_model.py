@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from types import AsyncGeneratorType
 from typing import Any
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from antiphon.application.model.stalls import StallWatch, TokenDeadlines
 from antiphon.application.model.stop_strings import StopStrings
+from antiphon.application.model.truncation import longest_that_fits, reserved_tokens
 from antiphon.application.ports import (
     AdmitPrompt,
     Engine,
@@ -26,7 +28,6 @@ from antiphon.application.ports import (
     Steps,
     Turn,
 )
-from antiphon.domain.conversation import droppable_groups
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.errors import (
     CONTEXT_EXCEEDED,
@@ -36,10 +37,6 @@ from antiphon.domain.errors import (
 )
 from antiphon.domain.items import Item
 from antiphon.domain.usage import TurnUsage
-
-RESERVED_CONTEXT_DIVISOR = 4
-"""With `truncation: auto`, at most 1/4 of the context is reserved for the answer."""
-
 
 MAX_COUNTED_CONTEXTS = 8
 """Counting goes on past the end of the context, so that a client learns how much to leave out. It
@@ -176,7 +173,7 @@ class TokenModel(Model):
         # Prepared right away: the tokens of its images are known only then.
         return await self._engine.prepare(rendered)
 
-    async def _render_if_short(self, turn: Turn, reserved_tokens: int) -> Prompt | None:
+    async def _render_if_short(self, turn: Turn, *, reserved_tokens: int) -> Prompt | None:
         """Return the prompt if it leaves the reserved tokens, else None."""
         try:
             prompt = await self._render(turn)
@@ -188,7 +185,9 @@ class TokenModel(Model):
 
     async def _render_to_fit(self, turn: Turn) -> tuple[Turn, Prompt]:
         if turn.truncate:
-            prompt = await self._render_if_short(turn, self._reserved_tokens(turn))
+            prompt = await self._render_if_short(
+                turn, reserved_tokens=reserved_tokens(turn, self._engine.context_length)
+            )
             return (turn, prompt) if prompt is not None else await self._truncate(turn)
         return turn, await self._render_whole(turn)
 
@@ -199,25 +198,10 @@ class TokenModel(Model):
         return prompt
 
     async def _truncate(self, turn: Turn) -> tuple[Turn, Prompt]:
-        # Bisect to find the fewest oldest items to drop: that takes one rendering per step, not one
-        # per item.
-        groups, reserved_tokens = droppable_groups(turn.items), self._reserved_tokens(turn)
-        low, high = 1, len(groups)
-        best: tuple[Turn, Prompt] | None = None
-        while low <= high:
-            count = (low + high) // 2
-            dropped = frozenset().union(*groups[:count])
-            items = [item for n, item in enumerate(turn.items) if n not in dropped]
-            shorter_turn = replace(turn, items=items)
-            shorter_prompt = await self._render_if_short(shorter_turn, reserved_tokens)
-            if shorter_prompt is not None:
-                best, high = (shorter_turn, shorter_prompt), count - 1
-            else:
-                low = count + 1
-        if best is not None:
-            return best
+        tokens = reserved_tokens(turn, self._engine.context_length)
+        best = await longest_that_fits(turn, partial(self._render_if_short, reserved_tokens=tokens))
         # It may leave less than reserved, but no more items can be dropped.
-        return turn, await self._render_whole(turn)
+        return best or (turn, await self._render_whole(turn))
 
     @property
     def _max_prompt_tokens(self) -> int:
@@ -225,11 +209,6 @@ class TokenModel(Model):
 
     def _leaves(self, tokens: int, prompt: Prompt) -> bool:
         return len(prompt.token_ids) + tokens <= self._engine.context_length
-
-    def _reserved_tokens(self, turn: Turn) -> int:
-        """Return how many tokens of the context truncation leaves free for the answer."""
-        limit = self._engine.context_length // RESERVED_CONTEXT_DIVISOR
-        return max(1, min(turn.sampling.max_tokens or limit, limit))
 
 
 class TokenTurn(ModelTurn):

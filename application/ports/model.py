@@ -276,7 +276,8 @@ class ModelTurn(Protocol):
     """An admitted turn: iterate once over lists of deltas, one list for each engine step.
 
     Only the last delta is a TurnEnd. Its reason is `length` if the turn reached `max_tokens` or the
-    end of the context, else `stop`. Raises while iterating: EngineError.
+    end of the context, `content_filter` if a filter of its server cut it, else `stop`. Raises while
+    iterating: EngineError.
     Leaving the iterator, cancelling the task that reads it, or calling `aclose` before the first
     step aborts the run and affects no other turn.
     """
@@ -367,6 +368,12 @@ class Model(Protocol):
     def schedules_by_priority(self) -> bool:
         """Whether turns with a lower `priority` come first; if not, it may refuse a priority."""
         return False
+
+    def ignored_fields(self, turn: Turn) -> Sequence[str]:  # noqa: ARG002 - it is a default
+        """Return the paths of the request's fields that have no effect on this model, as far as is
+        known; after `start_turn`, those that the turn was started without are among them.
+        """
+        return ()
 
     async def start_turn(
         self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None

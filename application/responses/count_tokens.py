@@ -51,6 +51,6 @@ class CountTokens:
             )
             return TokenCount(
                 tokens=await prepared.model.count(prepared.turn),
-                ignored=prepared.ignored,
+                ignored=(*prepared.ignored, *prepared.model.ignored_fields(prepared.turn)),
                 rate_limits=reservation.states,
             )

@@ -270,7 +270,9 @@ def _accepted(
     run: Run | None = None,
     task: asyncio.Task[None] | None = None,
 ) -> AcceptedResponse:
-    ignored = prepared.turn.ignored
+    turn = prepared.turn
+    # Some models find out what they cannot do when the turn starts.
+    ignored = (*turn.ignored, *turn.model.ignored_fields(turn.turn))
     if ignored:
         logger.info("response %s: without effect: %s", prepared.id, ", ".join(ignored))
     return AcceptedResponse(

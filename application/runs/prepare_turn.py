@@ -138,6 +138,8 @@ class PrepareTurn:
             cache_salt=self._salt(tenant, request.cache_salt),
             trace_headers=trace_headers or {},
         )
+        if strict:
+            refuse_ignored(model.ignored_fields(turn), offer)
         return PreparedTurn(
             model=model,
             offer=offer,

@@ -37,6 +37,7 @@ from antiphon.domain.errors import (
     AntiphonError,
     EngineError,
     LeaseLost,
+    LimitExceeded,
     RequestError,
     ServerShuttingDown,
     StoreError,
@@ -61,6 +62,7 @@ INCOMPLETE_REASONS = {
     "length": "max_output_tokens",
     "turns": "max_turns",
     "context": "max_context",
+    "content_filter": "content_filter",
 }
 """Why a turn ended -> `incomplete_details.reason` of the response (docs/decisions/0055)."""
 
@@ -212,7 +214,8 @@ class RunResponse:
             return sequencer.fail(Failure(code="server_error", message=str(exc)))
         except RequestError as exc:  # from a turn that was admitted after the run started
             logger.warning("response %s: %s", run.id, exc)
-            return sequencer.fail(Failure(code="invalid_prompt", message=exc.message))
+            code = "rate_limit_exceeded" if isinstance(exc, LimitExceeded) else "invalid_prompt"
+            return sequencer.fail(Failure(code=code, message=exc.message))
         except Exception as exc:
             if limit.expired() and isinstance(exc, TimeoutError):
                 return sequencer.end_incomplete(OUT_OF_TIME)
