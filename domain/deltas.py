@@ -104,8 +104,8 @@ class ItemEnd(Delta, frozen=True, gc=False):
 
 
 class TurnEnd(Delta, frozen=True, gc=False):
-    """The end of the turn: `reason` is `stop`, or what cut it off: the limit `length` or `turns`, or
-    a `content_filter`.
+    """The end of the turn: `reason` is `stop`, or what cut it off: the limit `length` or `turns`,
+    or a `content_filter`.
 
     `other_usages` holds the tokens of additional engine runs that the turn needed.
     """

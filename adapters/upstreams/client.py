@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.adapters.extras import install_command
-from antiphon.adapters.upstreams.event_stream import EventSplitter
+from antiphon.adapters.upstreams.event_stream import MAX_EVENT_BYTES, EventSplitter
 from antiphon.adapters.upstreams.options import ApiKey, UpstreamOptions
 from antiphon.domain.errors import EngineDead, EngineError, SettingsError
 
@@ -87,13 +87,38 @@ class UpstreamClient:
         if session is not None:
             await session.close()
 
-    async def get(self, path: str, *, timeout_s: float) -> UpstreamAnswer:
-        """Raises: EngineDead if the server cannot be reached; UpstreamRefused; EngineError."""
-        return await self._fetch("GET", path, None, timeout_s=timeout_s)
+    @property
+    def root(self) -> str:
+        """The URL of the server itself: without the version of its API.
 
-    async def post(self, path: str, body: bytes, *, timeout_s: float) -> UpstreamAnswer:
+        >>> UpstreamClient("http://127.0.0.1:8080/v1/", UpstreamOptions()).root
+        'http://127.0.0.1:8080'
+        """
+        return self.url.removesuffix("/v1")
+
+    def redact(self, text: str) -> str:
+        """Return the text without the key, for logs: servers repeat the key that they refuse."""
+        try:
+            key = self._key.read()
+        except SettingsError:
+            return text
+        return text.replace(key, "…") if key else text
+
+    async def get(self, path: str, *, timeout_s: float, at_root: bool = False) -> UpstreamAnswer:
+        """`at_root`: the path is one of the server, not of its API.
+
+        Raises: EngineDead if the server cannot be reached; UpstreamRefused; EngineError.
+        """
+        return await self._fetch("GET", self._address(path, at_root), None, timeout_s=timeout_s)
+
+    async def post(
+        self, path: str, body: bytes, *, timeout_s: float, at_root: bool = False
+    ) -> UpstreamAnswer:
         """Raises: EngineDead if the server cannot be reached; UpstreamRefused; EngineError."""
-        return await self._fetch("POST", path, body, timeout_s=timeout_s)
+        return await self._fetch("POST", self._address(path, at_root), body, timeout_s=timeout_s)
+
+    def _address(self, path: str, at_root: bool) -> str:
+        return (self.root if at_root else self.url) + path
 
     async def stream(
         self, path: str, body: bytes, *, headers: Mapping[str, str] | None = None
@@ -102,14 +127,14 @@ class UpstreamClient:
 
         Raises: EngineDead if the server cannot be reached; UpstreamRefused; EngineError.
         """
-        return EventStream(await self._send("POST", path, body, headers=headers))
+        return EventStream(await self._send("POST", self.url + path, body, headers=headers))
 
     async def _fetch(
-        self, method: str, path: str, body: bytes | None, *, timeout_s: float
+        self, method: str, address: str, body: bytes | None, *, timeout_s: float
     ) -> UpstreamAnswer:
         try:
             async with asyncio.timeout(timeout_s):
-                response = await self._send(method, path, body)
+                response = await self._send(method, address, body)
                 async with response:
                     content = await _read(response, MAX_ANSWER_BYTES)
                     headers = {name.lower(): value for name, value in response.headers.items()}
@@ -122,7 +147,7 @@ class UpstreamClient:
     async def _send(
         self,
         method: str,
-        path: str,
+        address: str,
         body: bytes | None,
         *,
         headers: Mapping[str, str] | None = None,
@@ -136,7 +161,7 @@ class UpstreamClient:
             async with asyncio.timeout(self._options.response_s):
                 response = await self._request(
                     method,
-                    self.url + path,
+                    address,
                     data=body,
                     headers=self._headers(headers),
                     allow_redirects=False,
@@ -165,6 +190,8 @@ class UpstreamClient:
         authorization = {} if key is None else {"authorization": f"Bearer {key}"}
         return {
             "content-type": "application/json",
+            # A few compressed bytes could become more than memory holds.
+            "accept-encoding": "identity",
             **authorization,
             **self._options.headers,
             **(more or {}),
@@ -189,7 +216,8 @@ class UpstreamClient:
 class EventStream:
     """The data of a server's events, in lists: all that arrived together.
 
-    Iterate once. Leaving it closes the connection, which tells the server to stop generating.
+    Iterate once. Leaving it closes the connection, which tells the server to stop generating. The
+    whole JSON that a server without streams answers is a single event.
     """
 
     def __init__(self, response: ClientResponse) -> None:
@@ -219,6 +247,9 @@ class EventStream:
 
         splitter = EventSplitter()
         try:
+            if self._response.content_type == "application/json":
+                yield [await _read(self._response, MAX_EVENT_BYTES)]
+                return
             async for data in self._response.content.iter_any():
                 if events := splitter.feed(data):
                     yield events

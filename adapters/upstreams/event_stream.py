@@ -15,11 +15,12 @@ class EventSplitter:
 
     Lines end with `\\n`, `\\r\\n` or, between events, nothing at all: some servers send one `data:`
     line an event without the blank line between. So each `data:` line is an event: the model
-    servers that are read here put their JSON on one line.
+    servers that are read here put their JSON on one line. Comments and other lines are left out.
     """
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
-        self._rest = b""
+        self._pieces: list[bytes] = []
+        self._size = 0
         self._max_bytes = max_bytes
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -31,12 +32,23 @@ class EventSplitter:
         >>> splitter.feed(b'ta:{}\\r\\n: ping\\n')
         [b'{}']
         """
-        *lines, rest = (self._rest + data if self._rest else data).split(b"\n")
-        if len(rest) > self._max_bytes:
-            raise EngineError("The model server sent an event that is too long.")
-        self._rest = rest
+        *lines, rest = data.split(b"\n")
+        if lines and self._pieces:
+            lines[0] = b"".join([*self._pieces, lines[0]])
+            self._pieces.clear()
+            self._size = 0
+        self._keep(rest)
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
     def end(self) -> list[bytes]:
         """Return the data of a last line without a line end."""
         return self.feed(b"\n")
+
+    def _keep(self, data: bytes) -> None:
+        """Keep a part of a line. The parts are joined once: a line may come byte by byte."""
+        if not data:
+            return
+        self._size += len(data)
+        if self._size > self._max_bytes:
+            raise EngineError("The model server sent an event that is too long.")
+        self._pieces.append(data)

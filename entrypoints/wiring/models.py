@@ -171,6 +171,14 @@ def _build_vllm_http(table: ModelTable, settings: Settings) -> Model:
     return _token_model(VllmHttpEngine(table.name, options), table, settings, folder=folder)
 
 
+def _build_chat(table: ModelTable, settings: Settings) -> Model:
+    """Return the model on a Chat Completions server; its HTTP client is imported at its start."""
+    from antiphon.adapters.models.chat_completions import ChatCompletionsModel, ChatOptions
+
+    options = convert_options(table.options, ChatOptions)
+    return ChatCompletionsModel(table.name, options, deadlines=_deadlines(settings))
+
+
 def _build_own(table: ModelTable, settings: Settings) -> Model:
     """Return the operator's own Model, or a model on the operator's own Engine."""
     own: Any = load_instance(
@@ -199,6 +207,7 @@ BUILDERS: Mapping[str, Callable[[ModelTable, Settings], Model]] = {
     "scripted": _build_scripted,
     "vllm": _build_vllm,
     "vllm_http": _build_vllm_http,
+    "chat": _build_chat,
 }
 """What builds the model of a table, by its `engine`; any other engine is a class."""
 

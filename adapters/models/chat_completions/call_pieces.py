@@ -1,0 +1,139 @@
+"""Put calls together from the pieces in which servers stream them.
+
+By the API, each call has an `index`, its first piece has the id and the name, and the others have
+more of the arguments. Servers leave indexes out, send 0 for every call or start at 1, send an id or
+the name again with each piece, or all of a call at once with its arguments as an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from antiphon.adapters.models.chat_completions.chunks import CallPiece, FunctionPiece
+from antiphon.domain.errors import EngineError
+from antiphon.domain.tools import parse_arguments
+
+MAX_CALLS = 256
+MAX_ARGUMENT_CHARS = 8 * 1024 * 1024
+"""In all calls of a turn together: they are kept until the turn ends."""
+
+
+class StreamedCall:
+    """A call as far as it has come."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.id = ""
+        self._pieces: list[str] = []
+        self._taken = 0
+        self.has_changing_ids = False
+
+    @property
+    def arguments(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    def write(self, arguments: str) -> None:
+        if arguments:
+            self._pieces.append(arguments)
+
+    def take(self) -> str:
+        """Return the arguments that came since the last time."""
+        arguments = self.arguments
+        taken, self._taken = self._taken, len(arguments)
+        return arguments[taken:]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the arguments are a whole JSON object; there may be none at all, or not yet."""
+        arguments = self.arguments
+        return arguments.rstrip().endswith("}") and parse_arguments(arguments) is not None
+
+
+class CallPieces:
+    """Finds the call to which each piece belongs."""
+
+    def __init__(self) -> None:
+        self.calls: list[StreamedCall] = []
+        self._by_index: dict[int, StreamedCall] = {}
+        self._size = 0
+
+    def feed(self, pieces: Sequence[CallPiece]) -> None:
+        """Add the pieces of one chunk. Raises: EngineError for far too many."""
+        touched: list[StreamedCall] = []
+        for piece in pieces:
+            function = piece.function or FunctionPiece()
+            name, call_id = _text(function.name), _text(piece.id)
+            arguments = _json_text(function.arguments)
+            index = piece.index if type(piece.index) is int else None
+            call = self._find(index, call_id, name, arguments, touched)
+            touched.append(call)
+            if index is not None:
+                self._by_index[index] = call
+            call.name = call.name or name
+            call.id = call.id or call_id
+            call.has_changing_ids |= bool(call_id) and call_id != call.id
+            self._size += len(arguments)
+            if self._size > MAX_ARGUMENT_CHARS:
+                raise EngineError("The model server sent arguments that are too long.")
+            call.write(arguments)
+
+    def _find(
+        self,
+        index: int | None,
+        call_id: str,
+        name: str,
+        arguments: str,
+        touched: Sequence[StreamedCall],
+    ) -> StreamedCall:
+        call = self._candidate(index, call_id, name)
+        if call is None or (index is None and name and call in touched):
+            return self._add()
+        if name and _starts_another(call, call_id, name, arguments):
+            return self._add()
+        return call
+
+    def _candidate(self, index: int | None, call_id: str, name: str) -> StreamedCall | None:
+        """Return the call that the piece goes on with, unless its name says that it does not."""
+        if index is not None and index in self._by_index:
+            return self._by_index[index]
+        if index is None and call_id:
+            same_id = [call for call in self.calls if call.id == call_id]
+            if same_id:
+                return same_id[-1]
+        is_first_of_call = bool(name) or (index is not None and bool(call_id))
+        if index is not None and is_first_of_call:
+            return None
+        # Without a name, it goes on with the last call, whatever its index says.
+        return self.calls[-1] if self.calls else None
+
+    def _add(self) -> StreamedCall:
+        if len(self.calls) >= MAX_CALLS:
+            raise EngineError("The model server sent too many calls.")
+        self.calls.append(StreamedCall())
+        return self.calls[-1]
+
+
+def _starts_another(call: StreamedCall, call_id: str, name: str, arguments: str) -> bool:
+    """Say whether a piece with a name is the first one of another call."""
+    if not call.name or (call_id and call_id == call.id):
+        return False
+    if name != call.name:
+        return True
+    if not call.is_complete:
+        return False  # the name is repeated with each piece
+    return bool(arguments.strip()) or (bool(call_id) and not call.has_changing_ids)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _json_text(arguments: Any) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    return "" if arguments is None else msgspec.json.encode(arguments).decode()

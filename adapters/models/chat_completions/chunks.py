@@ -1,0 +1,83 @@
+"""What Chat Completions servers send, as Structs with only the fields that are read.
+
+Servers differ in the types of many fields: what may be anything is `Any`, and read with care.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.domain.errors import EngineError
+
+
+class FunctionPiece(Struct, gc=False):
+    """A part of a function's call; `arguments` is JSON text, or its value already decoded."""
+
+    name: Any = None
+    arguments: Any = None
+
+
+class CallPiece(Struct, gc=False):
+    index: Any = None
+    id: Any = None
+    function: FunctionPiece | None = None
+
+
+class MessagePiece(Struct, gc=False):
+    """A part of the assistant's message, or all of it."""
+
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    refusal: Any = None
+    tool_calls: list[CallPiece] | None = None
+    function_call: FunctionPiece | None = None
+
+
+class LogprobList(Struct, gc=False):
+    content: list[Any] | None = None
+
+
+class Choice(Struct, gc=False):
+    delta: MessagePiece | None = None
+    message: MessagePiece | None = None
+    finish_reason: Any = None
+    logprobs: LogprobList | None = None
+
+
+class PromptDetails(Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class CompletionDetails(Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class UsageCounts(Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class Chunk(Struct, gc=False):
+    choices: list[Choice] | None = None
+    usage: UsageCounts | None = None
+    error: Any = None
+
+
+_decoder = msgspec.json.Decoder(Chunk)
+
+
+def decode_chunk(data: bytes) -> Chunk:
+    """Raises: EngineError, whose message repeats nothing of the data."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise EngineError("The model server sent an event that cannot be read.") from None

@@ -1,0 +1,280 @@
+"""A model on a Chat Completions server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.adapters.models.chat_completions.capabilities import (
+    FEATURES,
+    Capabilities,
+    check_binding,
+    refused_feature,
+)
+from antiphon.adapters.models.chat_completions.counting import TokenCounter
+from antiphon.adapters.models.chat_completions.errors import (
+    WRONG_REQUEST,
+    is_context_exceeded,
+    read_refusal,
+    to_our_error,
+)
+from antiphon.adapters.models.chat_completions.messages import MessageStyle, write_messages
+from antiphon.adapters.models.chat_completions.options import ChatOptions
+from antiphon.adapters.models.chat_completions.reader import REASONING_KEYS, ChunkReader
+from antiphon.adapters.models.chat_completions.request import (
+    OUTPUT_LIMITS,
+    RequestBody,
+    write_body,
+)
+from antiphon.adapters.models.chat_completions.server_info import (
+    ServerInfo,
+    ask_server,
+    list_models,
+)
+from antiphon.adapters.models.chat_completions.turn import ChatTurn, close_opening
+from antiphon.adapters.models.chat_completions.usage import UsageMeter
+from antiphon.adapters.upstreams.client import EventStream, UpstreamClient, UpstreamRefused
+from antiphon.application.model.stalls import TokenDeadlines
+from antiphon.application.model.truncation import longest_that_fits, reserved_tokens
+from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn
+from antiphon.domain.errors import EngineDead, RequestError, SettingsError, input_too_long
+from antiphon.domain.json import Json
+
+logger = logging.getLogger("antiphon.chat_completions")
+
+DEFAULT_CONTEXT_LENGTH = 131_072
+MISTRAL_ID_LENGTH = 9
+REFUSAL_S = 5.0
+"""How long a turn's start waits for the server's status, so that a refusal has a status here, too.
+Some servers send it with the first token; a client is not kept without an answer for so long."""
+CHECK_S = 1.0
+"""How long the last answer of the server counts as a sign of life."""
+NO_DEADLINES = TokenDeadlines()
+
+
+class CountedTurn(Struct, frozen=True, kw_only=True):
+    """A turn as it will be sent, with the number of its prompt's tokens."""
+
+    turn: Turn
+    body: RequestBody
+    tokens: int
+
+
+class ChatCompletionsModel(Model):
+    """Runs turns on the server that the `options` name, under the client's `names`.
+
+    Fields that the server refuses as unknown are left out from then on, and named to clients; see
+    docs/decisions/0087.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        options: ChatOptions,
+        *,
+        deadlines: TokenDeadlines = NO_DEADLINES,
+    ) -> None:
+        self._names = tuple(names)
+        self._options = options
+        self._deadlines = deadlines
+        self._model = options.model or self._names[0]
+        self._client = UpstreamClient(options.url, options)
+        self._counter = TokenCounter(self._client)
+        self._info = ServerInfo()
+        self._capabilities = Capabilities(options.ignores, model=self._names[0])
+        self._reasoning_key = REASONING_KEYS[0]
+        self._alive_at = float("-inf")
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self._names
+
+    @property
+    def format_name(self) -> str:
+        return "chat completions"
+
+    @property
+    def reads_images(self) -> bool:
+        if self._options.reads_images is not None:
+            return self._options.reads_images
+        return self._info.reads_images is not False
+
+    @property
+    def efforts(self) -> Sequence[str]:
+        return self._options.efforts
+
+    @property
+    def context_length(self) -> int:
+        return self._options.context_length or self._info.context_length or DEFAULT_CONTEXT_LENGTH
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        return {}
+
+    async def start(self) -> None:
+        """Raises: SettingsError; EngineDead while the server cannot be reached."""
+        await self._client.start()
+        try:
+            info = await ask_server(self._client, self._model)
+            self._info = info
+            self._capabilities.know(info.kind)
+            if info.models and self._model not in info.models:
+                logger.warning(
+                    "model %r: its server does not list the model %r", self._names[0], self._model
+                )
+            if self._options.count == "auto":
+                await self._counter.probe(self._model)
+        except BaseException:
+            await self._client.aclose()
+            raise
+        self._note_life()
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def check(self) -> None:
+        """Ask the server, unless it has just answered."""
+        if asyncio.get_running_loop().time() - self._alive_at < CHECK_S:
+            return
+        try:
+            await list_models(self._client)
+        except SettingsError as error:
+            raise EngineDead(str(error)) from error
+        self._note_life()
+
+    async def count(self, turn: Turn) -> int:
+        return (await self._count_to_fit(turn)).tokens
+
+    def ignored_fields(self, turn: Turn) -> Sequence[str]:
+        if not self._capabilities.missing:
+            return ()
+        try:
+            ignored = self._write(turn).ignored
+        except RequestError:  # it is refused for what it asks: nothing will be ignored
+            return ()
+        paths = {FEATURES[name].path for name in ignored if name in FEATURES}
+        return sorted(path for path in paths if path is not None)
+
+    async def start_turn(
+        self,
+        turn: Turn,
+        *,
+        request_id: str,  # noqa: ARG002 - the server makes ids of its own
+        admit: AdmitPrompt | None = None,
+    ) -> ModelTurn:
+        counted = await self._count_to_fit(turn)
+        if self._counter.is_exact and counted.tokens >= self.context_length:
+            raise input_too_long(counted.tokens, self.context_length - 1)
+        if admit is not None:
+            await admit(counted.tokens)
+        turn = counted.turn
+        opening = asyncio.create_task(self._open(counted))
+        try:
+            await asyncio.wait({opening}, timeout=REFUSAL_S)
+            if opening.done():
+                opening.result()
+        except BaseException:
+            await close_opening(opening)
+            raise
+        meter = UsageMeter(counted.tokens, turn.known_tokens)
+        return ChatTurn(
+            turn,
+            counted.body.fields["messages"],
+            opening,
+            ChunkReader(turn, meter, think=self._options.think),
+            meter,
+            deadlines=self._deadlines,
+            on_end=self._note_end,
+        )
+
+    async def _open(self, counted: CountedTurn) -> EventStream:
+        """Send the turn, without what the server turns out to refuse. Raises: AntiphonError."""
+        refused: set[str] = set()
+        body = counted.body
+        while True:
+            try:
+                stream = await self._client.stream(
+                    "/chat/completions",
+                    msgspec.json.encode(self._limit_output(body, counted.tokens)),
+                    headers=counted.turn.trace_headers,
+                )
+            except UpstreamRefused as error:
+                refused.add(self._find_refused(error, body))
+                body = self._write(counted.turn, refused)
+                continue
+            # Only now: what a server says of a request that it takes without is beyond doubt.
+            self._capabilities.learn(refused)
+            self._note_life()
+            return stream
+
+    def _find_refused(self, error: UpstreamRefused, body: RequestBody) -> str:
+        """Return what the server refused of a body. Raises: AntiphonError if that is no help."""
+        refusal = read_refusal(self._client.redact(error.body.decode(errors="replace")).encode())
+        if error.status in WRONG_REQUEST | {500, 501} and not is_context_exceeded(refusal):
+            name = refused_feature(refusal.text, body.used)
+            if name is not None:
+                check_binding([name])
+                return name
+        raise to_our_error(error, refusal, model=self._names[0], used=body.used) from None
+
+    async def _count_to_fit(self, turn: Turn) -> CountedTurn:
+        counted = await self._count(turn)
+        if not turn.truncate:
+            return counted
+        limit = self.context_length - reserved_tokens(turn, self.context_length)
+        if counted.tokens <= limit:
+            return counted
+
+        async def count_if_short(shorter: Turn) -> CountedTurn | None:
+            shorter_count = await self._count(shorter)
+            return shorter_count if shorter_count.tokens <= limit else None
+
+        best = await longest_that_fits(turn, count_if_short)
+        return counted if best is None else best[1]
+
+    async def _count(self, turn: Turn) -> CountedTurn:
+        body = self._write(turn)
+        return CountedTurn(turn=turn, body=body, tokens=await self._counter.count(body))
+
+    def _write(self, turn: Turn, refused: Collection[str] = ()) -> RequestBody:
+        """Return the request for a turn. Raises: RequestError for what cannot be left out."""
+        missing = self._capabilities.missing.union(refused)
+        style = MessageStyle(
+            reasoning_key=None if "reasoning_content" in missing else self._reasoning_key,
+            system_first="system_anywhere" in missing,
+            call_id_length=MISTRAL_ID_LENGTH if "long_call_ids" in missing else None,
+        )
+        return write_body(
+            turn,
+            write_messages(turn, style),
+            model=self._model,
+            missing=missing,
+            kind=self._info.kind,
+            extra=self._options.extra_body,
+        )
+
+    def _limit_output(self, body: RequestBody, prompt_tokens: int) -> Json:
+        """Return the fields with `max_tokens` for which the context has room: servers refuse more.
+
+        If the prompt is only estimated, the server must find out.
+        """
+        free = self.context_length - (prompt_tokens if self._counter.is_exact else 0)
+        limits = {
+            name: max(1, min(body.fields[name], free))
+            for name in OUTPUT_LIMITS
+            if name in body.fields
+        }
+        return body.fields | limits
+
+    def _note_end(self, reader: ChunkReader) -> None:
+        self._note_life()
+        if reader.reasoning_key is not None:
+            self._reasoning_key = reader.reasoning_key
+
+    def _note_life(self) -> None:
+        self._alive_at = asyncio.get_running_loop().time()

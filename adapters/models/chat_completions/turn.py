@@ -1,0 +1,141 @@
+"""A turn on a Chat Completions server, as deltas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from types import AsyncGeneratorType
+
+from antiphon.adapters.models.chat_completions.chunks import decode_chunk
+from antiphon.adapters.models.chat_completions.reader import ChunkReader
+from antiphon.adapters.models.chat_completions.usage import UsageMeter
+from antiphon.adapters.upstreams.client import EventStream
+from antiphon.adapters.upstreams.event_stream import DONE
+from antiphon.application.model.stalls import StallWatch, TokenDeadlines
+from antiphon.application.model.stop_strings import StopStrings
+from antiphon.application.ports import Json, ModelTurn, Turn
+from antiphon.domain import deltas as d
+from antiphon.domain.errors import AntiphonError, EngineError
+from antiphon.domain.usage import TurnUsage
+
+DRAIN_S = 0.5
+"""How long the end of the stream is waited for after its last event, to use the connection again.
+"""
+
+
+class ChatTurn(ModelTurn):
+    """Reads the stream that `opening` will return. Closing the turn closes the connection.
+
+    `on_end` is called with the reader once a turn has ended well.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        messages: Sequence[Json],
+        opening: asyncio.Task[EventStream],
+        reader: ChunkReader,
+        meter: UsageMeter,
+        *,
+        deadlines: TokenDeadlines,
+        on_end: Callable[[ChunkReader], None],
+    ) -> None:
+        self._turn = turn
+        self._messages = messages
+        self._opening = opening
+        self._reader = reader
+        self._meter = meter
+        self._deadlines = deadlines
+        self._on_end = on_end
+        stop, include = turn.sampling.stop, turn.sampling.include_stop_str_in_output
+        self._stop_strings = StopStrings(stop, include=include) if stop else None
+
+    def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
+        deltas = self._read()
+        assert isinstance(deltas, AsyncGeneratorType)
+        self._watch = StallWatch(deltas, self._deadlines, lambda: self._meter.pieces)
+        return deltas
+
+    async def aclose(self) -> None:
+        await close_opening(self._opening)
+
+    def messages(self) -> tuple[list[Json], list[Json]]:
+        return list(self._messages), [self._reader.message()]
+
+    def tokens_used(self) -> Sequence[TurnUsage]:
+        return [self._meter.usage]
+
+    async def _read(self) -> AsyncGenerator[list[d.Delta]]:
+        try:
+            with self._watch:
+                async for deltas in self._read_events():
+                    yield deltas
+        finally:
+            await self.aclose()
+
+    async def _read_events(self) -> AsyncGenerator[list[d.Delta]]:
+        is_done = False
+        async with aclosing(aiter(await self._open())) as stream:
+            async for events in stream:
+                deltas: list[d.Delta] = []
+                for data in events:
+                    if data == DONE:
+                        is_done = True
+                        break
+                    deltas += self._reader.feed(decode_chunk(data)) if data else ()
+                if deltas := self._cut(deltas):
+                    yield deltas
+                if is_done or self._has_stopped:
+                    break
+            if is_done:
+                await _drain(stream)
+        yield self._end(is_done=is_done)
+
+    async def _open(self) -> EventStream:
+        try:
+            return await self._opening
+        except EngineError:
+            raise
+        except AntiphonError as error:  # it came too late for a status of its own
+            raise EngineError(str(error)) from error
+
+    @property
+    def _has_stopped(self) -> bool:
+        return self._stop_strings is not None and self._stop_strings.has_stopped
+
+    def _cut(self, deltas: list[d.Delta]) -> list[d.Delta]:
+        return deltas if self._stop_strings is None else self._stop_strings.feed(deltas)
+
+    def _end(self, *, is_done: bool) -> list[d.Delta]:
+        """Return the last deltas. Raises: EngineError if the stream ended before the answer."""
+        reader, reason = self._reader, "stop"
+        if not self._has_stopped:
+            if reader.finish is None and not (is_done and reader.has_output):
+                raise EngineError("The model server ended the stream before the answer was whole.")
+            reason = reader.finish or "stop"
+        deltas = self._cut(reader.end())
+        if self._stop_strings is not None:
+            deltas += self._stop_strings.end()
+        is_forced = self._turn.choice.mode == "required" and reason == "stop"
+        if is_forced and not reader.has_calls and not self._has_stopped:
+            raise EngineError("The model server did not call a tool, although it had to.")
+        self._on_end(reader)
+        return [*deltas, d.TurnEnd(reason, self._meter.usage)]
+
+
+async def close_opening(opening: asyncio.Task[EventStream]) -> None:
+    """Close the stream that a task opens or has opened."""
+    if not opening.done():
+        opening.cancel()
+        await asyncio.wait({opening})
+    if not opening.cancelled() and opening.exception() is None:
+        await opening.result().aclose()
+
+
+async def _drain(stream: AsyncGenerator[list[bytes]]) -> None:
+    """Read a stream to its end, unless the server leaves it open."""
+    with suppress(TimeoutError, EngineError):
+        async with asyncio.timeout(DRAIN_S):
+            async for _ in stream:
+                pass
