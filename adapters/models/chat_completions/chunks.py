@@ -33,7 +33,7 @@ class MessagePiece(Struct, gc=False):
     reasoning_content: Any = None
     reasoning: Any = None
     refusal: Any = None
-    tool_calls: list[CallPiece] | None = None
+    tool_calls: list[CallPiece] | CallPiece | None = None
     function_call: FunctionPiece | None = None
 
 

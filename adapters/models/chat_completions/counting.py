@@ -64,7 +64,7 @@ class TokenCounter:
         answer = await self._post(
             "/tokenize", {"content": prompt, "add_special": True, "parse_special": True}
         )
-        return len(answer["tokens"])
+        return len(list(answer["tokens"]))
 
     async def _post(self, path: str, body: Json) -> Json:
         answer = await self._client.post(
@@ -78,10 +78,11 @@ def estimate(fields: Json) -> int:
     """Return about how many tokens the prompt of a request has."""
     messages: Sequence[Json] = fields["messages"]
     images = sum(
-        part.get("type") == "image_url"
+        1
         for message in messages
         if isinstance(message.get("content"), list)
         for part in message["content"]
+        if part.get("type") == "image_url"
     )
     size = sum(_bytes_of(message) for message in messages)
     size += len(msgspec.json.encode(fields["tools"])) if "tools" in fields else 0
@@ -99,6 +100,6 @@ def _bytes_of(message: Json) -> int:
 
 
 def _size(value: Any) -> int:
-    if not isinstance(value, int):
-        raise TypeError("not a number of tokens")
-    return value
+    if isinstance(value, int):
+        return value
+    raise TypeError("not a number of tokens")

@@ -34,7 +34,7 @@ WRONG_REQUEST = frozenset({400, 409, 413, 415, 422})
 CONTEXT = re.compile(
     r"context[ _-]?(length|window|size)|maximum (context|sequence|input) length|prompt is too long"
     r"|too many (input )?tokens|exceeds? the (model's |available )?(context|maximum)"
-    r"|longer than the (model|maximum)",
+    r"|longer than the (model|maximum)|`inputs` tokens",
     re.IGNORECASE,
 )
 FILTER = re.compile(r"content[ _-]?(filter|policy|management)|moderation|safety", re.IGNORECASE)
@@ -67,10 +67,8 @@ def read_refusal(body: bytes) -> Refusal:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Refusal(message=body.decode(errors="replace")[:MAX_MESSAGE_CHARS])
-    if isinstance(value, dict):
-        value = value.get("error", value.get("detail", value))
-    if isinstance(value, list) and value:  # pydantic's: a place and a message each
-        value = value[0]
+    while (inner := _inner(value)) is not None:
+        value = inner
     if not isinstance(value, dict):
         return Refusal(message=str(value)[:MAX_MESSAGE_CHARS])
     place = value.get("loc")
@@ -82,6 +80,20 @@ def read_refusal(body: bytes) -> Refusal:
         code=" ".join(code for code in codes if isinstance(code, str)),
         param=param if isinstance(param, str) else "",
     )
+
+
+def _inner(value: Any) -> Any:
+    """Return what is in the envelope of an error, None if there is no further one.
+
+    FastAPI's errors are lists in `detail`, and some servers have those in a `message`.
+    """
+    if isinstance(value, list):
+        return value[0] if value else None
+    if not isinstance(value, dict):
+        return None
+    inner = next((value[key] for key in ("error", "detail") if value.get(key)), None)
+    message = value.get("message")
+    return message if inner is None and isinstance(message, dict | list) else inner
 
 
 def is_context_exceeded(refusal: Refusal) -> bool:
@@ -108,7 +120,7 @@ def to_our_error(
     if status in WRONG_REQUEST:
         return _request_error(refusal, used)
     logger.error("model %r: its server answered with status %d: %s", model, status, refusal.text)
-    if status in WRONG_SETTINGS:
+    if status in WRONG_SETTINGS or status < 400:
         return EngineDead(f"The model's server does not serve this model (status {status}).")
     if status in UNAVAILABLE:
         return EngineDead(f"The model's server is not available (status {status}).")

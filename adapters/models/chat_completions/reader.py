@@ -130,6 +130,8 @@ class ChunkReader:
         if deltas:
             deltas = self._calls.add_text(self._without_blank_messages(deltas))
         calls = piece.tool_calls
+        if isinstance(calls, CallPiece):
+            calls = [calls]
         if piece.function_call is not None and not calls:
             calls = [CallPiece(index=0, function=piece.function_call)]
         if calls:

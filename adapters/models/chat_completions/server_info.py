@@ -50,18 +50,18 @@ async def ask_server(client: UpstreamClient, model: str) -> ServerInfo:
     listed = await list_models(client)
     entry = next((each for each in listed if each.get("id") == model), None)
     first = entry or (listed[0] if listed else {})
-    kind = KINDS.get(str(first.get("owned_by")), str(first.get("owned_by") or ""))
-    if kind not in DETAILS and await _is_ollama(client):
-        kind = "ollama"
+    owner = str(first.get("owned_by") or "")
     info = ServerInfo(
-        kind=kind,
+        kind=KINDS.get(owner, owner),
         context_length=_context_length(entry or {}),
         reads_images=_reads_images(entry or {}),
         models=[str(each.get("id")) for each in listed],
     )
-    if kind in DETAILS:
-        with suppress(EngineError, AttributeError, TypeError, ValueError):
-            return await DETAILS[kind](client, model, info)
+    if info.kind not in DETAILS and info.context_length is not None:
+        return info
+    for kind in [info.kind] if info.kind in DETAILS else DETAILS:
+        with suppress(EngineError, AttributeError, LookupError, TypeError, ValueError):
+            return replace(await DETAILS[kind](client, model, info), kind=kind)
     return info
 
 
@@ -92,13 +92,6 @@ async def list_models(client: UpstreamClient) -> list[dict[str, Any]]:
     return [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
 
 
-async def _is_ollama(client: UpstreamClient) -> bool:
-    with suppress(EngineError):
-        answer = await client.get("/", timeout_s=PROBE_S, at_root=True)
-        return answer.body.startswith(b"Ollama")
-    return False
-
-
 def _context_length(entry: Mapping[str, Any]) -> int | None:
     meta = entry.get("meta")
     found = [entry.get(key) for key in CONTEXT_KEYS]
@@ -122,7 +115,7 @@ def _reads_images(entry: Mapping[str, Any]) -> bool | None:
 async def _llama_cpp(client: UpstreamClient, _: str, info: ServerInfo) -> ServerInfo:
     answer = await client.get("/props", timeout_s=PROBE_S, at_root=True)
     props = answer.json()
-    slot_size = props.get("default_generation_settings", {}).get("n_ctx")
+    slot_size = props["default_generation_settings"].get("n_ctx")
     vision = props.get("modalities", {}).get("vision")
     return replace(
         info,
@@ -137,7 +130,7 @@ async def _ollama(client: UpstreamClient, model: str, info: ServerInfo) -> Serve
     shown = answer.json()
     sizes = [
         *_parameter_sizes(str(shown.get("parameters", ""))),
-        *(v for key, v in shown.get("model_info", {}).items() if key.endswith(".context_length")),
+        *(size for key, size in shown["model_info"].items() if key.endswith(".context_length")),
     ]
     capabilities = shown.get("capabilities")
     return replace(
@@ -157,7 +150,7 @@ def _parameter_sizes(parameters: str) -> Iterator[int]:
 
 async def _lm_studio(client: UpstreamClient, model: str, info: ServerInfo) -> ServerInfo:
     answer = await client.get("/api/v0/models", timeout_s=PROBE_S, at_root=True)
-    entry = next(each for each in answer.json()["data"] if each.get("id") == model)
+    [entry] = [each for each in answer.json()["data"] if each.get("id") == model]
     return replace(
         info,
         context_length=_first_size([_context_length(entry), info.context_length]),
@@ -170,4 +163,4 @@ DETAILS: Mapping[str, Callable[[UpstreamClient, str, ServerInfo], Awaitable[Serv
     "ollama": _ollama,
     "lmstudio": _lm_studio,
 }
-"""By kind of server, what asks it for more than its list of models has."""
+"""By kind of server, what asks it for more than its list of models has; others fail at it."""
