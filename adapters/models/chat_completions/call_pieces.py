@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
+from antiphon.adapters.formats.transcript import to_json_text
 from antiphon.adapters.models.chat_completions.chunks import CallPiece, FunctionPiece
 from antiphon.domain.errors import EngineError
 from antiphon.domain.tools import parse_arguments
@@ -136,4 +135,4 @@ def _text(value: Any) -> str:
 def _json_text(arguments: Any) -> str:
     if isinstance(arguments, str):
         return arguments
-    return "" if arguments is None else msgspec.json.encode(arguments).decode()
+    return "" if arguments is None else to_json_text(arguments)

@@ -123,7 +123,7 @@ class ChatCompletionsModel(Model):
             info = await ask_server(self._client, self._model)
             self._info = info
             self._capabilities.know(info.kind)
-            if info.models and self._model not in info.models:
+            if not info.is_listed:
                 logger.warning(
                     "model %r: its server does not list the model %r", self._names[0], self._model
                 )

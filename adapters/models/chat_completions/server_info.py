@@ -33,13 +33,14 @@ CONTEXT_KEYS = (
 class ServerInfo(Struct, frozen=True, kw_only=True):
     """`kind` is `vllm`, `sglang`, `llamacpp`, `ollama`, `lmstudio`… or "" if it is unknown.
 
-    What a server does not tell is None. `models` are the names that it lists.
+    What a server does not tell is None. `is_listed`: its list of models has the model, or it has no
+    list.
     """
 
     kind: str = ""
     context_length: int | None = None
     reads_images: bool | None = None
-    models: Sequence[str] = ()
+    is_listed: bool = True
 
 
 async def ask_server(client: UpstreamClient, model: str) -> ServerInfo:
@@ -48,14 +49,15 @@ async def ask_server(client: UpstreamClient, model: str) -> ServerInfo:
     Raises: EngineDead if it cannot be reached; SettingsError if it refuses the key.
     """
     listed = await list_models(client)
-    entry = next((each for each in listed if each.get("id") == model), None)
+    names = (model, f"{model}:latest")  # Ollama's name of a model without a tag
+    entry = next((each for each in listed if each.get("id") in names), None)
     first = entry or (listed[0] if listed else {})
     owner = str(first.get("owned_by") or "")
     info = ServerInfo(
         kind=KINDS.get(owner, owner),
         context_length=_context_length(entry or {}),
         reads_images=_reads_images(entry or {}),
-        models=[str(each.get("id")) for each in listed],
+        is_listed=entry is not None or not listed,
     )
     if info.kind not in DETAILS and info.context_length is not None:
         return info

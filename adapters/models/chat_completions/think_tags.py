@@ -15,7 +15,7 @@ class ThinkTags:
     """
 
     def __init__(self, *, is_open: bool) -> None:
-        self._read = self._read_reasoning if is_open else self._read_start
+        self._read = self._read_opening if is_open else self._read_start
         self._rest = ""
 
     def feed(self, text: str) -> list[d.Delta]:
@@ -33,21 +33,29 @@ class ThinkTags:
     def _read_start(self) -> list[d.Delta]:
         start = self._rest.lstrip()
         if start.startswith(OPEN):
-            self._rest = start[len(OPEN) :].lstrip("\n")
-            self._read = self._read_reasoning
+            self._rest = start[len(OPEN) :]
+            self._read = self._read_opening
             return self._read()
         if OPEN.startswith(start):
             return []
         self._read = self._read_text
         return self._read()
 
+    def _read_opening(self) -> list[d.Delta]:
+        """Leave out the line ends before the reasoning."""
+        self._rest = self._rest.lstrip()
+        if not self._rest:
+            return []
+        self._read = self._read_reasoning
+        return self._read()
+
     def _read_reasoning(self) -> list[d.Delta]:
         reasoning, tag, after = self._rest.partition(CLOSE)
         if tag:
             self._rest, self._read = after, self._read_gap
-            return [*_reasoning(reasoning), *self._read()]
+            return [*_reasoning(reasoning.rstrip()), *self._read()]
         held = StopPrefixes([CLOSE]).feed(reasoning)
-        ready = reasoning[: len(reasoning) - held]
+        ready = reasoning[: len(reasoning) - held].rstrip()  # line ends before the tag are left out
         self._rest = reasoning[len(ready) :]
         return _reasoning(ready)
 
