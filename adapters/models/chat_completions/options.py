@@ -23,12 +23,12 @@ class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fie
         ),
     ]
     model: Annotated[
-        str | None,
-        Meta(min_length=1, description="What the server calls the model; the first name if unset."),
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="What the server calls the model; the first name if unset."),
     ] = None
     context_length: Annotated[
-        int | None,
-        Meta(ge=16, description="Tokens of prompt and output together; the server may tell it."),
+        Annotated[int, Meta(ge=16)] | None,
+        Meta(description="Tokens of prompt and output together; the server may tell it."),
     ] = None
     efforts: Annotated[
         tuple[str, ...],
