@@ -12,11 +12,17 @@ from msgspec.structs import replace
 from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn
 from antiphon.domain.deltas import Delta
-from antiphon.domain.errors import EngineDead, EngineError, RequestError, TooManyRequests
+from antiphon.domain.errors import (
+    EngineDead,
+    EngineError,
+    ModelBusy,
+    RequestError,
+    TooManyRequests,
+)
 
 logger = logging.getLogger("antiphon.models")
 
-FAILURES = (EngineError, TooManyRequests)
+FAILURES = (EngineError, TooManyRequests, ModelBusy)
 """What another model may do better; a request that the first model refuses is the client's."""
 
 T = TypeVar("T")
@@ -81,6 +87,9 @@ class FallbackModel(Model):
             except EngineDead:
                 continue
         return await self._models[-1].count(_adapt(turn, self._models[-1]))
+
+    def ignored_fields(self, turn: Turn) -> Sequence[str]:
+        return self._first(lambda model: model.ignored_fields(_adapt(turn, model)))
 
     async def start_turn(
         self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None

@@ -119,6 +119,9 @@ class SupervisedModel(Model):
     async def count(self, turn: Turn) -> int:
         return await self._available.count(turn)
 
+    def ignored_fields(self, turn: Turn) -> Sequence[str]:
+        return self._available.ignored_fields(turn)
+
     async def start_turn(
         self, turn: Turn, *, request_id: str, admit: AdmitPrompt | None = None
     ) -> ModelTurn:

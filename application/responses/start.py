@@ -37,7 +37,7 @@ from antiphon.application.runs.stored_events import FollowedEvents, StoredEvents
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain import conversation as c
-from antiphon.domain.errors import NotFound, QueueFull, StoreError
+from antiphon.domain.errors import EngineDead, NotFound, QueueFull, StoreError
 from antiphon.domain.events import Event
 from antiphon.domain.limits import LimitState
 from antiphon.domain.response import Response
@@ -270,9 +270,10 @@ def _accepted(
     run: Run | None = None,
     task: asyncio.Task[None] | None = None,
 ) -> AcceptedResponse:
-    turn = prepared.turn
-    # Some models find out what they cannot do when the turn starts.
-    ignored = (*turn.ignored, *turn.model.ignored_fields(turn.turn))
+    ignored = prepared.turn.ignored
+    with suppress(EngineDead):  # it may have died since its turn started
+        # Some models find out what they cannot do when the turn starts.
+        ignored = (*ignored, *prepared.turn.model.ignored_fields(prepared.turn.turn))
     if ignored:
         logger.info("response %s: without effect: %s", prepared.id, ", ".join(ignored))
     return AcceptedResponse(
