@@ -109,7 +109,7 @@ UNSUPPORTED = re.compile(
     r"unsupported|not support|n[o']t (allowed|permitted|implemented|available|enabled)"
     r"|unrecogni[sz]ed|unknown|unexpected|extra (inputs|fields|forbidden)|additional propert"
     r"|invalid (parameter|argument|field)|only the default|must be at the beginning|must alternate"
-    r"|requires --|length of 9",
+    r"|requires --|length of 9|input should be 'text'",
     re.IGNORECASE,
 )
 """How servers say that they do not know a field, rather than that its value is wrong."""

@@ -66,20 +66,24 @@ def read_refusal(body: bytes) -> Refusal:
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Refusal(message=body.decode(errors="replace")[:MAX_MESSAGE_CHARS])
+        return Refusal(message=_one_line(body.decode(errors="replace")))
     while (inner := _inner(value)) is not None:
         value = inner
     if not isinstance(value, dict):
-        return Refusal(message=str(value)[:MAX_MESSAGE_CHARS])
+        return Refusal(message=_one_line(str(value)))
     place = value.get("loc")
     param = value.get("param") or (place[-1] if isinstance(place, list) and place else "")
     message = value.get("message") or value.get("msg") or ""
     codes = (value.get("code"), value.get("type"))
     return Refusal(
-        message=str(message)[:MAX_MESSAGE_CHARS],
+        message=_one_line(str(message)),
         code=" ".join(code for code in codes if isinstance(code, str)),
         param=param if isinstance(param, str) else "",
     )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text[:MAX_MESSAGE_CHARS].split())
 
 
 def _inner(value: Any) -> Any:

@@ -42,7 +42,8 @@ REASONING_KEYS = ("reasoning_content", "reasoning")
 class ChunkReader:
     """Reads the chunks of one turn into deltas.
 
-    The same chunks give the same deltas, however they arrive. `reasoning_key` is the field in which
+    The same chunks give the same deltas, however they arrive. `chunks` counts those with a choice,
+    some of which are tokens without a text. `reasoning_key` is the field in which
     the server sent reasoning, None if it sent none.
     """
 
@@ -57,6 +58,7 @@ class ChunkReader:
         self._finish: str | None = None
         self._blanks: list[d.Delta] = []
         self._is_in_text = False
+        self.chunks = 0
         self.reasoning_key: str | None = None
 
     @property
@@ -80,6 +82,7 @@ class ChunkReader:
             self._meter.report(chunk.usage)
         if not chunk.choices:
             return []
+        self.chunks += 1
         choice = chunk.choices[0]
         piece = choice.delta or choice.message
         deltas = [] if piece is None else self._read(piece, choice)

@@ -54,7 +54,7 @@ class ChatTurn(ModelTurn):
     def __aiter__(self) -> AsyncGenerator[list[d.Delta]]:
         deltas = self._read()
         assert isinstance(deltas, AsyncGeneratorType)
-        self._watch = StallWatch(deltas, self._deadlines, lambda: self._meter.pieces)
+        self._watch = StallWatch(deltas, self._deadlines, lambda: self._reader.chunks)
         return deltas
 
     async def aclose(self) -> None:

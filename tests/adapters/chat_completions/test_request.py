@@ -207,6 +207,11 @@ REFUSALS = {
         b'{"error": {"code": 500, "message": "System message must be at the beginning."}}',
         "system_anywhere",
     ),
+    "llama-cpp-python": (
+        b"{\"error\": {\"message\": \"1 validation error:\\n 'loc': ('body', 'response_format', "
+        b"'type'), 'msg': \\\"Input should be 'text' or 'json_object'\\\"\", \"code\": null}}",
+        "response_format",
+    ),
     "text": (b"unknown field `seed`", "seed"),
     "a wrong value": (b'{"error": {"message": "seed must be positive", "param": "seed"}}', None),
     "another field": (b'{"error": {"message": "Unknown field: messages[0].name"}}', None),
@@ -216,5 +221,5 @@ REFUSALS = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_names_what_the_server_does_not_know(case: str) -> None:
     content, name = REFUSALS[case]
-    used = {"max_tokens", "seed", "system_anywhere", "stream_options"}
+    used = {"max_tokens", "seed", "system_anywhere", "stream_options", "response_format"}
     assert refused_feature(read_refusal(content).text, used) == name
