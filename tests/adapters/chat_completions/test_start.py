@@ -143,6 +143,11 @@ def test_the_settings_name_the_server() -> None:
     assert list(model.names) == ["big", "default"]
 
 
+def test_the_guide_has_every_option() -> None:
+    guide = (Path(__file__).parents[3] / "docs/guides/upstreams.md").read_text(encoding="utf-8")
+    assert [name for name in ChatOptions.__struct_fields__ if f"`{name}`" not in guide] == []
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
