@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
 from antiphon.adapters.upstreams.options import UpstreamOptions
+from antiphon.domain.request import Effort
 
 Think = Literal["field", "tags", "open"]
 
@@ -32,8 +33,11 @@ class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fie
     ] = None
     efforts: Annotated[
         tuple[str, ...],
-        Meta(description="The values of `reasoning.effort` that the model knows."),
-    ] = ()
+        Meta(
+            description="The values of `reasoning.effort` that the model knows; by default all. "
+            "What the server refuses is left out."
+        ),
+    ] = get_args(Effort)
     reads_images: Annotated[
         bool | None,
         Meta(description="Whether the model reads images; if unset, what the server says, or yes."),
