@@ -9,13 +9,16 @@ MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 DONE = b"[DONE]"
 
+DATA, ERROR = FIELDS = b"data:", b"error:"
+
 
 class EventSplitter:
     """Collects bytes and returns the data of complete events.
 
     Lines end with `\\n`, `\\r\\n` or, between events, nothing at all: some servers send one `data:`
     line an event without the blank line between. So each `data:` line is an event: the model
-    servers that are read here put their JSON on one line. Comments and other lines are left out.
+    servers that are read here put their JSON on one line. An `error:` line, as llama.cpp wrote it
+    for some time, is an event with this `error`. Comments and other lines are left out.
     """
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -31,6 +34,8 @@ class EventSplitter:
         [b'{"a":1}']
         >>> splitter.feed(b'ta:{}\\r\\n: ping\\n')
         [b'{}']
+        >>> splitter.feed(b'error: {"code":500}\\n')
+        [b'{"error":{"code":500}}']
         """
         *lines, rest = data.split(b"\n")
         if lines and self._pieces:
@@ -38,7 +43,7 @@ class EventSplitter:
             self._pieces.clear()
             self._size = 0
         self._keep(rest)
-        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+        return [_data_of(line) for line in lines if line.startswith(FIELDS)]
 
     def end(self) -> list[bytes]:
         """Return the data of a last line without a line end."""
@@ -52,3 +57,9 @@ class EventSplitter:
         if self._size > self._max_bytes:
             raise EngineError("The model server sent an event that is too long.")
         self._pieces.append(data)
+
+
+def _data_of(line: bytes) -> bytes:
+    if line.startswith(DATA):
+        return line[len(DATA) :].strip()
+    return b'{"error":%b}' % line[len(ERROR) :].strip()

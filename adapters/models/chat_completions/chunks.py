@@ -67,9 +67,19 @@ class UsageCounts(Struct, gc=False):
 
 
 class Chunk(Struct, gc=False):
+    """A chunk, or an error: `error` has it, or its fields stand there by themselves."""
+
     choices: list[Choice] | None = None
     usage: UsageCounts | None = None
     error: Any = None
+    message: Any = None
+    error_message: Any = None
+
+    @property
+    def is_error(self) -> bool:
+        if self.error is not None:
+            return True
+        return self.choices is None and (self.message or self.error_message) is not None
 
 
 _decoder = msgspec.json.Decoder(Chunk)

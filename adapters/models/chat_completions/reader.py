@@ -76,7 +76,7 @@ class ChunkReader:
 
     def feed(self, chunk: Chunk) -> list[d.Delta]:
         """Return what is new. Raises: EngineError if the server says that it failed."""
-        if chunk.error is not None:
+        if chunk.is_error:
             raise EngineError("The model server failed while it wrote the answer.")
         if chunk.usage is not None:
             self._meter.report(chunk.usage)

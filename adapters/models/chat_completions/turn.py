@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
+from itertools import takewhile
 from types import AsyncGeneratorType
 
 from antiphon.adapters.models.chat_completions.chunks import decode_chunk
@@ -78,19 +79,27 @@ class ChatTurn(ModelTurn):
         is_done = False
         async with aclosing(aiter(await self._open())) as stream:
             async for events in stream:
-                deltas: list[d.Delta] = []
-                for data in events:
-                    if data == DONE:
-                        is_done = True
-                        break
-                    deltas += self._reader.feed(decode_chunk(data)) if data else ()
+                is_done = DONE in events
+                deltas, error = self._feed(events)
                 if deltas := self._cut(deltas):
                     yield deltas
+                if error is not None:
+                    raise error
                 if is_done or self._has_stopped:
                     break
             if is_done:
                 await _drain(stream)
         yield self._end(is_done=is_done)
+
+    def _feed(self, events: Sequence[bytes]) -> tuple[list[d.Delta], EngineError | None]:
+        """Return the deltas of events that came together, up to an error of one of them."""
+        deltas: list[d.Delta] = []
+        try:
+            for data in takewhile(DONE.__ne__, events):
+                deltas += self._reader.feed(decode_chunk(data)) if data else ()
+        except EngineError as error:
+            return deltas, error
+        return deltas, None
 
     async def _open(self) -> EventStream:
         try:
