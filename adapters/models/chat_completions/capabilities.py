@@ -114,6 +114,9 @@ UNSUPPORTED = re.compile(
 )
 """How servers say that they do not know a field, rather than that its value is wrong."""
 
+WRONG_VALUE = re.compile(r"(unsupported|invalid)[ _]value(?!.*only the default)", re.IGNORECASE)
+"""How servers say that they know the field: a client that asks for less may use it."""
+
 
 class Capabilities:
     """What the server at hand cannot do, as far as is known.
@@ -152,7 +155,7 @@ def refused_feature(message: str, used: Collection[str]) -> str | None:
     >>> refused_feature("seed must be an integer", {"seed"}) is None
     True
     """
-    if not UNSUPPORTED.search(message):
+    if not UNSUPPORTED.search(message) or WRONG_VALUE.search(message):
         return None
     named = [
         (match.start(), -len(word), name)

@@ -214,6 +214,16 @@ REFUSALS = {
     ),
     "text": (b"unknown field `seed`", "seed"),
     "a wrong value": (b'{"error": {"message": "seed must be positive", "param": "seed"}}', None),
+    "a value of a known field": (
+        b'{"error": {"message": "Unsupported value: \'reasoning_effort\' does not support '
+        b'\'minimal\' with this model.", "code": "unsupported_value"}}',
+        None,
+    ),
+    "only the default": (
+        b'{"error": {"message": "Unsupported value: \'seed\' does not support 3 with this model. '
+        b'Only the default (1) value is supported.", "code": "unsupported_value"}}',
+        "seed",
+    ),
     "another field": (b'{"error": {"message": "Unknown field: messages[0].name"}}', None),
 }
 
@@ -222,4 +232,5 @@ REFUSALS = {
 def test_a_refusal_names_what_the_server_does_not_know(case: str) -> None:
     content, name = REFUSALS[case]
     used = {"max_tokens", "seed", "system_anywhere", "stream_options", "response_format"}
+    used.add("reasoning_effort")
     assert refused_feature(read_refusal(content).text, used) == name
