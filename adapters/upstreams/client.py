@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
+MIN_SECRET_CHARS = 8
+"""A shorter text, such as a header's `true`, is no secret, and part of many words."""
 READ_BYTES = 64 * 1024
 """What is read ahead of a slow reader is at most twice this for each stream."""
 
@@ -97,12 +99,16 @@ class UpstreamClient:
         return self.url.removesuffix("/v1")
 
     def redact(self, text: str) -> str:
-        """Return the text without the key, for logs: servers repeat the key that they refuse."""
+        """Return the text without the key and the values of the operator's own headers, for logs:
+        servers repeat the key that they refuse."""
         try:
             key = self._key.read()
         except SettingsError:
-            return text
-        return text.replace(key, "…") if key else text
+            key = None
+        secrets = [key or "", *self._options.headers.values()]
+        for secret in secrets:
+            text = text.replace(secret, "…") if len(secret) >= MIN_SECRET_CHARS else text
+        return text
 
     async def get(self, path: str, *, timeout_s: float, at_root: bool = False) -> UpstreamAnswer:
         """`at_root`: the path is one of the server, not of its API.

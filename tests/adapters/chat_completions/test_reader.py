@@ -310,6 +310,15 @@ def test_the_same_bytes_give_the_same_deltas_however_they_arrive(cuts: set[int])
     assert (meter.usage.input, meter.usage.output) == (5, 9)
 
 
+def test_an_answer_that_is_not_streamed_is_read_too() -> None:
+    message = {"role": "assistant", "content": "Hi", "tool_calls": [call("add", '{"a": 1}')]}
+    chunk = {"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": {}}
+    reader = ChunkReader(turn(), UsageMeter(1, None))
+    assert join([*reader.feed(encode(chunk)), *reader.end()]) == [("TextDelta", "Hi"), ADD]
+    assert reader.message()["content"] == "Hi"
+    assert reader.finish == "stop"
+
+
 USAGES: dict[str, tuple[Json, tuple[int, int, int, int]]] = {
     "openai": (
         {
