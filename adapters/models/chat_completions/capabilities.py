@@ -39,6 +39,7 @@ FEATURES: Mapping[str, Feature] = {
     "reasoning_content": Feature(words=("reasoning_content", "reasoning")),
     "system_anywhere": Feature(words=("system message", "system role", "roles must alternate")),
     "long_call_ids": Feature(words=("tool call id", "tool_call_id", "length of 9")),
+    "images": Feature(words=()),  # no field: a refusal of them is the client's error
     "strict": Feature(words=("strict",), path="tools.strict"),
     "logprobs": Feature(words=("logprobs", "top_logprobs"), path="top_logprobs"),
     "reasoning_effort": Feature(words=("reasoning_effort",), path="reasoning.effort"),

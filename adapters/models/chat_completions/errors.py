@@ -39,6 +39,8 @@ CONTEXT = re.compile(
 )
 FILTER = re.compile(r"content[ _-]?(filter|policy|management)|moderation|safety", re.IGNORECASE)
 
+IMAGES = re.compile(r"multimodal|multi-modal|image|vision", re.IGNORECASE)
+
 REQUEST_FIELDS: Mapping[str, str] = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -137,6 +139,12 @@ def _request_error(refusal: Refusal, used: Collection[str]) -> RequestError:
             "The filter of the model's server refuses the input.",
             param="input",
             code="content_filter",
+        )
+    if "images" in used and IMAGES.search(refusal.text):
+        return RequestError(
+            "The model's server refuses the images of the input. Does the model read images?",
+            param="input",
+            code="unsupported_value",
         )
     return RequestError(
         f"The model's server refuses the request: {refusal.message or 'it does not say why'}",

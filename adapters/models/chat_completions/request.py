@@ -130,6 +130,8 @@ def _features_in(turn: Turn, messages: Sequence[Json]) -> set[str]:
     for position, message in enumerate(messages):
         if "reasoning_content" in message or "reasoning" in message:
             features.add("reasoning_content")
+        if isinstance(message.get("content"), list):  # texts alone are one text
+            features.add("images")
         if position and message["role"] == "system":
             features.add("system_anywhere")
         if message.get("tool_calls"):

@@ -9,13 +9,14 @@ from tests.adapters.chat_completions.turns import TOOLS
 
 from antiphon.adapters.models.chat_completions.capabilities import refused_feature
 from antiphon.adapters.models.chat_completions.counting import estimate
-from antiphon.adapters.models.chat_completions.errors import read_refusal
+from antiphon.adapters.models.chat_completions.errors import read_refusal, to_our_error
 from antiphon.adapters.models.chat_completions.messages import MessageStyle, write_messages
 from antiphon.adapters.models.chat_completions.request import write_body
+from antiphon.adapters.upstreams.client import UpstreamRefused
 from antiphon.application.ports import Constraint, Sampling, Turn
 from antiphon.domain import content as c
 from antiphon.domain import items as i
-from antiphon.domain.errors import RequestError
+from antiphon.domain.errors import ModelBusy, RequestError
 from antiphon.domain.response import TextConfig
 from antiphon.domain.tools import ToolChoice
 
@@ -185,6 +186,28 @@ def test_previous_messages_come_first_and_must_be_those_of_chat_completions() ->
     with pytest.raises(RequestError) as refused:
         write_messages(wrong, MessageStyle())
     assert refused.value.param == "previous_input_messages[0]"
+
+
+def test_a_refusal_of_images_names_the_input() -> None:
+    error = UpstreamRefused(400, b'{"error": {"message": "tiny is not a multimodal model"}}')
+    refusal = read_refusal(error.body)
+    ours = to_our_error(error, refusal, model="m", used={"images", "stream_options"})
+    assert isinstance(ours, RequestError)
+    assert (ours.param, ours.code) == ("input", "unsupported_value")
+    without = to_our_error(error, refusal, model="m", used={"stream_options"})
+    assert isinstance(without, RequestError)
+    assert without.param is None
+
+
+@pytest.mark.parametrize(
+    ("header", "wait_s"),
+    [("7", 7), ("0.2", 1), ("999999", 3600), (None, 1), ("soon", 1), ("nan", 1), ("-5", 1)],
+)
+def test_the_time_to_retry_is_the_servers(header: str | None, wait_s: float) -> None:
+    error = UpstreamRefused(429, b"", header)
+    ours = to_our_error(error, read_refusal(b""), model="m", used=())
+    assert isinstance(ours, ModelBusy)
+    assert ours.retry_after_s == wait_s
 
 
 REFUSALS = {
