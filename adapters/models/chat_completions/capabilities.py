@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Mapping
+from typing import get_args
 
 from msgspec import Struct
 
 from antiphon.domain.errors import RequestError
+from antiphon.domain.request import Effort
 
 logger = logging.getLogger("antiphon.chat_completions")
 
@@ -43,6 +45,10 @@ FEATURES: Mapping[str, Feature] = {
     "strict": Feature(words=("strict",), path="tools.strict"),
     "logprobs": Feature(words=("logprobs", "top_logprobs"), path="top_logprobs"),
     "reasoning_effort": Feature(words=("reasoning_effort",), path="reasoning.effort"),
+    **{
+        f"reasoning_effort {value}": Feature(words=(), path="reasoning.effort")
+        for value in get_args(Effort)
+    },
     "response_format": Feature(
         words=("response_format", "json_schema"), path="text.format", binding=True
     ),
@@ -118,6 +124,8 @@ UNSUPPORTED = re.compile(
 WRONG_VALUE = re.compile(r"(unsupported|invalid)[ _]value(?!.*only the default)", re.IGNORECASE)
 """How servers say that they know the field: a client that asks for less may use it."""
 
+CHOICE = re.compile(r"input should be|must be one of|supported values", re.IGNORECASE)
+
 
 class Capabilities:
     """What the server at hand cannot do, as far as is known.
@@ -155,7 +163,12 @@ def refused_feature(message: str, used: Collection[str]) -> str | None:
     'seed'
     >>> refused_feature("seed must be an integer", {"seed"}) is None
     True
+    >>> refused_feature("reasoning_effort: Input should be 'low'", {"reasoning_effort max"})
+    'reasoning_effort max'
     """
+    if "reasoning_effort" in message and (WRONG_VALUE.search(message) or CHOICE.search(message)):
+        # Which efforts there are depends on the server and on the model.
+        return next((name for name in used if name.startswith("reasoning_effort ")), None)
     if not UNSUPPORTED.search(message) or WRONG_VALUE.search(message):
         return None
     named = [

@@ -66,6 +66,8 @@ def write_body(
     wanted = _wanted_fields(turn, kind)
     features = set(wanted) | _features_in(turn, messages)
     ignored = features & set(missing)
+    if f"reasoning_effort {turn.effort}" in ignored:
+        ignored.add("reasoning_effort")
     check_binding(ignored)
     names = SPELLINGS.get(kind, {})
     fields: Json = {"model": model, "messages": list(messages), "stream": True}
@@ -127,6 +129,8 @@ def _features_in(turn: Turn, messages: Sequence[Json]) -> set[str]:
     features: set[str] = set()
     if any(tool.strict for tool in offered_tools(turn)):
         features.add("strict")
+    if turn.effort is not None:
+        features.add(f"reasoning_effort {turn.effort}")
     for position, message in enumerate(messages):
         if "reasoning_content" in message or "reasoning" in message:
             features.add("reasoning_content")

@@ -124,6 +124,12 @@ def test_sampling_is_passed_on_and_the_default_is_the_servers() -> None:
     assert fields["parallel_tool_calls"] is False
 
 
+def test_an_effort_that_the_server_does_not_know_is_left_out_and_no_other() -> None:
+    missing = {"reasoning_effort minimal"}
+    assert "reasoning_effort" not in body(effort="minimal", missing=missing)
+    assert body(effort="low", missing=missing)["reasoning_effort"] == "low"
+
+
 def test_a_limit_has_its_new_name_where_the_old_one_is_refused() -> None:
     fields = body(sampling=Sampling(max_tokens=9), missing={"max_tokens"})
     assert "max_tokens" not in fields
@@ -240,7 +246,7 @@ REFUSALS = {
     "a value of a known field": (
         b'{"error": {"message": "Unsupported value: \'reasoning_effort\' does not support '
         b'\'minimal\' with this model.", "code": "unsupported_value"}}',
-        None,
+        "reasoning_effort minimal",
     ),
     "only the default": (
         b'{"error": {"message": "Unsupported value: \'seed\' does not support 3 with this model. '
@@ -255,5 +261,5 @@ REFUSALS = {
 def test_a_refusal_names_what_the_server_does_not_know(case: str) -> None:
     content, name = REFUSALS[case]
     used = {"max_tokens", "seed", "system_anywhere", "stream_options", "response_format"}
-    used.add("reasoning_effort")
+    used |= {"reasoning_effort", "reasoning_effort minimal"}
     assert refused_feature(read_refusal(content).text, used) == name
