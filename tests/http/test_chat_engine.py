@@ -58,12 +58,15 @@ def ask(server: Any, model: str, **fields: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize("server", [False], indirect=True, ids=["lenient"])
-def test_what_the_server_does_not_know_is_named_from_the_first_request_on(server: Any) -> None:
+@pytest.mark.parametrize("name", ["plain", "careful"])
+def test_what_the_server_does_not_know_is_named_from_the_first_request_on(
+    server: Any, name: str
+) -> None:
     for _ in range(2):
-        answer = ask(server, "plain", top_k=5, seed=3)
+        answer = ask(server, name, top_k=5, seed=3)
         assert answer.headers["x-antiphon-ignored"] == "top_k"
         assert text_of(answer.json()) == "Hello."
-    assert "x-antiphon-ignored" not in ask(server, "plain", seed=3).headers
+    assert "x-antiphon-ignored" not in ask(server, name, seed=3).headers
 
 
 @pytest.mark.parametrize("server", [True], indirect=True, ids=["strict"])
