@@ -12,6 +12,7 @@ from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, fields
 
 from antiphon.adapters.engines.vllm_http.options import VllmHttpOptions
+from antiphon.adapters.models.chat_completions import ChatOptions
 from antiphon.entrypoints.settings import SETTINGS, McpServer, ModelTable, Setting
 from antiphon.entrypoints.settings.models import COMMON_FIELDS
 from antiphon.entrypoints.settings.options import OWN_CLASSES
@@ -59,6 +60,7 @@ PLACES = {"model": "MODEL", "engine_options": "-- OPTIONS"}
 ENGINE_OPTIONS: Mapping[str, type[Struct]] = {
     "vllm": VllmOptions,
     "vllm_http": VllmHttpOptions,
+    "chat": ChatOptions,
     "scripted": Scripted,
 }
 

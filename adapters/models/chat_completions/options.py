@@ -35,7 +35,8 @@ class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[str, ...],
         Meta(
             description="The values of `reasoning.effort` that the model knows; by default all. "
-            "What the server refuses is left out."
+            "What the server refuses is left out.",
+            extra={"shown_default": "all"},
         ),
     ] = get_args(Effort)
     reads_images: Annotated[
