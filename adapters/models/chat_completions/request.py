@@ -23,6 +23,10 @@ OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens")
 SALTED = frozenset({"vllm", "sglang"})
 """The kinds of servers whose prompt cache keeps tenants apart by a salt."""
 
+CONSTRAINED = frozenset({"vllm"})
+"""The kinds of servers that know `structured_outputs`. Others do nothing with it, and say nothing.
+"""
+
 SAMPLING_FIELDS = (
     "temperature",
     "top_p",
@@ -121,7 +125,7 @@ def _wanted_fields(turn: Turn, kind: str) -> Json:
         wanted["logprobs"] = {"logprobs": True} | (
             {"top_logprobs": sampling.logprobs} if sampling.logprobs else {}
         )
-    return wanted | _response_format(turn) | _tool_fields(turn)
+    return wanted | _response_format(turn, server=kind) | _tool_fields(turn)
 
 
 def _features_in(turn: Turn, messages: Sequence[Json]) -> set[str]:
@@ -167,9 +171,9 @@ def _tool_fields(turn: Turn) -> Json:
     return fields
 
 
-def _response_format(turn: Turn) -> Json:
+def _response_format(turn: Turn, *, server: str) -> Json:
     if turn.sampling.constraint is not None:
-        return _constraint_fields(turn.sampling.constraint)
+        return _constraint_fields(turn.sampling.constraint, server=server)
     text_format = turn.text.format
     kind = text_format.get("type", "text")
     if kind == "json_object":
@@ -181,8 +185,11 @@ def _response_format(turn: Turn) -> Json:
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def _constraint_fields(constraint: Constraint) -> Json:
-    if (write := CONSTRAINTS.get(constraint.kind)) is None:
+def _constraint_fields(constraint: Constraint, *, server: str) -> Json:
+    write = CONSTRAINTS.get(constraint.kind)
+    if write is None and server in CONSTRAINED:
+        write = VLLM_CONSTRAINTS.get(constraint.kind)
+    if write is None:
         raise RequestError(
             f"Unsupported parameter: 'structured_outputs.{constraint.kind}' is not supported by "
             "the server that runs this model.",
@@ -200,9 +207,11 @@ CONSTRAINTS: Mapping[str, Callable[[Constraint], Json]] = {
             "json_schema": {"name": "answer", "schema": constraint.value, "strict": True},
         }
     },
-    **dict.fromkeys(
-        ("regex", "choice", "grammar"),
-        lambda constraint: {"structured_outputs": {constraint.kind: constraint.value}},
-    ),
 }
-"""By kind of constraint, the fields for it: those of the API, or those of vLLM."""
+"""By kind of constraint, the fields for it that the API has."""
+
+VLLM_CONSTRAINTS: Mapping[str, Callable[[Constraint], Json]] = dict.fromkeys(
+    ("regex", "choice", "grammar"),
+    lambda constraint: {"structured_outputs": {constraint.kind: constraint.value}},
+)
+"""By kind of constraint, the fields for it that only vLLM has."""

@@ -100,13 +100,19 @@ def test_a_schema_is_refused_where_the_server_has_none() -> None:
     assert refused.value.param == "text.format"
 
 
-def test_a_constraint_that_no_server_has_is_refused() -> None:
-    regex = Constraint(kind="regex", value="a+")
-    assert body(sampling=Sampling(constraint=regex))["structured_outputs"] == {"regex": "a+"}
-    tag = Constraint(kind="structural_tag", value={})
+@pytest.mark.parametrize(
+    ("kind", "server"), [("structural_tag", "vllm"), ("regex", "ollama"), ("choice", "")]
+)
+def test_a_constraint_that_the_server_does_not_know_is_refused(kind: Any, server: str) -> None:
+    sampling = Sampling(constraint=Constraint(kind=kind, value="a+"))
     with pytest.raises(RequestError) as refused:
-        body(sampling=Sampling(constraint=tag))
-    assert refused.value.param == "structured_outputs.structural_tag"
+        body(sampling=sampling, kind=server)
+    assert refused.value.param == f"structured_outputs.{kind}"
+
+
+def test_vllm_is_told_of_a_constraint() -> None:
+    sampling = Sampling(constraint=Constraint(kind="regex", value="a+"))
+    assert body(sampling=sampling, kind="vllm")["structured_outputs"] == {"regex": "a+"}
 
 
 def test_sampling_is_passed_on_and_the_default_is_the_servers() -> None:
