@@ -29,6 +29,7 @@ class StreamedCall:
         self._pieces: list[str] = []
         self._taken = 0
         self.has_changing_ids = False
+        self.has_nameless_pieces = False
 
     @property
     def arguments(self) -> str:
@@ -73,6 +74,7 @@ class CallPieces:
             touched.append(call)
             if index is not None:
                 self._by_index[index] = call
+            call.has_nameless_pieces |= bool(call.name) and not name
             call.name = call.name or name
             call.id = call.id or call_id
             call.has_changing_ids |= bool(call_id) and call_id != call.id
@@ -121,7 +123,7 @@ def _starts_another(call: StreamedCall, call_id: str, name: str, arguments: str)
     """Say whether a piece with a name is the first one of another call."""
     if not call.name or (call_id and call_id == call.id):
         return False
-    if name != call.name:
+    if name != call.name or call.has_nameless_pieces:
         return True
     if not call.is_complete:
         return False  # the name is repeated with each piece
