@@ -1,4 +1,7 @@
-"""What tests of clients share: both scripted models, their script, and the clients for Node."""
+"""What tests of clients share: the models, the script that they play, and the clients for Node.
+
+The models are both scripted ones, and the scripted model again behind Chat Completions servers.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,85 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import OpenAI
+from tests.conftest import Running, running, settings_for
+from tests.upstreams.chat_models import model_name, model_table
+from tests.upstreams.chat_server import ScriptedChatServer, scripted_chat_server
 
 HERE = Path(__file__).parent
 INSTALLED = HERE / "node_modules"
 Run = Callable[..., str]
 
+SCRIPTED = """
+[[models]]
+name = ["scripted-chat", "scripted", "gpt-4.1-scripted"]
+engine = "scripted"
+[[models]]
+name = "scripted-harmony"
+engine = "scripted"
+format = "harmony"
+"""
+BEHIND = {model_name(style): style for style in ("sglang", "mistral")}
+"""The models behind a server, and its style: one with pieces of everything, one with wholes."""
 
-@pytest.fixture(params=["scripted-chat", "scripted-harmony"])
+
+@pytest.fixture(params=["scripted-chat", "scripted-harmony", *BEHIND])
 def model(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def upstream() -> Iterator[ScriptedChatServer]:
+    with scripted_chat_server() as server:
+        yield server
+
+
+def all_models(upstream: ScriptedChatServer, **options: Any) -> str:
+    """Return the tables of all models; `options` are for those behind a server."""
+    behind = (model_table(upstream, style, **options) for style in BEHIND.values())
+    return SCRIPTED + "\n".join(behind)
+
+
+@pytest.fixture(scope="session")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, upstream: ScriptedChatServer
+) -> Iterator[Running]:
+    """One server with all models for all tests that change no setting of it, on a SQLite file."""
+    folder = tmp_path_factory.mktemp("server")
+    config = folder / "antiphon.toml"
+    config.write_text(all_models(upstream))
+    with running(settings_for(folder, config=config, store="sqlite")) as served:
+        yield served
+
+
+@pytest.fixture
+def serve(
+    tmp_path: Path, upstream: ScriptedChatServer
+) -> Callable[..., AbstractContextManager[Running]]:
+    """Start a server of the test's own: of all models, or of one, which may have other names."""
+
+    def start(
+        *, model: str | None = None, served_model_name: tuple[str, ...] = (), **given: Any
+    ) -> AbstractContextManager[Running]:
+        if model is not None and model not in BEHIND:
+            named = {"model": model, "served_model_name": served_model_name}
+            return running(settings_for(tmp_path, **named, **given))
+        context_length = given.get("scripted.context_length")
+        options = {} if context_length is None else {"context_length": context_length}
+        config = tmp_path / "antiphon.toml"
+        config.write_text(
+            all_models(upstream, **options)
+            if model is None
+            else model_table(upstream, BEHIND[model], *served_model_name)
+        )
+        return running(settings_for(tmp_path, config=config, **given))
+
+    return start
 
 
 @pytest.fixture

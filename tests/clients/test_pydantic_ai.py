@@ -41,11 +41,12 @@ def look(city: str) -> dict[str, Any]:
 
 
 async def test_a_streamed_answer_is_written_piece_by_piece(agent: Any, script: Script) -> None:
-    asked = script([{"think": "hm"}, {"say": "one two three"}])
+    said = "one two three four five six"
+    asked = script([{"think": "hm"}, {"say": said, "tick": 0.02}])
     async with agent().run_stream(asked) as result:
         pieces = [piece async for piece in result.stream_text(delta=True, debounce_by=None)]
     assert len(pieces) > 1
-    assert "".join(pieces) == "one two three"
+    assert "".join(pieces) == said
 
 
 async def test_a_loop_over_parallel_tools_can_be_continued(agent: Any, script: Script) -> None:
