@@ -175,6 +175,7 @@ def _build_chat(table: ModelTable, settings: Settings) -> Model:
     """Return the model on a Chat Completions server; its HTTP client is imported at its start."""
     from antiphon.adapters.models.chat_completions import ChatCompletionsModel, ChatOptions
 
+    _refuse_fields(table, "format", "chat_template", "tokenizer")
     options = convert_options(table.options, ChatOptions)
     return ChatCompletionsModel(table.name, options, deadlines=_deadlines(settings))
 
