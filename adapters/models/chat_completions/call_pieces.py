@@ -28,7 +28,7 @@ class StreamedCall:
         self.id = ""
         self._pieces: list[str] = []
         self._taken = 0
-        self.has_changing_ids = False
+        self.has_repeated_name = False
         self.has_nameless_pieces = False
 
     @property
@@ -74,10 +74,10 @@ class CallPieces:
             touched.append(call)
             if index is not None:
                 self._by_index[index] = call
-            call.has_nameless_pieces |= bool(call.name) and not name
+            call.has_repeated_name |= bool(name and call.name)
+            call.has_nameless_pieces |= bool(call.name and not name)
             call.name = call.name or name
             call.id = call.id or call_id
-            call.has_changing_ids |= bool(call_id) and call_id != call.id
             self._size += len(arguments)
             if self._size > MAX_ARGUMENT_CHARS:
                 raise EngineError("The model server sent arguments that are too long.")
@@ -127,7 +127,7 @@ def _starts_another(call: StreamedCall, call_id: str, name: str, arguments: str)
         return True
     if not call.is_complete:
         return False  # the name is repeated with each piece
-    return bool(arguments.strip()) or (bool(call_id) and not call.has_changing_ids)
+    return bool(arguments.strip()) or (bool(call_id) and not call.has_repeated_name)
 
 
 def _text(value: Any) -> str:

@@ -155,6 +155,16 @@ BOTH_CALLS: dict[str, Sequence[Json]] = {
 }
 
 
+def test_the_same_tool_is_called_twice_with_one_index_and_ids_anew() -> None:
+    pieces = [
+        calls(call("add", "", index=0, id="x1")),
+        calls(call(None, '{"a": 1}', index=0, id="x2")),
+        calls(call("add", "", index=0, id="x3")),
+        calls(call(None, '{"a": 1}', index=0, id="x4")),
+    ]
+    assert read_deltas(pieces) == [ADD, ADD]
+
+
 @pytest.mark.parametrize("form", BOTH_CALLS)
 def test_two_calls_are_read_in_every_form(form: str) -> None:
     assert read_deltas(BOTH_CALLS[form]) == [ADD, NOW]
