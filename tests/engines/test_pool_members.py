@@ -225,7 +225,7 @@ async def test_a_model_without_its_tokenizer_here_is_a_wrong_setting(tmp_path: P
         write(config, table)
         [model] = build_models(load(config, {}, {}))
         with pytest.raises(
-            SettingsError, match=r"The tokenizer of 'far' is not known: set `model`"
+            SettingsError, match=r"The tokenizer of 'far' is not known: set `tokenizer`"
         ):
             await model.start()
         await model.aclose()

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from examples.tools import Lengths
 from msgspec import Meta, Struct
 from tests.engines.conftest import WordMarkup
 
@@ -25,10 +24,14 @@ from antiphon.application.ports import (
     Engine,
     EngineRequest,
     Fetcher,
+    Json,
     Prompt,
     Sandboxes,
     Step,
     ToolCallRecord,
+    ToolResult,
+    ToolServer,
+    ToolSession,
     Vectors,
 )
 
@@ -118,14 +121,33 @@ class Audit(AuditLog):
         self.calls.append(call)
 
 
-class Tools(Lengths):
+class Kilometers(ToolSession):
+    """The tool `convert`, which knows one length."""
+
+    async def tools(self) -> tuple[Json, ...]:
+        return ({"name": "convert", "input_schema": {"type": "object"}},)
+
+    async def call(self, _name: str, _arguments: Json) -> ToolResult:
+        return ToolResult(output="1000 m")
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Tools(ToolServer):
+    label = "lengths"
+
     def __init__(self, options: Options) -> None:
         self.options = options
 
+    def session(self) -> ToolSession:
+        return Kilometers()
 
-class LateLabel(Lengths):
+
+class LateLabel(Tools):
     def __init__(self, options: Options | None = None) -> None:
-        self.options = options
+        if options is not None:
+            super().__init__(options)
 
     @property
     def label(self) -> str:
