@@ -153,7 +153,9 @@ class ScriptedChatServer:
                 await answer.json({"object": "list", "data": [self._card(style)]})
             case "POST", "/tokenize" if style.tokenizes == "vllm":
                 await answer.json(await self._tokenize(request.body))
-            case "POST", "/tokenize" if style.tokenizes == "llama_cpp":
+            case "POST", "/tokenize" if (
+                style.tokenizes == "llama_cpp" and "content" in request.body
+            ):
                 tokens = TOKENIZER.encode(request.body["content"], special=True)
                 await answer.json({"tokens": tokens})
             case "POST", "/apply-template" if style.tokenizes == "llama_cpp":
