@@ -3,6 +3,7 @@
 engine.py       the port: start, health, admission
 options.py      what the settings say about the pool
 server_urls.py  where the pool's members come from: a list, a file that changes, DNS
+hub_folder.py   a tokenizer that is fetched from a hub
 profile.py      what one server serves, and which wires it offers
 pool.py         the members: probes, failures, draining, the choice of one for a run
 routing.py      the rule of that choice (no I/O)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from antiphon.adapters.engines.token_decoder import TokenDecoder
+from antiphon.adapters.engines.vllm_http.hub_folder import fetch_model_folder
 from antiphon.adapters.engines.vllm_http.options import VllmHttpOptions
 from antiphon.adapters.engines.vllm_http.pool import Pool
 from antiphon.adapters.engines.vllm_http.profile import Profile
@@ -51,6 +52,7 @@ class VllmHttpEngine(Engine):
         """Raises: EngineDead if no server answers; SettingsError."""
         await self._pool.start()
         try:
+            self._folder = await self._find_folder()
             self._read_folder()
         except BaseException:
             await self.aclose()
@@ -154,21 +156,25 @@ class VllmHttpEngine(Engine):
 
     def _read_folder(self) -> None:
         """Read what the model's folder says. Raises: SettingsError."""
-        self._folder = self._find_folder()
         if self._folder is None:
             return
         self._model_type = str(_read_json(self._folder / "config.json").get("model_type", ""))
         self._sampling_defaults = _defaults_of(_read_json(self._folder / "generation_config.json"))
         self._has_loaded = False
 
-    def _find_folder(self) -> Path | None:
-        if self._options.model is not None:
-            folder = Path(self._options.model).expanduser()
-            if not folder.is_dir():
-                raise SettingsError(f"There is no model folder {self._options.model!r}.")
-            return folder
-        roots = dict.fromkeys(each.root for each in self._pool.profiles if each.root)
-        return next((Path(root) for root in roots if Path(root).is_dir()), None)
+    async def _find_folder(self) -> Path | None:
+        """Return the folder with the model's tokenizer, fetched if need be. Raises: SettingsError."""
+        named = self._options.model
+        names = [each.root for each in self._pool.profiles] if named is None else [named]
+        folder = _folder_here(names) or await fetch_model_folder(next(iter(names), ""))
+        if folder is None and named is not None:
+            raise SettingsError(f"There is no model folder {named!r}.")
+        return folder
+
+
+def _folder_here(names: Sequence[str]) -> Path | None:
+    folders = [Path(name).expanduser() for name in names if name]
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def _read_json(file: Path) -> Mapping[str, Any]:

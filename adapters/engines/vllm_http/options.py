@@ -40,8 +40,8 @@ class VllmHttpOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown
     model: Annotated[
         str | None,
         Meta(
-            description="A folder with the model's tokenizer and chat template. Without it, the "
-            "folder that the servers name is used, if it exists here, too."
+            description="A folder with the model's tokenizer and chat template, or the model's "
+            "name on a hub. By default, what the servers name."
         ),
     ] = None
     model_name: Annotated[
