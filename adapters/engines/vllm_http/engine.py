@@ -163,7 +163,10 @@ class VllmHttpEngine(Engine):
         self._has_loaded = False
 
     async def _find_folder(self) -> Path | None:
-        """Return the folder with the model's tokenizer, fetched if need be. Raises: SettingsError."""
+        """Return the folder with the model's tokenizer, which may be fetched now.
+
+        Raises: SettingsError.
+        """
         named = self._options.model
         names = [each.root for each in self._pool.profiles] if named is None else [named]
         folder = _folder_here(names) or await fetch_model_folder(next(iter(names), ""))
