@@ -14,6 +14,9 @@ logger = logging.getLogger("antiphon.runs")
 BEATS_PER_LEASE = 3
 """The number of beats during one lease: one or two of them may fail."""
 
+RETRY_S = 1.0
+"""The longest delay after a beat that failed: others should learn soon that an outage is over."""
+
 JOIN_TIMEOUT_S = 0.5
 """How long `stop` waits for a beat that is being written."""
 
@@ -25,11 +28,18 @@ class Heartbeat:
     """
 
     def __init__(
-        self, store: RunStore, owner: str, *, lease_s: float, clock: Clock = time.monotonic
+        self,
+        store: RunStore,
+        owner: str,
+        *,
+        lease_s: float,
+        retry_s: float = RETRY_S,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._store = store
         self._owner = owner
         self._lease_s = lease_s
+        self._retry_s = retry_s
         self._clock = clock
         self._last_beat_at = self._healthy_from = clock()
         self._stopped = threading.Event()
@@ -61,10 +71,13 @@ class Heartbeat:
 
     def _run(self) -> None:
         outages = Outages(logger, "to the other servers, this server will seem dead")
-        while not self._stopped.wait(self._lease_s / BEATS_PER_LEASE):
+        interval_s = wait_s = self._lease_s / BEATS_PER_LEASE
+        while not self._stopped.wait(wait_s):
+            wait_s = min(self._retry_s, interval_s)
             with outages.log_outages():
                 self._store.beat(self._owner, self._lease_s)
                 self._record_beat()
+                wait_s = interval_s
 
     def _record_beat(self) -> None:
         now = self._clock()

@@ -23,6 +23,7 @@ from tests.conftest import settings_for
 from antiphon.adapters.ids import new_id
 from antiphon.adapters.stores.memory import MemoryStore
 from antiphon.application.responses.idempotency import CreateOnce, IdempotencyKeys
+from antiphon.application.runs.heartbeat import BEATS_PER_LEASE, RETRY_S
 from antiphon.application.runs.stored_events import DELETED, UNAVAILABLE
 from antiphon.domain.errors import StoreError
 from antiphon.entrypoints.container import Container
@@ -222,9 +223,11 @@ class SimulatedServer:
 
     async def _beat(self) -> None:
         while True:
+            pause_s = RETRY_S
             with suppress(StoreError):
                 self.store.beat(self.owner, LEASE_S)
-            await asyncio.sleep(LEASE_S / 3)
+                pause_s = LEASE_S / BEATS_PER_LEASE
+            await asyncio.sleep(pause_s)
 
     async def _end_beside(self) -> None:
         for task in self._beside:

@@ -61,6 +61,18 @@ def test_the_heartbeat_survives_an_outage_and_logs_it_once(caplog: Any) -> None:
     assert "no route to the store" in caplog.text
 
 
+def test_a_beat_that_failed_is_tried_again_soon() -> None:
+    store = BeatStore()
+    heartbeat = Heartbeat(store, "srv_1", lease_s=0.6, retry_s=0.001)
+    heartbeat.start()
+    store.is_away = True
+    wait_until(lambda: len(store.beats) > 1)
+    began = time.monotonic()
+    wait_until(lambda: len(store.beats) > 6)
+    assert time.monotonic() - began < 0.6
+    heartbeat.stop()
+
+
 def test_after_an_outage_the_other_servers_have_one_lease_to_beat_again() -> None:
     store, now = BeatStore(), [0.0]
     heartbeat = Heartbeat(store, "srv_1", lease_s=0.03, clock=lambda: now[0])
