@@ -23,7 +23,7 @@ THEMES: Mapping[str, tuple[int, ...]] = {
     "Architecture": (1, 5, 6, 13, 27, 68, 91),
     "Events, streams and the response": (2, 3, 4, 7, 22, 24, 33, 56),
     "Models, prompts and formats": (9, 10, 11, 15, 19, 21, 25, 53, 54, 65, 69, 70, 84, 85, 86),
-    "Engines and models": (87, 88, 89, 90, 92),
+    "Engines and models": (87, 88, 89, 90, 92, 94),
     "Input and history": (12, 14, 16, 20, 23),
     "Stores, and runs on several servers": (8, 28, 29, 30, 31, 32, 34, 35, 39, 60),
     "Keys, tenants and webhooks": (36, 37, 38, 73, 74, 75, 76, 77, 80, 81),

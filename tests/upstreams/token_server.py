@@ -48,12 +48,15 @@ class TokenServer:
     """One server. `wire` is what it offers: a row of WIRES.
 
     `id_of` returns the token id of a text, for logprobs. `requests` and `headers` are those of all
-    runs. What a test may set:
+    runs, `renderings` the requests to render images. What a test may set:
 
-    - `refusal`: the status that each run gets; `health`: that of a health check, None for no answer
+    - `refusal`: the status that each run gets; `image_refusal`: that of each rendering
+    - `health`: the status of a health check, None for no answer
     - `model_fields`: what it says of its model
     - `drops`: of so many of the next runs, the connections are closed without an answer
     - `before_token`: awaited before each step, with the number of tokens that were sent
+    - `image`: the tokens of an image, whose placeholder is the last; a model of text has none
+    - `broken_images`: the ids or URLs of images over which a run fails
     - `stream`: sent instead of what the engine writes; None in it is a pause without end
     """
 
@@ -71,6 +74,10 @@ class TokenServer:
         self.model = model
         self.turns = {} if turns is None else turns
         self.requests: list[Json] = []
+        self.renderings: list[Json] = []
+        self.image: Sequence[int] = ()
+        self.image_refusal: int | None = None
+        self.broken_images: set[str] = set()
         self.headers: list[Mapping[str, str]] = []
         self.refusal: int | None = None
         self.drops = 0
@@ -94,6 +101,7 @@ class TokenServer:
         app.router.add_get("/v1/models", self._models)
         if self.wire != "completions":
             app.router.add_post("/inference/v1/generate", self._generate)
+            app.router.add_post("/v1/chat/completions/render", self._render)
         if self.wire != "tokens_only":
             app.router.add_post("/v1/completions", self._completions)
             app.router.add_post("/detokenize", self._health)
@@ -138,7 +146,34 @@ class TokenServer:
         sampling = body["sampling_params"]
         if self.wire == "tokens_only" and sampling.get("stop"):
             return _error(400, "stop strings are not supported", "stop")
-        return await self._run(request, body, body["token_ids"], sampling, self._token_choice)
+        images = body.get("content_parts", [])
+        if any(each.get("uuid", each["url"]) in self.broken_images for each in images):
+            self.requests.append(body)
+            return _error(500, "Internal server error", None)
+        token_ids = self._expand(body["token_ids"]) if images else body["token_ids"]
+        return await self._run(request, body, token_ids, sampling, self._token_choice)
+
+    async def _render(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.renderings.append(body)
+        if not self.image:
+            return _error(400, "At most 0 image(s) may be provided", "image")
+        if self.image_refusal is not None:
+            return _error(self.image_refusal, "not these images", "image")
+        token_ids, ranges = [0], []
+        for _ in body["messages"][0]["content"]:
+            ranges.append({"offset": len(token_ids), "length": len(self.image)})
+            token_ids += self.image
+        features = {"mm_hashes": {}, "mm_placeholders": {"image": ranges}}
+        return web.json_response({"token_ids": [*token_ids, 0], "features": features})
+
+    def _expand(self, token_ids: Sequence[int]) -> list[int]:
+        placeholder = self.image[-1]
+        return [
+            each
+            for token_id in token_ids
+            for each in (self.image if token_id == placeholder else [token_id])
+        ]
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -172,7 +207,7 @@ class TokenServer:
                 if self.stream is not None:
                     await _write_all(response, self.stream)
                 else:
-                    await self._write(response, body, steps, choice)
+                    await self._write(response, body, steps, choice, len(token_ids))
         finally:
             self._transports.discard(request.transport)
         return response
@@ -183,6 +218,7 @@ class TokenServer:
         body: Json,
         steps: AsyncIterator[Step],
         choice: Callable[[Step, Json], Json],
+        prompt_tokens: int,
     ) -> None:
         count = cached = 0
         try:
@@ -197,7 +233,11 @@ class TokenServer:
             await response.write(_event({"error": {"message": str(error), "code": 500}}))
         else:
             details = {"cached_tokens": cached}
-            usage = {"completion_tokens": count, "prompt_tokens_details": details}
+            usage = {
+                "prompt_tokens": prompt_tokens,
+                "completion_tokens": count,
+                "prompt_tokens_details": details,
+            }
             await response.write(_event({"choices": [], "usage": usage}))
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -55,12 +55,14 @@ class VllmServer(Server):
 
 
 @contextmanager
-def vllm_servers(model: Path, folder: Path) -> Iterator[dict[str, VllmServer]]:
-    """Start a server for each wire, side by side, and yield them when all are ready."""
+def vllm_servers(
+    model: Path, folder: Path, options_by_name: Mapping[str, Sequence[str]] = WIRES
+) -> Iterator[dict[str, VllmServer]]:
+    """Start a server for each row, side by side, and yield them when all are ready."""
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(_named_vllm(folder)), *sys.path]))
         patch.setenv("VLLM_LOGGING_LEVEL", "INFO")  # its start-up is a line of the log
-        servers = {wire: VllmServer(model, options) for wire, options in WIRES.items()}
+        servers = {name: VllmServer(model, options) for name, options in options_by_name.items()}
         for server in servers.values():
             stack.callback(server.stop)
         for server in servers.values():

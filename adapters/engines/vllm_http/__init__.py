@@ -10,6 +10,8 @@ routing.py      the rule of that choice (no I/O)
 prefixes.py     which prefixes a server has probably cached (no I/O)
 wires.py        a run as a request on either wire, and the wires' events as steps (no I/O)
 refusals.py     a server's error as ours (no I/O)
+image_tokens.py which tokens images become, in the words of the wires (no I/O)
+images.py       prompts with images, expanded before the run
 text.py         text that is decoded here, because the server sends none
 runs.py         a run: tries the next server while no token has come
 """

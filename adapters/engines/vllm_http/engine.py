@@ -11,6 +11,8 @@ import msgspec
 
 from antiphon.adapters.engines.token_decoder import TokenDecoder
 from antiphon.adapters.engines.vllm_http.hub_folder import fetch_model_folder
+from antiphon.adapters.engines.vllm_http.image_tokens import TOKEN_FIELDS
+from antiphon.adapters.engines.vllm_http.images import PoolImages
 from antiphon.adapters.engines.vllm_http.options import VllmHttpOptions
 from antiphon.adapters.engines.vllm_http.pool import Pool
 from antiphon.adapters.engines.vllm_http.profile import Profile
@@ -39,6 +41,7 @@ class VllmHttpEngine(Engine):
         self._names = tuple(names)
         self._options = options
         self._pool = Pool(options, choose=choose)
+        self._images = PoolImages(self._pool)
         self._context_length = 0
         self._folder: Path | None = None
         self._model_type = ""
@@ -84,8 +87,7 @@ class VllmHttpEngine(Engine):
 
     @property
     def reads_images(self) -> bool:
-        # A server expands an image's tokens only in the run: nothing could be counted before.
-        return False
+        return self._images.are_supported
 
     @property
     def model_folder(self) -> Path | None:
@@ -108,9 +110,7 @@ class VllmHttpEngine(Engine):
         self._pool.check()
 
     async def prepare(self, prompt: Prompt) -> Prompt:
-        if prompt.image_urls:
-            raise RequestError("This model does not read images.", param="input")
-        return prompt
+        return await self._images.prepare(prompt)
 
     async def generate(self, request: EngineRequest) -> Steps:
         check_priority(request.priority, is_scheduled=self._options.priority)
@@ -122,7 +122,7 @@ class VllmHttpEngine(Engine):
                 code="unsupported_parameter",
             )
         self._pool.check()
-        run = PoolRun(self._pool, request, lambda profile: self._prepare(request, profile))
+        run = PoolRun(self._pool, request, self._prepare, images=self._images)
         await run.admit()
         return run
 
@@ -158,7 +158,10 @@ class VllmHttpEngine(Engine):
         """Read what the model's folder says. Raises: SettingsError."""
         if self._folder is None:
             return
-        self._model_type = str(_read_json(self._folder / "config.json").get("model_type", ""))
+        config = _read_json(self._folder / "config.json")
+        self._model_type = str(config.get("model_type", ""))
+        placeholders = [config[name] for name in TOKEN_FIELDS if isinstance(config.get(name), int)]
+        self._images = PoolImages(self._pool, placeholders=placeholders)
         self._sampling_defaults = _defaults_of(_read_json(self._folder / "generation_config.json"))
         self._has_loaded = False
 

@@ -109,6 +109,12 @@ class Pool:
         member.prefixes.add(hashes)
         return member
 
+    def idlest(self, *, tried: Collection[Member]) -> Member | None:
+        """Return the server with the fewest runs, for a question; None if all were tried."""
+        members = [each for each in self._members.values() if each.takes_runs]
+        members = [each for each in members if each not in tried]
+        return min(members, key=lambda each: each.running, default=None)
+
     async def release(self, member: Member) -> None:
         member.running -= 1
         if member in self._drained:

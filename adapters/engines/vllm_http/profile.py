@@ -7,6 +7,12 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from antiphon.adapters.engines.vllm_http.image_tokens import (
+    PROBE_IMAGE,
+    RENDER_PATH,
+    read_images,
+    render_request,
+)
 from antiphon.adapters.upstreams.client import UpstreamClient, UpstreamRefused
 from antiphon.domain.errors import SettingsError
 
@@ -19,7 +25,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     """One server: the model it is asked for, and what it can do.
 
     `has_generate`: it offers `GENERATE_PATH`. `has_text`: it has a tokenizer, so that it can send
-    text and look for stop strings.
+    text and look for stop strings. `reads_images`: it expands images before the run.
     """
 
     model_name: str
@@ -27,6 +33,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     context_length: int
     has_generate: bool
     has_text: bool
+    reads_images: bool = False
 
 
 class _Model(Struct, frozen=True, kw_only=True):
@@ -57,12 +64,14 @@ async def read_profile(
     has_text = not has_generate or await _accepts(
         client, "/detokenize", {"model": model.id, "tokens": [0]}, timeout_s=timeout_s
     )
+    reads_images = has_generate and await _renders_images(client, model.id, timeout_s=timeout_s)
     return Profile(
         model_name=model.id,
         root=model.root or "",
         context_length=model.max_model_len,
         has_generate=has_generate,
         has_text=has_text,
+        reads_images=reads_images,
     )
 
 
@@ -98,3 +107,12 @@ async def _accepts(
     except UpstreamRefused as error:
         return error.status in INVALID and path == GENERATE_PATH
     return True
+
+
+async def _renders_images(client: UpstreamClient, model_name: str, *, timeout_s: float) -> bool:
+    body = render_request(model_name, [PROBE_IMAGE])
+    try:
+        answer = await client.post(RENDER_PATH, body, timeout_s=timeout_s)
+    except UpstreamRefused:  # a model of text, or a server without its tokenizer
+        return False
+    return len(read_images(answer)) == 1

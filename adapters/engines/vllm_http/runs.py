@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from msgspec.structs import replace
 
+from antiphon.adapters.engines.vllm_http.image_tokens import ImagePrompt
+from antiphon.adapters.engines.vllm_http.images import INTERNAL_ERROR, PoolImages
 from antiphon.adapters.engines.vllm_http.pool import Member, Pool
 from antiphon.adapters.engines.vllm_http.prefixes import block_hashes
 from antiphon.adapters.engines.vllm_http.profile import Profile
@@ -19,6 +21,7 @@ from antiphon.adapters.engines.vllm_http.refusals import (
     to_request_error,
 )
 from antiphon.adapters.engines.vllm_http.wires import (
+    RunFailed,
     StepReader,
     WireRequest,
     constrained_param,
@@ -41,7 +44,7 @@ send them in this time is not waited for: only the number of cached tokens is lo
 
 log = logging.getLogger("antiphon.engine")
 
-Prepare = Callable[[Profile], tuple[WireRequest, StepReader]]
+Prepare = Callable[[EngineRequest, Profile], tuple[WireRequest, StepReader]]
 """Returns what a server is sent, and what reads its answer. Raises: RequestError, EngineError."""
 
 
@@ -95,6 +98,11 @@ class Attempt:
         return self._reader.cached_tokens or 0
 
     @property
+    def prompt_tokens(self) -> int | None:
+        """The length of the prompt according to the server."""
+        return self._reader.prompt_tokens
+
+    @property
     def is_cut(self) -> bool:
         """Whether the run ended here, at a stop string that the server does not know."""
         return self._reader.is_cut
@@ -110,8 +118,11 @@ class Attempt:
 class PoolRun(Steps):
     """The steps of a run. Reading it to the end, or `aclose`, frees its place on the server."""
 
-    def __init__(self, pool: Pool, request: EngineRequest, prepare: Prepare) -> None:
+    def __init__(
+        self, pool: Pool, request: EngineRequest, prepare: Prepare, *, images: PoolImages
+    ) -> None:
         self._pool = pool
+        self._images = images
         self._request = request
         self._prepare = prepare
         self._hashes = block_hashes(request.prompt.token_ids, request.cache_salt)
@@ -177,8 +188,10 @@ class PoolRun(Steps):
             await self._leave()
             if self._has_tokens:
                 self._error = error  # raised after the steps that came before it
-            else:
-                log.info("run %s: %s", self._request.request_id, error)
+                return
+            if isinstance(error, RunFailed):
+                self._renew_images(attempt.member)
+            log.info("run %s: %s", self._request.request_id, error)
 
     async def _read_batch(self, attempt: Attempt) -> None:
         last: Step | None = None
@@ -194,10 +207,19 @@ class PoolRun(Steps):
         if last is not None:
             if not attempt.is_cut:
                 await attempt.read_rest()
+            self._check_count(attempt)
             # vLLM computes at least one token of a prompt.
             cached = min(attempt.cached_tokens, len(self._request.prompt.token_ids) - 1)
             self._steps.append(replace(last, cached_tokens=cached))
             await self._leave()
+
+    def _check_count(self, attempt: Attempt) -> None:
+        counted, server_count = len(self._request.prompt.token_ids), attempt.prompt_tokens
+        if server_count not in (None, counted):
+            log.warning(
+                "run %s: the prompt was counted as %d tokens, but the server ran %d",
+                *(self._request.request_id, counted, server_count),
+            )
 
     async def _open(self) -> Attempt:
         """Return the run on the next server that takes it.
@@ -234,7 +256,7 @@ class PoolRun(Steps):
     async def _try(self, member: Member) -> Attempt:
         """Raises: RequestError, UpstreamRefused, EngineError."""
         assert member.profile is not None
-        wire, reader = self._prepare(member.profile)
+        wire, reader = self._prepare(self._request, member.profile)
         headers = self._request.trace_headers
         stream = await member.client.stream(wire.path, wire.body, headers=headers)
         return Attempt(member, stream, reader)
@@ -248,12 +270,28 @@ class PoolRun(Steps):
             case Outcome.BUSY:
                 self._was_busy = True
                 self._pool.report_doubt()
+            case Outcome.FAILED if error.status == INTERNAL_ERROR and self._has_images:
+                self._failures += 1
+                self._pool.report_doubt()
+                self._renew_images(member)
             case Outcome.FAILED:
                 log.warning(
                     "model server %s refused a run: status %d", member.client.url, error.status
                 )
                 self._pool.report_failure(member)
                 self._failures += 1
+
+    @property
+    def _has_images(self) -> bool:
+        return isinstance(self._request.prompt.prepared, ImagePrompt)
+
+    def _renew_images(self, member: Member) -> None:
+        """The server may fail over what it remembers of an image: it may be tried once more."""
+        prompt = self._request.prompt
+        if isinstance(prompt.prepared, ImagePrompt):
+            renewed = self._images.renew(prompt.prepared)
+            self._request = replace(self._request, prompt=replace(prompt, prepared=renewed))
+            self._tried.remove(member)
 
     async def _leave(self) -> None:
         """Close the connection to the server, which ends the run there, too."""

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.adapters.engines.token_decoder import TokenDecoder
+from antiphon.adapters.engines.vllm_http.image_tokens import ImagePrompt
 from antiphon.adapters.engines.vllm_http.profile import GENERATE_PATH, Profile
 from antiphon.adapters.engines.vllm_http.refusals import (
     ErrorDetails,
@@ -31,7 +32,7 @@ from antiphon.adapters.engines.vllm_names import (
     sampling_fields,
     structured_outputs,
 )
-from antiphon.application.ports import EngineRequest, Step
+from antiphon.application.ports import EngineRequest, Prompt, Step
 from antiphon.domain.content import Logprob, TopLogprob
 from antiphon.domain.errors import EngineError, RequestError
 
@@ -41,6 +42,10 @@ MAX_LOGPROBS = 20
 
 TOKEN_PREFIX = "token_id:"
 HARMONY_MODEL_TYPE = "gpt_oss"
+
+
+class RunFailed(EngineError):
+    """The server itself says that the run failed: its connection was not lost."""
 
 
 class WireRequest(Struct, frozen=True, kw_only=True):
@@ -78,6 +83,8 @@ def to_wire(
     is_exact = vocabulary is not None or (profile.has_text and request.sampling.logprobs is None)
     if profile.has_generate and (is_exact or not fields["detokenize"]):
         return _to_generate(request, profile, fields)
+    if request.prompt.prepared is not None:
+        raise EngineError("The model server reads no images.")
     if not profile.has_text:
         raise EngineError("The model server sends no text, and its tokenizer is not known here.")
     return _to_completions(request, profile, fields, model_type)
@@ -92,7 +99,7 @@ def _to_generate(request: EngineRequest, profile: Profile, fields: dict[str, Any
     fields["extra_args"] = extra_arguments(request.sampling.extra)
     body = {
         **_common_fields(request, profile),
-        "token_ids": list(request.prompt.token_ids),
+        **_prompt_fields(request.prompt),
         "sampling_params": _without_none(fields),
         "output_mode": "text" if sends_text else "tokens",
         # Our constraints also cover the reasoning, so they apply from the first token on.
@@ -101,6 +108,13 @@ def _to_generate(request: EngineRequest, profile: Profile, fields: dict[str, Any
     return WireRequest(
         path=GENERATE_PATH, body=_encode(body), decodes_text=wants_text and not sends_text
     )
+
+
+def _prompt_fields(prompt: Prompt) -> dict[str, Any]:
+    if isinstance(prompt.prepared, ImagePrompt):
+        images = prompt.prepared
+        return {"token_ids": list(images.token_ids), "content_parts": images.content_parts()}
+    return {"token_ids": list(prompt.token_ids)}
 
 
 def _to_completions(
@@ -192,6 +206,7 @@ class _Details(Struct):
 
 
 class _Usage(Struct):
+    prompt_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
 
 
@@ -207,11 +222,13 @@ _decoder = msgspec.json.Decoder(_Event)
 class StepReader:
     """Reads the events of a run.
 
-    `cached_tokens` is what the server has told of its cache. `is_cut` is set when the text that is
+    `cached_tokens` is what the server has told of its cache, and `prompt_tokens` the number of the
+    prompt's tokens. `is_cut` is set when the text that is
     decoded here has ended at a stop string.
     """
 
     cached_tokens: int | None = None
+    prompt_tokens: int | None = None
     is_cut = False
 
     def __init__(
@@ -234,8 +251,10 @@ class StepReader:
     def _to_step(self, event: _Event) -> Step | None:
         if event.error is not None:
             raise self._to_error(event.error)
-        if event.usage is not None and event.usage.prompt_tokens_details is not None:
-            self.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
+        if event.usage is not None:
+            self.prompt_tokens = event.usage.prompt_tokens
+            if event.usage.prompt_tokens_details is not None:
+                self.cached_tokens = event.usage.prompt_tokens_details.cached_tokens
         return self._to_tokens(event.choices[0]) if event.choices else None
 
     def _to_tokens(self, choice: _Choice) -> Step | None:
@@ -265,7 +284,7 @@ class StepReader:
     def _to_error(self, details: ErrorDetails) -> Exception:
         if outcome_of(details.code) is Outcome.INVALID:
             return to_request_error(details, default_param=constrained_param(self._request))
-        return EngineError(FAILURE_MESSAGES["error"])
+        return RunFailed(FAILURE_MESSAGES["error"])
 
     def _to_logprobs(self, logprobs: _Logprobs | None) -> tuple[Logprob, ...] | None:
         count, decoder = self._request.sampling.logprobs, self._decoder
