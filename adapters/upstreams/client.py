@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
+ERROR_BODY_S = 2.0
+"""How long the body of an error is read: its status has already said most of it."""
 MIN_SECRET_CHARS = 8
 """A shorter text, such as a header's `true`, is no secret, and part of many words."""
 READ_BYTES = 64 * 1024
@@ -183,8 +186,7 @@ class UpstreamClient:
         except (aiohttp.ClientError, ValueError, OSError):
             raise EngineError("The connection to the model server was lost.") from None
         if response.status >= 300:
-            async with response:
-                content = await _read(response, MAX_ERROR_BYTES, is_cut=True)
+            content = await _read_error(response)
             raise UpstreamRefused(response.status, content, response.headers.get("retry-after"))
         return response
 
@@ -267,8 +269,8 @@ class EventStream:
             self._response.close()
 
 
-async def _read(response: ClientResponse, limit: int, *, is_cut: bool = False) -> bytes:
-    """Return the body. Raises: EngineError if it is longer, unless the rest `is_cut`."""
+async def _read(response: ClientResponse, limit: int) -> bytes:
+    """Return the body. Raises: EngineError if it is longer than `limit`, or the connection lost."""
     import aiohttp
 
     content = bytearray()
@@ -276,10 +278,19 @@ async def _read(response: ClientResponse, limit: int, *, is_cut: bool = False) -
         async for data in response.content.iter_any():
             content += data
             if len(content) > limit:
-                if is_cut:
-                    break
                 raise EngineError("The model server's answer is too long.")
     except (aiohttp.ClientError, OSError, ValueError):
-        if not is_cut:
-            raise EngineError("The connection to the model server was lost.") from None
-    return bytes(content[:limit])
+        raise EngineError("The connection to the model server was lost.") from None
+    return bytes(content)
+
+
+async def _read_error(response: ClientResponse) -> bytes:
+    """Return the body of an error: its beginning, and only what comes in time."""
+    import aiohttp
+
+    content = bytearray()
+    with suppress(aiohttp.ClientError, OSError, ValueError):
+        async with response, asyncio.timeout(ERROR_BODY_S):
+            while len(content) < MAX_ERROR_BYTES and (data := await response.content.readany()):
+                content += data
+    return bytes(content[:MAX_ERROR_BYTES])
