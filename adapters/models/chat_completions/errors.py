@@ -174,6 +174,6 @@ def _retry_after_s(value: str | None) -> float:
     except ValueError:
         try:
             wait_s = parsedate_to_datetime(value).timestamp() - time()
-        except ValueError:
+        except (ValueError, OverflowError):
             return 1.0
     return min(max(wait_s, 1.0), MAX_RETRY_AFTER_S) if wait_s == wait_s else 1.0

@@ -213,7 +213,10 @@ def test_a_refusal_of_images_names_the_input() -> None:
 
 @pytest.mark.parametrize(
     ("header", "wait_s"),
-    [("7", 7), ("0.2", 1), ("999999", 3600), (None, 1), ("soon", 1), ("nan", 1), ("-5", 1)],
+    [
+        *(("7", 7), ("0.2", 1), ("999999", 3600), (None, 1), ("soon", 1), ("nan", 1), ("-5", 1)),
+        ("Mon, 01 Jan 2024 00:00:00 +99999999999999", 1),
+    ],
 )
 def test_the_time_to_retry_is_the_servers(header: str | None, wait_s: float) -> None:
     error = UpstreamRefused(429, b"", header)
