@@ -28,30 +28,36 @@ class StreamedCall:
         self.id = ""
         self._pieces: list[str] = []
         self._taken = 0
+        self._is_complete: bool | None = False  # None: not known since the last piece
         self.has_repeated_name = False
         self.has_nameless_pieces = False
 
     @property
     def arguments(self) -> str:
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0] if self._pieces else ""
+        return "".join(self._pieces)
 
     def write(self, arguments: str) -> None:
         if arguments:
             self._pieces.append(arguments)
+            self._is_complete = None
 
     def take(self) -> str:
         """Return the arguments that came since the last time."""
-        arguments = self.arguments
-        taken, self._taken = self._taken, len(arguments)
-        return arguments[taken:]
+        # Only the new pieces are joined: a call may have a hundred thousand of them.
+        taken, self._taken = self._taken, len(self._pieces)
+        return "".join(self._pieces[taken:])
 
     @property
     def is_complete(self) -> bool:
         """Whether the arguments are a whole JSON object; there may be none at all, or not yet."""
-        arguments = self.arguments
-        return arguments.rstrip().endswith("}") and parse_arguments(arguments) is not None
+        if self._is_complete is None:
+            self._is_complete = self._ends_object and parse_arguments(self.arguments) is not None
+        return self._is_complete
+
+    @property
+    def _ends_object(self) -> bool:
+        last = next((piece for piece in reversed(self._pieces) if not piece.isspace()), "")
+        return last.rstrip().endswith("}")
 
 
 class CallPieces:

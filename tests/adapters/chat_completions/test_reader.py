@@ -400,3 +400,33 @@ def test_endless_calls_fail_the_turn() -> None:
     with pytest.raises(EngineError):
         for number in range(10_000):
             reader.feed(encode({"choices": [{"delta": calls(call("add", "{}", index=number))}]}))
+
+
+@pytest.mark.timeout(20)
+def test_reading_a_call_costs_as_much_as_it_is_long() -> None:
+    pieces = [calls(call("add", '{"a": "', index=0, id="c1"))]
+    pieces += [calls(call(None, "12345}", index=0))] * 100_000
+    assert read_deltas([*pieces, calls(call(None, '"}', index=0))])[0][0] == "call"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("start", ["", "<think>Hm."])
+def test_reading_blank_lines_costs_as_much_as_there_are(start: str) -> None:
+    deltas = read_deltas([{"content": start}, *[{"content": "\n"}] * 100_000], think="tags")
+    assert "".join(text for _, text in deltas).strip() == start.removeprefix("<think>")
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (" \n Hi", [("TextDelta", " \n Hi")]),
+        (" \n <thin", [("TextDelta", " \n <thin")]),
+        ("<think>\nA \n </thi B\n\n</think>\nC", [("ReasoningDelta", "A \n </thi B"), "C"]),
+        ("<think>A \n", [("ReasoningDelta", "A \n")]),
+        ("<think>A \n </thi", [("ReasoningDelta", "A \n </thi")]),
+    ],
+)
+def test_blanks_within_a_text_stay_and_those_around_tags_do_not(text: str, read: list[Any]) -> None:
+    expected = [("TextDelta", each) if isinstance(each, str) else each for each in read]
+    for pieces in ([text], list(text)):
+        assert read_deltas([{"content": part} for part in pieces], think="tags") == expected
