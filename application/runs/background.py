@@ -76,7 +76,7 @@ class StartBackgroundRuns:
             await self._end_abandoned()
             return 0
         try:
-            await self._models.check()  # with a dead engine, all waiting runs would fail
+            await self._models.check()  # without a model, all runs would wait here for one
         except EngineDead:
             await self._end_abandoned()
             raise

@@ -26,8 +26,8 @@ from antiphon.application.support.retry import retry
 from antiphon.domain.checks import check_request
 from antiphon.domain.errors import (
     CorruptLog,
+    EngineDead,
     EventOutOfOrder,
-    ModelUnavailable,
     NotFound,
     RequestError,
     TooManyRequests,
@@ -47,7 +47,7 @@ MAX_EPOCHS = 4
 T = TypeVar("T")
 
 BUSY_DELAY_S = 1.0
-"""The delay before an engine that accepts no more requests is asked again."""
+"""The delay before a model that is busy, or not there, is asked again."""
 
 
 SERVER_RESTARTED = Failure(
@@ -162,7 +162,7 @@ class RestoreRun:
     async def _start_turns(self, request: CreateResponse, lease: Lease) -> Turns:
         """Return the turns with the first one admitted. Raises: RequestError, EngineError.
 
-        Waits while the model is busy or being started, within the time that a response may run.
+        Waits while the model is busy or not there, within the time that a response may run.
         """
         request = await self._expand_prompt(request)
         check_request(request)
@@ -183,7 +183,7 @@ async def _wait_for_model(work: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await work()
-        except (TooManyRequests, ModelUnavailable):
+        except (TooManyRequests, EngineDead):
             await asyncio.sleep(BUSY_DELAY_S)
 
 

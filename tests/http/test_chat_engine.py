@@ -8,8 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.http.conftest import script, text_of
+from tests.http.conftest import script, text_of, wait_until
 from tests.upstreams.chat_faults import SECRET
+from tests.upstreams.chat_models import model_table
 from tests.upstreams.chat_server import MODEL, ScriptedChatServer, scripted_chat_server
 
 TABLES = """\
@@ -135,3 +136,22 @@ def test_a_broken_stream_ends_as_failed_with_what_there_was(
     response = httpx.get(url, timeout=20).json()
     assert response["status"] == "failed"
     assert text_of(response).startswith("word")
+
+
+def test_a_background_response_that_waits_outlasts_its_server(
+    serve: Any, upstream: ScriptedChatServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "waits.toml"
+    quick = '[[models]]\nname = "quick"\nengine = "scripted"\n'
+    file.write_text(quick + model_table(upstream, "openai", "remote"), encoding="utf-8")
+    long = script({"say": "word ", "repeat": 50, "tick": 0.01})
+    with serve(config=file, store="sqlite", background_runs=1) as running:
+        ask(running, "quick", input=long, background=True)
+        upstream.fault = "503"
+        before = len(upstream.chats)
+        queued = ask(running, "remote", background=True).json()
+        wait_until(lambda: len(upstream.chats) > before)
+        upstream.fault = None
+        url = f"{running.api}/responses/{queued['id']}"
+        wait_until(lambda: httpx.get(url).json()["status"] not in ("queued", "in_progress"))
+        assert text_of(httpx.get(url).json()) == "Hello."
