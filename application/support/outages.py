@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from antiphon.domain.errors import EngineDead
+
 
 class Outages:
     """Logs the failures of one activity; `consequence` says in the log what does not happen."""
@@ -20,9 +22,11 @@ class Outages:
         """Log an exception of the block, unless the previous block failed too; never raise it."""
         try:
             yield
-        except Exception:
+        except Exception as error:
             if not self._is_failing:
-                self._logger.exception(self._consequence)
+                # Why an engine is dead is in the log already: a traceback would look like a bug.
+                stack = None if isinstance(error, EngineDead) else error
+                self._logger.error("%s: %s", self._consequence, error, exc_info=stack)
             self._is_failing = True
             return
         if self._is_failing:
