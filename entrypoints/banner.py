@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import metadata
@@ -19,6 +20,8 @@ from antiphon.entrypoints.http import openapi
 from antiphon.entrypoints.settings import Settings
 
 REMINDER_S = 15.0
+STOPS = (CancelledError, KeyboardInterrupt)
+"""How a task ends that the operator stops."""
 _WILDCARDS = ("0.0.0.0", "::", "")  # a server can listen on them, but nothing can connect to them
 
 
@@ -194,7 +197,10 @@ class starting:  # noqa: N801 - reads as a statement: `with starting("loading th
     ) -> None:
         self._ended.set()
         self._display.close()
-        outcome = "done" if kind is None else "failed"
+        if kind is None:
+            outcome = "done"
+        else:
+            outcome = "stopped" if issubclass(kind, STOPS) else "failed"
         _print_verbatim(self._console, f"{self._task}: {outcome} after {self._elapsed()}")
 
     async def __aenter__(self) -> starting:

@@ -6,6 +6,7 @@ import io
 import json
 import shlex
 import threading
+from asyncio import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,16 @@ def test_a_start_that_fails_says_so_and_lets_the_error_through() -> None:
     ):
         raise RuntimeError("no such folder")
     assert "loading the model: failed after 0 s" in output_of(console)
+
+
+def test_a_start_that_the_operator_stops_has_not_failed() -> None:
+    console = log()
+    with (
+        pytest.raises(CancelledError),
+        banner.starting("loading the model", console=console),
+    ):
+        raise CancelledError
+    assert "loading the model: stopped after 0 s" in output_of(console)
 
 
 async def test_a_log_gets_reminders_while_the_event_loop_is_blocked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -271,3 +272,28 @@ def test_another_server_takes_over_while_it_runs(serve: Any, tmp_path: Path, fil
             reader = shown(other.api, heard)
         assert reader.end()["response"]["status"] == "failed"
         assert over(other.api, silent)["status"] == "completed"
+
+
+@pytest.mark.parametrize("engine", ["chat", "vllm_http"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_can_be_stopped_while_it_waits_for_a_silent_model_server(
+    tmp_path: Path, engine: str, number: signal.Signals
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and never answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        table = f'[[models]]\nname = "silent"\nengine = "{engine}"\nurl = "{url}"\n'
+        (tmp_path / "antiphon.toml").write_text(table)
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "antiphon.entrypoints.cli", "serve", "--port", "0"),
+                *("--store", "memory", "--config", str(tmp_path / "antiphon.toml")),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process, silent.accept()[0]:
+            process.send_signal(number)
+            _, printed = process.communicate(timeout=ARRIVES_S)
+    assert process.returncode in (0, 130)
+    assert "silent: stopped after" in printed
+    assert "Traceback" not in printed
