@@ -69,6 +69,15 @@ class EngineContract:
         assert engine.models
         assert engine.context_length > 0
 
+    async def test_a_closed_engine_starts_again(self, engine: Engine, ask: RequestFactory) -> None:
+        before = await steps_of(engine, ask(max_tokens=8))
+        await engine.aclose()
+        await engine.aclose()  # as the server does at its end, if the engine had died
+        await engine.start()
+        await engine.check()
+        assert not engine.is_dead
+        assert text_of(await steps_of(engine, ask(max_tokens=8))) == text_of(before)
+
     async def test_a_prompt_without_images_is_prepared_unchanged(
         self, engine: Engine, ask: RequestFactory
     ) -> None:

@@ -110,6 +110,15 @@ class ModelContract:
         assert all(isinstance(effort, str) for effort in model.efforts)
         assert model.sampling_defaults.keys() <= {field.name for field in fields(Sampling)}
 
+    async def test_a_closed_model_starts_again(self, model: Model, ask: TurnFactory) -> None:
+        before = await read_turn(model, ask())
+        await model.aclose()
+        await model.aclose()  # as the server does at its end, if the model's engine had died
+        await model.start()
+        await model.check()
+        assert not model.is_dead
+        assert text_of(await read_turn(model, ask())) == text_of(before)
+
     # --- a turn -----------------------------------------------------------------------------------
 
     async def test_the_last_delta_and_no_other_is_the_end_of_the_turn(

@@ -195,7 +195,8 @@ class Engine(Protocol):
         but may be later.
         """
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Release what `start` took, if anything; it may be called again."""
 
     @property
     def models(self) -> Sequence[str]:
@@ -347,7 +348,8 @@ class Model(Protocol):
         but may be later.
         """
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Release what `start` took, if anything; it may be called again."""
 
     async def check(self) -> None:
         """Raises: EngineDead when no request can be served."""
