@@ -197,10 +197,7 @@ class starting:  # noqa: N801 - reads as a statement: `with starting("loading th
     ) -> None:
         self._ended.set()
         self._display.close()
-        if kind is None:
-            outcome = "done"
-        else:
-            outcome = "stopped" if issubclass(kind, STOPS) else "failed"
+        outcome = "done" if kind is None else "stopped" if issubclass(kind, STOPS) else "failed"
         _print_verbatim(self._console, f"{self._task}: {outcome} after {self._elapsed()}")
 
     async def __aenter__(self) -> starting:

@@ -28,6 +28,7 @@ from antiphon.domain.errors import (
     CorruptLog,
     EngineDead,
     EventOutOfOrder,
+    ModelBusy,
     NotFound,
     RequestError,
     TooManyRequests,
@@ -47,7 +48,7 @@ MAX_EPOCHS = 4
 T = TypeVar("T")
 
 BUSY_DELAY_S = 1.0
-"""The delay before a model that is busy, or not there, is asked again."""
+"""The delay before a model that is busy, or not there, is asked again, if it does not say when."""
 
 
 SERVER_RESTARTED = Failure(
@@ -183,6 +184,8 @@ async def _wait_for_model(work: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await work()
+        except ModelBusy as error:
+            await asyncio.sleep(error.retry_after_s or BUSY_DELAY_S)
         except (TooManyRequests, EngineDead):
             await asyncio.sleep(BUSY_DELAY_S)
 

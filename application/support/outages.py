@@ -26,7 +26,7 @@ class Outages:
             if not self._is_failing:
                 # Why an engine is dead is in the log already: a traceback would look like a bug.
                 stack = None if isinstance(error, EngineDead) else error
-                self._logger.error("%s: %s", self._consequence, error, exc_info=stack)
+                self._logger.log(logging.ERROR, "%s: %s", self._consequence, error, exc_info=stack)
             self._is_failing = True
             return
         if self._is_failing:

@@ -138,8 +138,9 @@ def test_a_broken_stream_ends_as_failed_with_what_there_was(
     assert text_of(response).startswith("word")
 
 
-def test_a_background_response_that_waits_outlasts_its_server(
-    serve: Any, upstream: ScriptedChatServer, tmp_path: Path
+@pytest.mark.parametrize("fault", ["503", "429"])
+def test_a_background_response_that_waits_outlasts_a_failure_of_its_server(
+    serve: Any, upstream: ScriptedChatServer, tmp_path: Path, fault: str
 ) -> None:
     file = tmp_path / "waits.toml"
     quick = '[[models]]\nname = "quick"\nengine = "scripted"\n'
@@ -147,7 +148,7 @@ def test_a_background_response_that_waits_outlasts_its_server(
     long = script({"say": "word ", "repeat": 50, "tick": 0.01})
     with serve(config=file, store="sqlite", background_runs=1) as running:
         ask(running, "quick", input=long, background=True)
-        upstream.fault = "503"
+        upstream.fault = fault
         before = len(upstream.chats)
         queued = ask(running, "remote", background=True).json()
         wait_until(lambda: len(upstream.chats) > before)
