@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from antiphon.adapters.formats.portions import has_large_tools, is_large
 from antiphon.adapters.models.chat_completions.capabilities import (
     FEATURES,
     Capabilities,
@@ -42,6 +43,7 @@ from antiphon.adapters.upstreams.client import EventStream, UpstreamClient, Upst
 from antiphon.application.model.stalls import TokenDeadlines
 from antiphon.application.model.truncation import longest_that_fits, reserved_tokens
 from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn
+from antiphon.application.support.threads import compute_in_thread
 from antiphon.domain.errors import EngineDead, RequestError, SettingsError, input_too_long
 from antiphon.domain.json import Json
 
@@ -154,7 +156,8 @@ class ChatCompletionsModel(Model):
         if not self._capabilities.missing:
             return ()
         try:
-            ignored = self._write(turn).ignored
+            # Without the messages, which may be long: no field is named for what they contain.
+            ignored = self._write_body(turn, (), self._capabilities.missing).ignored
         except RequestError:  # it is refused for what it asks: nothing will be ignored
             return ()
         paths = {FEATURES[name].path for name in ignored if name in FEATURES}
@@ -238,7 +241,10 @@ class ChatCompletionsModel(Model):
         return counted if best is None else best[1]
 
     async def _count(self, turn: Turn) -> CountedTurn:
-        body = self._write(turn)
+        if is_large(turn) or has_large_tools(turn):
+            body = await compute_in_thread(self._write, turn)
+        else:
+            body = self._write(turn)
         return CountedTurn(turn=turn, body=body, tokens=await self._counter.count(body))
 
     def _write(self, turn: Turn, refused: Collection[str] = ()) -> RequestBody:
@@ -249,9 +255,14 @@ class ChatCompletionsModel(Model):
             system_first="system_anywhere" in missing,
             call_id_length=MISTRAL_ID_LENGTH if "long_call_ids" in missing else None,
         )
+        return self._write_body(turn, write_messages(turn, style), missing)
+
+    def _write_body(
+        self, turn: Turn, messages: Sequence[Json], missing: Collection[str]
+    ) -> RequestBody:
         return write_body(
             turn,
-            write_messages(turn, style),
+            messages,
             model=self._model,
             missing=missing,
             kind=self._info.kind,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.adapters.chat_completions.turns import TOOLS
 
-from antiphon.adapters.models.chat_completions.capabilities import refused_feature
+from antiphon.adapters.models.chat_completions.capabilities import FEATURES, refused_feature
 from antiphon.adapters.models.chat_completions.counting import estimate
 from antiphon.adapters.models.chat_completions.errors import read_refusal, to_our_error
 from antiphon.adapters.models.chat_completions.messages import MessageStyle, write_messages
@@ -272,3 +272,8 @@ def test_a_refusal_names_what_the_server_does_not_know(case: str) -> None:
     used = {"max_tokens", "seed", "system_anywhere", "stream_options", "response_format"}
     used |= {"reasoning_effort", "reasoning_effort minimal"}
     assert refused_feature(read_refusal(content).text, used) == name
+
+
+def test_no_field_is_named_for_what_the_messages_contain() -> None:
+    in_messages = ("images", "reasoning_content", "system_anywhere", "long_call_ids")
+    assert [FEATURES[name].path for name in in_messages] == [None] * 4
