@@ -15,6 +15,19 @@ from antiphon.domain.request import Effort
 logger = logging.getLogger("antiphon.chat_completions")
 
 
+SAMPLING_FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+)
+"""Fields of Sampling that have the same names in the body."""
+
+
 class Feature(Struct, frozen=True, kw_only=True):
     """A part of a request that some servers refuse.
 
@@ -63,14 +76,7 @@ FEATURES: Mapping[str, Feature] = {
         map(
             _plain,
             (
-                "temperature",
-                "top_p",
-                "top_k",
-                "min_p",
-                "repetition_penalty",
-                "presence_penalty",
-                "frequency_penalty",
-                "seed",
+                *SAMPLING_FIELDS,
                 "logit_bias",
                 "stop_token_ids",
                 "ignore_eos",

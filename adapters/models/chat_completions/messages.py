@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from antiphon.adapters.formats.call_ids import CallIds
 from antiphon.adapters.formats.transcript import (
     CallEntry,
@@ -24,7 +26,7 @@ from antiphon.domain.json import Json
 MESSAGE_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
-class MessageStyle:
+class MessageStyle(Struct, frozen=True, kw_only=True):
     """What a server's templates take: the same conversation in another shape.
 
     `reasoning_key` is the field of the assistant's reasoning, None to leave it out. With
@@ -32,16 +34,9 @@ class MessageStyle:
     is the only length of ids that the server takes, None for any.
     """
 
-    def __init__(
-        self,
-        *,
-        reasoning_key: str | None = "reasoning_content",
-        system_first: bool = False,
-        call_id_length: int | None = None,
-    ) -> None:
-        self.reasoning_key = reasoning_key
-        self.system_first = system_first
-        self.call_id_length = call_id_length
+    reasoning_key: str | None = "reasoning_content"
+    system_first: bool = False
+    call_id_length: int | None = None
 
 
 def write_messages(turn: Turn, style: MessageStyle) -> list[Json]:

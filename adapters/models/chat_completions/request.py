@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.adapters.formats.transcript import function_of
-from antiphon.adapters.models.chat_completions.capabilities import check_binding
+from antiphon.adapters.models.chat_completions.capabilities import SAMPLING_FIELDS, check_binding
 from antiphon.application.ports import Constraint, Turn
 from antiphon.domain.errors import RequestError
 from antiphon.domain.json import Json
@@ -26,17 +26,6 @@ SALTED = frozenset({"vllm", "sglang"})
 CONSTRAINED = frozenset({"vllm"})
 """The kinds of servers that know `structured_outputs`. Others do nothing with it, and say nothing.
 """
-
-SAMPLING_FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-)
 
 SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "llamacpp": {"repetition_penalty": "repeat_penalty"},
