@@ -10,6 +10,9 @@ from msgspec import Meta, Struct
 
 from antiphon.domain.errors import SettingsError
 
+SERVER_URL = r"^https?://[^/@\s?#]+(/[^\s?#]*)?\Z"
+"""The URL of a server. A user and a password in it would be in logs."""
+
 
 class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a model server is reached; the base of the options of each engine that uses one."""
@@ -33,6 +36,9 @@ class UpstreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if self.key_env and self.key_file:
             raise ValueError("set either `key_env` or `key_file`")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"  # headers and additions to bodies may be secret
 
 
 class ApiKey:

@@ -205,7 +205,7 @@ class SuperviseModels:
         self._tasks = [
             asyncio.create_task(model.run_forever(self._changed.set)) for model in self._models
         ]
-        await self._wait_for(lambda: any(self._is_ready) or not self._are_starting)
+        await self._wait_for(lambda: self._has_ready_model or not self._are_starting)
         with suppress(TimeoutError):
             async with asyncio.timeout(START_GRACE_S):
                 await self._wait_for(lambda: not self._are_starting)
@@ -231,8 +231,8 @@ class SuperviseModels:
         await self._wait_for(lambda: all(model.has_failed for model in self._models))
 
     @property
-    def _is_ready(self) -> Sequence[bool]:
-        return [not model.is_starting and model.error is None for model in self._models]
+    def _has_ready_model(self) -> bool:
+        return any(not model.is_starting and model.error is None for model in self._models)
 
     @property
     def _are_starting(self) -> bool:

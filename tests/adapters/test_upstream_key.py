@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from antiphon.adapters.models.chat_completions import ChatOptions
 from antiphon.adapters.upstreams.client import UpstreamClient
 from antiphon.adapters.upstreams.options import ApiKey, UpstreamOptions
 from antiphon.domain.errors import SettingsError
@@ -43,3 +45,16 @@ def test_secrets_are_taken_out_of_what_a_server_says(monkeypatch: pytest.MonkeyP
     options = UpstreamOptions(key_env="UPSTREAM_KEY", headers={"api-key": "other-secret"})
     client = UpstreamClient("http://127.0.0.1:1/v1", options)
     assert client.redact(f"wrong key {KEY}, other-secret") == "wrong key …, …"
+
+
+def test_the_options_show_no_secrets() -> None:
+    options = ChatOptions(
+        url="http://127.0.0.1/v1", headers={"api-key": KEY}, extra_body={"a": KEY}
+    )
+    assert KEY not in repr(options)
+
+
+@pytest.mark.parametrize("url", ["http://me:secret@host/v1", "http://host/v1\n", "http://host?a=1"])
+def test_the_url_of_a_server_has_no_credentials_and_nothing_odd(url: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"url"):
+        msgspec.convert({"url": url}, ChatOptions)

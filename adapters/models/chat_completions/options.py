@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
-from antiphon.adapters.upstreams.options import UpstreamOptions
+from antiphon.adapters.upstreams.options import SERVER_URL, UpstreamOptions
 from antiphon.domain.request import Effort
 
 Think = Literal["field", "tags", "open"]
@@ -19,7 +19,7 @@ class ChatOptions(UpstreamOptions, frozen=True, kw_only=True, forbid_unknown_fie
     url: Annotated[
         str,
         Meta(
-            pattern=r"^https?://[^\s?#]+$",
+            pattern=SERVER_URL,
             description="The URL of the server's API, usually with `/v1` at its end.",
         ),
     ]
