@@ -117,7 +117,7 @@ class StartBackgroundRuns:
         self, leased_run: LeasedRun, handle: Callable[[RestoredRun], Awaitable[None]]
     ) -> None:
         try:
-            restored = await self._restore(leased_run)
+            restored = await self._restore(leased_run, is_stopping=lambda: self._runs.is_closed)
             if restored is not None:
                 await handle(restored)
         except Exception:  # this server owns the run, but it is not active: it will be leased again

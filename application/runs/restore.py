@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
+from time import monotonic
 from typing import TypeVar
 
 from msgspec import Struct
@@ -31,6 +33,7 @@ from antiphon.domain.errors import (
     ModelBusy,
     NotFound,
     RequestError,
+    ServerShuttingDown,
     TooManyRequests,
 )
 from antiphon.domain.events import Event
@@ -48,7 +51,7 @@ MAX_EPOCHS = 4
 T = TypeVar("T")
 
 BUSY_DELAY_S = 1.0
-"""The delay before a model that is busy, or not there, is asked again, if it does not say when."""
+"""The delay before a model that is busy, or not there, is asked again, unless it says when."""
 
 
 SERVER_RESTARTED = Failure(
@@ -91,8 +94,13 @@ class RestoreRun:
         self._make_sequencer = make_sequencer
         self._retry_s = retry_s
 
-    async def __call__(self, leased_run: LeasedRun) -> RestoredRun | None:
-        """Return the run, or None if nothing is left to do. Raises: StoreError."""
+    async def __call__(
+        self, leased_run: LeasedRun, *, is_stopping: Callable[[], bool] = lambda: False
+    ) -> RestoredRun | None:
+        """Return the run, or None if nothing is left to do. Raises: StoreError.
+
+        The run waits for its model until `is_stopping` returns True.
+        """
         lease = leased_run.lease
         request, charge, failure = await self._read_request(leased_run)
         sequencer, events = self._resume_sequencer(
@@ -106,7 +114,7 @@ class RestoreRun:
         run = Run(
             lease=lease,
             sequencer=sequencer,
-            turns=LazyTurns(partial(self._start_turns, request, lease))
+            turns=LazyTurns(partial(self._start_turns, request, lease, is_stopping))
             if request
             else EmptyTurns(),
             journal=ForegroundJournal(self._log, lease, self._store, retry_s=self._retry_s)
@@ -160,15 +168,18 @@ class RestoreRun:
             return None, None, Failure(code="server_error", message=exc.message)
         return request, charge, None
 
-    async def _start_turns(self, request: CreateResponse, lease: Lease) -> Turns:
-        """Return the turns with the first one admitted. Raises: RequestError, EngineError.
+    async def _start_turns(
+        self, request: CreateResponse, lease: Lease, is_stopping: Callable[[], bool]
+    ) -> Turns:
+        """Return the turns with the first one admitted.
 
+        Raises: RequestError, EngineError; ServerShuttingDown if this server stops before.
         Waits while the model is busy or not there, within the time that a response may run.
         """
         request = await self._expand_prompt(request)
         check_request(request)
         prepare = partial(self._prepare_turn, request, tenant=lease.tenant)
-        prepared = await _wait_for_model(lambda: retry(prepare, self._retry_s))
+        prepared = await _wait_for_model(lambda: retry(prepare, self._retry_s), is_stopping)
         turns = await self._plan_turns(
             request,
             prepared,
@@ -176,18 +187,22 @@ class RestoreRun:
             response_id=lease.response_id,
             epoch=lease.epoch,
         )
-        await _wait_for_model(turns.start)
+        await _wait_for_model(turns.start, is_stopping)
         return turns
 
 
-async def _wait_for_model(work: Callable[[], Awaitable[T]]) -> T:
-    while True:
+async def _wait_for_model(work: Callable[[], Awaitable[T]], is_stopping: Callable[[], bool]) -> T:
+    again_at = -math.inf
+    while not is_stopping():
         try:
-            return await work()
+            if monotonic() >= again_at:
+                return await work()
         except ModelBusy as error:
-            await asyncio.sleep(error.retry_after_s or BUSY_DELAY_S)
+            again_at = monotonic() + (error.retry_after_s or 0)
         except (TooManyRequests, EngineDead):
-            await asyncio.sleep(BUSY_DELAY_S)
+            pass
+        await asyncio.sleep(BUSY_DELAY_S)
+    raise ServerShuttingDown
 
 
 class LazyTurns(RunTurns):

@@ -204,7 +204,7 @@ class RunResponse:
                 reason = await self._write_turns(run)
         except asyncio.CancelledError as exc:
             return _end_cancelled(run, exc.args)
-        except LeaseLost:
+        except (LeaseLost, ServerShuttingDown):
             raise
         except StoreError:
             logger.exception("response %s could not be stored", run.id)

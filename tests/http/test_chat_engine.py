@@ -156,3 +156,24 @@ def test_a_background_response_that_waits_outlasts_a_failure_of_its_server(
         url = f"{running.api}/responses/{queued['id']}"
         wait_until(lambda: httpx.get(url).json()["status"] not in ("queued", "in_progress"))
         assert text_of(httpx.get(url).json()) == "Hello."
+
+
+def test_a_server_stops_at_once_if_its_background_responses_only_wait_for_a_model(
+    serve: Any, upstream: ScriptedChatServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "stops.toml"
+    quick = '[[models]]\nname = "quick"\nengine = "scripted"\n'
+    file.write_text(quick + model_table(upstream, "openai", "remote"), encoding="utf-8")
+    settings = {"config": file, "store": "sqlite", "background_runs": 1}
+    with serve(**settings, graceful_shutdown_s=3600) as running:
+        long = script({"say": "word ", "repeat": 50, "tick": 0.01})
+        ask(running, "quick", input=long, background=True)
+        upstream.fault = "503"
+        before = len(upstream.chats)
+        queued = ask(running, "remote", background=True).json()
+        wait_until(lambda: len(upstream.chats) > before)
+    upstream.fault = None
+    with serve(**settings) as running:
+        url = f"{running.api}/responses/{queued['id']}"
+        wait_until(lambda: httpx.get(url).json()["status"] not in ("queued", "in_progress"))
+        assert text_of(httpx.get(url).json()) == "Hello."
