@@ -8,7 +8,6 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from time import monotonic
 from typing import TypeVar
 
 from msgspec import Struct
@@ -53,6 +52,8 @@ T = TypeVar("T")
 BUSY_DELAY_S = 1.0
 """The delay before a model that is busy, or not there, is asked again, unless it says when."""
 
+MODEL_WAIT_S = 300.0
+"""How long a run waits in its slot for a model that is not there: it keeps others from the slot."""
 
 SERVER_RESTARTED = Failure(
     code="server_restarted", message="The server was stopped before the response was complete."
@@ -174,7 +175,8 @@ class RestoreRun:
         """Return the turns with the first one admitted.
 
         Raises: RequestError, EngineError; ServerShuttingDown if this server stops before.
-        Waits while the model is busy or not there, within the time that a response may run.
+        Waits while the model is busy, and for some minutes if it is not there, within the time that
+        a response may run.
         """
         request = await self._expand_prompt(request)
         check_request(request)
@@ -192,15 +194,23 @@ class RestoreRun:
 
 
 async def _wait_for_model(work: Callable[[], Awaitable[T]], is_stopping: Callable[[], bool]) -> T:
-    again_at = -math.inf
+    """Return the work's result, as soon as its model is there and has room for it.
+
+    Raises: EngineDead if the model is not there in time; ServerShuttingDown.
+    """
+    loop = asyncio.get_running_loop()
+    again_at, give_up_at = -math.inf, loop.time() + MODEL_WAIT_S
     while not is_stopping():
         try:
-            if monotonic() >= again_at:
+            if loop.time() >= again_at:
                 return await work()
         except ModelBusy as error:
-            again_at = monotonic() + (error.retry_after_s or 0)
-        except (TooManyRequests, EngineDead):
+            again_at = loop.time() + (error.retry_after_s or 0)
+        except TooManyRequests:
             pass
+        except EngineDead:
+            if loop.time() > give_up_at:
+                raise
         await asyncio.sleep(BUSY_DELAY_S)
     raise ServerShuttingDown
 
