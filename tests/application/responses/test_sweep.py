@@ -59,4 +59,4 @@ async def test_periodic_work_logs_an_outage_once_and_its_recovery_once(
     with suppress(asyncio.CancelledError):
         await task
     lines = [record.getMessage() for record in caplog.records if record.name == "antiphon.periodic"]
-    assert lines == ["nothing is swept", "recovered: nothing is swept"] * 2
+    assert lines == ["nothing is swept: the disk is full", "recovered: nothing is swept"] * 2
