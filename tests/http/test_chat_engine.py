@@ -138,6 +138,7 @@ def test_a_broken_stream_ends_as_failed_with_what_there_was(
     assert text_of(response).startswith("word")
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("fault", ["503", "429"])
 def test_a_background_response_that_waits_outlasts_a_failure_of_its_server(
     serve: Any, upstream: ScriptedChatServer, tmp_path: Path, fault: str
@@ -158,6 +159,7 @@ def test_a_background_response_that_waits_outlasts_a_failure_of_its_server(
         assert text_of(httpx.get(url).json()) == "Hello."
 
 
+@pytest.mark.faults
 def test_a_server_stops_at_once_if_its_background_responses_only_wait_for_a_model(
     serve: Any, upstream: ScriptedChatServer, tmp_path: Path
 ) -> None:

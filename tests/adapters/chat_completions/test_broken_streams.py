@@ -71,6 +71,7 @@ async def test_an_answer_that_is_filtered_ends_by_the_filter(
     assert reason == "content_filter"
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("fault", SILENT)
 async def test_a_silent_server_ends_the_turn_after_the_deadline(
     model: ChatCompletionsModel, upstream: ScriptedChatServer, fault: str
