@@ -64,6 +64,11 @@ MODELS = {
         {"id": "bench", "object": "model", "root": MODEL_ROOT, "max_model_len": CONTEXT_LENGTH}
     ],
 }
+ANSWERS: dict[str, dict[str, Any]] = {
+    "/v1/models": MODELS,
+    "/health": {},
+    "/detokenize": {"prompt": WORD},
+}
 STREAMS = {"/v1/chat/completions": _chat_frames(), "/inference/v1/generate": _token_frames()}
 STREAM_START = {
     "type": "http.response.start",
@@ -77,9 +82,9 @@ async def app(scope: Message, receive: Receive, send: Send) -> None:
         await run_lifespan(receive, send)
         return
     body = await read_body(receive)
-    frames = STREAMS.get(scope["path"])
+    frames, answer = STREAMS.get(scope["path"]), ANSWERS.get(scope["path"])
     if frames is None:
-        await _answer(send, 200, MODELS)
+        await _answer(send, 404 if answer is None else 200, answer or {})
     elif b'"stream"' not in body:  # a probe, to see whether the route is there
         await _answer(send, 422, {"error": {"message": "a field is missing"}})
     else:

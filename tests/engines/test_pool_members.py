@@ -205,6 +205,15 @@ async def test_the_folder_that_the_servers_name_is_used_if_it_is_here(tmp_path: 
         }
 
 
+async def test_a_server_that_renders_nonsense_still_serves_text() -> None:
+    async with pool() as running:
+        for server in running.servers:
+            server.rendering = {"object": "list"}
+        await running.engine.start()
+        assert not running.engine.reads_images
+        assert await steps_of(running.engine, running.request(max_tokens=2))
+
+
 async def test_leaving_a_run_ends_it_on_the_server() -> None:
     async with pool() as running, asyncio.timeout(30):
         engine = running.servers[0].engine

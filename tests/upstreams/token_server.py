@@ -50,7 +50,8 @@ class TokenServer:
     `id_of` returns the token id of a text, for logprobs. `requests` and `headers` are those of all
     runs, `renderings` the requests to render images. What a test may set:
 
-    - `refusal`: the status that each run gets; `image_refusal`: that of each rendering
+    - `refusal`: the status that each run gets; `image_refusal`: that of each rendering;
+      `rendering`: what is answered to all of them
     - `health`: the status of a health check, None for no answer
     - `model_fields`: what it says of its model
     - `drops`: of so many of the next runs, the connections are closed without an answer
@@ -77,6 +78,7 @@ class TokenServer:
         self.renderings: list[Json] = []
         self.image: Sequence[int] = ()
         self.image_refusal: int | None = None
+        self.rendering: Json | None = None
         self.broken_images: set[str] = set()
         self.headers: list[Mapping[str, str]] = []
         self.refusal: int | None = None
@@ -156,6 +158,8 @@ class TokenServer:
     async def _render(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.renderings.append(body)
+        if self.rendering is not None:
+            return web.json_response(self.rendering)
         if not self.image:
             return _error(400, "At most 0 image(s) may be provided", "image")
         if self.image_refusal is not None:

@@ -14,7 +14,7 @@ from antiphon.adapters.engines.vllm_http.image_tokens import (
     render_request,
 )
 from antiphon.adapters.upstreams.client import UpstreamClient, UpstreamRefused
-from antiphon.domain.errors import SettingsError
+from antiphon.domain.errors import EngineError, SettingsError
 
 GENERATE_PATH = "/inference/v1/generate"
 REFUSED_KEY = frozenset({401, 403})
@@ -115,4 +115,7 @@ async def _renders_images(client: UpstreamClient, model_name: str, *, timeout_s:
         answer = await client.post(RENDER_PATH, body, timeout_s=timeout_s)
     except UpstreamRefused:  # a model of text, or a server without its tokenizer
         return False
-    return len(read_images(answer)) == 1
+    try:
+        return len(read_images(answer)) == 1
+    except EngineError:  # a gateway or another version, which serves text all the same
+        return False
