@@ -64,6 +64,7 @@ SCHEMA = {
 }
 FORMAT: Any = {"format": {"type": "json_schema", "name": "place", "schema": SCHEMA, "strict": True}}
 LIMIT_S = 60
+START_LIMIT_S = 200
 LLAMA_PYTHON = os.environ.get("ANTIPHON_TEST_LLAMA", "")
 
 
@@ -95,8 +96,8 @@ class FourModels(NamedTuple):
         states: dict[str, str] = httpx.get(f"{self.url}/readyz", timeout=10).json()["models"]
         return states
 
-    def wait_for(self, states: dict[str, str]) -> None:
-        deadline = time.monotonic() + LIMIT_S
+    def wait_for(self, states: dict[str, str], *, limit_s: float = LIMIT_S) -> None:
+        deadline = time.monotonic() + limit_s
         while self.states() != states and time.monotonic() < deadline:
             time.sleep(0.2)
         assert self.states() == states
@@ -136,7 +137,7 @@ def four(models_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         four = FourModels(
             url, client, list(pool.values()), llama, lambda: LlamaServer(python, gguf, port)
         )
-        four.wait_for(dict.fromkeys(MODELS, "ok"))
+        four.wait_for(dict.fromkeys(MODELS, "ok"), limit_s=START_LIMIT_S)
         yield four
 
 
