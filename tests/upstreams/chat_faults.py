@@ -169,28 +169,24 @@ async def _drip(events: Events) -> AsyncGenerator[bytes]:
             await asyncio.sleep(1)
 
 
-async def _invalid_utf8(events: Events) -> AsyncGenerator[bytes]:
-    async for event in _healthy(events):
-        yield event
-    yield b'data: {"choices":[{"index":0,"delta":{"content":"\xff\xfe\xc3("}}]}\n\n'
-    async for event in events:
-        yield event
+def _with_event(broken: bytes) -> Callable[[Events], AsyncGenerator[bytes]]:
+    """Return the fault of a stream that has this event in its middle."""
+
+    async def play(events: Events) -> AsyncGenerator[bytes]:
+        async for event in _healthy(events):
+            yield event
+        yield broken
+        async for event in events:
+            yield event
+
+    return play
 
 
-async def _invalid_json(events: Events) -> AsyncGenerator[bytes]:
-    async for event in _healthy(events):
-        yield event
-    yield b'data: {"choices":[{"index":0,"delta":{"content": \n\n'
-    async for event in events:
-        yield event
-
-
-async def _no_object(events: Events) -> AsyncGenerator[bytes]:
-    async for event in _healthy(events):
-        yield event
-    yield b'data: [{"choices": 7}]\n\n'
-    async for event in events:
-        yield event
+_invalid_utf8 = _with_event(
+    b'data: {"choices":[{"index":0,"delta":{"content":"\xff\xfe\xc3("}}]}\n\n'
+)
+_invalid_json = _with_event(b'data: {"choices":[{"index":0,"delta":{"content": \n\n')
+_no_object = _with_event(b'data: [{"choices": 7}]\n\n')
 
 
 async def _long_line(events: Events) -> AsyncGenerator[bytes]:
