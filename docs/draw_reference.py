@@ -24,6 +24,7 @@ from antiphon.domain import request as requests
 from antiphon.domain.bounds import MAX_MEMBERS
 from antiphon.domain.events import EVENT_TYPES, ItemAdded, ItemDone
 from antiphon.domain.lifecycle import OPENS, TRANSITIONS, State
+from antiphon.domain.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
 from antiphon.domain.response import Response
 from antiphon.domain.vector_stores import MAX_FLOAT
 from antiphon.entrypoints.http.app import create_app
@@ -36,6 +37,12 @@ MARKED = re.compile(
     r"(?P<start><!-- drawn: (?P<table>[a-z-]+)(?: (?P<part>[^>]+?))? -->\n).*?(?=<!-- end -->)",
     re.DOTALL,
 )
+
+METRICS: Mapping[str, type[Struct]] = {
+    "response": ResponseMetrics,
+    "turn": TurnMetrics,
+    "tool_call": ToolCallMetrics,
+}
 
 Row = Sequence[str]
 
@@ -108,6 +115,15 @@ def draw_response_keys() -> Iterator[Row]:
         field = fields[name]
         optional = "; absent when unused" if field.default is UNSET else ""
         yield f"`{name}`", _describe(field.type, null=True) + optional, note
+
+
+def draw_metrics(part: str) -> Iterator[Row]:
+    """Yield the keys of the record of a response, of a turn or of a tool call."""
+    fields = {field.encode_name: field for field in structs.fields(METRICS[part])}
+    _check_notes({"": NOTES["metrics"][part]}, set(fields))
+    yield "Key", "Type", "Meaning"
+    for name, note in NOTES["metrics"][part].items():
+        yield f"`{name}`", _describe(fields[name].type), note
 
 
 def draw_item_types() -> Iterator[Row]:
@@ -212,6 +228,7 @@ TABLES: Mapping[str, Callable[..., Iterator[Row]]] = {
     "misplaced-fields": draw_misplaced_fields,
     "include": draw_include_values,
     "response": draw_response_keys,
+    "metrics": draw_metrics,
     "items": draw_item_types,
     "parts": draw_parts,
     "annotations": draw_annotations,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
 from antiphon.domain import events as e
@@ -60,6 +60,9 @@ _FIELDS_OF: Mapping[type[i.Item], Sequence[Field]] = {
     for kind in {field.item for field in INCLUDABLE_FIELDS.values()}
 }
 
+METRICS = "metrics"
+"""Shows `metrics` of the Response."""
+
 REASONING = "reasoning.encrypted_content"
 """Shows sealed reasoning, even if it was not requested when the response was created."""
 
@@ -78,6 +81,7 @@ class IncludeFilter:
         self, include: Collection[str] = (), *, seal: Callable[[str], str] | None = None
     ) -> None:
         self._hidden = [field for value, field in INCLUDABLE_FIELDS.items() if value not in include]
+        self._shows_metrics = METRICS in include
         self._seal = seal if REASONING in include else None
         self._sealed: dict[str, str] = {}
 
@@ -90,6 +94,8 @@ class IncludeFilter:
         ]
 
     def response(self, response: Response) -> Response:
+        if response.metrics is not UNSET and not self._shows_metrics:
+            response = replace(response, metrics=UNSET)
         if not response.output or not response.store:
             return response
         return replace(response, output=tuple(self._filter_item(item) for item in response.output))

@@ -33,6 +33,7 @@ INCLUDABLE = Literal[
     "file_search_call.results",
     "message.input_image.image_url",
     "message.output_text.logprobs",
+    "metrics",
     "reasoning.encrypted_content",
 ]
 

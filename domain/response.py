@@ -11,6 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field, structs
 
 from antiphon.domain.items import AnyItem
 from antiphon.domain.json import Json
+from antiphon.domain.metrics import ResponseMetrics
 from antiphon.domain.request import PromptParam
 from antiphon.domain.usage import TurnTokens, Usage
 
@@ -69,7 +70,8 @@ class Response(Struct, frozen=True, kw_only=True):
 
     `tools` are echoed with their defaults filled in; a tool of unknown type is echoed unchanged.
     `usage_per_turn` is this server's own field: it is set if the model had several turns or the
-    client requested messages.
+    client requested messages. So is `metrics`: stores keep it, and clients see it if they `include`
+    it.
     """
 
     id: str
@@ -113,6 +115,7 @@ class Response(Struct, frozen=True, kw_only=True):
     request_id: str | UnsetType = UNSET
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET
+    metrics: ResponseMetrics | UnsetType = UNSET
 
     @property
     def keeps_items(self) -> bool:

@@ -19,6 +19,7 @@ from antiphon.domain.errors import EventOutOfOrder
 from antiphon.domain.items import AnyItem
 from antiphon.domain.json import Json
 from antiphon.domain.lifecycle import State, advance
+from antiphon.domain.metrics import ResponseMetrics
 from antiphon.domain.response import Failure, IncompleteDetails, Response
 from antiphon.domain.usage import TurnUsage, per_turn, total
 
@@ -47,6 +48,8 @@ class Sequencer:
         self._output: list[AnyItem] = []
         self._turns: list[TurnUsage] = []
         self._open: Builder | None = None
+        self.metrics: Callable[[], ResponseMetrics] | None = None
+        """Returns what the ended Response shows as its `metrics`, if the client wants to see it."""
 
     @classmethod
     def resumed(
@@ -193,6 +196,8 @@ class Sequencer:
     def _end(self, status: str, **changes: object) -> Response:
         shows_messages = self.response.input_messages is not UNSET
         usages = per_turn(self._turns)
+        if self.metrics is not None:
+            changes["metrics"] = self.metrics()
         self.response = replace(
             self.response,
             status=status,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import threading
 import time
 from asyncio import CancelledError
@@ -19,6 +21,7 @@ from antiphon.entrypoints.first_request import curl_line, python_lines
 from antiphon.entrypoints.http import openapi
 from antiphon.entrypoints.settings import Settings
 
+logger = logging.getLogger("antiphon.server")
 REMINDER_S = 15.0
 STOPS = (CancelledError, KeyboardInterrupt)
 """How a task ends that the operator stops."""
@@ -107,9 +110,28 @@ def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def say(sentence: str) -> None:
+def say(sentence: str, console: Console | None = None) -> None:
     """Print one line to standard error, like the banner."""
-    _print_verbatim(Console(stderr=True), sentence)
+    _print_verbatim(console or Console(stderr=True), sentence)
+
+
+class _LogLines(io.StringIO):
+    """A file whose lines are logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in filter(None, lines):
+            logger.info("%s", line)
+        return len(text)
+
+
+def console_of(settings: Settings) -> Console:
+    """Return where these messages go: into the log, if each line of it must be JSON."""
+    return Console(file=_LogLines()) if settings.log_format == "json" else Console(stderr=True)
 
 
 def _describe_keys(settings: Settings, first_key_command: str | None) -> str:

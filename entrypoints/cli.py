@@ -1,4 +1,4 @@
-"""The command line: `antiphon serve`, `keys`, `formats`, `change-seal-key` and `version`.
+"""The command line: `antiphon serve`, `doctor`, `keys`, `formats`, `change-seal-key` and `version`.
 
 The options are derived from the fields of `Settings`. Heavy imports are deferred, so that help and
 version respond immediately.
@@ -9,19 +9,29 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
-from rich.markup import escape
-from rich_click.utils import OptionGroupDict
 
 from antiphon.domain.errors import ModelsFailed, SettingsError, StoreError
 from antiphon.domain.limits import FULL_ACCESS, SCOPES, TIERS, KeyPolicy, format_duration
 from antiphon.entrypoints import settings as s
+from antiphon.entrypoints.command_options import (
+    Command,
+    CommandWithEngineOptions,
+    add_config_option,
+    add_settings_options,
+    format_help,
+    metavar,
+    option_groups,
+    set_options,
+)
+from antiphon.entrypoints.doctor.command import doctor
+from antiphon.entrypoints.explain.command import explain, replay
 
 if TYPE_CHECKING:
     from antiphon.entrypoints.keys import PolicyOptions
@@ -114,87 +124,14 @@ FORMATS_EXAMPLES = """\
 """
 
 
-def _option_groups() -> list[OptionGroupDict]:
-    groups: dict[str, list[str]] = {}
-    for setting in s.SETTINGS.values():
-        name = "model" if setting.path == "model" else setting.option
-        groups.setdefault(setting.group, []).append(name)
-    groups["Other"] = ["--config", "--help"]
-    return [{"name": name, "options": options} for name, options in groups.items()]
-
-
 HELP = click.RichHelpConfiguration(text_markup="rich")
 SERVE_HELP = click.RichHelpConfiguration(
     text_markup="rich",
     show_arguments=True,
     options_table_column_types=["required", "opt_all", "metavar", "help"],
-    option_groups={"antiphon serve": _option_groups()},
+    option_groups={"antiphon serve": option_groups()},
     footer_text=EXAMPLES,
 )
-
-
-def _format_help(setting: s.Setting) -> str:
-    sources = escape(f"[default: {setting.default}; {setting.variable}]")
-    return f"{escape(setting.text)} [dim]{sources}[/]"
-
-
-def _metavar(setting: s.Setting) -> str:
-    """Return the kind of value that an option takes, for its help."""
-    if setting.choices:
-        return "|".join(setting.choices)
-    return "NUMBER" if "number" in setting.allowed else "TEXT"
-
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _add_config_option(command: Command) -> Command:
-    default = escape(
-        f"[default: {s.DEFAULT_FILE} in this folder, if it exists; {s.CONFIG_VARIABLE}]"
-    )
-    return click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        help=f"The settings file. [dim]{default}[/]",
-    )(command)
-
-
-def _add_settings_options(command: Command) -> Command:
-    # Values stay text and have no default: settings/sources.py converts them, and it must see which
-    # ones are missing. Click reads no variables, since an error has to name the value's source.
-    for path, setting in reversed(list(s.SETTINGS.items())):
-        name = path.replace(".", "__")
-        if path in ("model", "engine_options"):  # these two are arguments
-            continue
-        if setting.is_flag:
-            flags = f"{setting.option}/--no-{setting.option.removeprefix('--')}"
-            option = click.option(flags, name, default=None, help=_format_help(setting))
-        else:
-            option = click.option(
-                setting.option,
-                name,
-                metavar=_metavar(setting),
-                multiple=setting.is_list,
-                help=_format_help(setting),
-            )
-        command = option(command)
-    return command
-
-
-class CommandWithEngineOptions(click.RichCommand):
-    """A command that separates the engine options after `--` from MODEL, which may be missing."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own_args, engine_options = _split_at_separator(args)
-        ctx.meta["engine_options"] = engine_options
-        return super().parse_args(ctx, own_args)
-
-
-def _split_at_separator(args: list[str]) -> tuple[list[str], tuple[str, ...] | None]:
-    if "--" not in args:
-        return args, None
-    separator = args.index("--")
-    return args[:separator], tuple(args[separator + 1 :])
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -206,6 +143,7 @@ def app() -> None:
     [bold]antiphon serve[/] starts the server with scripted models, to try it out.
     [bold]antiphon serve MODEL[/] serves your own model on vLLM.
     [bold]antiphon serve --help[/] explains every setting, with examples.
+    [bold]antiphon doctor[/] checks this machine and the settings, and says what to do.
     [bold]antiphon keys --help[/] explains how to create API keys for others.
     [bold]antiphon formats check MODEL[/] shows whether the tool calls of a model are understood.
     """
@@ -213,9 +151,9 @@ def app() -> None:
 
 @app.command(cls=CommandWithEngineOptions)
 @click.rich_config(help_config=SERVE_HELP)
-@click.argument("model", required=False, help=_format_help(s.SETTINGS["model"]))
-@_add_settings_options
-@_add_config_option
+@click.argument("model", required=False, help=format_help(s.SETTINGS["model"]))
+@add_settings_options
+@add_config_option
 @click.pass_context
 def serve(ctx: click.RichContext, /, config: Path | None, **options: Any) -> None:
     """Serve the Responses API for MODEL, or for the scripted models if MODEL is omitted.
@@ -223,7 +161,7 @@ def serve(ctx: click.RichContext, /, config: Path | None, **options: Any) -> Non
     Everything after [bold]--[/] is passed to vLLM unchanged.
     """
     file = s.find_file(config, os.environ)
-    settings = s.load(file, os.environ, _set_options(options, ctx.meta["engine_options"]))
+    settings = s.load(file, os.environ, set_options(options, ctx.meta["engine_options"]))
     if file is not None:
         click.echo(f"Reading settings from {file.absolute()}", err=True)
 
@@ -232,19 +170,6 @@ def serve(ctx: click.RichContext, /, config: Path | None, **options: Any) -> Non
     from antiphon.entrypoints.server import run
 
     run(settings)
-
-
-def _set_options(
-    options: Mapping[str, Any], engine_options: tuple[str, ...] | None
-) -> dict[str, Any]:
-    """Return the settings that the command line sets, by path."""
-    all_options = {**options, "engine_options": engine_options}
-    # An absent option is None, or an empty tuple if it can be repeated.
-    return {
-        name.replace("__", "."): value
-        for name, value in all_options.items()
-        if value is not None and value != ()
-    }
 
 
 @app.group()
@@ -264,15 +189,15 @@ def _store_options(*paths: str) -> Callable[[Command], Command]:
     """Add the options for these settings, which select the store, and `--config`."""
 
     def add(command: Command) -> Command:
-        command = _add_config_option(command)
+        command = add_config_option(command)
         for path in reversed(paths):
             setting = s.SETTINGS[path]
             command = click.option(
                 setting.option,
                 path,
-                metavar=_metavar(setting),
+                metavar=metavar(setting),
                 multiple=setting.is_list,
-                help=_format_help(setting),
+                help=format_help(setting),
             )(command)
         return command
 
@@ -280,7 +205,7 @@ def _store_options(*paths: str) -> Callable[[Command], Command]:
 
 
 def _load_settings(config: Path | None, **options: str | None) -> s.Settings:
-    return s.load(s.find_file(config, os.environ), os.environ, _set_options(options, None))
+    return s.load(s.find_file(config, os.environ), os.environ, set_options(options, None))
 
 
 LIMIT_HELP = (
@@ -519,6 +444,11 @@ def change_seal_key(config: Path | None, **options: str | None) -> None:
     settings = _load_settings(config, **options)
     change(settings)
     click.echo(f"{settings.seal_key_path} is the seal key of {settings.shown_store}.", err=True)
+
+
+app.add_command(doctor)
+app.add_command(explain)
+app.add_command(replay)
 
 
 @app.command()

@@ -54,6 +54,7 @@ from antiphon.application.resources.conversations import (
     DeleteItem,
     GetConversation,
     GetItem,
+    ListConversations,
     ListItems,
     UpdateConversation,
 )
@@ -88,9 +89,11 @@ from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import CallerBounds, CreateResponseService
 from antiphon.application.responses.delete import DeleteResponse
+from antiphon.application.responses.explain import ExplainResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.responses.idempotency import CreateOnce, IdempotencyKeys
+from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import StartLimits, StartResponse
@@ -108,6 +111,7 @@ from antiphon.application.runs.run_response import RunResponse
 from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.shutdown import ShutdownSignal
 from antiphon.application.runs.stop import StopRun
+from antiphon.application.telemetry.run_trace import KeepTraces
 from antiphon.application.tools.budgets import Budgets
 from antiphon.application.tools.file_search import FileSearchProvider
 from antiphon.application.websocket.lanes import LaneLimits
@@ -143,6 +147,7 @@ from antiphon.entrypoints.wiring.stores import (
     store_kind,
     vector_stores,
 )
+from antiphon.entrypoints.wiring.telemetry import otlp_traces, propagation, reports
 from antiphon.entrypoints.wiring.tools import (
     audit_log,
     hosted_tool_types,
@@ -150,6 +155,7 @@ from antiphon.entrypoints.wiring.tools import (
     tool_servers,
     tool_substitutions,
 )
+from antiphon.entrypoints.wiring.traces import server_facts, trace_limits
 from antiphon.entrypoints.wiring.transport import certificate, max_body_bytes, transport
 from antiphon.entrypoints.wiring.web_search import web
 from antiphon.entrypoints.wiring.webhooks import read_endpoints, webhook_fetcher
@@ -220,6 +226,7 @@ class Container(containers.DeclarativeContainer):
         now=providers.Object(time.time),
         defaults=providers.Singleton(parse_limits, settings.provided.default_limit),
     )
+    traces = providers.Singleton(otlp_traces, settings, owner)
     run_response = providers.Singleton(
         RunResponse,
         log,
@@ -229,6 +236,7 @@ class Container(containers.DeclarativeContainer):
         log_outputs=settings.provided.log_outputs,
         max_run_s=settings.provided.response_s,
         retry_s=settings.provided.store_retry_s,
+        reports=providers.Singleton(reports, traces),
     )
     prompts: providers.Provider[PromptTemplates | None] = providers.Singleton(
         prompt_templates, settings
@@ -298,6 +306,14 @@ class Container(containers.DeclarativeContainer):
         tool_substitutions=providers.Singleton(tool_substitutions, settings, tool_servers),
     )
     audit_log: providers.Provider[AuditLog | None] = providers.Singleton(audit_log, settings)
+    keep_traces = providers.Singleton(
+        KeepTraces,
+        store,
+        sealer.provided.seal,
+        sealer.provided.unseal,
+        limits=providers.Singleton(trace_limits, settings),
+        server=providers.Singleton(server_facts, settings),
+    )
     plan_turns = providers.Singleton(
         PlanTurns,
         show_items,
@@ -310,6 +326,8 @@ class Container(containers.DeclarativeContainer):
             call_bytes=settings.provided.tools.call_bytes,
         ),
         audit_log=audit_log,
+        propagation=providers.Singleton(propagation, settings),
+        traces=keep_traces,
     )
     jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)
     make_sequencer = providers.Singleton(
@@ -329,6 +347,7 @@ class Container(containers.DeclarativeContainer):
             prepare_turn,
             plan_turns,
             jobs,
+            owner=owner,
             new_id=providers.Object(new_id),
             now=providers.Object(time.time),
         ),
@@ -401,6 +420,11 @@ class Container(containers.DeclarativeContainer):
         cors_origins=providers.Callable(normalize_origins, settings.provided.cors_origin),
         lanes=providers.Singleton(LaneLimits),
     )
+    get_response = providers.Singleton(GetResponse, store, runs)
+    follow_response = providers.Singleton(FollowResponse, log, store)
+    explain_response = providers.Singleton(
+        ExplainResponse, get_response, follow_response, store, keep_traces
+    )
     services = providers.Singleton(
         Services,
         admission=admission,
@@ -426,9 +450,11 @@ class Container(containers.DeclarativeContainer):
             models,
             hosted_tools=providers.Callable(hosted_tool_types, settings, tool_servers),
         ),
-        get=providers.Singleton(GetResponse, store),
+        get=get_response,
+        explain=explain_response,
+        list=providers.Singleton(ListResponses, store, runs, get_response),
         seal=sealer.provided.seal,
-        follow=providers.Singleton(FollowResponse, log, store),
+        follow=follow_response,
         delete=providers.Singleton(DeleteResponse, store, log, stop_run),
         cancel=providers.Singleton(CancelResponse, store, stop_run),
         input_items=providers.Singleton(ListInputItems, store),
@@ -449,6 +475,7 @@ class Container(containers.DeclarativeContainer):
             now=providers.Object(time.time),
         ),
         get=providers.Singleton(GetConversation, store),
+        list=providers.Singleton(ListConversations, store),
         update=providers.Singleton(UpdateConversation, store),
         delete=providers.Singleton(DeleteConversation, store),
         add_items=providers.Singleton(

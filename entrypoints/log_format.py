@@ -1,25 +1,84 @@
-"""The log format. Text from clients cannot forge log records."""
+"""The log formats: lines for people, and JSON. Text from clients cannot forge log records."""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from antiphon.application.telemetry.log_context import REQUEST_ID, RESPONSE_ID
 
 _CONTROLS = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f"  # terminals obey these
     "\u2028\u2029"  # some programs end lines at these
     "\u202a-\u202e\u2066-\u2069]"  # change the direction of the text after them
 )
+_RESPONSE = re.compile(r"\bresp_[0-9A-Za-z]+")
+
+FIELDS = "fields"
+"""The attribute of a record with its fields: `logger.info(…, extra={FIELDS: {…}})`."""
 
 
 class LogFormatter(logging.Formatter):
-    """A formatter that indents every line of a record except the first."""
+    """Lines for people: every line of a record except the first is indented.
+
+    The ids of the request and of the response that a record is about end its first line, unless
+    its message has them.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        line = super().formatMessage(record)
+        ids = {"request": REQUEST_ID.get(), "response": RESPONSE_ID.get()}
+        shown = [f"{name}={value}" for name, value in ids.items() if value and value not in line]
+        return f"{line} [{' '.join(shown)}]" if shown else line
+
     def format(self, record: logging.LogRecord) -> str:
         return escape_record(super().format(record))
+
+
+class JsonLogFormatter(logging.Formatter):
+    """A JSON object a line: `time`, `level`, `logger`, `message`, the ids, the record's own fields,
+    and the `exception` with its stack.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": message,
+        }
+        if request_id := REQUEST_ID.get():
+            line["request_id"] = request_id
+        if response_id := RESPONSE_ID.get() or _response_in(message):
+            line["response_id"] = response_id
+        line.update(getattr(record, FIELDS, {}))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return json.dumps(line, default=repr)  # in ASCII: it may have half a character
+
+
+FORMATTERS: Mapping[str, type[logging.Formatter]] = {
+    "text": LogFormatter,
+    "json": JsonLogFormatter,
+}
+"""`--log-format` -> its formatter."""
+
+
+def _response_in(message: str) -> str:
+    """Return the response that a message names: vLLM's processes know it as their request."""
+    found = _RESPONSE.search(message)
+    return found[0] if found else ""
 
 
 def escape_record(text: str) -> str:

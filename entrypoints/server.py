@@ -31,11 +31,12 @@ from antiphon.entrypoints.http.auth import Authentication
 from antiphon.entrypoints.http.cors import Cors
 from antiphon.entrypoints.http.dialects import DIALECTS
 from antiphon.entrypoints.http.protocol import BoundedProtocol
+from antiphon.entrypoints.http.request_log import RequestLog
 from antiphon.entrypoints.http.tls import TlsProtocol
 from antiphon.entrypoints.http.websocket_protocol import WebSocketProtocol
 from antiphon.entrypoints.keys import first_key_command, start_keys
 from antiphon.entrypoints.listener import Acceptor, bind
-from antiphon.entrypoints.log_format import LogFormatter
+from antiphon.entrypoints.log_format import FORMATTERS
 from antiphon.entrypoints.seal_key import start_sealing
 from antiphon.entrypoints.settings import Settings
 from antiphon.entrypoints.vllm_logs import configure_vllm_logs
@@ -152,13 +153,13 @@ class _Server(uvicorn.Server):
 def run(settings: Settings) -> None:
     """Serve until a signal stops the process. Raises: SettingsError; ModelsFailed."""
     log_handler = logging.StreamHandler()
-    log_handler.setFormatter(LogFormatter())
+    log_handler.setFormatter(FORMATTERS[settings.log_format]())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[log_handler])
     if settings.log_level == "info":  # the banner replaces uvicorn's own startup messages
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
     raise_open_files_limit()
     with (
-        configure_vllm_logs(settings.log_level),
+        configure_vllm_logs(settings.log_level, settings.log_format),
         asyncio.Runner(loop_factory=_new_loop) as runner,
         suppress(asyncio.CancelledError),  # stopped before startup was complete
     ):
@@ -232,7 +233,7 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
     )
     if settings.cors_origin:
         served = Cors(served, settings.cors_origin)
-    return served, models
+    return RequestLog(served), models
 
 
 async def _serve(settings: Settings) -> None:
@@ -252,6 +253,7 @@ async def _serve(settings: Settings) -> None:
             durability=getattr(container.store(), "durability", None),
             containers=getattr(container.sandboxes(), "limited_by", None),
             first_key_command=await first_key_command(container),
+            console=banner.console_of(settings),
         )
         await _serve_until_models_fail(container, running)
 
@@ -289,6 +291,9 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     store = container.store()
     await store.start()
     stack.push_async_callback(store.aclose)
+    traces = container.traces()
+    if traces is not None:
+        stack.push_async_callback(traces.aclose)
     await start_sealing(container)  # before anything else uses the store
     await stack.enter_async_context(_in_background(container.sweep().run_every(settings.sweep_s)))
     await stack.enter_async_context(
@@ -335,7 +340,8 @@ async def _start(container: Container, stack: AsyncExitStack) -> Models:
     models: Models = container.models()
     supervise_models = container.supervise_models()
     stack.push_async_callback(supervise_models.aclose)
-    with banner.starting(f"starting {_engines_of(settings)}: {', '.join(models.by_name)}"):
+    task = f"starting {_engines_of(settings)}: {', '.join(models.by_name)}"
+    with banner.starting(task, console=banner.console_of(settings)):
         await supervise_models.start()
     _start_owning_runs(container, stack)
     return models
@@ -431,7 +437,7 @@ def _handle_signals(server: _Server, settings: Settings) -> None:
             is_repeated=server.is_stopping,
         )
         if message is not None:
-            banner.say(message)
+            banner.say(message, banner.console_of(settings))
         server.stop()
 
     loop = asyncio.get_running_loop()

@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from antiphon.entrypoints.log_format import LogFormatter
+from antiphon.entrypoints.log_format import FORMATTERS
 
 CONFIG_PATH = "VLLM_LOGGING_CONFIG_PATH"
 OPERATORS_OWN = ("VLLM_CONFIGURE_LOGGING", CONFIG_PATH, "VLLM_LOGGING_LEVEL")
 """With one of these variables, the operator has decided how vLLM logs."""
 
 
-def logging_config(level: str) -> dict[str, object]:
+def logging_config(level: str, format: str = "text") -> dict[str, object]:
     """Return the configuration for `logging.config.dictConfig`, of things that JSON can hold."""
-    formatter = f"{LogFormatter.__module__}.{LogFormatter.__qualname__}"
+    kind = FORMATTERS[format]
+    formatter = f"{kind.__module__}.{kind.__qualname__}"
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -35,7 +36,7 @@ def logging_config(level: str) -> dict[str, object]:
 
 
 @contextmanager
-def configure_vllm_logs(level: str) -> Iterator[None]:
+def configure_vllm_logs(level: str, format: str = "text") -> Iterator[None]:
     """Give vLLM our format and level inside the block, unless the operator configures it.
 
     vLLM reads the configuration from a file, in this process and in those that it starts.
@@ -45,7 +46,7 @@ def configure_vllm_logs(level: str) -> Iterator[None]:
         return
     with TemporaryDirectory(prefix="antiphon-") as folder:
         file = Path(folder) / "logging.json"
-        file.write_text(json.dumps(logging_config(level)), encoding="utf-8")
+        file.write_text(json.dumps(logging_config(level, format)), encoding="utf-8")
         os.environ[CONFIG_PATH] = str(file)
         try:
             yield

@@ -60,6 +60,7 @@ WRITES = (
     "update_key",
     "revoke_key",
     "reserve_usage",
+    "save_trace",
     "compare_and_set",
 )
 """Methods that change persistent data. Heartbeats do not: no server is alive at a start."""

@@ -8,11 +8,13 @@ from antiphon.application.ports import Store
 from antiphon.testing.conversation_store import ConversationStoreContract
 from antiphon.testing.idempotency_store import IdempotencyStoreContract
 from antiphon.testing.key_store import KeyStoreContract
+from antiphon.testing.list_store import ListStoreContract
 from antiphon.testing.outbox import OutboxContract
 from antiphon.testing.response_store import ResponseStoreContract
 from antiphon.testing.run_store import RunStoreContract
 from antiphon.testing.shared_values import SharedValuesContract
 from antiphon.testing.stored_events import StoredEventsContract
+from antiphon.testing.trace_store import TraceStoreContract
 from antiphon.testing.usage_store import UsageStoreContract
 
 
@@ -20,6 +22,7 @@ from antiphon.testing.usage_store import UsageStoreContract
 class StoreContract(
     ResponseStoreContract,
     ConversationStoreContract,
+    ListStoreContract,
     RunStoreContract,
     StoredEventsContract,
     IdempotencyStoreContract,
@@ -27,6 +30,7 @@ class StoreContract(
     KeyStoreContract,
     UsageStoreContract,
     SharedValuesContract,
+    TraceStoreContract,
 ):
     """Subclass it where pytest collects tests.
 

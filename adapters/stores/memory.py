@@ -12,6 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from antiphon.adapters.stores.listing import page_of
 from antiphon.adapters.stores.memory_records import (
     Claim,
     ConversationRecord,
@@ -40,12 +41,14 @@ from antiphon.application.ports import (
     Store,
     StoredItem,
     StoredResponse,
+    StorePageQuery,
     WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import ConversationLocked, IdempotencyKeyInUse, NotFound, StoreError
 from antiphon.domain.limits import KeyPolicy
 from antiphon.domain.response import TERMINAL, Response
+from antiphon.domain.response_lists import ResponseSummary, summary_from
 
 Key = tuple[str, str]
 """A tenant and an id."""
@@ -83,25 +86,21 @@ class MemoryStore(Store):
         self._key_counters: dict[str, KeyCounters] = {}
         self._shared_values: dict[str, bytes] = {}
 
-    async def start(self) -> None:
-        pass
+    async def start(self) -> None: ...
 
-    async def aclose(self) -> None:
-        pass
+    async def aclose(self) -> None: ...
 
-    async def check(self) -> None:
-        pass
+    async def check(self) -> None: ...
 
     # --- responses --------------------------------------------------------------------------------
 
     async def create(self, tenant: str, stored: StoredResponse) -> None:
         response = stored.response
         key = (tenant, response.id)
-        if (
-            stored.run.key is not None
-            and self._response_of_key(tenant, stored.run.key) != response.id
-        ):
-            raise IdempotencyKeyInUse
+        if stored.run.key is not None:
+            reservation = self._reservations.get((tenant, stored.run.key))
+            if reservation is None or reservation.response_id != response.id:
+                raise IdempotencyKeyInUse
         if key in self._records:
             raise StoreError(f"Response {response.id!r} already exists.")
         parent = self._records.get((tenant, response.previous_response_id or ""))
@@ -148,6 +147,9 @@ class MemoryStore(Store):
 
     async def get(self, tenant: str, response_id: str) -> Response:
         return self._find_response(tenant, response_id).response()
+
+    async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
+        return [summary_from(record.body) for record in page_of(self._records, tenant, query)]
 
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
         record = self._find_response(tenant, response_id)
@@ -201,6 +203,9 @@ class MemoryStore(Store):
         self._conversations[tenant, conversation.id] = record
         self._append_items(tenant, record, copy_items(items))
         self._evict_old_conversations()
+
+    async def list_conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
+        return [record.conversation for record in page_of(self._conversations, tenant, query)]
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         return self._find_conversation(tenant, conversation_id).conversation
@@ -278,11 +283,11 @@ class MemoryStore(Store):
             held=held,
             per_tenant=per_tenant,
         )
-        return [_lease_run(ownerless[index], owner) for index in turns]
+        return [ownerless[index].lease(owner) for index in turns]
 
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         record = self._find_response(tenant, response_id)
-        return _lease_run(record, owner) if (tenant, response_id) in self._unfinished else None
+        return record.lease(owner) if (tenant, response_id) in self._unfinished else None
 
     async def give_back(self, lease: Lease) -> bool:
         record = self._find_leased(lease)
@@ -422,7 +427,17 @@ class MemoryStore(Store):
         counters = self._key_counters.get(key_id)
         return counters is not None and counters.settle(tenant, response_id, charges)
 
-    # --- shared values ----------------------------------------------------------------------------
+    # --- traces, shared values --------------------------------------------------------------------
+
+    async def save_trace(self, lease: Lease, trace: bytes) -> bool:
+        record = self._find_leased(lease)
+        if record is not None:
+            self._bytes[lease.tenant] += len(trace) - len(record.trace or b"")
+            record.trace = trace
+        return record is not None
+
+    async def trace(self, tenant: str, response_id: str) -> bytes | None:
+        return self._find_response(tenant, response_id).trace
 
     async def compare_and_set(
         self, name: str, value: bytes, *, expected: bytes | None = None
@@ -471,10 +486,6 @@ class MemoryStore(Store):
         key = self._reserved_keys.pop((tenant, response_id), None)
         if key is not None:
             del self._reservations[tenant, key]
-
-    def _response_of_key(self, tenant: str, key: str) -> str | None:
-        reservation = self._reservations.get((tenant, key))
-        return reservation.response_id if reservation else None
 
     def _release(
         self, tenant: str, conversation_id: str, response_id: str, items: Sequence[StoredItem]
@@ -534,8 +545,8 @@ class MemoryStore(Store):
         self._free_key(tenant, response_id)
         self._delete_log(record)
         self._response_counts[tenant] -= 1
-        self._bytes[tenant] -= len(record.body)
-        record.is_deleted, record.body, record.job = True, b"", None
+        self._bytes[tenant] -= len(record.body) + len(record.trace or b"")
+        record.clear()
         claim = record.conversation.claim if record.conversation else None
         if record.conversation and claim and claim.response_id == response_id:
             record.conversation.claim = None
@@ -579,14 +590,6 @@ class MemoryStore(Store):
                 del same_id[index]
             if not same_id:
                 self._items.pop((tenant, item.id), None)
-
-
-def _lease_run(record: ResponseRecord, owner: str) -> LeasedRun:
-    record.owner = owner
-    record.epoch += 1
-    response = record.response()
-    lease = Lease(tenant=record.tenant, response_id=response.id, epoch=record.epoch)
-    return LeasedRun(lease=lease, response=response, job=record.job)
 
 
 def _has_passed(at: float | None, now: float) -> bool:

@@ -10,7 +10,14 @@ from itertools import islice
 from msgspec import Struct
 
 from antiphon.adapters.stores.stored_json import body_of, output_of, response_from
-from antiphon.application.ports import EventChunk, StoredItem, StoredResponse, WebhookDelivery
+from antiphon.application.ports import (
+    EventChunk,
+    Lease,
+    LeasedRun,
+    StoredItem,
+    StoredResponse,
+    WebhookDelivery,
+)
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import StoreError
 from antiphon.domain.response import Response
@@ -116,6 +123,7 @@ class ResponseRecord:
         "owner",
         "parent",
         "tenant",
+        "trace",
         "waiters",
     )
 
@@ -141,10 +149,23 @@ class ResponseRecord:
         self.log = None if stored.run.events is None else ChunkLog(stored.run.events)
         self.expires_at = None if stored.response.conversation else stored.expires_at
         self.finished_at: float | None = None
+        self.trace: bytes | None = None
         self.waiters: list[asyncio.Future[None]] = []
+
+    def clear(self) -> None:
+        """Delete the response itself; its items stay for those that continue it."""
+        self.is_deleted, self.body, self.job, self.trace = True, b"", None, None
 
     def response(self) -> Response:
         return response_from(self.body, [bytes(item.raw) for item in self.output])
+
+    def lease(self, owner: str) -> LeasedRun:
+        """Give the run to this owner, under a higher epoch."""
+        self.owner = owner
+        self.epoch += 1
+        response = self.response()
+        lease = Lease(tenant=self.tenant, response_id=response.id, epoch=self.epoch)
+        return LeasedRun(lease=lease, response=response, job=self.job)
 
     def conversation_items(self) -> list[StoredItem]:
         """Return the items that the conversation had at creation and still has."""

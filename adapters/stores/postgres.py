@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Raw
 
 from antiphon.adapters.stores import postgres_statements as sql
-from antiphon.adapters.stores.postgres_appends import PostgresAppends, out_of_order_error
+from antiphon.adapters.stores.postgres_appends import PostgresAppends
 from antiphon.adapters.stores.postgres_heartbeat import PostgresHeartbeat
+from antiphon.adapters.stores.postgres_lists import PostgresLists
 from antiphon.adapters.stores.postgres_notifications import PostgresNotifications
 from antiphon.adapters.stores.postgres_rows import (
     INPUT,
@@ -28,6 +29,14 @@ from antiphon.adapters.stores.postgres_rows import (
     to_items,
 )
 from antiphon.adapters.stores.postgres_server import Connection, PostgresServer, Row, columns
+from antiphon.adapters.stores.postgres_transactions import (
+    add_own_items,
+    delete_response,
+    events_to_append,
+    release_with_items,
+    sweep_response,
+    unavailable_error,
+)
 from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.stored_json import (
     api_key_from,
@@ -52,19 +61,19 @@ from antiphon.application.ports import (
     Store,
     StoredItem,
     StoredResponse,
+    StorePageQuery,
     WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import (
-    ConversationLocked,
     IdempotencyKeyInUse,
     NotFound,
-    RequestError,
     SettingsError,
     StoreError,
 )
 from antiphon.domain.limits import KeyPolicy
 from antiphon.domain.response import Response
+from antiphon.domain.response_lists import ResponseSummary
 
 MAX_CHUNKS = 1000
 """The most chunks of a log that one statement reads."""
@@ -98,6 +107,7 @@ class PostgresStore(Store):
         self._appends = PostgresAppends(self._server, self._channel)
         self._notifications = PostgresNotifications(self._server, self._channel)
         self._heartbeat = PostgresHeartbeat(self._server)
+        self._lists = PostgresLists(self._server)
 
     async def start(self) -> None:
         await self._server.start()
@@ -183,7 +193,7 @@ class PostgresStore(Store):
         if finished is None:
             return False
         number, next_number = finished
-        missing = await _events_to_append(db, number, next_number, events)
+        missing = await events_to_append(db, number, next_number, events)
         rows = [(d.id, d.tenant, d.endpoint, d.body, d.attempts) for d in deliveries]
         await db.execute(
             sql.ADD_OUTPUT,
@@ -195,7 +205,7 @@ class PostgresStore(Store):
             None if next_number is None else self._channel,
             response_id,
         )
-        await _release_with_items(db, tenant, number, response)
+        await release_with_items(db, tenant, number, response)
         return True
 
     async def get(self, tenant: str, response_id: str) -> Response:
@@ -203,6 +213,9 @@ class PostgresStore(Store):
         if not rows:
             raise response_not_found(response_id)
         return response_from(rows[0][0], [item for _, item in rows if item is not None])
+
+    async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
+        return await self._lists.responses(tenant, query)
 
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
         return await self._context(tenant, response_id, with_output=False)
@@ -227,7 +240,7 @@ class PostgresStore(Store):
         return StoredItem(id=item_id, raw=Raw(rows[0][0]))
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        work = partial(_delete_response, tenant, response_id, self._channel)
+        work = partial(delete_response, tenant, response_id, self._channel)
         if not await self._server.in_transaction(work):
             raise response_not_found(response_id)
 
@@ -238,7 +251,7 @@ class PostgresStore(Store):
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
         swept = 0
         for tenant, response_id in await self._server.fetch(sql.EXPIRED_RESPONSES, limit):
-            work = partial(_sweep_response, tenant, response_id, self._channel)
+            work = partial(sweep_response, tenant, response_id, self._channel)
             swept += await self._server.in_transaction(work)
         for query, *values in ((sql.SWEEP_LOGS, float(keep_events_s)), (sql.SWEEP_RESERVATIONS,)):
             if swept < limit:
@@ -261,9 +274,12 @@ class PostgresStore(Store):
 
         async def work(db: Connection) -> None:
             number = await db.fetchval(sql.CREATE_CONVERSATION, *row)
-            await _add_own_items(db, tenant, number, 0, items)
+            await add_own_items(db, tenant, number, 0, items)
 
         await self._server.in_transaction(work, timeouts=self._server.start_timeouts)
+
+    async def list_conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
+        return await self._lists.conversations(tenant, query)
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         rows = await self._server.fetch(
@@ -309,9 +325,9 @@ class PostgresStore(Store):
         async def work(db: Connection) -> None:
             places = await db.fetchrow(sql.RESERVE_PLACES, tenant, conversation_id, len(items))
             if places is None:
-                raise await _unavailable_error(db, tenant, conversation_id)
+                raise await unavailable_error(db, tenant, conversation_id)
             number, first = places
-            await _add_own_items(db, tenant, number, first, items)
+            await add_own_items(db, tenant, number, first, items)
 
         await self._server.in_transaction(work, timeouts=self._server.start_timeouts)
 
@@ -330,7 +346,7 @@ class PostgresStore(Store):
     ) -> None:
         async def work(db: Connection) -> None:
             if not await db.fetch(sql.CLAIM, tenant, conversation_id, response_id, owner):
-                raise await _unavailable_error(db, tenant, conversation_id)
+                raise await unavailable_error(db, tenant, conversation_id)
 
         await self._server.in_transaction(work, timeouts=self._server.start_timeouts)
 
@@ -347,7 +363,7 @@ class PostgresStore(Store):
             )
             if places is not None:
                 number, first = places
-                await _add_own_items(db, tenant, number, first, items)
+                await add_own_items(db, tenant, number, first, items)
 
         await self._server.in_transaction(work, timeouts=self._server.run_timeouts)
 
@@ -524,6 +540,20 @@ class PostgresStore(Store):
         )
         return bool(is_settled)
 
+    # --- traces -----------------------------------------------------------------------------------
+
+    async def save_trace(self, lease: Lease, trace: bytes) -> bool:
+        values = (lease.tenant, lease.response_id, lease.epoch, trace)
+        timeouts = self._server.run_timeouts
+        return bool(await self._server.fetch(sql.SAVE_TRACE, *values, timeouts=timeouts))
+
+    async def trace(self, tenant: str, response_id: str) -> bytes | None:
+        rows = await self._server.fetch(sql.GET_TRACE, tenant, response_id, idempotent=True)
+        if not rows:
+            raise response_not_found(response_id)
+        body: bytes | None = rows[0][0]
+        return body
+
     # --- shared values ----------------------------------------------------------------------------
 
     async def compare_and_set(
@@ -536,65 +566,3 @@ class PostgresStore(Store):
             return current
 
         return await self._server.in_transaction(work)
-
-
-# --- parts of transactions ------------------------------------------------------------------------
-
-
-async def _events_to_append(
-    db: Connection, number: int, next_number: int | None, events: EventChunk | None
-) -> EventChunk | None:
-    """Return the events unless the log has them. Raises: StoreError if they are out of order."""
-    if events is None or events.first == next_number:
-        return events
-    if not await db.fetch(sql.HAS_CHUNK, number, events.first, events.count):
-        raise out_of_order_error(events, next_number)
-    return None
-
-
-async def _release_with_items(db: Connection, tenant: str, number: int, response: Response) -> None:
-    """Release the response's conversation with the response's items at its end."""
-    conversation_id = conversation_of(response)
-    if conversation_id is None:
-        return
-    count = await db.fetchval(sql.COUNT_ITEMS, number) if response.keeps_items else 0
-    places = await db.fetchrow(sql.RELEASE, tenant, conversation_id, response.id, count)
-    if places is not None and count:
-        await db.execute(sql.LINK_ITEMS, number, *places)
-
-
-async def _delete_response(tenant: str, response_id: str, channel: str, db: Connection) -> bool:
-    await db.execute(sql.DELETE_RUN, tenant, response_id)
-    number = await db.fetchval(sql.CLEAR_RESPONSE, tenant, response_id)
-    if number is None:
-        return False
-    await db.execute(sql.DELETE_LOG_AND_CLAIMS, tenant, response_id, number, channel)
-    # Delete the items of this response and of its deleted ancestors that no response continues.
-    while number is not None:
-        conversation, is_deleted = await db.fetchrow(sql.LOCK_RESPONSE, number) or (None, False)
-        if not is_deleted:
-            break
-        await db.execute(sql.LOCK_CONVERSATION, conversation)
-        purgeable, number = number, None
-        for (parent,) in await db.fetch(sql.PURGE_RESPONSE, purgeable):
-            await db.execute(sql.REMOVE_ITEMS, purgeable)
-            number = parent
-    return True
-
-
-async def _sweep_response(tenant: str, response_id: str, channel: str, db: Connection) -> bool:
-    await db.execute(sql.COMMIT_WITHOUT_WAITING)
-    return await _delete_response(tenant, response_id, channel, db)
-
-
-async def _add_own_items(
-    db: Connection, tenant: str, conversation: int, first: int, items: Sequence[StoredItem]
-) -> None:
-    if items:
-        rows = [(item.id or None, bytes(item.raw)) for item in items]
-        await db.execute(sql.ADD_OWN_ITEMS, tenant, conversation, first, *columns(rows, 2))
-
-
-async def _unavailable_error(db: Connection, tenant: str, conversation_id: str) -> RequestError:
-    exists = await db.fetchrow(sql.GET_CONVERSATION, tenant, conversation_id)
-    return ConversationLocked() if exists else conversation_not_found(conversation_id)

@@ -499,6 +499,29 @@ SELECT accepted, counts, taken FROM reserve_usage($1, $2, $3, $4, $5, $6, $7, $8
 
 SETTLE_USAGE = "SELECT settle_usage($1, $2, $3, $4, $5, $6, $7)"
 
+# --- traces ---------------------------------------------------------------------------------------
+
+SAVE_TRACE = """
+WITH run AS (
+    SELECT response FROM runs
+    WHERE tenant = $1 AND id = $2 AND epoch = $3 AND owner IS NOT NULL FOR UPDATE
+), old AS (
+    SELECT octet_length(traces.body) AS bytes FROM traces JOIN run USING (response)
+), counted AS (
+    UPDATE responses SET bytes = bytes + octet_length($4::bytea)
+        - coalesce((SELECT old.bytes FROM old), 0)
+    FROM run WHERE number = run.response
+)
+INSERT INTO traces (response, body) SELECT response, $4 FROM run
+ON CONFLICT (response) DO UPDATE SET body = excluded.body
+RETURNING response
+"""
+
+GET_TRACE = """
+SELECT traces.body FROM responses r LEFT JOIN traces ON traces.response = r.number
+WHERE r.tenant = $1 AND r.id = $2 AND r.body IS NOT NULL
+"""
+
 # --- shared values --------------------------------------------------------------------------------
 
 COMPARE_AND_SET = """

@@ -33,6 +33,7 @@ from antiphon.application.ports import (
     Store,
     StoredItem,
     StoredResponse,
+    StorePageQuery,
     WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
@@ -45,9 +46,11 @@ from antiphon.domain.errors import (
 )
 from antiphon.domain.limits import KeyPolicy
 from antiphon.domain.response import Response
+from antiphon.domain.response_lists import ResponseSummary
 
 try:
     from antiphon.adapters.stores.redis_durability import UNKNOWN, durability_of
+    from antiphon.adapters.stores.redis_lists import RedisLists
     from antiphon.adapters.stores.redis_notifications import RedisNotifications
     from antiphon.adapters.stores.redis_scripts import RedisScripts
 except ModuleNotFoundError as missing:
@@ -88,6 +91,7 @@ class RedisStore(Store):
             connect_timeout_s=connect_timeout_s,
             timeout_s=timeout_s,
         )
+        self._lists = RedisLists(self._redis)
         self._notifications = RedisNotifications(self._redis.connection)
         self._durability = UNKNOWN
 
@@ -101,6 +105,7 @@ class RedisStore(Store):
         try:
             with self._redis.raising_store_errors():
                 self._durability = await durability_of(self._redis.client, self._redis.address)
+            await self._lists.start()
             await self._self_test()
         except StoreError as error:
             await self.aclose()
@@ -165,6 +170,9 @@ class RedisStore(Store):
             raise _response_not_found(response_id)
         return _to_response(*rest[0])
 
+    async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
+        return await self._lists.responses(tenant, query)
+
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
         return await self._read_chain(tenant, response_id, output=False)
 
@@ -224,6 +232,9 @@ class RedisStore(Store):
         )
         if outcome != b"ok":
             raise StoreError(f"Conversation {conversation.id!r} already exists.")
+
+    async def list_conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
+        return await self._lists.conversations(tenant, query)
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         created_at, metadata = await self._run_in_conversation(
@@ -367,7 +378,7 @@ class RedisStore(Store):
         with self._redis.raising_store_errors():
             await self._notifications.wait(channel, is_due, limit_s=limit_s)
 
-    # --- Idempotency-Keys, webhooks, API keys, their use, shared values ---------------------------
+    # --- Idempotency-Keys, webhooks, API keys, their use, traces, shared values -------------------
 
     async def reserve(
         self,
@@ -461,6 +472,17 @@ class RedisStore(Store):
             charges=_pack_charges(charges),
         )
         return bool(settled)
+
+    async def save_trace(self, lease: Lease, trace: bytes) -> bool:
+        [outcome] = await self._redis.run("save_trace", **_lease_arguments(lease), trace=trace)
+        return bool(outcome == b"ok")
+
+    async def trace(self, tenant: str, response_id: str) -> bytes | None:
+        outcome, *bodies = await self._redis.run("trace", ref=_to_ref(tenant, response_id))
+        if outcome != b"ok":
+            raise _response_not_found(response_id)
+        body: bytes | None = bodies[0] if bodies else None
+        return body
 
     async def compare_and_set(
         self, name: str, value: bytes, *, expected: bytes | None = None

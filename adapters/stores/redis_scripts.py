@@ -69,10 +69,19 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
         "revoke_key": FREES,
     },
     "usage": {"reserve_usage": WRITES, "settle_usage": FREES},
+    "traces": {"save_trace": WRITES, "trace": READS},
+    "lists": {
+        "list_responses": READS,
+        "body": READS,
+        "list_conversations": READS,
+        "list_earlier": WRITES,
+    },
     "agreements": {"agree": WRITES},
 }
 
-IDEMPOTENT = frozenset({"agree", "append", "beat", "leave", "update_conversation", "unreserve"})
+IDEMPOTENT = frozenset(
+    {"agree", "append", "beat", "leave", "list_earlier", "update_conversation", "unreserve"}
+)
 """Writes that are retried once when the connection is lost. Reads are retried too."""
 
 ERROR_MESSAGES: Mapping[type[BaseException], str] = {

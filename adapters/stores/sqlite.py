@@ -16,8 +16,10 @@ import apsw
 import msgspec
 from msgspec import Raw
 
+from antiphon.adapters.stores import sqlite_lists as lists
 from antiphon.adapters.stores import sqlite_responses as responses
 from antiphon.adapters.stores import sqlite_runs as runs
+from antiphon.adapters.stores import sqlite_traces as traces
 from antiphon.adapters.stores import sqlite_usage as usage
 from antiphon.adapters.stores.self_test import round_trips
 from antiphon.adapters.stores.sqlite_file import Row, SqliteFile, rows_of
@@ -45,12 +47,14 @@ from antiphon.application.ports import (
     Store,
     StoredItem,
     StoredResponse,
+    StorePageQuery,
     WebhookDelivery,
 )
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.errors import NotFound, SettingsError, StoreError
 from antiphon.domain.limits import KeyPolicy
 from antiphon.domain.response import Response
+from antiphon.domain.response_lists import ResponseSummary
 
 SWEEP_BATCH = 100
 """The most that one transaction sweeps, so that other writes do not wait long."""
@@ -200,6 +204,9 @@ class SqliteStore(Store):
             raise runs.response_not_found(response_id)
         return response_from(rows[0][1], [body for _, body in rows[1:]])
 
+    async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
+        return await self._file.read(partial(lists.list_responses, tenant, query), tenant=tenant)
+
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
         return await self._context(tenant, response_id, with_output=False)
 
@@ -259,6 +266,10 @@ class SqliteStore(Store):
         )
         item_rows = responses.own_item_rows(tenant, conversation.id, 0, items)
         await self._file.write(partial(responses.create_conversation, row, item_rows))
+
+    async def list_conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
+        work = partial(lists.list_conversations, tenant, query)
+        return await self._file.read(work, tenant=tenant)
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         rows = await self._select_of(tenant, responses.GET_CONVERSATION, conversation_id)
@@ -443,6 +454,18 @@ class SqliteStore(Store):
         self, key_id: str, tenant: str, response_id: str, charges: Sequence[Charge] = ()
     ) -> bool:
         return await self._file.write(partial(usage.settle, key_id, tenant, response_id, charges))
+
+    # --- traces -----------------------------------------------------------------------------------
+
+    async def save_trace(self, lease: Lease, trace: bytes) -> bool:
+        return await self._file.write(partial(traces.save, lease, trace))
+
+    async def trace(self, tenant: str, response_id: str) -> bytes | None:
+        rows = await self._select_of(tenant, traces.GET, response_id)
+        if not rows:
+            raise runs.response_not_found(response_id)
+        body: bytes | None = rows[0][0]
+        return body
 
     # --- shared values ----------------------------------------------------------------------------
 

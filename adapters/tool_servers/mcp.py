@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.adapters.fetching import GuardedPools
 from antiphon.application.ports import Json, ToolResult, ToolServer, ToolServers, ToolSession
+from antiphon.application.telemetry.trace_context import TRACE_HEADERS
 from antiphon.domain.errors import AntiphonError, FetchRefused, ToolServerError
 from antiphon.domain.mcp import LOST, TIMED_OUT, TOO_LARGE, check_headers, check_url
 from antiphon.domain.tools import McpTool
@@ -192,7 +193,8 @@ class McpSession(ToolSession):
 
 
 def _headers_of(server: McpTool) -> dict[str, str]:
-    headers = {name.lower(): value for name, value in (server.headers or {}).items()}
+    given = {name.lower(): value for name, value in (server.headers or {}).items()}
+    headers = {**TRACE_HEADERS.get(), **given}
     if server.authorization:
         headers["authorization"] = f"Bearer {server.authorization}"
     return headers

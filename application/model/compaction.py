@@ -8,7 +8,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from antiphon.application.model.wrapping import HiddenTurn
-from antiphon.application.ports import ModelTurn, Sampling, Turn
+from antiphon.application.ports import ModelTurn, Sampling, Turn, TurnFacts
 from antiphon.domain import deltas as d
 from antiphon.domain.compaction import REQUEST, text_to_seal
 from antiphon.domain.errors import EngineError
@@ -64,6 +64,9 @@ class CompactingTurn(HiddenTurn):
                 if deltas and isinstance(deltas[-1], d.TurnEnd):
                     # A summary that was cut off is better for the client than none.
                     yield [self._end_item("".join(text)), replace(deltas[-1], reason="stop")]
+
+    def facts(self) -> TurnFacts:
+        return replace(super().facts(), kind="compaction")
 
     def _end_item(self, summary: str) -> d.Delta:
         if not summary.strip():

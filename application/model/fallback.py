@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from antiphon.application.model.wrapping import TurnWrapper
-from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn
+from antiphon.application.ports import AdmitPrompt, Model, ModelTurn, Turn, TurnFacts
 from antiphon.domain.deltas import Delta
 from antiphon.domain.errors import (
     EngineDead,
@@ -128,6 +128,10 @@ class FallbackTurn(TurnWrapper):
                     raise
                 self._inner = await self._attempts.start_next(error)
 
+    def facts(self) -> TurnFacts:
+        facts = super().facts()
+        return replace(facts, attempts=facts.attempts + self._attempts.count - 1)
+
 
 class _Attempts:
     """The attempts at one turn, one for each model."""
@@ -146,6 +150,11 @@ class _Attempts:
         self._number = 0
         self._admit = admit
         self._refusal: Exception | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of models that were tried."""
+        return self._number
 
     async def start_next(self, failure: Exception | None = None) -> ModelTurn:
         """Return the turn on the next model, after the `failure` of the one before.

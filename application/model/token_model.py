@@ -22,11 +22,15 @@ from antiphon.application.ports import (
     Model,
     ModelTurn,
     Parser,
+    PooledSteps,
     Prompt,
     Sampling,
     Step,
+    StepLog,
     Steps,
     Turn,
+    TurnFacts,
+    TurnTranscript,
 )
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.errors import (
@@ -236,6 +240,7 @@ class TokenTurn(ModelTurn):
         self._known_tokens = prompt_tokens if turn.known_tokens is None else turn.known_tokens
         self._output: list[int] = []
         self._cached_tokens = 0
+        self._step_log = StepLog(turn.trace_steps) if turn.trace_steps else None
 
     def __aiter__(self) -> AsyncGenerator[list[Delta]]:
         deltas = self._read_steps()
@@ -244,13 +249,16 @@ class TokenTurn(ModelTurn):
         return deltas
 
     async def _read_steps(self) -> AsyncGenerator[list[Delta]]:
-        feed = self._feed if self._stop_strings else self._parser.feed
+        feed, log = self._feed if self._stop_strings else self._parser.feed, self._step_log
+        reads_text = self._format.reads_text
         async with aclosing(self._steps) as steps:
             with self._watch:
                 async for step in steps:
                     self._output += step.token_ids
                     self._cached_tokens = step.cached_tokens
                     deltas = feed(step)
+                    if log is not None:
+                        log.add(len(step.token_ids), step.text if reads_text else "")
                     if step.finish is None:
                         yield deltas
                         continue
@@ -288,6 +296,24 @@ class TokenTurn(ModelTurn):
                 tool_output=max(0, len(self._prompt.token_ids) - self._known_tokens),
             )
         ]
+
+    def facts(self) -> TurnFacts:
+        facts = TurnFacts(model=self._turn.model, is_repaired=not self._parser.is_well_formed)
+        if isinstance(self._steps, PooledSteps):
+            return replace(facts, engine=self._steps.server, attempts=self._steps.attempts)
+        return facts
+
+    def transcript(self) -> TurnTranscript | None:
+        if self._step_log is None:
+            return None
+        return TurnTranscript(
+            format=self._format.name,
+            turn=self._turn,
+            prompt_token_ids=self._prompt.token_ids,
+            output_token_ids=self._output,
+            text_of=self._format.text,
+            steps=self._step_log,
+        )
 
     def _feed(self, step: Step) -> list[Delta]:
         assert self._stop_strings is not None

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
-from antiphon.application.ports import Json, ModelTurn
+from antiphon.application.ports import Json, ModelTurn, TurnFacts
 from antiphon.domain import deltas as d
 from antiphon.domain import items as i
 from antiphon.domain.tools import AnyTool
@@ -38,6 +38,9 @@ class ToolSearchTurn(ModelTurn):
             fields = {"tools": tuple(msgspec.to_builtins(tools)), "execution": "server"}
             deltas += (d.ToolStart("tool_search_output", fields), d.ItemEnd())
         yield [*deltas, d.TurnEnd("stop", TurnUsage())]
+
+    def facts(self) -> TurnFacts:
+        return TurnFacts(kind="tool_search")
 
     async def aclose(self) -> None:
         pass

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from antiphon.application.model.wrapping import HiddenTurn
-from antiphon.application.ports import Json, Turn
+from antiphon.application.ports import Json, Turn, TurnFacts
 from antiphon.domain.deltas import Delta, TurnEnd
 from antiphon.domain.usage import TurnUsage
 
@@ -31,6 +31,9 @@ class WarmUpTurn(HiddenTurn):
     def messages(self) -> tuple[list[Json], list[Json]]:
         input_messages, _ = super().messages()
         return input_messages, []
+
+    def facts(self) -> TurnFacts:
+        return replace(super().facts(), kind="warm_up")
 
     def tokens_used(self) -> Sequence[TurnUsage]:
         return [_without_output(usage) for usage in super().tokens_used()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.application.ports import Json, ModelTurn
+from antiphon.application.ports import Json, ModelTurn, TurnFacts, TurnTranscript
 from antiphon.domain.items import Item
 from antiphon.domain.usage import TurnUsage
 
@@ -26,6 +26,12 @@ class TurnWrapper(ModelTurn):
 
     def tokens_used(self) -> Sequence[TurnUsage]:
         return self._inner.tokens_used()
+
+    def facts(self) -> TurnFacts:
+        return self._inner.facts()
+
+    def transcript(self) -> TurnTranscript | None:
+        return self._inner.transcript()
 
 
 class HiddenTurn(TurnWrapper):

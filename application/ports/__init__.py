@@ -9,6 +9,7 @@ Store                      the persistent state; one class implements its seven 
     KeyStore               API keys, hashed
     UsageStore             what each API key has used, counted exactly
     SharedValues           values that all servers of the store share
+    TraceStore             what the models of ended responses read and wrote
 TokenVerifier              the tokens of an identity provider
 EventLog                   the events of each run of this process, for its readers
 PromptTemplates            prompt templates, by id and version
@@ -22,13 +23,14 @@ Sandboxes ⊃ Sandbox        where the code of models runs
 Web                        web search, and pages of the web
 ReadPdf                    the text of a PDF
 AuditLog                   a record of each call of a tool
+Meter                      what operators count and time
 
 A method that opens something raises an error that a status code can report before it returns the
 first result. Leaving an iterator (`aclose`, or cancelling the task that reads it) releases its
 resources.
 """
 
-from antiphon.application.ports.audit_log import AuditLog, CallResult, ToolCallRecord
+from antiphon.application.ports.audit_log import AuditLog, ToolCallRecord
 from antiphon.application.ports.callables import Clock, MakeSalt, NewId, Seal, Unseal
 from antiphon.application.ports.event_log import EventBatches, EventLog
 from antiphon.application.ports.fetching import Fetcher, FetchResult
@@ -47,13 +49,17 @@ from antiphon.application.ports.model import (
     Model,
     ModelTurn,
     Parser,
+    PooledSteps,
     Prompt,
     Step,
+    StepLog,
     Steps,
     Turn,
+    TurnFacts,
+    TurnTranscript,
 )
 from antiphon.application.ports.prompt_templates import PromptTemplates
-from antiphon.application.ports.sampling import Constraint, Sampling
+from antiphon.application.ports.sampling import Constraint, Sampling, json_of_sampling
 from antiphon.application.ports.sandboxes import (
     CodeResult,
     CommandExit,
@@ -86,8 +92,19 @@ from antiphon.application.ports.stores import (
     Store,
     StoredItem,
     StoredResponse,
+    StorePageQuery,
+    TraceStore,
     UsageStore,
     WebhookDelivery,
+)
+from antiphon.application.ports.telemetry import (
+    EndedRun,
+    Instrument,
+    Labels,
+    Meter,
+    NullMeter,
+    ReadGauge,
+    ReportRun,
 )
 from antiphon.application.ports.tokens import TokenVerifier, VerifiedToken
 from antiphon.application.ports.tools import ToolResult, ToolServer, ToolServers, ToolSession
@@ -107,7 +124,6 @@ __all__ = [
     "AdmitPrompt",
     "ApiKey",
     "AuditLog",
-    "CallResult",
     "Charge",
     "Clock",
     "CodeResult",
@@ -116,6 +132,7 @@ __all__ = [
     "Constraint",
     "DomainFilter",
     "Embeddings",
+    "EndedRun",
     "Engine",
     "EngineRequest",
     "EventBatches",
@@ -131,22 +148,29 @@ __all__ = [
     "IdempotencyRecord",
     "IdempotencyStore",
     "IndexJob",
+    "Instrument",
     "Json",
     "KeyStore",
     "KeyUsage",
+    "Labels",
     "Lease",
     "LeasedRun",
     "LogSlice",
     "MakeSalt",
+    "Meter",
     "Model",
     "ModelTurn",
     "NewId",
     "NewRun",
+    "NullMeter",
     "Outbox",
     "Parser",
+    "PooledSteps",
     "Prompt",
     "PromptTemplates",
+    "ReadGauge",
     "ReadPdf",
+    "ReportRun",
     "ResponseStore",
     "RunSlot",
     "RunStore",
@@ -158,9 +182,11 @@ __all__ = [
     "Seal",
     "SharedValues",
     "Step",
+    "StepLog",
     "Steps",
     "StorageUsage",
     "Store",
+    "StorePageQuery",
     "StoredFile",
     "StoredItem",
     "StoredResponse",
@@ -170,7 +196,10 @@ __all__ = [
     "ToolServer",
     "ToolServers",
     "ToolSession",
+    "TraceStore",
     "Turn",
+    "TurnFacts",
+    "TurnTranscript",
     "Unseal",
     "UsageStore",
     "VectorStores",
@@ -180,4 +209,5 @@ __all__ = [
     "WebPage",
     "WebResult",
     "WebhookDelivery",
+    "json_of_sampling",
 ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
-CallResult = Literal["ok", "error", "refused", "canceled", "approval_requested"]
-"""`refused`: this server did not run the call. `canceled`: the response ended before it did."""
+from antiphon.domain.metrics import CallResult
 
 
 class ToolCallRecord(Struct, frozen=True, kw_only=True):

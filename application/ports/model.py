@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -13,6 +14,7 @@ from antiphon.domain.content import Logprob
 from antiphon.domain.deltas import Delta
 from antiphon.domain.items import Item
 from antiphon.domain.json import Json
+from antiphon.domain.metrics import TurnKind
 from antiphon.domain.response import TextConfig
 from antiphon.domain.tools import ToolChoice, ToolSpec
 from antiphon.domain.usage import TurnUsage
@@ -26,7 +28,8 @@ class Turn(Struct, frozen=True, kw_only=True):
     `effort` is None if the request leaves it to the model. `previous_messages` come first, in the
     format's own shape. `known_tokens`, if this turn follows the results of server-run tools, is the
     number of tokens that the turn before read and wrote: the rest of the prompt came from tools.
-    `max_prompt_tokens`, if set, allows a format to stop rendering a longer prompt.
+    `max_prompt_tokens`, if set, allows a format to stop rendering a longer prompt. `trace_steps` is
+    the most steps that the turn's transcript records; 0 if nobody reads one.
     """
 
     model: str
@@ -46,6 +49,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     trace_headers: Mapping[str, str] = {}
     known_tokens: int | None = None
     max_prompt_tokens: int | None = None
+    trace_steps: int = 0
 
 
 class Step(Struct, frozen=True, kw_only=True, gc=False):
@@ -149,6 +153,10 @@ class Format(Protocol):
         constraint. Raises: RequestError if the format cannot enforce it.
         """
 
+    def text(self, token_ids: Sequence[int]) -> str:  # noqa: ARG002 - it is a default
+        """Return the text of tokens, special tokens included, for people."""
+        return ""
+
     def messages(self, token_ids: Sequence[int]) -> list[Json]:
         """Return a prompt or an output as the format's own messages, each with its tokens.
 
@@ -180,6 +188,19 @@ class Steps(Protocol):
     def __aiter__(self) -> AsyncIterator[Step]: ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class PooledSteps(Steps, Protocol):
+    """The steps of a run on one of several servers."""
+
+    @property
+    def server(self) -> str:
+        """The URL of the server that runs it, or was tried last; without credentials."""
+
+    @property
+    def attempts(self) -> int:
+        """The number of servers that were tried."""
 
 
 class Engine(Protocol):
@@ -273,6 +294,57 @@ AdmitPrompt = Callable[[int], Awaitable[None]]
 """Returns when a prompt of so many tokens may be run. Raises: RequestError, TooManyRequests."""
 
 
+class TurnFacts(Struct, frozen=True, kw_only=True):
+    """What is known of a turn besides its deltas; see TurnMetrics."""
+
+    kind: TurnKind = "answer"
+    model: str = ""
+    engine: str = ""
+    attempts: int = 1
+    is_repaired: bool = False
+
+
+class StepLog:
+    """The steps of a turn as they come: when, how many tokens, and which text.
+
+    It keeps `max_steps` of them; more are not recorded.
+    """
+
+    __slots__ = ("_append", "_max_steps", "steps")
+
+    def __init__(self, max_steps: int) -> None:
+        self.steps: list[tuple[float, int, str]] = []
+        self._append = self.steps.append
+        self._max_steps = max_steps
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there may have been more steps."""
+        return len(self.steps) >= self._max_steps
+
+    def add(self, tokens: int, text: str) -> None:
+        """Record a step that has come now."""
+        if len(self.steps) < self._max_steps:
+            self._append((monotonic(), tokens, text))
+
+
+class TurnTranscript(Struct, frozen=True, kw_only=True):
+    """What a model has read and written in a turn, for the trace of its run.
+
+    `text_of` returns the text of tokens with special tokens visible, and may take long. For a model
+    behind a Chat Completions server, `upstream_request` is what it was sent, and the texts of
+    `steps` are the data of its events, each with its line end.
+    """
+
+    format: str
+    turn: Turn
+    prompt_token_ids: Sequence[int] = ()
+    output_token_ids: Sequence[int] = ()
+    text_of: Callable[[Sequence[int]], str] = lambda _: ""
+    steps: StepLog
+    upstream_request: Json | None = None
+
+
 class ModelTurn(Protocol):
     """An admitted turn: iterate once over lists of deltas, one list for each engine step.
 
@@ -301,6 +373,14 @@ class ModelTurn(Protocol):
     def tokens_used(self) -> Sequence[TurnUsage]:
         """Return the tokens used so far. After the end, they are those of the TurnEnd."""
         return ()
+
+    def facts(self) -> TurnFacts:
+        """Return what is known of the turn so far."""
+        return TurnFacts()
+
+    def transcript(self) -> TurnTranscript | None:
+        """Return what the model has read and written, if `Turn.trace_steps` asks for it."""
+        return None
 
 
 class Model(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 
@@ -50,5 +51,20 @@ class Sampling(Struct, frozen=True, kw_only=True):
     extra: Mapping[str, Any] = {}
 
 
+def json_of_sampling(sampling: Sampling) -> dict[str, Any]:
+    """Return the parameters that are set, as JSON.
+
+    >>> json_of_sampling(Sampling(temperature=0.5))
+    {'temperature': 0.5}
+    """
+    return {
+        name: value
+        for name, value in msgspec.to_builtins(sampling, enc_hook=str).items()
+        if value != DEFAULTS.get(name)
+    }
+
+
 ALL_AT_ONCE = 1 << 30
 """A value of `step_tokens` with which the engine may return everything in one step."""
+
+DEFAULTS: Mapping[str, Any] = msgspec.to_builtins(Sampling())

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from antiphon.domain.conversation import Conversation
 from antiphon.domain.limits import FULL_ACCESS, KeyPolicy
 from antiphon.domain.response import Response
+from antiphon.domain.response_lists import ResponseSummary
 
 
 class StoredItem(Struct, frozen=True, kw_only=True):
@@ -22,6 +23,14 @@ class StoredItem(Struct, frozen=True, kw_only=True):
 
     id: str
     raw: Raw
+
+
+class StorePageQuery(Struct, frozen=True, kw_only=True):
+    """Up to `limit` entries after the one with the id `after`, by when they were created."""
+
+    limit: int
+    after: str | None = None
+    is_descending: bool = False
 
 
 class EventChunk(Struct, frozen=True, kw_only=True):
@@ -143,6 +152,12 @@ class ResponseStore(Protocol):
     async def get(self, tenant: str, response_id: str) -> Response:
         """Raises: NotFound."""
 
+    async def list_responses(self, tenant: str, query: StorePageQuery) -> list[ResponseSummary]:
+        """Return a page of the tenant's responses, with the state that `get` has.
+
+        Long responses may not fill the memory. Raises: NotFound if there is no `after`.
+        """
+
     async def input_items(self, tenant: str, response_id: str) -> list[StoredItem]:
         """Return the whole input of the model: the chain's inputs and outputs, then this input.
 
@@ -182,6 +197,9 @@ class ResponseStore(Protocol):
 
         Raises: StoreError, and stores nothing, if the tenant has a conversation with this id.
         """
+
+    async def list_conversations(self, tenant: str, query: StorePageQuery) -> list[Conversation]:
+        """Return a page of the tenant's conversations. Raises: NotFound if there is no `after`."""
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation:
         """Raises: NotFound."""
@@ -492,6 +510,23 @@ class SharedValues(Protocol):
         """
 
 
+class TraceStore(Protocol):
+    """Traces of runs, by response: each is what the model read and wrote, sealed by the caller.
+
+    A trace counts in `StorageUsage.bytes`, and is deleted and swept with its response.
+    Raises: StoreError.
+    """
+
+    async def save_trace(self, lease: Lease, trace: bytes) -> bool:
+        """Store the trace of the response in place of an earlier one; it may be any bytes.
+
+        Return False, and write nothing, if the lease is void.
+        """
+
+    async def trace(self, tenant: str, response_id: str) -> bytes | None:
+        """Return the trace, or None if the response has none. Raises: NotFound."""
+
+
 class Store(
     ResponseStore,
     RunStore,
@@ -500,6 +535,7 @@ class Store(
     KeyStore,
     UsageStore,
     SharedValues,
+    TraceStore,
     Protocol,
 ):
     """The whole store. It is one class because many operations write several parts in one

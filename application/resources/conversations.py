@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from antiphon.application.input.items import ReadItems, to_new_stored_items
-from antiphon.application.ports import Clock, NewId, ResponseStore, StoredItem
+from antiphon.application.ports import Clock, NewId, ResponseStore, StoredItem, StorePageQuery
 from antiphon.application.resources.quotas import CheckQuota, len_of
+from antiphon.application.support.listing import ListPage, list_matching
 from antiphon.application.support.paging import Page, PageQuery
 from antiphon.domain.conversation import Conversation, check_ids
 from antiphon.domain.errors import NotFound
@@ -49,6 +53,24 @@ class GetConversation:
     async def __call__(self, tenant: str, conversation_id: str) -> Conversation:
         """Raises: NotFound."""
         return await self._store.conversation(tenant, conversation_id)
+
+
+class ListConversations:
+    """A request reads a limited number of conversations, whatever the filter."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    async def __call__(
+        self, tenant: str, query: StorePageQuery, metadata: Mapping[str, str]
+    ) -> ListPage[Conversation]:
+        """List those with this metadata. Raises: RequestError if there is no `after`."""
+
+        def has_metadata(conversation: Conversation) -> bool:
+            return metadata.items() <= conversation.metadata.items()
+
+        read = partial(self._store.list_conversations, tenant)
+        return await list_matching(read, query, has_metadata)
 
 
 class UpdateConversation:

@@ -5,7 +5,7 @@ The service runs a response with a compaction_trigger and returns the result as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from antiphon.application.ports import NewId
 from antiphon.application.responses.admission import ClientLeft
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
+from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
 from antiphon.domain.callers import Caller
 from antiphon.domain.conversation import Entry, entry, raw_items, to_resource
 from antiphon.domain.errors import RequestError
@@ -64,7 +65,7 @@ class CompactConversation:
         request: CreateResponse,
         *,
         caller: Caller,
-        trace_headers: Mapping[str, str] | None = None,
+        context: RequestContext = NO_CONTEXT,
         strict: bool = False,
         client_left: ClientLeft | None = None,
     ) -> Compaction:
@@ -89,7 +90,7 @@ class CompactConversation:
         created = await self._create(
             compaction_request,
             caller=caller,
-            trace_headers=trace_headers,
+            context=context,
             strict=strict,
             client_left=client_left,
         )

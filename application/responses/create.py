@@ -5,7 +5,7 @@ An error that a status code can report is raised here, before anything is sent t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from antiphon.application.responses.admission import Admission, ClientLeft
 from antiphon.application.responses.prepare import PrepareResponse
 from antiphon.application.responses.start import AcceptedResponse, StartResponse
 from antiphon.application.runs.active_runs import ActiveRuns
+from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
 from antiphon.domain.callers import Caller
 from antiphon.domain.checks import check_request
 from antiphon.domain.request import CreateResponse
@@ -64,7 +65,7 @@ class CreateResponseService:
         *,
         caller: Caller,
         body: bytes | None = None,
-        trace_headers: Mapping[str, str] | None = None,
+        context: RequestContext = NO_CONTEXT,
         remembered: Remembered | None = None,
         response_id: str | None = None,
         idempotency_key: str | None = None,
@@ -109,7 +110,7 @@ class CreateResponseService:
                         caller=caller,
                         reservation=reservation,
                         body=body,
-                        trace_headers=trace_headers,
+                        context=context,
                         remembered=remembered,
                         idempotency_key=idempotency_key,
                         strict=strict,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from antiphon.application.ports import Store
+from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.domain.errors import NotFound
 from antiphon.domain.response import Response
 
@@ -13,17 +14,19 @@ QUEUED_EVENTS = 2
 
 
 class GetResponse:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, runs: ActiveRuns) -> None:
         self._store = store
+        self._runs = runs
 
     async def __call__(self, tenant: str, response_id: str) -> Response:
-        """Raises: NotFound."""
-        response = await self._store.get(tenant, response_id)
-        if response.status == "queued" and await self._has_started(tenant, response_id):
+        """Return it with the record of its run so far, if it runs here. Raises: NotFound."""
+        response = self._runs.with_metrics(await self._store.get(tenant, response_id))
+        if response.status == "queued" and await self.has_started(tenant, response_id):
             return replace(response, status="in_progress")
         return response
 
-    async def _has_started(self, tenant: str, response_id: str) -> bool:
+    async def has_started(self, tenant: str, response_id: str) -> bool:
+        """Return whether a response that is stored as queued runs."""
         # The response is stored when it is created and when it ends; between, only the log changes.
         try:
             log_slice = await self._store.events(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -27,6 +27,7 @@ from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.start import AcceptedResponse
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.tasks import run_to_completion
+from antiphon.application.telemetry.request_context import NO_CONTEXT, RequestContext
 from antiphon.domain.callers import Caller
 from antiphon.domain.decoding import decode_any
 from antiphon.domain.errors import IdempotencyKeyInUse, RequestError
@@ -158,7 +159,7 @@ class CreateOnce:
         *,
         caller: Caller,
         body: bytes | None = None,
-        trace_headers: Mapping[str, str] | None = None,
+        context: RequestContext = NO_CONTEXT,
         strict: bool = False,
         client_left: ClientLeft | None = None,
     ) -> AcceptedResponse | ExistingResponse:
@@ -172,7 +173,7 @@ class CreateOnce:
             request,
             caller=caller,
             body=body,
-            trace_headers=trace_headers,
+            context=context,
             strict=strict,
             client_left=client_left,
         )

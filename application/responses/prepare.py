@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -17,6 +17,8 @@ from antiphon.application.runs.plan_turns import PlanTurns
 from antiphon.application.runs.prepare_turn import PreparedTurn, PrepareTurn
 from antiphon.application.runs.turns import Turns
 from antiphon.application.support.threads import ITEM_BYTES, run_in_thread
+from antiphon.application.telemetry.recorder import RunRecorder
+from antiphon.application.telemetry.request_context import RequestContext
 from antiphon.domain.callers import Caller
 from antiphon.domain.conversation import Entry
 from antiphon.domain.limits import LimitState
@@ -37,6 +39,7 @@ class PreparedResponse(Struct, frozen=True, kw_only=True):
     turn: PreparedTurn
     response: Response
     turns: Turns
+    recorder: RunRecorder
     remembered: Remembered | None
     input: Sequence[StoredItem] = ()
     job: bytes | None = None
@@ -69,12 +72,14 @@ class PrepareResponse:
         plan_turns: PlanTurns,
         jobs: Jobs,
         *,
+        owner: str,
         new_id: NewId,
         now: Clock,
     ) -> None:
         self._prepare_turn = prepare_turn
         self._plan_turns = plan_turns
         self._jobs = jobs
+        self._owner = owner
         self._new_id = new_id
         self._now = now
 
@@ -86,17 +91,20 @@ class PrepareResponse:
         caller: Caller,
         reservation: Reservation,
         body: bytes | None,
-        trace_headers: Mapping[str, str] | None,
+        context: RequestContext,
         remembered: Remembered | None,
         idempotency_key: str | None,
         strict: bool,
     ) -> PreparedResponse:
         """Return the prepared response. Raises: RequestError, LimitExceeded, StoreError."""
         tenant = caller.tenant
+        recorder = RunRecorder.of_request(
+            context, caller, server=self._owner, background=bool(request.background)
+        )
         turn = await self._prepare_turn(
             request,
             tenant=tenant,
-            trace_headers=trace_headers,
+            trace_headers=context.trace_headers,
             remembered=remembered,
             strict=strict,
             policy=caller.policy,
@@ -111,7 +119,12 @@ class PrepareResponse:
             removed=turn.removed,
         )
         turns = await self._plan_turns(
-            request, turn, tenant=tenant, response_id=response_id, key_id=caller.key_id
+            request,
+            turn,
+            tenant=tenant,
+            response_id=response_id,
+            recorder=recorder,
+            key_id=caller.key_id,
         )
         is_durable = idempotency_key is not None or response.background
         needs_input = response.store or response.conversation is not None or remembered is not None
@@ -121,6 +134,7 @@ class PrepareResponse:
             turn=turn,
             response=response,
             turns=turns,
+            recorder=recorder,
             remembered=remembered,
             input=await self._to_stored(turn.input) if needs_input else (),
             job=await self._jobs.job_of(tenant, body, reservation.charge)

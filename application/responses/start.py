@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.application.input.items import to_stored_item
 from antiphon.application.ports import (
@@ -39,6 +40,7 @@ from antiphon.application.support.tasks import run_to_completion
 from antiphon.domain import conversation as c
 from antiphon.domain.errors import EngineDead, NotFound, QueueFull, StoreError
 from antiphon.domain.events import Event
+from antiphon.domain.include_filter import METRICS
 from antiphon.domain.limits import LimitState
 from antiphon.domain.response import Response
 
@@ -148,6 +150,7 @@ class StartResponse:
                 "Send the request again when some of them are complete.",
                 code="rate_limit_exceeded",
             )
+        prepared.recorder.queue()
         events = self._make_sequencer(prepared.response, prepared.request, prepared.tenant).open()
         try:
             await self._save(prepared, prepared.response, events, owner=None)
@@ -165,6 +168,7 @@ class StartResponse:
         """Run the response here. Raises: RequestError, TooManyRequests, EngineDead."""
         slot_of = prepared.tenant if prepared.response.background else None
         with self._runs.mark_active(prepared.id, slot_of=slot_of):
+            prepared.recorder.open_turn()
             await prepared.turns.start(admit)
             try:
                 run = self._make_run(prepared)
@@ -176,7 +180,9 @@ class StartResponse:
                     await run_to_completion(self._delete_abandoned(prepared))
                 raise
             lease = run.lease if run.is_stored else None
-            task = await self._runs.start(run.id, self._run_response(run), lease=lease)
+            task = await self._runs.start(
+                run.id, self._run_response(run), lease=lease, recorder=run.recorder
+            )
         return _accepted(prepared, response, events, run, task)
 
     def _make_run(self, prepared: PreparedResponse) -> Run:
@@ -187,7 +193,10 @@ class StartResponse:
             input=self._input_of(prepared),
             sequencer=self._make_sequencer(prepared.response, prepared.request, prepared.tenant),
             turns=prepared.turns,
-            journal=DurableJournal(store, self._log, lease, retry_s=retry_s)
+            recorder=prepared.recorder,
+            journal=DurableJournal(
+                store, self._log, lease, retry_s=retry_s, recorder=prepared.recorder
+            )
             if prepared.is_durable
             else ForegroundJournal(
                 self._log, lease, store if prepared.response.store else None, retry_s=retry_s
@@ -196,6 +205,7 @@ class StartResponse:
             can_restart=prepared.job is not None,
             hide_reasoning=request.include_reasoning is False,
             with_messages=bool(request.enable_response_messages),
+            with_metrics=METRICS in (request.include or ()),
         )
 
     def _input_of(self, prepared: PreparedResponse) -> Sequence[StoredItem]:
@@ -230,12 +240,13 @@ class StartResponse:
             key=prepared.idempotency_key,
         )
         stored = StoredResponse(
-            response=response,
+            response=replace(response, metrics=prepared.recorder.snapshot()),
             input=self._input_of(prepared),
             expires_at=self._expiry_of(response),
             run=run,
         )
-        await self._store.create(prepared.tenant, stored)
+        with prepared.recorder.time_store_write():
+            await self._store.create(prepared.tenant, stored)
 
     def _expiry_of(self, response: Response) -> float | None:
         # A conversation's responses do not expire (docs/reference/api.md#conversations).
@@ -274,6 +285,7 @@ def _accepted(
     with suppress(EngineDead):  # it may have died since its turn started
         # Some models find out what they cannot do when the turn starts.
         ignored = (*ignored, *prepared.turn.model.ignored_fields(prepared.turn.turn))
+    prepared.recorder.ignore(ignored)
     if ignored:
         logger.info("response %s: without effect: %s", prepared.id, ", ".join(ignored))
     return AcceptedResponse(

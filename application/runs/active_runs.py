@@ -6,10 +6,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from antiphon.application.ports import Lease
+from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.domain.errors import ServerShuttingDown
+from antiphon.domain.response import TERMINAL, Response
+from antiphon.domain.response_lists import ResponseSummary
 
 SHUTTING_DOWN = "the server is shutting down"
 LEASE_LOST = "the lease is lost"
@@ -17,6 +22,9 @@ LEASE_LOST = "the lease is lost"
 
 CANCEL_GRACE_S = 1.0
 """How long cancelled runs may take to end and be stored; another server ends the others."""
+
+
+R = TypeVar("R", Response, ResponseSummary)
 
 
 def cancel_once(task: asyncio.Task[None], *reason: str) -> None:
@@ -52,6 +60,7 @@ class ActiveRuns:
         # Also keeps the tasks from being garbage-collected while they run.
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leases: dict[str, Lease] = {}
+        self._recorders: dict[str, RunRecorder] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining_stopped = asyncio.Event()
@@ -106,6 +115,18 @@ class ActiveRuns:
         """The leases of the stored responses that run here."""
         return list(self._leases.values())
 
+    def record(self, response_id: str, recorder: RunRecorder) -> None:
+        """Take the recorder of a run that was started before it had one."""
+        if response_id in self._tasks:
+            self._recorders[response_id] = recorder
+
+    def with_metrics(self, response: R) -> R:
+        """Return a stored response, or its summary, with its record so far if it runs here."""
+        recorder = self._recorders.get(response.id)
+        if recorder is None or response.status in TERMINAL:
+            return response
+        return replace(response, metrics=recorder.snapshot())
+
     def check_open(self) -> None:
         """Raises: ServerShuttingDown after `close`."""
         if self.is_closed:
@@ -132,7 +153,12 @@ class ActiveRuns:
                 self._mark_inactive(response_id)
 
     async def start(
-        self, response_id: str, run: Coroutine[Any, Any, None], *, lease: Lease | None = None
+        self,
+        response_id: str,
+        run: Coroutine[Any, Any, None],
+        *,
+        lease: Lease | None = None,
+        recorder: RunRecorder | None = None,
     ) -> asyncio.Task[None]:
         """Start a run inside `mark_active`; `lease` is that of a stored response.
 
@@ -142,6 +168,8 @@ class ActiveRuns:
         self._tasks[response_id] = task
         if lease is not None:
             self._leases[response_id] = lease
+        if recorder is not None:
+            self._recorders[response_id] = recorder
         task.add_done_callback(self._on_done)
         try:
             await asyncio.sleep(0)  # lets the task make its first step
@@ -185,6 +213,7 @@ class ActiveRuns:
         response_id = task.get_name()
         del self._tasks[response_id]
         self._leases.pop(response_id, None)
+        self._recorders.pop(response_id, None)
         self._mark_inactive(response_id)
 
     def _mark_inactive(self, response_id: str) -> None:

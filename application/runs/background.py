@@ -117,8 +117,11 @@ class StartBackgroundRuns:
         self, leased_run: LeasedRun, handle: Callable[[RestoredRun], Awaitable[None]]
     ) -> None:
         try:
-            restored = await self._restore(leased_run, is_stopping=lambda: self._runs.is_closed)
+            restored = await self._restore(
+                leased_run, server=self._owner, is_stopping=lambda: self._runs.is_closed
+            )
             if restored is not None:
+                self._runs.record(restored.run.id, restored.run.recorder)
                 await handle(restored)
         except Exception:  # this server owns the run, but it is not active: it will be leased again
             logger.exception("response %s could not be resumed", leased_run.lease.response_id)

@@ -15,6 +15,7 @@ import msgspec
 from antiphon.application.ports import EventChunk, EventLog, Lease, Store, WebhookDelivery
 from antiphon.application.runs.event_chunks import lines_of, make_chunk
 from antiphon.application.support.retry import retry
+from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.domain.errors import LeaseLost, NotFound
 from antiphon.domain.events import EVENT_TYPES, Event
 from antiphon.domain.response import Response
@@ -128,12 +129,14 @@ class DurableJournal(Journal):
         *,
         retry_s: float = 10,
         write_every_s: float = 0.010,
+        recorder: RunRecorder | None = None,
     ) -> None:
         self._store = store
         self._log = log
         self._lease = lease
         self._retry_s = retry_s
         self._write_every_s = write_every_s
+        self._recorder = recorder or RunRecorder()
         self._loop = asyncio.get_running_loop()
         self._buffer = _EventBuffer()
         # The chunk being written, and its events. It may be in the store even if the write failed,
@@ -218,7 +221,8 @@ class DurableJournal(Journal):
 
     async def _write_unconfirmed(self) -> None:
         try:
-            await retry(self._send, self._retry_s)
+            with self._recorder.time_store_write():
+                await retry(self._send, self._retry_s, on_failure=self._recorder.note_store_failure)
         except Exception as exc:  # whatever a store raises: `append` raises it again
             self._error = exc
             if isinstance(exc, LeaseLost):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from antiphon.application.input.show_items import ShowItems
 from antiphon.application.ports import AuditLog, Model, Seal, ToolServers
 from antiphon.application.runs.prepare_turn import PreparedTurn
 from antiphon.application.runs.turns import Plan, Turns
-from antiphon.application.tools.audit import CallAudit
+from antiphon.application.telemetry.recorder import RunRecorder
+from antiphon.application.telemetry.run_trace import KeepTraces
+from antiphon.application.telemetry.trace_context import Propagation
+from antiphon.application.tools.audit import CallRecords
 from antiphon.application.tools.budgets import DEFAULT_BUDGETS, Budgets
 from antiphon.domain import mcp
 from antiphon.domain.compaction import items_to_keep
@@ -30,12 +35,16 @@ class PlanTurns:
         *,
         budgets: Budgets = DEFAULT_BUDGETS,
         audit_log: AuditLog | None = None,
+        traces: KeepTraces | None = None,
+        propagation: Propagation | None = None,
     ) -> None:
         self._show_items = show_items
         self._seal = seal
         self._tool_servers = tool_servers
         self._budgets = budgets
         self._audit_log = audit_log
+        self._traces = traces
+        self._propagation = propagation
 
     async def __call__(
         self,
@@ -44,6 +53,7 @@ class PlanTurns:
         *,
         tenant: str,
         response_id: str,
+        recorder: RunRecorder,
         key_id: str = "",
         epoch: int | None = None,
     ) -> Turns:
@@ -52,6 +62,10 @@ class PlanTurns:
 
         Raises: RequestError.
         """
+        if self._traces is not None and (trace := self._traces.open(request)) is not None:
+            recorder.trace = trace
+            turn = replace(prepared.turn, trace_steps=trace.max_steps)
+            prepared = replace(prepared, turn=turn)
         plan = await plan_of(request, prepared, tenant=tenant)
         return Turns(
             plan,
@@ -60,13 +74,17 @@ class PlanTurns:
             self._tool_servers,
             self._budgets,
             request_id=response_id if epoch is None else f"{response_id}_{epoch}",
-            audit=self._audit_of(tenant, key_id, response_id),
+            records=CallRecords(
+                recorder=recorder,
+                trace_ids=None
+                if self._propagation is None
+                else self._propagation.ids_of(response_id, recorder),
+                log=self._audit_log,
+                tenant=tenant,
+                key_id=key_id,
+                response_id=response_id,
+            ),
         )
-
-    def _audit_of(self, tenant: str, key_id: str, response_id: str) -> CallAudit | None:
-        if self._audit_log is None:
-            return None
-        return CallAudit(log=self._audit_log, tenant=tenant, key_id=key_id, response_id=response_id)
 
 
 async def plan_of(request: CreateResponse, prepared: PreparedTurn, *, tenant: str) -> Plan:

@@ -10,7 +10,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from antiphon.application.input.prompt_templates import ExpandPrompt
 from antiphon.application.ports import EventLog, Lease, LeasedRun, ModelTurn, Store
@@ -24,6 +25,7 @@ from antiphon.application.runs.sequencers import MakeSequencer
 from antiphon.application.runs.stored_events import log_of
 from antiphon.application.runs.turns import Turns
 from antiphon.application.support.retry import retry
+from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.domain.checks import check_request
 from antiphon.domain.errors import (
     CorruptLog,
@@ -36,6 +38,7 @@ from antiphon.domain.errors import (
     TooManyRequests,
 )
 from antiphon.domain.events import Event
+from antiphon.domain.include_filter import METRICS
 from antiphon.domain.items import AnyItem
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import TERMINAL, Failure
@@ -96,35 +99,48 @@ class RestoreRun:
         self._retry_s = retry_s
 
     async def __call__(
-        self, leased_run: LeasedRun, *, is_stopping: Callable[[], bool] = lambda: False
+        self,
+        leased_run: LeasedRun,
+        *,
+        server: str,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> RestoredRun | None:
         """Return the run, or None if nothing is left to do. Raises: StoreError.
+
+        `server` is the name of this one, which has leased the run.
 
         The run waits for its model until `is_stopping` returns True.
         """
         lease = leased_run.lease
+        recorder = RunRecorder.resumed(
+            leased_run.response.metrics, server=server, epoch=lease.epoch
+        )
         request, charge, failure = await self._read_request(leased_run)
         sequencer, events = self._resume_sequencer(
             leased_run, request, await self._read_log(leased_run)
         )
         if sequencer.response.status in TERMINAL:  # the store has only logged the end
-            await self._store.finish(lease, sequencer.response)
+            await self._store.finish(lease, recorder.end(sequencer.response))
             return None
         if events is None or sequencer.has_output or lease.epoch > MAX_EPOCHS:
             failure = SERVER_RESTARTED
         run = Run(
             lease=lease,
             sequencer=sequencer,
-            turns=LazyTurns(partial(self._start_turns, request, lease, is_stopping))
+            recorder=recorder,
+            turns=LazyTurns(partial(self._start_turns, request, lease, recorder, is_stopping))
             if request
             else EmptyTurns(),
             journal=ForegroundJournal(self._log, lease, self._store, retry_s=self._retry_s)
             if events is None
-            else DurableJournal(self._store, self._log, lease, retry_s=self._retry_s),
+            else DurableJournal(
+                self._store, self._log, lease, retry_s=self._retry_s, recorder=recorder
+            ),
             charge=charge,
             can_restart=failure is None,
             hide_reasoning=request is not None and request.include_reasoning is False,
             with_messages=request is not None and bool(request.enable_response_messages),
+            with_metrics=request is not None and METRICS in (request.include or ()),
         )
         return RestoredRun(run=run, events=events or (), failure=failure)
 
@@ -132,7 +148,8 @@ class RestoreRun:
         self, leased_run: LeasedRun, request: CreateResponse | None, events: Sequence[Event] | None
     ) -> tuple[Sequencer, Sequence[Event] | None]:
         """Return the sequencer after these events, and the events; or a new one, and None."""
-        lease, response = leased_run.lease, leased_run.response
+        lease = leased_run.lease
+        response = replace(leased_run.response, metrics=UNSET)  # the recorder has them
         if events is not None:
             try:
                 resumed = self._make_sequencer.resume(response, events, request, lease.tenant)
@@ -170,7 +187,11 @@ class RestoreRun:
         return request, charge, None
 
     async def _start_turns(
-        self, request: CreateResponse, lease: Lease, is_stopping: Callable[[], bool]
+        self,
+        request: CreateResponse,
+        lease: Lease,
+        recorder: RunRecorder,
+        is_stopping: Callable[[], bool],
     ) -> Turns:
         """Return the turns with the first one admitted.
 
@@ -180,13 +201,19 @@ class RestoreRun:
         """
         request = await self._expand_prompt(request)
         check_request(request)
-        prepare = partial(self._prepare_turn, request, tenant=lease.tenant)
+        prepare = partial(
+            self._prepare_turn,
+            request,
+            tenant=lease.tenant,
+            trace_headers=recorder.trace_headers,
+        )
         prepared = await _wait_for_model(lambda: retry(prepare, self._retry_s), is_stopping)
         turns = await self._plan_turns(
             request,
             prepared,
             tenant=lease.tenant,
             response_id=lease.response_id,
+            recorder=recorder,
             epoch=lease.epoch,
         )
         await _wait_for_model(turns.start, is_stopping)

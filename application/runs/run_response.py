@@ -14,13 +14,16 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.application.input.items import to_stored_item
 from antiphon.application.ports import (
+    EndedRun,
     EventLog,
     Lease,
     ModelTurn,
+    ReportRun,
     Store,
     StoredItem,
     WebhookDelivery,
@@ -31,6 +34,8 @@ from antiphon.application.runs.journal import Journal
 from antiphon.application.support.compensation import Compensation
 from antiphon.application.support.retry import retry
 from antiphon.application.support.tasks import run_to_completion
+from antiphon.application.telemetry.log_context import log_as
+from antiphon.application.telemetry.recorder import RunRecorder
 from antiphon.domain import conversation as c
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import (
@@ -44,6 +49,7 @@ from antiphon.domain.errors import (
 )
 from antiphon.domain.events import Event
 from antiphon.domain.items import AnyItem
+from antiphon.domain.redaction import without_secrets_and_files
 from antiphon.domain.response import TERMINAL, Failure, Response
 from antiphon.domain.sequencer import Sequencer
 from antiphon.domain.usage import TurnUsage
@@ -92,11 +98,13 @@ class Run(Struct, frozen=True, kw_only=True):
     input: Sequence[StoredItem] = ()
     sequencer: Sequencer
     turns: RunTurns
+    recorder: RunRecorder
     journal: Journal
     charge: RunCharge | None = None
     can_restart: bool = False
     hide_reasoning: bool = False
     with_messages: bool = False
+    with_metrics: bool = False
 
     @property
     def id(self) -> str:
@@ -142,6 +150,7 @@ class RunResponse:
         log_outputs: bool = False,
         max_run_s: float = 3600,
         retry_s: float = 10,
+        reports: Sequence[ReportRun] = (),
     ) -> None:
         self._log = log
         self._store = store
@@ -151,8 +160,13 @@ class RunResponse:
         self._log_outputs = log_outputs
         self._max_run_s = max_run_s
         self._retry_s = retry_s
+        self._reports = reports
 
     async def __call__(self, run: Run) -> None:
+        log_as(request_id=run.recorder.request_id, response_id=run.id)
+        run.recorder.start()
+        if run.with_metrics:
+            run.sequencer.metrics = run.recorder.snapshot
         ending: Coroutine[Any, Any, object]
         try:
             end = await self._run_turns(run)
@@ -176,20 +190,30 @@ class RunResponse:
         if run.charge is not None:
             # Before readers see the end: the next request may depend on it.
             await self._limits.settle(run.charge, run.tenant, run.id, run.sequencer.turns)
+        ended = run.recorder.end(run.sequencer.response)
+        if run.recorder.trace is not None and run.is_stored:
+            await run.recorder.trace.save(run.lease, ended)
         try:
-            has_lease = await self._store_end(run, end)
+            has_lease = await self._store_end(run, ended, end)
         except Exception:  # whatever a store raises: readers wait for an end
             logger.exception("response %s could not be stored", run.id)
             await self._end_unstored(run, run.sequencer.revoke(end, NOT_STORED))
+            self._report(run, run.recorder.end(run.sequencer.response))
             return False
         if not has_lease:
             await self._give_up(run, run.sequencer.revoke(end, ENDED_ELSEWHERE))
             return False
         if self._log_outputs:
-            logger.info("response %s ended: %r", run.id, run.sequencer.response)
+            logger.info("response %s ended: %s", run.id, _to_log(run.sequencer.response))
         if not run.is_stored:
             await self._log.drop(run.id)
+        self._report(run, ended)
         return True
+
+    def _report(self, run: Run, response: Response) -> None:
+        ended = EndedRun(tenant=run.tenant, response=response)
+        for report in self._reports:
+            report(ended)
 
     async def _run_turns(self, run: Run) -> list[Event]:
         """Run the turns and return the events that end the response.
@@ -227,49 +251,59 @@ class RunResponse:
 
     async def _write_turns(self, run: Run) -> str:
         """Write the events of all turns. Return why the last one ended."""
-        sequencer, reason = run.sequencer, "stop"
+        sequencer, recorder, reason = run.sequencer, run.recorder, "stop"
         async with aclosing(run.turns.iterate(sequencer.output, sequencer.turns)) as turns:
+            recorder.open_turn()
             async for turn in turns:
-                usage_count, item_count = len(sequencer.turns), len(sequencer.output)
+                recorder.admit_turn(turn)
+                usage_count, item_count, reason = len(sequencer.turns), len(sequencer.output), ""
                 try:
                     reason = await self._write_turn(run, aclosing(aiter(turn)))
                 finally:
                     if len(sequencer.turns) == usage_count:
                         sequencer.add_usage(turn.tokens_used())
+                    recorder.close_turn(reason, sequencer.turns[usage_count:])
+                    if recorder.trace is not None:
+                        recorder.trace.close_turn(turn, reason)
                 if reason == "stop":
                     turn.record_items(sequencer.output[item_count:])
                 if run.with_messages:
                     sequencer.show_messages(*turn.messages())
                 if reason != "stop":
                     break
+                recorder.open_turn()
         return reason
 
     async def _write_turn(self, run: Run, turn: aclosing[AsyncGenerator[list[d.Delta]]]) -> str:
         """Write a turn's events, one batch for each engine step. Return why the turn ended."""
         feed, append = run.sequencer.feed, run.journal.append
         hidden_types = (d.ReasoningDelta, d.SummaryDelta) if run.hide_reasoning else ()
-        reason = "stop"
+        reason, must_watch, trace = "stop", True, run.recorder.trace
         async with turn as batches:
             async for deltas in batches:
+                if must_watch:
+                    must_watch = run.recorder.watch_batch(deltas)
                 events: list[Event] = []
                 for delta in deltas:
                     if not isinstance(delta, hidden_types):
                         events += feed(delta)
+                if trace is not None:
+                    trace.add_batch(deltas, events[-1].sequence_number if events else -1)
                 if events:
                     await append(events)
                 if deltas and isinstance(deltas[-1], d.TurnEnd):
                     reason = deltas[-1].reason
         return reason
 
-    async def _store_end(self, run: Run, end: Sequence[Event]) -> bool:
+    async def _store_end(self, run: Run, response: Response, end: Sequence[Event]) -> bool:
         """Store the response's end, and add its items to its conversation."""
-        response = run.sequencer.response
         if not run.is_stored and run.conversation_id is not None:
             output = [to_stored_item(c.entry(item)) for item in response.output]
             items = [*run.input, *output] if response.keeps_items else []
             release = partial(self._store.release, run.tenant, run.conversation_id, run.id, items)
             await retry(release, self._retry_s)  # a repetition has no effect: the claim is gone
-        deliveries = self._make_deliveries(run.tenant, response) if response.background else ()
+        shown = run.sequencer.response
+        deliveries = self._make_deliveries(run.tenant, shown) if shown.background else ()
         return await run.journal.finish(response, end, deliveries)
 
     async def _end_unstored(self, run: Run, end: Sequence[Event]) -> None:
@@ -313,3 +347,8 @@ def _failure_of(exc: Exception) -> Failure:
     is_expected = isinstance(exc, AntiphonError)
     message = str(exc) if is_expected else "The server had an error while it made the response."
     return Failure(code="server_error", message=message)
+
+
+def _to_log(response: Response) -> str:
+    shown = without_secrets_and_files(msgspec.json.decode(msgspec.json.encode(response)))
+    return msgspec.json.encode(shown).decode()

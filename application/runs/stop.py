@@ -53,7 +53,7 @@ class StopRun:
             leased_run = await self._store.take_over(self._owner, tenant, response_id)
             if leased_run is None:
                 return True
-            restored = await self._restore(leased_run)
+            restored = await self._restore(leased_run, server=self._owner)
             if restored is None:
                 return True
             run = restored.run

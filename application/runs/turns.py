@@ -19,8 +19,22 @@ from antiphon.application.model.compaction import CompactingTurn, compaction_of
 from antiphon.application.model.reasoning_summaries import SummarizedTurn
 from antiphon.application.model.tool_search import ToolSearchTurn, tool_searches_in
 from antiphon.application.model.warm_up import WarmUpTurn, shortest_turn
-from antiphon.application.ports import AdmitPrompt, Json, Model, ModelTurn, Seal, ToolServers, Turn
-from antiphon.application.tools.audit import CallAudit
+from antiphon.application.ports import (
+    AdmitPrompt,
+    Json,
+    Model,
+    ModelTurn,
+    Seal,
+    ToolServers,
+    Turn,
+    TurnFacts,
+)
+from antiphon.application.telemetry.trace_context import (
+    TRACE_HEADERS,
+    headers_of_response,
+    headers_of_turn,
+)
+from antiphon.application.tools.audit import CallRecords
 from antiphon.application.tools.budgets import MAX_PARALLEL_CALLS, Budgets
 from antiphon.application.tools.calls import ToolCaller, ToolCallingTurn, ToolCalls
 from antiphon.application.tools.citations import CitingTurn
@@ -105,7 +119,7 @@ class Turns:
         budgets: Budgets,
         *,
         request_id: str,
-        audit: CallAudit | None = None,
+        records: CallRecords,
     ) -> None:
         self._plan = plan
         self._max_turns = budgets.turns
@@ -115,11 +129,12 @@ class Turns:
             plan.max_calls,
             budgets,
             max_parallel=MAX_PARALLEL_CALLS if plan.turn.parallel_tool_calls else 1,
-            audit=audit,
+            records=records,
         )
         self._show_items = show_items
         self._seal = seal
         self._request_id = request_id
+        self._records = records
         self._admitted_count = 0
         self._admit_prompt: AdmitPrompt | None = None
 
@@ -141,6 +156,8 @@ class Turns:
         self, output: Sequence[AnyItem], usages: Sequence[TurnUsage]
     ) -> AsyncGenerator[ModelTurn]:
         """Yield the turns; meanwhile the caller adds to `output` and `usages` after each turn."""
+        if self._records.trace_ids is not None:
+            TRACE_HEADERS.set(headers_of_response(self._records.trace_ids))
         async with aclosing(self._sessions):
             plan, turn, last_turn = self._plan, self._plan.turn, self._first
             first_item = first_usage = 0  # where the answer starts in `output` and `usages`
@@ -254,6 +271,9 @@ class Turns:
         return SummarizedTurn(admitted, turn, self._admit, length=self._plan.summary, effort=effort)
 
     async def _admit(self, turn: Turn) -> ModelTurn:
+        if (ids := self._records.trace_ids) is not None:
+            number = self._records.recorder.turn_number
+            turn = replace(turn, trace_headers=headers_of_turn(ids, number, turn.trace_headers))
         request_id = f"{self._request_id}_{self._admitted_count}"
         self._admitted_count += 1
         admit, self._admit_prompt = self._admit_prompt, None  # further turns are part of the run
@@ -274,6 +294,9 @@ class OutOfBudgetTurn(ModelTurn):
 
     async def aclose(self) -> None:
         pass
+
+    def facts(self) -> TurnFacts:
+        return TurnFacts(kind="budget")
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return self._after.messages()

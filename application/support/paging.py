@@ -57,6 +57,11 @@ def _position_of(items: Sequence[L], item_id: str, param: str) -> int:
     for position, item in enumerate(items):
         if item.id == item_id:
             return position
-    raise RequestError(
+    raise not_in_list(item_id, param)
+
+
+def not_in_list(item_id: str, param: str) -> RequestError:
+    """Return the error of a list that should begin or end at an item that it does not have."""
+    return RequestError(
         f"Item with id {item_id[:100]!r} not found.", param=param, code="invalid_value"
     )

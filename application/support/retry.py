@@ -15,10 +15,15 @@ INITIAL_DELAY_S = 0.05
 MAX_DELAY_S = 1.0
 
 
-async def retry(work: Callable[[], Awaitable[T]], limit_s: float) -> T:
+async def retry(
+    work: Callable[[], Awaitable[T]],
+    limit_s: float,
+    *,
+    on_failure: Callable[[], None] = lambda: None,
+) -> T:
     """Call `work` until it succeeds, with exponential backoff; raise its last StoreError.
 
-    No attempt starts later than `limit_s` after the first failure.
+    No attempt starts later than `limit_s` after the first failure. Each failure calls `on_failure`.
     """
     loop = asyncio.get_running_loop()
     deadline, delay_s = None, INITIAL_DELAY_S
@@ -26,6 +31,7 @@ async def retry(work: Callable[[], Awaitable[T]], limit_s: float) -> T:
         try:
             return await work()
         except StoreError:
+            on_failure()
             deadline = loop.time() + limit_s if deadline is None else deadline
             # Jitter: the runs that one outage stopped must not all return at the same moment.
             wait_s = delay_s * (0.5 + random())

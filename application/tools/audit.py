@@ -7,9 +7,12 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from antiphon.application.ports import AuditLog, CallResult, ToolCallRecord
+from antiphon.application.ports import AuditLog, ToolCallRecord
+from antiphon.application.telemetry.recorder import RecordedCall, RunRecorder
+from antiphon.application.telemetry.trace_ids import TraceIds
 from antiphon.application.tools.work import WorkReport
 from antiphon.domain import deltas as d
+from antiphon.domain.metrics import CallResult
 from antiphon.domain.tools import CONTAINER, MCP_KINDS, PYTHON, WEB_KINDS
 
 TOOL_TYPES: Mapping[str, str] = {
@@ -20,30 +23,71 @@ TOOL_TYPES: Mapping[str, str] = {
 }
 """The type of a tool, as requests name it, by the kind of its calls; others are the same."""
 
+LISTING = "tools/list"
+"""The name under which the listing of an MCP server is recorded: its method in the protocol."""
 
-class CallAudit(Struct, frozen=True, kw_only=True):
-    """Records the calls of one response."""
 
-    log: AuditLog
-    tenant: str
-    key_id: str
-    response_id: str
+class CallRecords(Struct, frozen=True, kw_only=True):
+    """Records the calls of one response: what they took, and who made them if there is a log."""
 
-    def call(self, start: d.CallStart, arguments: str) -> AuditedCall:
-        return AuditedCall(self, start, sha256(arguments.encode("utf-8", "replace")).hexdigest())
+    recorder: RunRecorder
+    trace_ids: TraceIds | None = None
+    log: AuditLog | None = None
+    tenant: str = ""
+    key_id: str = ""
+    response_id: str = ""
+
+    def call(self, start: d.CallStart, arguments: str) -> CallRecord:
+        tool_type = TOOL_TYPES.get(start.kind, start.kind)
+        recorded = self.recorder.start_call(
+            type=tool_type, name=start.name, server=start.namespace or ""
+        )
+        return CallRecord(recorded, None if self.log is None else self._audited(start, arguments))
+
+    def listing(self, label: str) -> CallRecord:
+        """Record that the MCP server with this label lists its tools."""
+        return CallRecord(self.recorder.start_call(type="mcp", name=LISTING, server=label))
 
     def approval_requested(self, start: d.CallStart, arguments: str) -> None:
         report = WorkReport(result="ok", seconds=0.0, output_bytes=0)
         self.call(start, arguments).record("approval_requested", report)
 
+    def _audited(self, start: d.CallStart, arguments: str) -> AuditedCall:
+        return AuditedCall(self, start, sha256(arguments.encode("utf-8", "replace")).hexdigest())
 
-class AuditedCall:
+
+class AuditedCall(Struct, frozen=True):
+    """A call for the audit log."""
+
+    records: CallRecords
+    start: d.CallStart
+    arguments_sha256: str
+
+    def log(self, result: CallResult, report: WorkReport) -> None:
+        records, start = self.records, self.start
+        assert records.log is not None
+        records.log.record(
+            ToolCallRecord(
+                tenant=records.tenant,
+                key_id=records.key_id,
+                response_id=records.response_id,
+                tool=TOOL_TYPES.get(start.kind, start.kind),
+                server=start.namespace or "",
+                name=start.name,
+                arguments_sha256=self.arguments_sha256,
+                result=result,
+                seconds=round(report.seconds, 6),
+                output_bytes=report.output_bytes,
+            )
+        )
+
+
+class CallRecord:
     """One call, until it has ended."""
 
-    def __init__(self, audit: CallAudit, start: d.CallStart, arguments_sha256: str) -> None:
-        self._audit = audit
-        self._start = start
-        self._arguments_sha256 = arguments_sha256
+    def __init__(self, recorded: RecordedCall, audited: AuditedCall | None = None) -> None:
+        self._recorded = recorded
+        self._audited = audited
         self._is_refused = False
 
     def refuse(self) -> None:
@@ -54,18 +98,6 @@ class AuditedCall:
         self.record("refused" if self._is_refused else report.result, report)
 
     def record(self, result: CallResult, report: WorkReport) -> None:
-        audit, start = self._audit, self._start
-        audit.log.record(
-            ToolCallRecord(
-                tenant=audit.tenant,
-                key_id=audit.key_id,
-                response_id=audit.response_id,
-                tool=TOOL_TYPES.get(start.kind, start.kind),
-                server=start.namespace or "",
-                name=start.name,
-                arguments_sha256=self._arguments_sha256,
-                result=result,
-                seconds=round(report.seconds, 6),
-                output_bytes=report.output_bytes,
-            )
-        )
+        self._recorded.end(result, seconds=report.seconds, output_bytes=report.output_bytes)
+        if self._audited is not None:
+            self._audited.log(result, report)

@@ -15,9 +15,12 @@ from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn
-from antiphon.application.tools.audit import AuditedCall, CallAudit
+from antiphon.application.telemetry.recorder import RunRecorder
+from antiphon.application.tools.audit import CallRecord, CallRecords
 from antiphon.application.tools.budgets import (
     DEFAULT_BUDGETS,
     MAX_FAILURES,
@@ -88,7 +91,7 @@ class ToolCalls:
     """The calls of one response, of every kind: at most `max_calls` of them.
 
     Every call ends in time, stays within its budgets, and fails without the others. A tool that
-    does not answer is not called forever. With `audit`, every call is recorded there.
+    does not answer is not called forever. Every call is recorded in `records`.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class ToolCalls:
         budgets: Budgets = DEFAULT_BUDGETS,
         *,
         max_parallel: int = MAX_PARALLEL_CALLS,
-        audit: CallAudit | None = None,
+        records: CallRecords | None = None,
     ) -> None:
         self._callers = callers
         self._remaining_calls = max_calls
@@ -107,7 +110,7 @@ class ToolCalls:
             caller.cite for caller in distinct_callers if isinstance(caller, CitationSource)
         ]
         self._budgets = budgets
-        self._audit = audit
+        self._records = records or CallRecords(recorder=RunRecorder())
         self._slots = asyncio.Semaphore(max_parallel)
         self._failures_in_a_row: Counter[tuple[str, str | None]] = Counter()
 
@@ -116,36 +119,50 @@ class ToolCalls:
         if not isinstance(delta, d.CallStart) or delta.kind not in self._callers:
             return None
         opening = self._callers[delta.kind].open_item(delta)
-        return (opening if isinstance(opening, d.CallStart) else delta), opening
+        start = opening if isinstance(opening, d.CallStart) else delta
+        if self._records.recorder.trace is not None:
+            self._records.recorder.trace.open_call(delta, start, opening)
+        return start, opening
 
     def step(self, start: d.CallStart) -> d.ToolProgress:
         return d.ToolProgress(self._callers[start.kind].step)
 
     def run(self, start: d.CallStart, arguments: str) -> Work:
         """Count the call, now, and return the work that runs it."""
+        work = self._work_of(start, arguments)
+        trace = self._records.recorder.trace
+        if trace is None:
+            return work
+        return _keep_output(work, trace.run_call(start, arguments, self.step(start).step))
+
+    def _work_of(self, start: d.CallStart, arguments: str) -> Work:
         caller = self._callers[start.kind]
         refuse = partial(caller.refuse, start, arguments)
         if self._remaining_calls is not None:
             self._remaining_calls -= 1
         if self._remaining_calls is not None and self._remaining_calls < 0:
             return self.refuse(start, arguments, refuse(TOO_MANY_CALLS))
-        audited = None if self._audit is None else self._audit.call(start, arguments)
-        output = self._call_if_reachable(caller, start, arguments, audited)
-        on_end = None if audited is None else audited.end
-        return Work(output, refuse, caller.abort, self._slots, on_end)
+        record = self._records.call(start, arguments)
+        output = self._call_if_reachable(caller, start, arguments, record)
+        return Work(output, refuse, caller.abort, self._slots, record.end)
 
     def refuse(self, start: d.CallStart, arguments: str, refusal: Sequence[d.Delta]) -> Work:
         """Return the work of a call that does not run."""
-        if self._audit is None:
-            return to_finished_work(refusal)
-        audited = self._audit.call(start, arguments)
-        audited.refuse()
-        return to_finished_work(refusal, audited.end)
+        record = self._records.call(start, arguments)
+        record.refuse()
+        return to_finished_work(refusal, record.end)
+
+    def record_listing(self, label: str, work: Work) -> Work:
+        """Return the work of an MCP server's listing, which is recorded."""
+        return replace(work, on_end=self._records.listing(label).end)
+
+    def end_output(self) -> None:
+        """Record that the model has ended its turn: what follows are its calls."""
+        self._records.recorder.end_output()
 
     def note_approval_request(self, start: d.CallStart, arguments: str) -> None:
         """Record that the client is asked before a call runs."""
-        if self._audit is not None:
-            self._audit.approval_requested(start, arguments)
+        self._records.approval_requested(start, arguments)
 
     @asynccontextmanager
     async def run_in_parallel(
@@ -163,12 +180,11 @@ class ToolCalls:
         caller: ToolCaller,
         start: d.CallStart,
         arguments: str,
-        audited: AuditedCall | None,
+        record: CallRecord,
     ) -> WorkOutput:
         server = start.kind, start.namespace
         if self._failures_in_a_row[server] >= MAX_FAILURES:
-            if audited is not None:
-                audited.refuse()
+            record.refuse()
             yield caller.refuse(start, arguments, NO_ANSWER)
             return
         is_unreachable = True  # if it raises, or its time is up
@@ -182,6 +198,26 @@ class ToolCalls:
         finally:
             failures = self._failures_in_a_row[server] + 1 if is_unreachable else 0
             self._failures_in_a_row[server] = failures
+
+
+def _keep_output(work: Work, output: list[Sequence[d.Delta]]) -> Work:
+    """Return the work with its batches added to `output` as they come."""
+
+    async def tee() -> WorkOutput:
+        async with aclosing(work.output) as batches:
+            async for batch in batches:
+                output.append(batch)
+                yield batch
+
+    def refuse(reason: str) -> Sequence[d.Delta]:
+        output.append(batch := work.refuse(reason))
+        return batch
+
+    def abort(reason: str) -> Sequence[d.Delta]:
+        output.append(batch := work.abort(reason))
+        return batch
+
+    return replace(work, output=tee(), refuse=refuse, abort=abort)
 
 
 class ToolCallingTurn(TurnWrapper):
@@ -227,6 +263,7 @@ class ToolCallingTurn(TurnWrapper):
         if not isinstance(end, d.TurnEnd) or _is_cut(end):
             yield waiting
             return
+        self._calls.end_output()
         work_list = [self._calls.run(call.start, call.arguments) for call in calls]
         async with self._calls.run_in_parallel(work_list) as running:
             position = 0

@@ -11,7 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 
-from antiphon.application.ports import Json, ModelTurn, ToolResult, ToolServers, ToolSession
+from antiphon.application.ports import (
+    Json,
+    ModelTurn,
+    ToolResult,
+    ToolServers,
+    ToolSession,
+    TurnFacts,
+)
 from antiphon.application.support.tasks import run_to_completion
 from antiphon.application.tools.calls import SingleItemCaller, ToolCalls
 from antiphon.application.tools.work import Work, WorkOutput, to_finished_work
@@ -150,7 +157,8 @@ class McpTurn(ModelTurn):
     def _items(self, current_tools: ToolsByLabel) -> Iterator[tuple[list[d.Delta], Work]]:
         """Yield the deltas that open each item, and the work that ends it."""
         for label in self._unlisted:
-            yield _open_listing(label), self._sessions.list_tools(label)
+            work = self._sessions.list_tools(label)
+            yield _open_listing(label), self._calls.record_listing(label, work)
         changed: dict[str, list[i.McpApprovalRequest]] = {}
         for approved in self._approved_calls:
             label = approved.request.server_label
@@ -194,6 +202,9 @@ class McpTurn(ModelTurn):
 
     async def aclose(self) -> None:
         pass
+
+    def facts(self) -> TurnFacts:
+        return TurnFacts(kind="tools")
 
     def messages(self) -> tuple[list[Json], list[Json]]:
         return [], []

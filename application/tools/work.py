@@ -10,9 +10,9 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 import msgspec
 from msgspec import Struct
 
-from antiphon.application.ports import CallResult
 from antiphon.application.tools.budgets import Budgets
 from antiphon.domain import deltas as d
+from antiphon.domain.metrics import CallResult
 
 logger = logging.getLogger("antiphon.tools")
 

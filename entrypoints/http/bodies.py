@@ -16,7 +16,7 @@ from msgspec import Struct
 from antiphon.application.support.threads import run_in_thread
 from antiphon.domain.decoding import DecodedRequest, decode_any, decode_request
 from antiphon.domain.errors import BodyTooLarge, RequestError, UnsupportedMediaType
-from antiphon.domain.mcp import redact_secrets
+from antiphon.domain.redaction import without_secrets_and_files
 from antiphon.domain.request import CreateResponse
 from antiphon.entrypoints.http.incoming_bytes import HeldBytes, IncomingBytes
 from antiphon.entrypoints.http.requests import HttpRequest, header, tenant_of
@@ -75,16 +75,8 @@ def decode_body(
 
 
 def redact_body(body: bytes) -> str:
-    """Return a decodable body without the secrets of the MCP servers that it names."""
-    return msgspec.json.encode(_without_secrets(decode_any(body))).decode()
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_secrets(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _without_secrets(each) for name, each in redact_secrets(value).items()}
-    return value
+    """Return a decodable body without the secrets of MCP servers, sealed texts and files."""
+    return msgspec.json.encode(without_secrets_and_files(decode_any(body))).decode()
 
 
 def reject_unknown_fields(decoded: DecodedRequest[Any]) -> None:

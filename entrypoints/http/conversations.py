@@ -17,6 +17,7 @@ from antiphon.application.resources.conversations import (
     DeleteItem,
     GetConversation,
     GetItem,
+    ListConversations,
     ListItems,
     UpdateConversation,
 )
@@ -41,6 +42,12 @@ from antiphon.entrypoints.http.requests import (
     response_headers,
     tenant_of,
 )
+from antiphon.entrypoints.http.response_lists import (
+    PAGE_PARAMETERS,
+    as_page,
+    metadata_of,
+    page_query,
+)
 from antiphon.entrypoints.http.responses import HttpOptions
 
 
@@ -49,6 +56,7 @@ class ConversationServices(Struct, frozen=True, kw_only=True):
 
     create: CreateConversation
     get: GetConversation
+    list: ListConversations
     update: UpdateConversation
     delete: DeleteConversation
     add_items: CreateItems
@@ -80,6 +88,24 @@ class Conversations(Controller):
         decoded = await read_json(request, NewConversation, conversations.options)
         created = await conversations.create(tenant_of(request), decoded.request)
         return JsonResponse(created, response_headers(request, decoded.unknown))
+
+    @handlers.get(
+        summary="List conversations",
+        operation_class=operation("A page of conversations.", gives="ConversationList"),
+    )
+    async def list(
+        self,
+        request: HttpRequest,
+        conversations: Services,
+        after: After = None,
+        limit: Limit = 20,
+        order: Order = "desc",
+    ) -> ASGIApp:
+        """Those with the metadata of the parameters `metadata[NAME]`."""
+        metadata = metadata_of(request, PAGE_PARAMETERS)
+        query = page_query(limit, after, order)
+        page = await conversations.list(tenant_of(request), query, metadata)
+        return JsonResponse(as_page(page), response_headers(request))
 
     @handlers.get(
         "/{conversation_id:str}",

@@ -42,6 +42,7 @@ from antiphon.domain.request import (
     NewMetadata,
 )
 from antiphon.domain.response import Response
+from antiphon.domain.traces import Bundle
 from antiphon.entrypoints.http import pages, shapes
 from antiphon.entrypoints.http.codex_catalog import CodexCatalog
 from antiphon.entrypoints.http.openapi_page import OpenApiPage
@@ -64,6 +65,7 @@ _BODIES: Sequence[Any] = (
     CreateResponse,
     Response,
     CompactedWindow,
+    Bundle,
     NewConversation,
     NewMetadata,
     NewItems,

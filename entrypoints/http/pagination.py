@@ -50,10 +50,15 @@ def as_list(page: Page[StoredItem], view: IncludeFilter) -> dict[str, Any]:
     }
 
 
+def values_of(*include: list[str] | None) -> list[str]:
+    """Return all values of these `include` parameters."""
+    texts = [text for parameter in include for text in parameter or ()]
+    return [value for text in texts for value in text.split(",")]
+
+
 def view_of(*include: list[str] | None, seal: Callable[[str], str]) -> IncludeFilter:
     """Return the view of a client with these `include` parameters. Raises: RequestError."""
-    texts = [text for parameter in include for text in parameter or ()]
-    values = [value for text in texts for value in text.split(",")]
+    values = values_of(*include)
     for position, value in enumerate(values):
         if value not in INCLUDE_VALUES:
             raise RequestError(

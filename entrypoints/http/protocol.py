@@ -22,6 +22,7 @@ from antiphon.entrypoints.http.dispatch import Dispatcher
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_json
 from antiphon.entrypoints.http.frame_queue import FrameQueue
 from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
+from antiphon.entrypoints.http.request_log import RefusalLog
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 128
@@ -45,6 +46,7 @@ class Transport(Struct, frozen=True, kw_only=True):
     incoming: IncomingBytes
     frames: FrameQueue
     dispatcher: Dispatcher
+    refusals: RefusalLog
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -168,6 +170,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, message: str) -> None:
         self._cancel_deadline()
         self._is_refused = True
+        self.shared.refusals.add(status, message)
         refuse(self.transport, status, message)
 
 

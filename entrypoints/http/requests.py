@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from litestar.types import Scope
 
 from antiphon.adapters.ids import new_id
 from antiphon.application.resources.limits import rate_limit_headers
+from antiphon.application.telemetry.log_context import RESPONSE_ID
+from antiphon.application.telemetry.request_context import RequestContext
 from antiphon.domain.callers import Caller
 from antiphon.domain.limits import LimitState
 
@@ -66,14 +69,25 @@ def accept(request: Connection) -> None:
     request.scope["state"]["is_accepted"] = True
 
 
+def note_response(request: Connection, response_id: str) -> None:
+    """Name the response of the request in the log, and in all lines that the request logs now."""
+    request.scope["state"]["response_id"] = response_id
+    RESPONSE_ID.set(response_id)
+
+
 def is_accepted(request: Connection) -> bool:
     return "is_accepted" in request.scope["state"]
 
 
-def trace_headers(request: Connection) -> dict[str, str]:
-    """Return the headers that propagate the client's trace to the engine."""
+def request_context(request: Connection, *, shares_connection: bool = False) -> RequestContext:
+    """Return what a run knows of the request, which has arrived now."""
     headers = {name: header(request, name.encode()) for name in TRACE_HEADERS}
-    return {name: value for name, value in headers.items() if value}
+    return RequestContext(
+        request_id=request_id(request),
+        trace_headers={name: value for name, value in headers.items() if value},
+        received_at=time.time(),
+        shares_connection=shares_connection,
+    )
 
 
 def response_headers(

@@ -22,9 +22,11 @@ from antiphon.application.responses.compact import CompactConversation
 from antiphon.application.responses.count_tokens import CountTokens
 from antiphon.application.responses.create import CreateResponseService
 from antiphon.application.responses.delete import DeleteResponse
+from antiphon.application.responses.explain import ExplainResponse
 from antiphon.application.responses.follow import FollowResponse
 from antiphon.application.responses.get import GetResponse
 from antiphon.application.responses.idempotency import CreateOnce, ExistingResponse
+from antiphon.application.responses.list import ListResponses
 from antiphon.application.responses.list_input_items import ListInputItems
 from antiphon.application.runs.shutdown import ShutdownSignal, UntilShutdown
 from antiphon.application.support.paging import PageQuery
@@ -37,6 +39,7 @@ from antiphon.domain.ignored import refuse_ignored
 from antiphon.domain.include_filter import IncludeFilter
 from antiphon.domain.request import CreateResponse
 from antiphon.domain.response import TERMINAL
+from antiphon.domain.response_lists import ResponseFilter
 from antiphon.entrypoints.http.asgi_responses import (
     EventStreamResponse,
     FinalResponse,
@@ -56,18 +59,29 @@ from antiphon.entrypoints.http.pagination import (
     Limit,
     Order,
     as_list,
+    values_of,
     view_of,
 )
-from antiphon.entrypoints.http.parameters import PathId, QueryFlag
+from antiphon.entrypoints.http.parameters import PathId, QueryFlag, QueryText
 from antiphon.entrypoints.http.requests import (
     REPLAYED_HEADER,
     HttpRequest,
     accept,
     caller_of,
+    note_response,
+    request_context,
     request_id,
     response_headers,
     tenant_of,
-    trace_headers,
+)
+from antiphon.entrypoints.http.response_lists import (
+    RESPONSE_PARAMETERS,
+    Time,
+    as_page,
+    metadata_of,
+    page_query,
+    show_metrics,
+    statuses_of,
 )
 from antiphon.entrypoints.http.sse import ClientEncoder
 
@@ -101,6 +115,8 @@ class Services(Struct, frozen=True, kw_only=True):
     describe_models: DescribeModels
     compact: CompactConversation
     get: GetResponse
+    explain: ExplainResponse
+    list: ListResponses
     follow: FollowResponse
     delete: DeleteResponse
     cancel: CancelResponse
@@ -145,15 +161,17 @@ class Responses(Controller):
             idempotency_key,
             caller=caller_of(request),
             body=body,
-            trace_headers=trace_headers(request),
+            context=request_context(request),
             strict=services.options.strict,
             client_left=partial(wait_for_disconnect, request.receive),
         )
         if isinstance(created, ExistingResponse):
+            note_response(request, created.response_id)
             headers = {**response_headers(request, decoded.unknown), REPLAYED_HEADER: "true"}
             return await self._repeat_response(
                 tenant_of(request), created.response_id, decoded.request, headers, services, encoder
             )
+        note_response(request, created.id)
         if idempotency_key is None:
             accept(request)
         headers = response_headers(
@@ -206,11 +224,12 @@ class Responses(Controller):
         compacting = await services.compact(
             decoded.request,
             caller=caller_of(request),
-            trace_headers=trace_headers(request),
+            context=request_context(request),
             strict=services.options.strict,
             client_left=partial(wait_for_disconnect, request.receive),
         )
         created = compacting.created
+        note_response(request, created.id)
         headers = response_headers(
             request, (*created.ignored, *decoded.unknown), created.rate_limits
         )
@@ -221,6 +240,48 @@ class Responses(Controller):
             encoder=encoder,
             shape=compacting.window,
         )
+
+    @handlers.get(
+        summary="List responses",
+        operation_class=operation("A page of responses, in short.", gives="ResponseList"),
+    )
+    async def list(
+        self,
+        request: HttpRequest,
+        services: NamedDependency[Services],
+        include_bracketed: Include = None,
+        include_plain: IncludePlain = None,
+        after: After = None,
+        limit: Limit = 20,
+        order: Order = "desc",
+        status: QueryText = None,
+        model: QueryText = None,
+        key: QueryText = None,
+        conversation: QueryText = None,
+        previous_response_id: QueryText = None,
+        tool: QueryText = None,
+        error: QueryText = None,
+        created_after: Time = None,
+        created_before: Time = None,
+    ) -> ASGIApp:
+        """Each without its input, output, instructions and tools. `metadata[NAME]` filters, too."""
+        _view(request, services, include_bracketed, include_plain)  # checks the values
+        metadata = metadata_of(request, RESPONSE_PARAMETERS)
+        wanted = ResponseFilter(
+            statuses=statuses_of(status),
+            model=model,
+            key=key,
+            conversation=conversation,
+            previous_response_id=previous_response_id,
+            tool=tool,
+            error=error,
+            created_after=created_after,
+            created_before=created_before,
+            metadata=metadata,
+        )
+        page = await services.list(tenant_of(request), page_query(limit, after, order), wanted)
+        include = values_of(include_bracketed, include_plain)
+        return JsonResponse(as_page(show_metrics(page, include)), response_headers(request))
 
     @handlers.get(
         "/{response_id:str}",
@@ -257,6 +318,19 @@ class Responses(Controller):
         return JsonResponse(
             encoder.encode_response(await services.get(tenant_of(request), response_id)), headers
         )
+
+    @handlers.get(
+        "/{response_id:str}/explain",
+        summary="Explain a response",
+        operation_class=operation("The bundle of the response.", gives="Bundle"),
+    )
+    async def explain(
+        self, request: HttpRequest, services: NamedDependency[Services], response_id: PathId
+    ) -> ASGIApp:
+        """Returns everything that the server has of the response in one document, which `antiphon
+        replay` reads. This is an extension of the API."""
+        bundle = await services.explain(tenant_of(request), response_id)
+        return JsonResponse(bundle, response_headers(request))
 
     @handlers.delete(
         "/{response_id:str}",

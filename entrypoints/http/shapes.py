@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from antiphon.domain.conversation import Conversation
 from antiphon.domain.items import AnyItem
+from antiphon.domain.response_lists import ResponseSummary
 from antiphon.domain.vector_stores import StoreFile, VectorStore
 from antiphon.entrypoints.http.model_entries import ModelEntry
 
@@ -56,6 +58,14 @@ class ListOf(Shape, frozen=True, kw_only=True):
 
 class ItemList(ListOf, frozen=True, kw_only=True):
     data: list[AnyItem]
+
+
+class ResponseList(ListOf, frozen=True, kw_only=True):
+    data: list[ResponseSummary]
+
+
+class ConversationList(ListOf, frozen=True, kw_only=True):
+    data: list[Conversation]
 
 
 class Deleted(Shape, frozen=True, kw_only=True):
@@ -189,6 +199,8 @@ ALL: Sequence[type[Shape]] = (
     ErrorResponse,
     InputTokens,
     ItemList,
+    ResponseList,
+    ConversationList,
     Deleted,
     FileList,
     ContainerList,

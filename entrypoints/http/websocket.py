@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
@@ -35,12 +36,13 @@ from antiphon.entrypoints.http.bodies import BodyLimits, check_complexity, decod
 from antiphon.entrypoints.http.dialects import dialect_or_default
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, RETRY_LATER, error_fields, error_json
 from antiphon.entrypoints.http.frame_queue import FrameBudget
+from antiphon.entrypoints.http.request_log import log_message
 from antiphon.entrypoints.http.requests import (
     caller_of,
     header,
+    request_context,
     request_id,
     response_headers,
-    trace_headers,
 )
 from antiphon.entrypoints.http.responses import Services
 from antiphon.entrypoints.http.sse import ClientEncoder
@@ -105,7 +107,6 @@ class WebSocketSession:
         self._socket = socket
         self._services = services
         self._options = services.options
-        self._trace_headers = trace_headers(socket)
         self._dialect = dialect_or_default(self._options.dialect, socket)
         self._lanes: Lanes[CreateResponse] = Lanes(self._options.lanes)
         self._continuations = Continuations(
@@ -202,10 +203,11 @@ class WebSocketSession:
             self._start_requests()
 
     async def _respond(self, lane: Lane, request: CreateResponse) -> None:
+        started_at, status = time.perf_counter(), "client left"
         created = await self._services.create(
             request,
             caller=caller_of(self._socket),
-            trace_headers=self._trace_headers,
+            context=request_context(self._socket, shares_connection=True),
             remembered=self._continuations.remembered,
             strict=self._options.strict,
         )
@@ -216,10 +218,17 @@ class WebSocketSession:
                 if isinstance(events[-1], e.Completed | e.Incomplete | e.Failed):
                     # Before sending: the client may continue from this response immediately.
                     self._finish(lane, request, created, events[-1])
+                    status = events[-1].response.status
                 for event in encoder.visible(events):
                     await self._send(event_frame(event, lane, encoder))
         finally:
             self._steering.untrack(created.id)
+            log_message(
+                status=status,
+                seconds=time.perf_counter() - started_at,
+                key=caller_of(self._socket).key_name,
+                response_id=created.id,
+            )
             await created.leave()
 
     def _finish(

@@ -17,6 +17,7 @@ REQUESTS = "Requests and limits"
 ADMISSION = "Admission"
 STREAMS = "Streams"
 LOGS = "Logging"
+TRACES = "Traces"
 WEBHOOKS = "Webhooks"
 FETCHING = "Fetching URLs"
 TOOLS = "Tools"
@@ -38,6 +39,7 @@ GROUPS = (
     STREAMS,
     WEBHOOKS,
     LOGS,
+    TRACES,
     TOOLS,
     CODE,
     WEB,

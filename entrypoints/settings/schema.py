@@ -19,7 +19,6 @@ from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.settings.about import (
     ACCESS,
     CODE,
-    LOGS,
     MODELS,
     NETWORK,
     REQUESTS,
@@ -29,7 +28,6 @@ from antiphon.entrypoints.settings.about import (
     about,
 )
 from antiphon.entrypoints.settings.access import Oidc, TrustedProxy
-from antiphon.entrypoints.settings.admission import AdmissionSettings
 from antiphon.entrypoints.settings.models import ModelTable
 from antiphon.entrypoints.settings.options import OWN_CLASSES, check_used
 from antiphon.entrypoints.settings.sections import (
@@ -43,6 +41,7 @@ from antiphon.entrypoints.settings.sections import (
     Tools,
     WebSearch,
 )
+from antiphon.entrypoints.settings.telemetry import TelemetrySettings
 
 CORS_ORIGIN = r"^https?://[^/@\s?#*,]+\Z"
 SCRIPTED_MODELS = ("scripted-chat", "scripted-harmony", "scripted", "gpt-4.1-scripted")
@@ -61,7 +60,7 @@ DEFAULT_QUOTAS = (100_000, 2 * 2**30)
 """The most responses and bytes of each tenant, where there may be several."""
 
 
-class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(TelemetrySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of one server, validated. `engine` is resolved: it is never `auto`."""
 
     model: Annotated[
@@ -378,40 +377,6 @@ class Settings(AdmissionSettings, frozen=True, kw_only=True, forbid_unknown_fiel
             is_secret=True,
         ),
     ] = None
-
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        about(LOGS, "The lowest level to log."),
-    ] = "info"
-    log_requests: Annotated[
-        bool, about(LOGS, "Log what clients send. Your logs then contain their prompts.")
-    ] = False
-    log_outputs: Annotated[
-        bool, about(LOGS, "Log model outputs. Your logs then contain their text.")
-    ] = False
-    audit_log: Annotated[
-        Path | None,
-        about(
-            LOGS,
-            "A file to which each call of a tool that the server runs is added as a line of JSON: "
-            "who, which tool, a hash of the arguments, and how it ended. package.module:Class is "
-            "your own audit log; write ./ before a file with such a name.",
-            allowed="a path or package.module:Class",
-            shown_default="none",
-        ),
-    ] = None
-    error_stacks: Annotated[bool, about(LOGS, "Log the stack trace of every error response.")] = (
-        False
-    )
-    loop_watchdog_ms: Annotated[
-        int,
-        about(
-            LOGS,
-            "Log a warning with a stack when the event loop has not run for this many "
-            "milliseconds, so that every client waited. 0 switches this off.",
-            ge=0,
-        ),
-    ] = 100
 
     tool: Annotated[
         tuple[Annotated[str, Meta(pattern=TOOL_CLASS)], ...],

@@ -13,6 +13,7 @@ from antiphon.entrypoints.http.dispatch import Dispatcher
 from antiphon.entrypoints.http.frame_queue import FrameQueue
 from antiphon.entrypoints.http.incoming_bytes import IncomingBytes
 from antiphon.entrypoints.http.protocol import Transport
+from antiphon.entrypoints.http.request_log import RefusalLog
 from antiphon.entrypoints.http.tls import Certificate
 from antiphon.entrypoints.settings import Settings
 
@@ -59,6 +60,7 @@ def transport(settings: Settings, incoming: IncomingBytes) -> Transport:
         incoming=incoming,
         frames=FrameQueue(),
         dispatcher=Dispatcher(),
+        refusals=RefusalLog(),
     )
 
 
@@ -91,7 +93,7 @@ def _max_connections(chosen: int | None) -> int:
     Beyond that limit, the kernel refuses to accept connections, and clients wait in silence.
     """
     files = _open_files_limit()
-    fitting = max(1, files - max(MIN_RESERVED_FILES, files // RESERVED_SHARE))
+    fitting = fitting_connections(files)
     if chosen is None:
         return min(MAX_CONNECTIONS, fitting)
     if chosen > fitting:
@@ -101,6 +103,11 @@ def _max_connections(chosen: int | None) -> int:
             files,
         )
     return chosen
+
+
+def fitting_connections(files: int) -> int:
+    """Return how many connections there may be if the process may open this many files."""
+    return max(1, files - max(MIN_RESERVED_FILES, files // RESERVED_SHARE))
 
 
 def _open_files_limit() -> int:

@@ -315,7 +315,9 @@ class House:
                 limits=limits, check_quota=CheckQuota(self.store, Quotas(), clock=lambda: 0.0)
             ),
             ClaimConversation(self.store, owner=owner),
-            PrepareResponse(prepare_turn, plan_turns, jobs, new_id=new_id, now=lambda: 100.0),
+            PrepareResponse(
+                prepare_turn, plan_turns, jobs, owner=owner, new_id=new_id, now=lambda: 100.0
+            ),
             StartResponse(
                 self.store,
                 self.log,
@@ -341,7 +343,7 @@ class House:
             retry_s=0.2,
         )
         stop_run = StopRun(self.store, self.runs, restore, run_response, owner=owner)
-        self.get = GetResponse(self.store)
+        self.get = GetResponse(self.store, self.runs)
         self.follow = FollowResponse(self.log, self.store)
         self.delete = DeleteResponse(self.store, self.log, stop_run)
         self.cancel = CancelResponse(self.store, stop_run)

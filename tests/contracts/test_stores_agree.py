@@ -269,6 +269,11 @@ class RandomCalls:
         name = self.name()
         return lambda store: store.revoke_key(name)
 
+    async def draw_save_trace(self) -> Call:
+        _, lease = await self.lease()
+        trace = self.pick(b"", b"\0\xff", b"sealed" * 100)
+        return lambda store: store.save_trace(lease, trace)
+
     async def draw_compare_and_set(self) -> Call:
         name, value = self.pick(*KEYS), self.pick(b"1", b"\0\xff")
         expected = self.pick(None, b"1", b"\0\xff")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -218,3 +219,25 @@ def test_a_server_whose_engine_dies_too_often_ends_with_a_code_of_its_own(tmp_pa
     assert process.returncode == 3
     assert text.count("its engine has died") == 2
     assert text.splitlines()[-1].startswith("antiphon: No model works")
+
+
+def test_with_the_json_format_each_line_is_json(tmp_path: Path) -> None:
+    process = start_server(tmp_path, "--port", "0", "--log-format", "json", "--log-level", "debug")
+    try:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(json.loads(line))
+            if found := re.search(r"url: (http://\S+)/v1", lines[-1]["message"]):
+                break
+        assert found is not None
+        assert httpx.get(f"{found[1]}/v1/models").status_code == 200
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=30)[::-1]
+        lines += [json.loads(line) for line in rest.splitlines()]
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+    [answered] = [line for line in lines if line["logger"] == "antiphon.access"]
+    assert (answered["path"], answered["status"]) == ("/v1/models", 200)
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)

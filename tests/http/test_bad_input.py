@@ -132,7 +132,7 @@ def test_a_tool_schema_that_nests_too_deeply_is_refused(http: httpx.Client) -> N
         ("GET", "/no-such-path", 404),
         ("PUT", "/responses", 405),
         ("DELETE", "/responses", 405),
-        ("GET", "/responses", 405),
+        ("PATCH", "/responses", 405),
         ("PATCH", "/responses/resp_x", 405),
         ("GET", "/responses/resp_x", 404),
         ("GET", "/responses/nonsense%00", 404),

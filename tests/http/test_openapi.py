@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from .conftest import create, script
 
-OPERATIONS = 51
+OPERATIONS = 54
 METHODS = frozenset({"get", "post", "delete"})
 ERROR = {"$ref": "#/components/schemas/ErrorResponse"}
 PUBLIC = frozenset({"/livez", "/readyz", "/health/live", "/health/ready"})

@@ -163,10 +163,10 @@ def test_an_unknown_path_is_refused_with_a_hint(
 
 
 def test_a_method_that_a_path_does_not_take_is_named(server: Any) -> None:
-    answer = httpx.get(f"{server.api}/responses")
+    answer = httpx.put(f"{server.api}/responses")
     assert answer.status_code == 405
     assert error(answer)["message"] == (
-        f"Invalid method for this URL (GET /v1/responses). {DOCUMENTED}"
+        f"Invalid method for this URL (PUT /v1/responses). {DOCUMENTED}"
     )
 
 

@@ -136,6 +136,7 @@ BY_PATH: Mapping[str, tuple[str, Ask]] = {
         lambda http, it: http.get(f"/responses/{it}?stream=true&starting_after=1"),
     ),
     "input items": ("response", lambda http, it: http.get(f"/responses/{it}/input_items")),
+    "bundle": ("response", lambda http, it: http.get(f"/responses/{it}/explain")),
     "cancel": ("response", lambda http, it: http.post(f"/responses/{it}/cancel")),
     "delete": ("response", lambda http, it: http.delete(f"/responses/{it}")),
     "get a run": ("background", lambda http, it: http.get(f"/responses/{it}")),

@@ -26,6 +26,7 @@ Json = dict[str, Any]
 
 ANSWERS = frozenset(
     {
+        "Bundle",
         "CodexCatalog",
         "CompactedWindow",
         "Conversation",
@@ -127,7 +128,8 @@ def test_every_parameter_of_the_openapi_document_has_a_bound(server: Any) -> Non
 def is_bounded(schema: Json) -> bool:
     """Whether a schema of the document has a bound wherever it needs one."""
     if "oneOf" in schema:  # the bound stands beside the choices
-        limits = {key: value for key, value in schema.items() if key.startswith("max")}
+        kinds = ("max", "min", "exclusive")
+        limits = {key: value for key, value in schema.items() if key.startswith(kinds)}
         return all(is_bounded({**choice, **limits}) for choice in schema["oneOf"])
     if "enum" in schema or "const" in schema:
         return True

@@ -114,13 +114,21 @@ def test_the_form_of_a_credential_decides_who_refuses_it(
     assert answer.headers["www-authenticate"] == challenge
 
 
+def test_the_line_of_a_request_names_the_subject_of_its_token(
+    guarded: Any, issuer: Issuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    httpx.get(f"{guarded.api}/models", headers=bearer(issuer.token(sub="anna")))
+    assert "key=anna" in caplog.text
+
+
 def test_a_token_is_in_no_log_and_no_answer(
     guarded: Any, issuer: Issuer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     forger = SigningKey("first", "ES256")
     for token in (
-        issuer.token(sub="canary"),
+        issuer.token(sub="anna", email="canary"),
         issuer.token(sub="canary", exp=1),
         issuer.token(sub="canary canary"),
         forger.sign(issuer.claims(sub="canary"), {"kid": "canary"}),

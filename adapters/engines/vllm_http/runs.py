@@ -28,7 +28,7 @@ from antiphon.adapters.engines.vllm_http.wires import (
 )
 from antiphon.adapters.upstreams.client import EventStream, UpstreamRefused
 from antiphon.adapters.upstreams.event_stream import DONE
-from antiphon.application.ports import EngineRequest, Step, Steps
+from antiphon.application.ports import EngineRequest, PooledSteps, Step
 from antiphon.domain.errors import EngineDead, EngineError, TooManyRequests
 
 MAX_FAILURES = 3
@@ -115,7 +115,7 @@ class Attempt:
         await self._stream.aclose()
 
 
-class PoolRun(Steps):
+class PoolRun(PooledSteps):
     """The steps of a run. Reading it to the end, or `aclose`, frees its place on the server."""
 
     def __init__(
@@ -137,6 +137,14 @@ class PoolRun(Steps):
 
     def __aiter__(self) -> AsyncIterator[Step]:
         return self
+
+    @property
+    def server(self) -> str:
+        return self._tried[-1].client.url if self._tried else ""
+
+    @property
+    def attempts(self) -> int:
+        return max(len(self._tried), 1)
 
     async def admit(self) -> None:
         """Start the run on a server. Raises: RequestError, TooManyRequests, EngineError."""

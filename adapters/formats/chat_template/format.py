@@ -110,6 +110,9 @@ class ChatTemplateFormat(Format):
     def constraint(self, turn: Turn) -> Constraint | None:
         return constraint(self._family, turn, inside_reasoning=self._renderer.opens_reasoning(turn))
 
+    def text(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(token_ids)
+
     def messages(self, token_ids: Sequence[int]) -> list[Json]:
         ids = list(token_ids)
         text = self._tokenizer.decode(ids)

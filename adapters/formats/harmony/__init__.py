@@ -72,6 +72,9 @@ class HarmonyFormat(Format):
     def constraint(self, turn: Turn) -> Constraint | None:
         return constraint(turn)
 
+    def text(self, token_ids: Sequence[int]) -> str:
+        return h.load_encoding().text(token_ids)
+
     def messages(self, token_ids: Sequence[int]) -> list[Json]:
         return [
             messages.to_json(message)

@@ -187,13 +187,18 @@ class ChatCompletionsModel(Model):
         meter = UsageMeter(counted.tokens, turn.known_tokens)
         return ChatTurn(
             turn,
-            counted.body.fields["messages"],
+            self._shown_fields(counted.body),
             opening,
             ChunkReader(turn, meter, think=self._options.think),
             meter,
             deadlines=self._deadlines,
             on_end=self._note_end,
         )
+
+    def _shown_fields(self, body: RequestBody) -> Json:
+        """Return the fields of a request without the operator's own, which may be secret."""
+        extra = self._options.extra_body
+        return {name: value for name, value in body.fields.items() if name not in extra}
 
     async def _open(self, counted: CountedTurn) -> EventStream:
         """Send the turn, without what the server turns out to refuse. Raises: AntiphonError."""

@@ -49,6 +49,7 @@ class ChunkReader:
 
     def __init__(self, turn: Turn, meter: UsageMeter, *, think: Think = "field") -> None:
         self._meter = meter
+        self.think = think
         self._calls = CallWriter(turn)
         self._tags = None if think == "field" else ThinkTags(is_open=think == "open")
         self._wants_logprobs = turn.sampling.logprobs is not None

@@ -15,10 +15,13 @@ from antiphon.adapters.upstreams.client import EventStream
 from antiphon.adapters.upstreams.event_stream import DONE
 from antiphon.application.model.stalls import StallWatch, TokenDeadlines
 from antiphon.application.model.stop_strings import StopStrings
-from antiphon.application.ports import Json, ModelTurn, Turn
+from antiphon.application.ports import Json, ModelTurn, StepLog, Turn, TurnFacts, TurnTranscript
 from antiphon.domain import deltas as d
 from antiphon.domain.errors import AntiphonError, EngineError
 from antiphon.domain.usage import TurnUsage
+
+CHAT_COMPLETIONS = "chat_completions"
+"""The format of a transcript is this, a colon, and how the server marks reasoning."""
 
 DRAIN_S = 0.5
 """How long the end of the stream is waited for after its last event, to use the connection again.
@@ -28,13 +31,14 @@ DRAIN_S = 0.5
 class ChatTurn(ModelTurn):
     """Reads the stream that `opening` will return. Closing the turn closes the connection.
 
+    `request` is what was sent.
     `on_end` is called with the reader once a turn has ended well.
     """
 
     def __init__(
         self,
         turn: Turn,
-        messages: Sequence[Json],
+        request: Json,
         opening: asyncio.Task[EventStream],
         reader: ChunkReader,
         meter: UsageMeter,
@@ -43,7 +47,8 @@ class ChatTurn(ModelTurn):
         on_end: Callable[[ChunkReader], None],
     ) -> None:
         self._turn = turn
-        self._messages = messages
+        self._request = request
+        self._step_log = StepLog(turn.trace_steps) if turn.trace_steps else None
         self._opening = opening
         self._reader = reader
         self._meter = meter
@@ -62,10 +67,23 @@ class ChatTurn(ModelTurn):
         await close_opening(self._opening)
 
     def messages(self) -> tuple[list[Json], list[Json]]:
-        return list(self._messages), [self._reader.message()]
+        return list(self._request["messages"]), [self._reader.message()]
 
     def tokens_used(self) -> Sequence[TurnUsage]:
         return [self._meter.usage]
+
+    def facts(self) -> TurnFacts:
+        return TurnFacts(model=self._turn.model)
+
+    def transcript(self) -> TurnTranscript | None:
+        if self._step_log is None:
+            return None
+        return TurnTranscript(
+            format=f"{CHAT_COMPLETIONS}:{self._reader.think}",
+            turn=self._turn,
+            steps=self._step_log,
+            upstream_request=self._request,
+        )
 
     async def _read(self) -> AsyncGenerator[list[d.Delta]]:
         try:
@@ -93,6 +111,8 @@ class ChatTurn(ModelTurn):
 
     def _feed(self, events: Sequence[bytes]) -> tuple[list[d.Delta], EngineError | None]:
         """Return the deltas of events that came together, up to an error of one of them."""
+        if self._step_log is not None:
+            self._step_log.add(0, "".join(f"{data.decode(errors='replace')}\n" for data in events))
         deltas: list[d.Delta] = []
         try:
             for data in takewhile(DONE.__ne__, events):

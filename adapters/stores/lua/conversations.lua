@@ -24,6 +24,7 @@ function operation.create_conversation(new)
   end
   call('HSET', key('conversation', new.ref),
     'created_at', new.created_at, 'metadata', new.metadata, 'next_place', 0)
+  number_conversation(new.ref)
   add(new.ref, new.items)
   return {'ok'}
 end
@@ -50,6 +51,7 @@ function operation.delete_conversation(one)
     drop_item(tenant, number)
   end
   call('DEL', key('conversation', one.ref), key('places', one.ref))
+  unlist('conversation', one.ref)
   return {'ok'}
 end
 

@@ -5,13 +5,15 @@
 -- the clock of Redis, which is the same for all servers.
 --
 --   response:REF      hash    status epoch owner number parent children conversation given
---                             expires_at size; body and job, until it is deleted;
+--                             expires_at size; body, job and trace, until it is deleted;
 --                             input, inputs, output, outputs: first number and count of its items;
 --                             next, log_size: the log's next number and bytes, if there is a log
 --   item:TENANT:N     hash    id, body, holders (its response and its conversation: 1 or 2)
 --   ids:TENANT:ID     sorted  numbers of the items of this id
 --   log:REF           stream  an entry (first, body) a chunk; its id is the number after its last
---   conversation:REF  hash    created_at metadata next_place held_by held_owner
+--   conversation:REF  hash    number created_at metadata next_place held_by held_owner
+--   responses_of:TENANT, conversations_of:TENANT
+--                     sorted  ids by `number`
 --   places:REF        sorted  numbers of a conversation's items, by place
 --   owned:OWNER       sorted  refs of its unfinished responses by `number`; those that wait: no name
 --   waiting           set     tenants with runs that wait
@@ -44,6 +46,21 @@ end
 local function now()
   local time = call('TIME')
   return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+local function list(kind, ref)
+  local tenant, id = string.match(ref, '^([^:]*):(.*)$')
+  call('ZADD', key(kind .. 's_of', tenant), call('HGET', key(kind, ref), 'number'), id)
+end
+
+local function unlist(kind, ref)
+  local tenant, id = string.match(ref, '^([^:]*):(.*)$')
+  call('ZREM', key(kind .. 's_of', tenant), id)
+end
+
+local function number_conversation(ref)
+  call('HSETNX', key('conversation', ref), 'number', call('INCR', single('conversations')))
+  list('conversation', ref)
 end
 
 local function microseconds(seconds)
@@ -279,8 +296,9 @@ local function forget(ref)
   disown(ref)
   drop_log(ref)
   set_size(ref, 0)
-  call('HDEL', response, 'body', 'job', 'status', 'owner')
+  call('HDEL', response, 'body', 'job', 'trace', 'status', 'owner')
   call('ZREM', single('expiring'), ref)
+  unlist('response', ref)
   count(tenant, 'responses', -1)
   purge(ref)
 end

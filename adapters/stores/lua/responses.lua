@@ -26,6 +26,7 @@ function operation.create(new)
     'status', new.status, 'body', new.body, 'epoch', new.epoch, 'children', 0,
     'input', add_items(tenant, new.input), 'inputs', #new.input,
     'output', add_items(tenant, new.output), 'outputs', #new.output)
+  list('response', new.ref)
   if parent then
     call('HSET', response, 'parent', new.parent)
     call('HINCRBY', key('response', parent), 'children', 1)
@@ -98,7 +99,7 @@ function operation.finish(last)
   replace_output(ref, last.output)
   call('HSET', response, 'status', last.status, 'body', last.body)
   call('HDEL', response, 'job', 'owner')
-  set_size(ref, #last.body)
+  set_size(ref, #last.body + call('HSTRLEN', response, 'trace'))
   if verdict == 'next' then
     log(ref, last.events)
   end

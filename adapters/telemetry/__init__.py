@@ -1,0 +1,1 @@
+"""What operators see: exporters of traces and metrics."""

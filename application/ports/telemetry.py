@@ -1,0 +1,67 @@
+"""Telemetry: what operators count, time and trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from antiphon.domain.response import Response
+
+Labels = tuple[str, ...]
+
+
+class Instrument(Struct, frozen=True, kw_only=True):
+    """A metric: what is counted, timed or read, and by which labels.
+
+    `name` has no prefix and no suffix for its unit. Labels have few values, which no client
+    chooses. `buckets` are the bounds of a histogram, in its unit.
+    """
+
+    name: str
+    kind: Literal["counter", "histogram", "gauge"]
+    help: str
+    unit: str = ""
+    labels: Labels = ()
+    buckets: Sequence[float] = ()
+
+
+ReadGauge = Callable[[], Mapping[Labels, float]]
+"""The current value of a gauge for each combination of labels."""
+
+
+class Meter(Protocol):
+    """Counts and times what the server does. No method waits or raises."""
+
+    def add(self, counter: Instrument, value: float = 1, labels: Labels = ()) -> None:
+        """Add to a counter; `labels` has a value for each of its labels, in order."""
+
+    def observe(self, histogram: Instrument, value: float, labels: Labels = ()) -> None: ...
+
+    def watch(self, gauge: Instrument, read: ReadGauge) -> None:
+        """Call `read` whenever somebody asks for the gauge."""
+
+
+class NullMeter(Meter):
+    """Counts nothing, for a server without metrics."""
+
+    def add(self, counter: Instrument, value: float = 1, labels: Labels = ()) -> None:
+        pass
+
+    def observe(self, histogram: Instrument, value: float, labels: Labels = ()) -> None:
+        pass
+
+    def watch(self, gauge: Instrument, read: ReadGauge) -> None:
+        pass
+
+
+class EndedRun(Struct, frozen=True, kw_only=True):
+    """A run that has ended here; `response` has its `metrics`."""
+
+    tenant: str
+    response: Response
+
+
+ReportRun = Callable[[EndedRun], None]
+"""Tells somebody of an ended run. It neither waits nor raises."""

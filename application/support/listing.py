@@ -1,0 +1,63 @@
+"""Lists of a store, filtered: a request reads a limited number of entries, whatever it finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.application.ports import StorePageQuery
+from antiphon.application.support.paging import HasId, not_in_list
+from antiphon.domain.errors import NotFound
+
+MAX_READ = 2000
+"""Entries that one request reads. A filter that finds few of many needs several requests."""
+
+READ_AT_ONCE = 100
+
+E = TypeVar("E", bound=HasId)
+
+ReadPage = Callable[[StorePageQuery], Awaitable[Sequence[E]]]
+"""Reads a page from the store. Raises: NotFound if there is no `after`."""
+
+
+class ListPage(Struct, Generic[E], frozen=True, kw_only=True):
+    """A page of a list. The next one begins after `last_id`, which may not be among the items."""
+
+    items: list[E]
+    last_id: str | None
+    has_more: bool
+
+
+async def list_matching(
+    read: ReadPage[E], query: StorePageQuery, matches: Callable[[E], bool]
+) -> ListPage[E]:
+    """Return the first `query.limit` entries that match. Raises: RequestError if there is no
+    `after`.
+    """
+    found: list[E] = []
+    last_id, count = query.after, 0
+    async with aclosing(_read_all(read, query)) as entries:
+        async for entry in entries:
+            if len(found) == query.limit or count == MAX_READ:
+                return ListPage(items=found, last_id=last_id, has_more=True)
+            count, last_id = count + 1, entry.id
+            if matches(entry):
+                found.append(entry)
+    return ListPage(items=found, last_id=last_id, has_more=False)
+
+
+async def _read_all(read: ReadPage[E], query: StorePageQuery) -> AsyncGenerator[E]:
+    query = replace(query, limit=READ_AT_ONCE)
+    try:
+        while page := await read(query):
+            for entry in page:
+                yield entry
+            query = replace(query, after=page[-1].id)
+            await asyncio.sleep(0)  # others have their turn, also if the store never waits
+    except NotFound:
+        raise not_in_list(query.after or "", "after") from None

@@ -1,0 +1,315 @@
+"""Record the times and facts of one run.
+
+Everything that shows what happened reads this record: logs, metrics, traces, the console. It is
+written per turn and per call, never per token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from antiphon.application.ports import Clock, ModelTurn
+from antiphon.application.telemetry.request_context import RequestContext
+from antiphon.application.telemetry.run_trace import RunTrace
+from antiphon.domain.callers import Caller
+from antiphon.domain.deltas import Delta, TextDelta
+from antiphon.domain.metrics import (
+    CallResult,
+    Phase,
+    ResponseMetrics,
+    ToolCallMetrics,
+    TurnMetrics,
+    tokens_per_second,
+)
+from antiphon.domain.response import TERMINAL, Response
+from antiphon.domain.usage import TurnUsage
+
+
+class RecordedCall:
+    """A call of a tool, until it has ended."""
+
+    def __init__(self, call: ToolCallMetrics, now: Clock) -> None:
+        self.metrics = call
+        self._now = now
+
+    def end(self, result: CallResult, *, seconds: float, output_bytes: int) -> None:
+        """Record the end of a call that took `seconds` without its wait for a slot."""
+        # The loop's clock, which measures them, may be a millisecond off.
+        started_at = max(round(self._now() - seconds, 6), self.metrics.started_at)
+        self.metrics = replace(
+            self.metrics,
+            started_at=started_at,
+            seconds=round(seconds, 6),
+            result=result,
+            output_bytes=output_bytes,
+        )
+
+
+class RunRecorder:
+    """The record of one run, which `before` begins; times never go back."""
+
+    def __init__(
+        self,
+        before: ResponseMetrics | None = None,
+        *,
+        now: Clock = time.time,
+        monotonic: Clock = time.monotonic,
+    ) -> None:
+        self._monotonic = monotonic
+        self._offset = now() - monotonic()
+        self._metrics = before or ResponseMetrics(received_at=self._now())
+        self._turn: _OpenTurn | None = None
+        self._ended = False
+        self._store_seconds = 0.0
+        self._store_failures = 0
+        self.trace: RunTrace | None = None
+        """What is kept of the run to explain it, if anything."""
+
+    @classmethod
+    def of_request(
+        cls, context: RequestContext, caller: Caller, *, server: str, background: bool = False
+    ) -> RunRecorder:
+        """Return the recorder of a new run, whose turn to run it is now."""
+        recorder = cls()
+        received_at = context.received_at or recorder._now()
+        recorder._metrics = ResponseMetrics(
+            key_id=caller.key_id,
+            key_name=caller.key_name,
+            request_id=context.request_id,
+            traceparent=context.traceparent,
+            links_trace=background or context.shares_connection,
+            server=server,
+            received_at=round(received_at, 6),
+            admitted_at=max(recorder._now(), received_at),
+        )
+        return recorder
+
+    @classmethod
+    def resumed(
+        cls, before: ResponseMetrics | UnsetType, *, server: str, epoch: int
+    ) -> RunRecorder:
+        """Return the recorder of a stored run that this server leases now.
+
+        `before` is UNSET for a response that was stored without a record.
+        """
+        recorder = cls(None if before is UNSET else before)
+        recorder._metrics = replace(
+            recorder._metrics,
+            server=server,
+            epoch=epoch,
+            phase=None,
+            admitted_at=recorder._now(),
+            turns=(),
+        )
+        return recorder
+
+    @property
+    def request_id(self) -> str:
+        return self._metrics.request_id
+
+    @property
+    def traceparent(self) -> str:
+        return self._metrics.traceparent
+
+    @property
+    def links_trace(self) -> bool:
+        return self._metrics.links_trace
+
+    @property
+    def turn_number(self) -> int:
+        """The number of the turn that is open, or would be next, from 1 on."""
+        return len(self._metrics.turns) + 1
+
+    @property
+    def trace_headers(self) -> dict[str, str]:
+        """The headers of the client's trace that a store keeps."""
+        traceparent = self._metrics.traceparent
+        return {"traceparent": traceparent} if traceparent else {}
+
+    def queue(self) -> None:
+        """Record that the run waits in the store for a server with a free slot."""
+        self._metrics = replace(self._metrics, admitted_at=None, server="")
+
+    def start(self) -> None:
+        """Record that the run starts; only the first time counts."""
+        if self._metrics.started_at is None:
+            self._metrics = replace(self._metrics, started_at=self._now())
+
+    def ignore(self, fields: Sequence[str]) -> None:
+        """Record which fields of the request have no effect."""
+        self._metrics = replace(self._metrics, ignored=tuple(fields))
+
+    @contextmanager
+    def time_store_write(self) -> Iterator[None]:
+        """Record how long the block takes, which writes to the store."""
+        started_at = self._monotonic()
+        try:
+            yield
+        finally:
+            self._store_seconds += self._monotonic() - started_at
+
+    def note_store_failure(self) -> None:
+        """Record that a write to the store has failed, and may be tried again."""
+        self._store_failures += 1
+
+    def open_turn(self) -> None:
+        """Record that the next turn is being prepared, unless one is already."""
+        if self._turn is None:
+            self._turn = _OpenTurn(self._now)
+
+    def admit_turn(self, turn: ModelTurn) -> None:
+        """Record that the model has accepted the open turn; only the first time counts."""
+        self.open_turn()
+        assert self._turn is not None
+        self._turn.admit(turn)
+
+    def watch_batch(self, deltas: Sequence[Delta]) -> bool:
+        """Record a turn's first deltas. Return whether the next ones must be recorded, too."""
+        return self._turn is not None and self._turn.watch_batch(deltas)
+
+    def end_output(self) -> None:
+        """Record that the model has written the last token of the turn; the first time counts."""
+        if self._turn is not None:
+            self._turn.end_output()
+
+    def start_call(self, *, type: str, name: str, server: str = "") -> RecordedCall:
+        """Record a call of a tool in the open turn, and return it to be ended."""
+        metrics = ToolCallMetrics(type=type, server=server, name=name, started_at=self._now())
+        call = RecordedCall(metrics, self._now)
+        if self._turn is not None:
+            self._turn.calls.append(call)
+        return call
+
+    def close_turn(self, reason: str, usages: Sequence[TurnUsage]) -> None:
+        """Record the end of the open turn; `reason` is "" for a turn that failed."""
+        if self._turn is None:
+            return
+        self._turn.end_output()
+        turn = self._turn.to_metrics(usages, reason=reason, ended_at=self._now())
+        self._metrics = replace(self._metrics, turns=(*self._metrics.turns, turn))
+        self._turn = None
+
+    def snapshot(self) -> ResponseMetrics:
+        """Return the record so far, with the phase of a run that has not ended."""
+        if self._ended:
+            return self._metrics
+        metrics = replace(
+            self._metrics,
+            phase=self._phase,
+            store_seconds=round(self._store_seconds, 6),
+            store_failures=self._store_failures,
+        )
+        if self._turn is None or not self._turn.is_admitted:
+            return metrics
+        turn = self._turn.to_metrics(self._turn.tokens_used())
+        return replace(metrics, turns=(*metrics.turns, turn))
+
+    def end(self, response: Response) -> Response:
+        """Record the end, and return the response with the record."""
+        if self._turn is not None and (self._turn.is_admitted or response.status == "failed"):
+            self.close_turn("", self._turn.tokens_used())
+        self._ended = response.status in TERMINAL
+        self._metrics = replace(
+            self._metrics,
+            ended_at=self._now(),
+            store_seconds=round(self._store_seconds, 6),
+            store_failures=self._store_failures,
+        )
+        return replace(response, metrics=self._metrics)
+
+    @property
+    def _phase(self) -> Phase:
+        if self._metrics.admitted_at is None:
+            return "queued"
+        return "starting" if self._turn is None else self._turn.phase
+
+    def _now(self) -> float:
+        return round(self._offset + self._monotonic(), 6)
+
+
+class _OpenTurn:
+    """The turn that runs now, or is being prepared."""
+
+    def __init__(self, now: Clock) -> None:
+        self._now = now
+        self._started_at = now()
+        self._admitted_at: float | None = None
+        self._first_token_at: float | None = None
+        self._first_text_at: float | None = None
+        self._last_token_at: float | None = None
+        self._model_turn: ModelTurn | None = None
+        self.calls: list[RecordedCall] = []
+
+    @property
+    def is_admitted(self) -> bool:
+        return self._model_turn is not None
+
+    @property
+    def phase(self) -> Phase:
+        if any(call.metrics.result is None for call in self.calls):
+            return "tool"
+        if self._first_text_at is not None:
+            return "writing"
+        return "starting" if self._first_token_at is None else "thinking"
+
+    def admit(self, turn: ModelTurn) -> None:
+        if self._model_turn is None:
+            self._model_turn, self._admitted_at = turn, self._now()
+
+    def watch_batch(self, deltas: Sequence[Delta]) -> bool:
+        if self._first_token_at is None:
+            self._first_token_at = self._now()
+        for delta in deltas:
+            if isinstance(delta, TextDelta):
+                self._first_text_at = self._now()
+                return False
+        return True
+
+    def end_output(self) -> None:
+        if self._last_token_at is None:
+            self._last_token_at = self._now()
+
+    def tokens_used(self) -> Sequence[TurnUsage]:
+        return () if self._model_turn is None else self._model_turn.tokens_used()
+
+    def to_metrics(
+        self, usages: Sequence[TurnUsage], *, reason: str = "", ended_at: float | None = None
+    ) -> TurnMetrics:
+        written = usages[0] if usages else TurnUsage()  # the others are of its summaries
+        has_output = written.output > 0
+        first_token_at = self._first_token_at if has_output else None
+        last_token_at = self._last_token_at if has_output else None
+        turn = TurnMetrics(
+            started_at=self._started_at,
+            admitted_at=self._admitted_at,
+            first_token_at=first_token_at,
+            first_text_at=self._first_text_at,
+            last_token_at=last_token_at,
+            ended_at=ended_at,
+            reason=reason,
+            input_tokens=sum(usage.input for usage in usages),
+            cached_tokens=sum(usage.cached for usage in usages),
+            output_tokens=sum(usage.output for usage in usages),
+            reasoning_tokens=sum(usage.reasoning for usage in usages),
+            tool_output_tokens=sum(usage.tool_output for usage in usages),
+            tokens_per_second=tokens_per_second(
+                written, first_token_at, last_token_at or self._now()
+            ),
+            tool_calls=tuple(call.metrics for call in self.calls),
+        )
+        if self._model_turn is None:
+            return turn
+        facts = self._model_turn.facts()
+        return replace(
+            turn,
+            kind=facts.kind,
+            model=facts.model,
+            engine=facts.engine,
+            attempts=facts.attempts,
+            is_repaired=facts.is_repaired,
+        )

@@ -1,0 +1,26 @@
+"""What a run knows of the request that created it, besides its body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class RequestContext(Struct, frozen=True, kw_only=True):
+    """`request_id` is the client's or a new one. `trace_headers` are those of W3C Trace Context.
+    `received_at` (seconds since the epoch) is when the request had arrived; None means now.
+    `shares_connection`: it is one of many requests on a WebSocket.
+    """
+
+    request_id: str = ""
+    trace_headers: Mapping[str, str] = {}
+    received_at: float | None = None
+    shares_connection: bool = False
+
+    @property
+    def traceparent(self) -> str:
+        return self.trace_headers.get("traceparent", "")
+
+
+NO_CONTEXT = RequestContext()

@@ -1,0 +1,116 @@
+"""What happened during a response, and when: recorded once, shown everywhere.
+
+Logs, metrics, traces, the console and `metrics` of the Response are all made from these records.
+Times are seconds since the epoch, durations are seconds. None of it holds text of a request, a
+model or a tool, except the names of tools.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from antiphon.domain.usage import TurnUsage
+
+CallResult = Literal["ok", "error", "refused", "canceled", "approval_requested"]
+"""`refused`: this server did not run the call. `canceled`: the response ended before it did."""
+
+TurnKind = Literal["answer", "tools", "tool_search", "compaction", "warm_up", "budget"]
+"""What a turn is for. `tools`: MCP servers are asked before the model's first answer. `budget`: the
+response ends because the turns before used a whole budget."""
+
+Phase = Literal["queued", "starting", "thinking", "writing", "tool"]
+"""What a run of this server is doing; `starting`: the model has not written anything yet."""
+
+
+class ToolCallMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call of a tool that this server runs, or the listing of an MCP server's tools.
+
+    `type` is the type of the tool as requests name it, `server` the label of an MCP server, `name`
+    what was called. `result` is None while the call runs. `output_bytes` counts its output as JSON.
+    """
+
+    type: str
+    server: str = ""
+    name: str
+    started_at: float
+    seconds: float = 0.0
+    result: CallResult | None = None
+    output_bytes: int = 0
+
+
+class TurnMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn, from `started_at` (its prompt is made) to `ended_at` (its tool calls have ended).
+
+    `admitted_at`: the engine took it. `first_token_at` and `last_token_at` are of the model's
+    output, `first_text_at` of the text that a client sees. Without output, they are None. `model`
+    is the one that ran it, `engine` the server that did, if there are several. `attempts` counts
+    the models that were tried. `is_repaired`: the parser had to repair what the model wrote.
+    `reason` says why it ended; "" if it failed or was cancelled.
+    """
+
+    kind: TurnKind = "answer"
+    model: str = ""
+    engine: str = ""
+    started_at: float
+    admitted_at: float | None = None
+    first_token_at: float | None = None
+    first_text_at: float | None = None
+    last_token_at: float | None = None
+    ended_at: float | None = None
+    reason: str = ""
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    tool_output_tokens: int = 0
+    tokens_per_second: float | None = None
+    attempts: int = 1
+    is_repaired: bool = False
+    tool_calls: tuple[ToolCallMetrics, ...] = ()
+
+
+class ResponseMetrics(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The record of a response: who asked, and what happened.
+
+    `key_id` and `key_name` are of the API key, and `request_id` of the request that created it.
+    `traceparent` is the client's (W3C Trace Context); `links_trace`: the response has a trace of
+    its own, which only links to it. `server` is the one that ran it last, and `epoch` counts the
+    servers that did. `received_at`: its request had arrived. `admitted_at`: it
+    was its turn to run. `phase` says what it is doing; a response that waits, or that another
+    server runs, is known by its status alone. `ignored` names the fields of the request without
+    effect. `store_seconds` is what its writes to the store took before the last one, and
+    `store_failures` how many of them failed.
+    """
+
+    key_id: str = ""
+    key_name: str = ""
+    request_id: str = ""
+    traceparent: str = ""
+    links_trace: bool = False
+    server: str = ""
+    epoch: int = 1
+    phase: Phase | None = None
+    received_at: float
+    admitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    turns: tuple[TurnMetrics, ...] = ()
+    ignored: tuple[str, ...] = ()
+    store_seconds: float = 0.0
+    store_failures: int = 0
+
+
+def tokens_per_second(
+    usage: TurnUsage, first_token_at: float | None, last_token_at: float | None
+) -> float | None:
+    """Return the speed after the first token, or None if it cannot be known.
+
+    >>> tokens_per_second(TurnUsage(input=3, output=11), 100.0, 102.0)
+    5.0
+    """
+    if first_token_at is None or last_token_at is None or usage.output < 2:
+        return None
+    seconds = last_token_at - first_token_at
+    return round((usage.output - 1) / seconds, 3) if seconds > 0 else None

@@ -1,0 +1,97 @@
+"""Lists of responses: what a list shows of each, and which ones a filter finds
+(docs/reference/api.md#list-responses)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from antiphon.domain.metrics import ResponseMetrics
+from antiphon.domain.response import ConversationRef, Failure, IncompleteDetails
+from antiphon.domain.usage import Usage
+
+
+class ResponseSummary(Struct, frozen=True, kw_only=True):
+    """A response without its input, its output, its instructions and its tools."""
+
+    id: str
+    object: str = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: str = "in_progress"
+    background: bool = False
+    error: Failure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    model: str
+    previous_response_id: str | None = None
+    conversation: ConversationRef | None = None
+    service_tier: str = "default"
+    usage: Usage | None = None
+    metadata: dict[str, str] = {}
+    metrics: ResponseMetrics | UnsetType = UNSET
+
+
+_decode_summary = msgspec.json.Decoder(ResponseSummary).decode
+
+
+def summary_from(body: bytes) -> ResponseSummary:
+    """Return the summary of a response, whose JSON may have no output.
+
+    >>> summary_from(b'{"id": "resp_1", "created_at": 1, "model": "m", "tools": []}').status
+    'in_progress'
+    """
+    return _decode_summary(body)
+
+
+class ResponseFilter(Struct, frozen=True, kw_only=True):
+    """Which responses a list has: those that match everything that is set.
+
+    `key` is the id or the name of an API key. `tool` is the type or the name of a tool that this
+    server called, or the label of its server. `error` is the code of a failure, or the reason of an
+    incomplete response. Times are seconds since the epoch.
+    """
+
+    statuses: frozenset[str] = frozenset()
+    model: str | None = None
+    key: str | None = None
+    conversation: str | None = None
+    previous_response_id: str | None = None
+    tool: str | None = None
+    error: str | None = None
+    created_after: float | None = None
+    created_before: float | None = None
+    metadata: Mapping[str, str] = {}
+
+    def matches(self, response: ResponseSummary) -> bool:
+        """Return whether the list has this response."""
+        conversation = response.conversation and response.conversation.id
+        return (
+            (not self.statuses or response.status in self.statuses)
+            and self.model in (None, response.model)
+            and self.conversation in (None, conversation)
+            and self.previous_response_id in (None, response.previous_response_id)
+            and (self.created_after is None or response.created_at > self.created_after)
+            and (self.created_before is None or response.created_at < self.created_before)
+            and (self.key is None or self.key in _keys_of(response))
+            and (self.error is None or self.error in _errors_of(response))
+            and (self.tool is None or self.tool in _tools_of(response))
+            and self.metadata.items() <= response.metadata.items()
+        )
+
+
+def _keys_of(response: ResponseSummary) -> tuple[str, ...]:
+    metrics = response.metrics
+    return () if metrics is UNSET else (metrics.key_id, metrics.key_name)
+
+
+def _errors_of(response: ResponseSummary) -> tuple[str | None, ...]:
+    failure, details = response.error, response.incomplete_details
+    return (failure.code if failure else None), (details.reason if details else None)
+
+
+def _tools_of(response: ResponseSummary) -> frozenset[str]:
+    turns = () if response.metrics is UNSET else response.metrics.turns
+    calls = (call for turn in turns for call in turn.tool_calls)
+    return frozenset(name for call in calls for name in (call.type, call.name, call.server))

@@ -1,0 +1,1 @@
+"""`antiphon doctor`: what is right on this machine, what is not, and what to do."""

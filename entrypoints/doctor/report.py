@@ -1,0 +1,54 @@
+"""What `antiphon doctor` prints: a table for people, or JSON for scripts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from antiphon.entrypoints.doctor.findings import Result, Status
+
+STYLES: Mapping[Status, str] = {
+    "ok": "green",
+    "warning": "yellow",
+    "problem": "bold red",
+    "skipped": "dim",
+}
+STATUS_WIDTH = max(map(len, STYLES))
+
+
+def print_line(console: Console, result: Result, name_width: int) -> None:
+    """Print a result in one line, and what to do in the next."""
+    line = Text()
+    line.append(f"{result.status:<{STATUS_WIDTH}}", style=STYLES[result.status])
+    line.append(f"  {result.check:<{name_width}}  {_visible(result.found)}")
+    console.print(line)
+    if result.advice:
+        indent = " " * (STATUS_WIDTH + name_width + 4)
+        console.print(Text(f"{indent}→ {_visible(result.advice)}"))
+
+
+def print_verdict(console: Console, results: Sequence[Result]) -> None:
+    """Print how many results of each kind there are."""
+    counts = Counter(result.status for result in results)
+    parts = [f"{counts[status]} {status}" for status in STYLES if counts[status]]
+    console.print(Text(f"\n{', '.join(parts)}"))
+
+
+def print_json(console: Console, results: Sequence[Result], exit_code: int) -> None:
+    """Print one object: the version, the exit code, and the list `checks`."""
+    report = {
+        "antiphon": metadata.version("antiphon"),
+        "exit_code": exit_code,
+        "checks": results,
+    }
+    console.print(Text(msgspec.json.format(msgspec.json.encode(report)).decode()))
+
+
+def _visible(text: str) -> str:
+    """Return the text in one line, without characters that would control the terminal."""
+    return "".join(c if c.isprintable() else " " if c == "\n" else ascii(c)[1:-1] for c in text)

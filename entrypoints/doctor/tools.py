@@ -1,0 +1,137 @@
+"""Checks of what the server calls and runs: tool servers, sandboxes, URLs, webhooks."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator, Sequence
+
+from antiphon.adapters.fetching import DEFAULT_PORTS, read_url
+from antiphon.adapters.tool_servers.configured import ConfiguredServers
+from antiphon.application.resources.webhooks import WebhookEndpoint
+from antiphon.domain.errors import ToolServerError
+from antiphon.domain.tools import McpTool
+from antiphon.entrypoints.doctor.findings import (
+    Check,
+    Finding,
+    Installation,
+    ok,
+    problem,
+    skipped,
+    warning,
+)
+from antiphon.entrypoints.wiring.code import sandboxes
+from antiphon.entrypoints.wiring.fetching import url_policy
+from antiphon.entrypoints.wiring.tools import tool_servers
+from antiphon.entrypoints.wiring.webhooks import operator_policy, read_endpoints
+
+INNER_ADDRESSES = ("127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "::1")
+"""This machine, private networks, and the metadata of clouds."""
+LIST_S = 20.0
+
+
+async def check_tool_servers(installation: Installation) -> Sequence[Finding]:
+    """Return for each of the operator's tool servers whether it lists its tools."""
+    servers = tool_servers(installation.settings)
+    if servers is None or not isinstance(servers, ConfiguredServers):
+        return [skipped("The settings name no tool servers.")]
+    try:
+        return await asyncio.gather(*(_list_tools(servers, label) for label in servers.labels))
+    finally:
+        await servers.aclose()
+
+
+async def _list_tools(servers: ConfiguredServers, label: str) -> Finding:
+    session = servers.session(McpTool(server_label=label))
+    advice = "Check that it runs, its address or command, and its credential in the settings."
+    try:
+        async with asyncio.timeout(LIST_S):
+            tools = await session.tools()
+    except TimeoutError:
+        return problem(f"The tool server {label!r} did not list its tools in {LIST_S:g} s.", advice)
+    except ToolServerError as error:
+        return problem(f"The tool server {label!r} does not list its tools: {error}", advice)
+    finally:
+        await session.aclose()
+    if not tools:
+        return warning(f"The tool server {label!r} lists no tools.", "Check its allowed_tools.")
+    return ok(f"The tool server {label!r} lists {len(tools)} tools.")
+
+
+async def check_sandbox(installation: Installation) -> Sequence[Finding]:
+    """Return whether a sandbox passes its self-test, and what enforces its limits."""
+    settings = installation.settings
+    found = sandboxes(settings)
+    if found is None:
+        return [skipped("The code interpreter and the shell are off.")]
+    try:
+        await found.start()
+    finally:
+        await found.aclose()
+    limited_by = getattr(found, "limited_by", None)
+    if settings.shell and limited_by is not None and not limited_by.startswith("cgroup"):
+        return [
+            warning(
+                f"The sandbox is safe; its limits are enforced by {limited_by}.",
+                "Delegate a cgroup to the server: see --code-cgroup.",
+            )
+        ]
+    limits = f"; its limits are enforced by {limited_by}" if limited_by else ""
+    return [ok(f"The sandbox passed its self-test{limits}.")]
+
+
+def check_network_rules(installation: Installation) -> Iterator[Finding]:
+    """Yield which URLs of requests are fetched, and which inner addresses they can reach."""
+    settings = installation.settings
+    if not settings.fetch.urls:
+        yield ok("No URL in a request is fetched.")
+        return
+    hosts = ", ".join(settings.fetch.hosts) or "any public host"
+    yield ok(f"URLs in requests are fetched from {hosts}.")
+    policy = url_policy(settings)
+    reachable = [each for each in INNER_ADDRESSES if policy.allows_address(each)]
+    if reachable or settings.fetch.private:
+        yield warning(
+            "Clients can reach inner addresses: "
+            f"{', '.join([*settings.fetch.private, *reachable])}.",
+            "Keep --fetch-private as small as you can.",
+        )
+    else:
+        yield ok(f"Inner addresses are refused: {', '.join(INNER_ADDRESSES)}.")
+
+
+async def check_webhooks(installation: Installation) -> Sequence[Finding]:
+    """Return for each webhook endpoint whether its host has an address that may be called."""
+    endpoints = read_endpoints(installation.settings)
+    if not endpoints:
+        return [skipped("The settings name no webhook endpoints.")]
+    return [await _resolve(endpoint) for endpoint in endpoints]
+
+
+async def _resolve(endpoint: WebhookEndpoint) -> Finding:
+    url = read_url(endpoint.url)
+    policy, port = operator_policy([endpoint.url]), url.port or DEFAULT_PORTS[url.scheme]
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return problem(
+            f"The host of the webhook endpoint {endpoint.name!r} has no address.",
+            "Check the host's name and the name server.",
+        )
+    refused = [str(each[4][0]) for each in found if not policy.allows_address(str(each[4][0]))]
+    if refused:
+        return problem(
+            f"The webhook endpoint {endpoint.name!r} has an address that is never called: "
+            f"{refused[0]}.",
+            "Use a host with a public or private address; link-local ones are refused.",
+        )
+    return ok(f"The webhook endpoint {endpoint.name!r} has an address that may be called.")
+
+
+CHECKS: Sequence[Check] = (
+    Check(name="network rules", run=check_network_rules),
+    Check(name="webhooks", run=check_webhooks),
+    Check(name="tool servers", run=check_tool_servers, limit_s=30),
+    Check(name="sandbox", run=check_sandbox, limit_s=120),
+)

@@ -1,0 +1,1 @@
+"""The commands `antiphon explain` and `antiphon replay`."""

@@ -1,0 +1,136 @@
+"""Print what a bundle says of its response, and what a replay has found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from antiphon.entrypoints.replay.replay import Replay
+
+Json = Mapping[str, Any]
+
+
+def print_summary(bundle: bytes) -> None:
+    _print(_summary(msgspec.json.decode(bundle)))
+
+
+def print_replay(replayed: Replay) -> None:
+    _print(_replay_lines(replayed))
+
+
+def _print(lines: Iterator[str]) -> None:
+    text = "\n".join(map(_visible, lines))
+    Console(highlight=False, soft_wrap=True).print(Text(text))
+
+
+def _summary(bundle: Json) -> Iterator[str]:
+    response = bundle["response"]
+    metrics = response.get("metrics") or {}
+    yield f"{bundle['response_id']}  {_ending(response)}"
+    yield from _facts(response, metrics)
+    traces = bundle["turns"]
+    yield from _turns(metrics)
+    if traces:
+        yield f"trace: {len(traces)} turns, {len(bundle['events'])} events"
+    if prefix := bundle.get("prefix"):
+        yield _prefix(prefix)
+    for reason in bundle["missing"]:
+        yield f"missing: {reason}"
+
+
+def _ending(response: Json) -> str:
+    """Return why the response ended, in one sentence."""
+    error, incomplete = response.get("error"), response.get("incomplete_details")
+    if error:
+        return f"failed: {error['code']}: {error['message']}"
+    if incomplete:
+        return f"incomplete: {incomplete['reason']} was reached."
+    return str(response["status"])
+
+
+def _facts(response: Json, metrics: Json) -> Iterator[str]:
+    yield f"model: {response['model']}"
+    received = metrics.get("received_at")
+    if metrics.get("key_name"):
+        yield f"key: {metrics['key_name']}"
+    if metrics.get("request_id"):
+        yield f"request: {metrics['request_id']}"
+    times = [
+        f"{name} after {metrics[field] - received:.3f} s"
+        for name, field in (
+            ("admitted", "admitted_at"),
+            ("started", "started_at"),
+            ("ended", "ended_at"),
+        )
+        if received is not None and metrics.get(field) is not None
+    ]
+    if times:
+        yield f"times: {', '.join(times)}"
+    if metrics.get("epoch", 1) > 1:
+        yield f"servers: {metrics['epoch']} ran it, {metrics.get('server', '')} was the last"
+    if metrics.get("store_failures"):
+        yield f"store: {metrics['store_failures']} writes failed and were repeated"
+    if metrics.get("ignored"):
+        yield f"ignored: {', '.join(metrics['ignored'])}"
+
+
+def _turns(metrics: Json) -> Iterator[str]:
+    for number, turn in enumerate(metrics.get("turns") or (), 1):
+        yield f"turn {number}: {', '.join(_turn_parts(turn))}"
+        for call in turn.get("tool_calls") or ():
+            name = f"{call['server']}/{call['name']}" if call.get("server") else call["name"]
+            result = call.get("result") or "running"
+            yield f"  {call['type']} {name}: {result} after {call.get('seconds', 0):.3f} s"
+
+
+def _turn_parts(turn: Json) -> Iterator[str]:
+    yield turn.get("kind", "answer")
+    if turn.get("model"):
+        yield turn["model"]
+    if turn.get("engine"):
+        yield f"on {turn['engine']}"
+    if turn.get("output_tokens"):
+        cached = turn.get("cached_tokens", 0)
+        yield f"{turn.get('input_tokens', 0)} tokens in ({cached} cached)"
+        yield f"{turn['output_tokens']} out"
+    if turn.get("first_token_at"):
+        yield f"first token after {turn['first_token_at'] - turn['started_at']:.3f} s"
+    if turn.get("ended_at"):
+        yield f"{turn['ended_at'] - turn['started_at']:.3f} s in all"
+    yield f"ended by {turn['reason']}" if turn.get("reason") else "did not end well"
+    if turn.get("attempts", 1) > 1:
+        yield f"{turn['attempts']} attempts"
+    if turn.get("is_repaired"):
+        yield "REPAIRED: the model's markup was malformed"
+
+
+def _prefix(prefix: Json) -> str:
+    shared = f"{prefix['shared_tokens']} of {prefix['parent_tokens']} tokens"
+    if prefix["differs_at"] is None:
+        return f"prefix: the prompt continues {prefix['previous_response_id']}: {shared} are shared"
+    return (
+        f"prefix: the prompt differs from {prefix['previous_response_id']} at token "
+        f"{prefix['differs_at']}: {shared} are shared"
+    )
+
+
+def _replay_lines(replayed: Replay) -> Iterator[str]:
+    yield from replayed.notes
+    for difference in replayed.differences:
+        yield f"DIFFERENT: {difference.where}"
+        yield from difference.lines
+    if not replayed.differences:
+        yield f"Nothing differs: {replayed.turns} turns were replayed."
+
+
+def _visible(line: str) -> str:
+    """Return the line without characters that would control the terminal.
+
+    >>> _visible("a\\x1b[1m")
+    'a\\\\x1b[1m'
+    """
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)

@@ -1,0 +1,186 @@
+"""One line of the log for each request, at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from litestar.connection import ASGIConnection
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Receive, Scope, Send
+from msgspec import Struct
+
+from antiphon.application.telemetry.log_context import log_as
+from antiphon.entrypoints.http.auth import HEALTH
+from antiphon.entrypoints.http.requests import request_id
+from antiphon.entrypoints.log_format import FIELDS
+
+logger = logging.getLogger("antiphon.access")
+
+QUIET_PATHS = HEALTH | {"/metrics"}
+"""What machines ask every few seconds: logged as `debug`."""
+
+STARTS = frozenset({"http.response.start", "websocket.http.response.start"})
+CLIENT_LEFT = 499
+"""The status of a request whose client has left before the answer: nobody gets it."""
+
+MAX_PATH = 200
+"""Characters of a path that are logged."""
+
+REPORT_INTERVAL_S = 1.0
+
+
+class EndedRequest(Struct, frozen=True, kw_only=True):
+    """A request that has been answered. `route` is its path without ids, "" if there is none.
+
+    `seconds` is its whole time, `first_byte_seconds` the time to the head of the answer.
+    """
+
+    method: str
+    path: str
+    route: str
+    status: int
+    seconds: float
+    first_byte_seconds: float | None
+    key: str
+    tenant: str
+    response_id: str
+    request_id: str
+
+
+OnRequestEnd = Callable[[EndedRequest], None]
+
+
+class RequestLog:
+    """ASGI middleware, outside of all others: it tells `on_end` of each request, and logs it."""
+
+    def __init__(self, app: ASGIApp, on_end: OnRequestEnd | None = None) -> None:
+        self._app = app
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started_at = time.perf_counter()
+        answered_at: float | None = None
+        status = 0
+        has_left = False
+
+        # Not a coroutine: each frame of a stream passes through here.
+        def send_noting_status(message: Any) -> Any:
+            nonlocal status, answered_at
+            if message["type"] in STARTS:
+                status, answered_at = message["status"], time.perf_counter()
+            elif message["type"] == "websocket.accept":
+                status, answered_at = 101, time.perf_counter()
+            return send(message)
+
+        # A handler that reads on may still answer, with an error that nobody gets.
+        async def receive_noting_end() -> Any:
+            nonlocal has_left
+            message = await receive()
+            has_left |= message["type"] == "http.disconnect" and answered_at is None
+            return message
+
+        connection: ASGIConnection[Any, Any, Any, Any] = ASGIConnection(scope)
+        scope.setdefault("state", {})
+        log_as(request_id=request_id(connection))
+        try:
+            await self._app(scope, receive_noting_end, send_noting_status)
+        finally:
+            self._report(
+                EndedRequest(
+                    method=scope["method"] if scope["type"] == ScopeType.HTTP else "WEBSOCKET",
+                    path=scope["path"],
+                    route=str(scope.get("path_template") or ""),
+                    status=CLIENT_LEFT if has_left else status or CLIENT_LEFT,
+                    seconds=time.perf_counter() - started_at,
+                    first_byte_seconds=None if answered_at is None else answered_at - started_at,
+                    key=getattr(scope.get("auth"), "key_name", ""),
+                    tenant=getattr(scope.get("auth"), "tenant", ""),
+                    response_id=_response_of(scope),
+                    request_id=scope["state"]["request_id"],
+                )
+            )
+
+    def _report(self, ended: EndedRequest) -> None:
+        if self._on_end is not None:
+            self._on_end(ended)
+        level = _level_of(ended)
+        if logger.isEnabledFor(level):
+            logger.log(level, _line_of(ended), extra={FIELDS: _fields_of(ended)})
+
+
+def log_message(*, status: str, seconds: float, key: str, response_id: str) -> None:
+    """Log the end of a response over a WebSocket; `status` is its own, or an error's code."""
+    fields = {"method": "MESSAGE", "status": status, "seconds": round(seconds, 6), "key": key}
+    shown = {name: value for name, value in (("key", key), ("response", response_id)) if value}
+    parts = ["MESSAGE", status, f"{seconds:.3f} s", *(f"{n}={v}" for n, v in shown.items())]
+    logger.info(" ".join(parts), extra={FIELDS: {**fields, "response_id": response_id}})
+
+
+class RefusalLog:
+    """Logs requests that were refused before the app saw them: some at once, the rest as a count.
+
+    Anybody can send such requests, as fast as a connection can carry them.
+    """
+
+    def __init__(self) -> None:
+        self._unlogged: dict[int, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, status: int, reason: str) -> None:
+        if self._timer is not None:
+            self._unlogged[status] = self._unlogged.get(status, 0) + 1
+            return
+        logger.info("refused: %d %s", status, reason, extra={FIELDS: {"status": status}})
+        self._timer = asyncio.get_running_loop().call_later(REPORT_INTERVAL_S, self._report)
+
+    def _report(self) -> None:
+        unlogged, self._unlogged, self._timer = self._unlogged, {}, None
+        for status, count in sorted(unlogged.items()):
+            fields = {"status": status, "count": count}
+            logger.info("refused: %d, %d times more", status, count, extra={FIELDS: fields})
+
+
+def _level_of(ended: EndedRequest) -> int:
+    if ended.path in QUIET_PATHS:
+        return logging.DEBUG
+    if ended.status < 500:
+        return logging.INFO  # what clients do wrong must not fill the log with warnings
+    # 503 is expected: the server is full, starting or stopping, or a model is not there.
+    return logging.WARNING if ended.status == 503 else logging.ERROR
+
+
+def _line_of(ended: EndedRequest) -> str:
+    status = "client left" if ended.status == CLIENT_LEFT else str(ended.status)
+    path = quote(ended.path[:MAX_PATH], safe="/:@!$&'()*+,;=~")
+    parts = [ended.method, path, status, f"{ended.seconds:.3f} s"]
+    if ended.first_byte_seconds is not None:
+        parts.append(f"first byte {ended.first_byte_seconds:.3f} s")
+    parts += [
+        f"{name}={value}"
+        for name, value in (("key", ended.key), ("response", ended.response_id))
+        if value
+    ]
+    return " ".join(parts)
+
+
+def _fields_of(ended: EndedRequest) -> dict[str, Any]:
+    fields = {
+        "method": ended.method,
+        "path": ended.path[:MAX_PATH],
+        "status": ended.status,
+        "seconds": round(ended.seconds, 6),
+        "first_byte_seconds": ended.first_byte_seconds and round(ended.first_byte_seconds, 6),
+        "key": ended.key,
+        "response_id": ended.response_id,
+    }
+    return {name: value for name, value in fields.items() if value not in ("", None)}
+
+
+def _response_of(scope: Any) -> str:
+    known = scope["state"].get("response_id") or scope.get("path_params", {}).get("response_id")
+    return str(known or "")

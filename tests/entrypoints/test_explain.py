@@ -1,0 +1,65 @@
+"""`antiphon explain` and `antiphon replay`, as people run them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tests.http.conftest import create, script
+
+FIELDS: dict[str, Any] = {
+    "model": "scripted-chat",
+    "input": script([{"think": "Hm."}, {"say": "Hello."}]),
+}
+
+
+def antiphon(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "antiphon.entrypoints.cli", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_response_is_explained_and_replayed(serve: Any, tmp_path: Path) -> None:
+    file = tmp_path / "bundle.json"
+    with serve(keep_traces="all", store="sqlite") as server:
+        with httpx.Client(base_url=server.api, timeout=15) as http:
+            response_id = create(http, **FIELDS)["id"]
+        explained = antiphon("explain", response_id, "--url", server.api, "--output", file)
+        unknown = antiphon("explain", "resp_none", "--url", server.api)
+    assert explained.returncode == 0, explained.stderr
+    assert "completed" in explained.stdout
+    assert "turn 1: answer" in explained.stdout
+    assert unknown.returncode == 1
+    assert file.stat().st_mode & 0o077 == 0
+
+    replayed = antiphon("replay", file)
+    assert (replayed.returncode, replayed.stderr) == (0, "")
+    assert "Nothing differs" in replayed.stdout
+    assert antiphon("replay", file, "--script").stdout.startswith("@@script [")
+
+    file.write_bytes(file.read_bytes().replace(b"Hello.", b"Hallo."))
+    assert antiphon("replay", file).returncode == 0, "it was changed everywhere alike"
+    file.write_bytes(file.read_bytes().replace(b'"text":"Hallo."', b'"text":"Hullo."'))
+    changed = antiphon("replay", file)
+    assert changed.returncode == 1
+    assert "Hullo." in changed.stdout
+
+    file.write_text("{}")
+    broken = antiphon("replay", file)
+    assert broken.returncode == 2
+    assert "version" in broken.stderr
+
+
+def test_a_response_is_explained_from_its_store(serve: Any, tmp_path: Path) -> None:
+    with (
+        serve(keep_traces="all", store="sqlite") as server,
+        httpx.Client(base_url=server.api, timeout=15) as http,
+    ):
+        response_id = create(http, **FIELDS)["id"]
+    folder = next(tmp_path.rglob("antiphon.db")).parent
+    explained = antiphon("explain", response_id, "--store", "sqlite", "--data-dir", folder)
+    assert explained.returncode == 0, explained.stderr
+    assert "turn 1: answer" in explained.stdout
+    assert "trace: 1 turns" in explained.stdout
