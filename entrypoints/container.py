@@ -118,6 +118,8 @@ from antiphon.application.websocket.lanes import LaneLimits
 from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.limits import parse_limits
 from antiphon.entrypoints.http.bodies import BodyLimits
+from antiphon.entrypoints.http.console.session import Console
+from antiphon.entrypoints.http.console.sessions import Sessions
 from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.cors import normalize_origins
@@ -129,7 +131,7 @@ from antiphon.entrypoints.http.keepalive import KeepAlive
 from antiphon.entrypoints.http.responses import HttpOptions, Services
 from antiphon.entrypoints.http.vector_stores import VectorStoreServices
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.wiring.access import identities, issuer_keys
+from antiphon.entrypoints.wiring.access import bearer_identity, console, identities, issuer_keys
 from antiphon.entrypoints.wiring.admission import admission, tenant_share
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
 from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
@@ -177,15 +179,22 @@ class Container(containers.DeclarativeContainer):
     )
     keys_file = providers.Singleton(keys_file, settings.provided.keys_file)
     issuer_keys = providers.Singleton(issuer_keys, settings)
-    identities: providers.Provider[Sequence[Identity] | None] = providers.Singleton(
-        identities, settings, keys_file, store, issuer_keys
-    )
     files: providers.Provider[FileStore] = providers.Singleton(file_store, settings)
     log: providers.Provider[EventLog] = providers.Singleton(event_log, settings)
     supervised_models = providers.Singleton(build_models, settings)
     supervise_models = providers.Singleton(SuperviseModels, supervised_models)
     models = providers.Singleton(offer_models, supervised_models, settings)
     sealer = providers.Singleton(Sealer, settings.provided.seal_key_path)
+    bearer = providers.Singleton(bearer_identity, settings, keys_file, store, issuer_keys)
+    sessions = providers.Singleton(
+        Sessions, sealer.provided.seal, sealer.provided.unseal, now=providers.Object(time.time)
+    )
+    identities: providers.Provider[Sequence[Identity] | None] = providers.Singleton(
+        identities, settings, bearer, sessions
+    )
+    console: providers.Provider[Console | None] = providers.Singleton(
+        console, settings, identities, bearer, sessions
+    )
     heartbeat = providers.Singleton(Heartbeat, store, owner, lease_s=settings.provided.lease_s)
     runs = providers.Singleton(
         ActiveRuns,

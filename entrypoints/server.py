@@ -223,6 +223,7 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
         container.container_services(),
         container.vector_store_services(),
         container.ready(),
+        container.console(),
         started_at=int(time.time()),
         max_file_bytes=settings.max_file_bytes,
         needs_keys=settings.needs_keys,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from litestar import Litestar
 from litestar.di import Provide
 
 from antiphon import __version__
 from antiphon.application.model.models import Models
 from antiphon.application.runs.readiness import CheckReady
+from antiphon.entrypoints.http.console.pages import console_asset, console_page
+from antiphon.entrypoints.http.console.session import Console, SessionEndpoint
 from antiphon.entrypoints.http.containers import Containers, ContainerServices
 from antiphon.entrypoints.http.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.errors import ExceptionHandlers
@@ -22,6 +26,8 @@ from antiphon.entrypoints.http.vector_store_files import FileBatches, VectorStor
 from antiphon.entrypoints.http.vector_stores import VectorStores, VectorStoreServices
 from antiphon.entrypoints.http.websocket import handle_websocket
 
+CONSOLE_ROUTES: tuple[Any, ...] = (console_page, console_asset, SessionEndpoint)
+
 
 def create_app(
     services: Services,
@@ -31,13 +37,14 @@ def create_app(
     containers: ContainerServices,
     vector_stores: VectorStoreServices,
     check_ready: CheckReady,
+    console: Console | None,
     *,
     started_at: int,
     max_file_bytes: int,
     needs_keys: bool = False,
     error_stacks: bool = False,
 ) -> Litestar:
-    """Return the app. Its services must already be started."""
+    """Return the app. Its services must already be started; without `console`, there is none."""
     return Litestar(
         route_handlers=[
             Responses,
@@ -51,6 +58,7 @@ def create_app(
             ModelList,
             Health,
             home,
+            *([] if console is None else CONSOLE_ROUTES),
         ],
         dependencies={
             "services": Provide(lambda: services, sync_to_thread=False, use_cache=True),
@@ -60,6 +68,7 @@ def create_app(
             "containers": Provide(lambda: containers, sync_to_thread=False, use_cache=True),
             "vector_stores": Provide(lambda: vector_stores, sync_to_thread=False, use_cache=True),
             "check_ready": Provide(lambda: check_ready, sync_to_thread=False, use_cache=True),
+            "console": Provide(lambda: console, sync_to_thread=False, use_cache=True),
             "needs_keys": Provide(lambda: needs_keys, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },

@@ -22,6 +22,7 @@ from antiphon.domain import errors as er
 from antiphon.domain.callers import ANYBODY, Caller
 from antiphon.domain.rights import check_scopes
 from antiphon.entrypoints.http.asgi_responses import send_json
+from antiphon.entrypoints.http.console.pages import PUBLIC_PATHS
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_json
 from antiphon.entrypoints.http.identity import Identity, identify
@@ -37,7 +38,10 @@ PAGES = frozenset({"/", "/schema", "/schema/", "/schema/openapi.json", "/schema/
 """Documentation for people. The pages are the same on every server of a version, except for the
 models' names, which are shown only if no keys are needed."""
 
-PUBLIC = HEALTH | PAGES
+CONSOLE = PUBLIC_PATHS | {"/console/session"}
+"""The console's files, and where browsers sign in. They have no data of anybody."""
+
+PUBLIC = HEALTH | PAGES | CONSOLE
 
 MAX_REASON_BYTES = 123
 """How long a close reason may be (RFC 6455, section 5.5)."""

@@ -2,6 +2,7 @@
 
     ProxyIdentity     the header of a trusted proxy
     BearerIdentity    `Authorization: Bearer` with an API key, or with a token of an issuer
+    SessionIdentity   the cookie of a browser's session (`console/sessions.py`)
 
 The first that finds a credential of its kind decides. A credential that is invalid is refused: no
 other one in the request can make up for it.
@@ -88,7 +89,10 @@ class BearerIdentity(Identity):
             raise Unauthenticated(
                 "The header 'Authorization' is malformed. It must be 'Authorization: Bearer KEY'."
             )
-        credential = match[1].decode("ascii")
+        return await self.find(match[1].decode("ascii"))
+
+    async def find(self, credential: str) -> Caller:
+        """Return whose key or token it is. Raises: as an Identity does."""
         if self._find_token_caller is not None and _TOKEN.fullmatch(credential):
             return await self._find_token_caller(credential)
         caller = await self._find_caller(credential)

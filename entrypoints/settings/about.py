@@ -18,6 +18,7 @@ ADMISSION = "Admission"
 STREAMS = "Streams"
 LOGS = "Logging"
 TRACES = "Traces"
+CONSOLE = "Console"
 WEBHOOKS = "Webhooks"
 FETCHING = "Fetching URLs"
 TOOLS = "Tools"
@@ -40,6 +41,7 @@ GROUPS = (
     WEBHOOKS,
     LOGS,
     TRACES,
+    CONSOLE,
     TOOLS,
     CODE,
     WEB,

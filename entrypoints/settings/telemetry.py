@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from antiphon.entrypoints.settings.about import LOGS, TRACES, about
+from antiphon.entrypoints.settings.about import CONSOLE, LOGS, TRACES, about
 from antiphon.entrypoints.settings.admission import AdmissionSettings
 
 COLLECTOR_URL = r"^https?://[^/@\s?#]+(/[^@\s?#]*)?\Z"
@@ -73,6 +73,14 @@ class TelemetrySettings(AdmissionSettings, frozen=True, kw_only=True, forbid_unk
             ge=0,
         ),
     ] = 100
+    console: Annotated[
+        bool,
+        about(
+            CONSOLE,
+            "Serve the console at /console: a page on which you see what the responses of your "
+            "key's tenant do.",
+        ),
+    ] = True
     keep_traces: Annotated[
         Literal["off", "failed", "all"],
         about(

@@ -15,6 +15,8 @@ from antiphon.application.ports import Clock, Fetcher, KeyStore
 from antiphon.application.resources.keys import FindCaller
 from antiphon.application.resources.tokens import ClaimRules, FindTokenCaller
 from antiphon.domain.errors import SettingsError
+from antiphon.entrypoints.http.console.session import Console
+from antiphon.entrypoints.http.console.sessions import SessionIdentity, Sessions
 from antiphon.entrypoints.http.identity import BearerIdentity, Identity, ProxyIdentity
 from antiphon.entrypoints.settings import Oidc, Settings
 from antiphon.entrypoints.wiring.webhooks import operator_policy
@@ -45,17 +47,33 @@ def check_access(settings: Settings) -> None:
         )
 
 
-def identities(
+def bearer_identity(
     settings: Settings, file: KeysFile | None, store: KeyStore, keys: IssuerKeys | None
+) -> BearerIdentity:
+    """Return what finds out whose key or token a credential is."""
+    find_caller = FindCaller([store.key] if file is None else [file.key, store.key])
+    return BearerIdentity(find_caller, _find_token_caller(settings.oidc, keys))
+
+
+def identities(
+    settings: Settings, bearer: BearerIdentity, sessions: Sessions
 ) -> Sequence[Identity] | None:
     """Return the kinds of credentials that are accepted, or None if none is needed."""
     if not settings.needs_keys:
         return None
-    find_caller = FindCaller([store.key] if file is None else [file.key, store.key])
-    bearer = BearerIdentity(find_caller, _find_token_caller(settings.oidc, keys))
-    if settings.trusted_proxy.is_on:
-        return [ProxyIdentity(settings.trusted_proxy), bearer]
-    return [bearer]
+    proxy = [ProxyIdentity(settings.trusted_proxy)] if settings.trusted_proxy.is_on else []
+    session = [SessionIdentity(sessions, bearer)] if settings.console else []
+    return [*proxy, bearer, *session]
+
+
+def console(
+    settings: Settings,
+    identities: Sequence[Identity] | None,
+    bearer: BearerIdentity,
+    sessions: Sessions,
+) -> Console | None:
+    """Return what the console needs, or None if the server has none."""
+    return Console(identities, bearer, sessions) if settings.console else None
 
 
 def issuer_keys(settings: Settings, *, now: Clock = time.monotonic) -> IssuerKeys | None:

@@ -1,0 +1,1 @@
+"""The console: static pages over the public API, and the sessions of browsers."""

@@ -1,0 +1,10 @@
+/** One response. */
+
+import { el, replace } from "./dom.js";
+
+export const title = "Response";
+
+/** @param {HTMLElement} root @param {Object<string, string>} params @param {AbortSignal} signal */
+export async function show(root, params, signal) {
+  replace(root, el("h1", {}, title));
+}
