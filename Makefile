@@ -84,6 +84,8 @@ docs: $(VENV)/ready
 	$(VENV)/bin/python docs/draw_settings.py
 	$(VENV)/bin/python docs/draw_decisions.py
 	$(VENV)/bin/python docs/draw_models.py
+	$(VENV)/bin/python docs/draw_metrics.py
+	$(VENV)/bin/python docs/draw_dashboard.py
 	$(VENV)/bin/python docs/draw_licenses.py
 
 # Asks nothing of a network once its environment is made.

@@ -68,9 +68,10 @@ KINDS: Mapping[str, LimitKind] = _kinds()
 """Each limit that a key can have. `tokens` are input and output together. `runs` counts responses
 from their acceptance to their end, also while they wait."""
 
-Scope = Literal["read", "write"]
+Scope = Literal["read", "write", "metrics"]
 SCOPES: tuple[Scope, ...] = ("read", "write")
-"""`read`: requests with GET. `write`: all others."""
+"""What a key may do unless its policy says otherwise. `read`: requests with GET. `write`: all
+others. `metrics`: GET /metrics, which tells of all tenants."""
 
 Tier = Literal["flex", "default", "priority"]
 TIERS: tuple[Tier, ...] = ("flex", "default", "priority")

@@ -20,6 +20,12 @@ TurnKind = Literal["answer", "tools", "tool_search", "compaction", "warm_up", "b
 """What a turn is for. `tools`: MCP servers are asked before the model's first answer. `budget`: the
 response ends because the turns before used a whole budget."""
 
+MODEL_TURNS: frozenset[TurnKind] = frozenset({"answer", "compaction", "warm_up"})
+"""Kinds of turns in which a model runs."""
+
+LISTING = "tools/list"
+"""The name under which the listing of an MCP server is recorded: its method in the protocol."""
+
 Phase = Literal["queued", "starting", "thinking", "writing", "tool"]
 """What a run of this server is doing; `starting`: the model has not written anything yet."""
 

@@ -19,9 +19,14 @@ URL_FIELDS = ("image_url", "file_url")
 READING_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
-def check_scopes(policy: KeyPolicy, method: str) -> None:
-    """Raises: Forbidden if the key may not send requests with this HTTP method."""
+METRICS_PATH = "/metrics"
+
+
+def check_scopes(policy: KeyPolicy, method: str, path: str = "") -> None:
+    """Raises: Forbidden if the key may not send requests with this HTTP method to this path."""
     scope = "read" if method in READING_METHODS else "write"
+    if path == METRICS_PATH:
+        scope = "metrics"
     if scope not in policy.scopes:
         raise Forbidden(
             "You have insufficient permissions for this operation: the API key lacks the scope "

@@ -248,9 +248,10 @@ def _policy_options(command: Command) -> Command:
             click.option(
                 "--scope",
                 "scopes",
-                type=click.Choice(["read", "write", "all"]),
+                type=click.Choice(["read", "write", "metrics", "all"]),
                 multiple=True,
-                help="Allow only to read (GET), or only to write (everything else).",
+                help="Allow only to read (GET), to write (everything else), or to read /metrics, "
+                "which tells of all tenants. Repeat it to allow several; all is read and write.",
             ),
             click.option(
                 "--tier",

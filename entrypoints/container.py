@@ -28,6 +28,7 @@ from antiphon.application.ports import (
     Embeddings,
     EventLog,
     FileStore,
+    Meter,
     PromptTemplates,
     Sandboxes,
     Store,
@@ -136,6 +137,14 @@ from antiphon.entrypoints.wiring.admission import admission, tenant_share
 from antiphon.entrypoints.wiring.code import container_limits, sandboxes
 from antiphon.entrypoints.wiring.fetching import fetcher, url_policy
 from antiphon.entrypoints.wiring.file_search import embeddings
+from antiphon.entrypoints.wiring.metrics import (
+    Watched,
+    expose,
+    measured_store,
+    measured_webhooks,
+    meter_or_none,
+    prometheus_meter,
+)
 from antiphon.entrypoints.wiring.models import build_models, offer_models
 from antiphon.entrypoints.wiring.stores import (
     event_log,
@@ -169,7 +178,10 @@ class Container(containers.DeclarativeContainer):
     settings: providers.Dependency[Settings] = providers.Dependency(instance_of=Settings)
 
     owner = providers.Singleton(new_id, "srv")
-    store: providers.Provider[Store] = providers.Selector(
+    prometheus = providers.Singleton(prometheus_meter, settings)
+    expose_metrics = providers.Callable(expose, prometheus)
+    meter: providers.Provider[Meter] = providers.Singleton(meter_or_none, prometheus)
+    chosen_store: providers.Provider[Store] = providers.Selector(
         providers.Callable(store_kind, settings),
         memory=providers.Singleton(MemoryStore, keep=settings.provided.keep_responses),
         sqlite=providers.Singleton(sqlite_store, settings),
@@ -177,6 +189,7 @@ class Container(containers.DeclarativeContainer):
         redis=providers.Singleton(redis_store, settings),
         own=providers.Singleton(own_store, settings),
     )
+    store: providers.Provider[Store] = providers.Singleton(measured_store, chosen_store, meter)
     keys_file = providers.Singleton(keys_file, settings.provided.keys_file)
     issuer_keys = providers.Singleton(issuer_keys, settings)
     files: providers.Provider[FileStore] = providers.Singleton(file_store, settings)
@@ -213,7 +226,9 @@ class Container(containers.DeclarativeContainer):
     send_deliveries = providers.Singleton(
         SendDeliveries,
         store,
-        providers.Singleton(webhook_fetcher, webhook_endpoints),
+        providers.Singleton(
+            measured_webhooks, providers.Singleton(webhook_fetcher, webhook_endpoints), meter
+        ),
         webhook_endpoints,
         now=providers.Object(time.time),
         clock=providers.Object(time.monotonic),
@@ -236,6 +251,9 @@ class Container(containers.DeclarativeContainer):
         defaults=providers.Singleton(parse_limits, settings.provided.default_limit),
     )
     traces = providers.Singleton(otlp_traces, settings, owner)
+    tool_servers: providers.Provider[ToolServers | None] = providers.Singleton(
+        tool_servers, settings
+    )
     run_response = providers.Singleton(
         RunResponse,
         log,
@@ -245,7 +263,7 @@ class Container(containers.DeclarativeContainer):
         log_outputs=settings.provided.log_outputs,
         max_run_s=settings.provided.response_s,
         retry_s=settings.provided.store_retry_s,
-        reports=providers.Singleton(reports, traces),
+        reports=providers.Singleton(reports, traces, meter, settings, tool_servers),
     )
     prompts: providers.Provider[PromptTemplates | None] = providers.Singleton(
         prompt_templates, settings
@@ -267,9 +285,6 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     show_items = providers.Singleton(ShowItems, load_media, unseal=sealer.provided.unseal)
-    tool_servers: providers.Provider[ToolServers | None] = providers.Singleton(
-        tool_servers, settings
-    )
     vector_stores: providers.Provider[VectorStores] = providers.Singleton(vector_stores, settings)
     embeddings: providers.Provider[Embeddings | None] = providers.Singleton(embeddings, settings)
     index_files = providers.Singleton(
@@ -430,7 +445,7 @@ class Container(containers.DeclarativeContainer):
         lanes=providers.Singleton(LaneLimits),
     )
     get_response = providers.Singleton(GetResponse, store, runs)
-    follow_response = providers.Singleton(FollowResponse, log, store)
+    follow_response = providers.Singleton(FollowResponse, log, store, meter)
     explain_response = providers.Singleton(
         ExplainResponse, get_response, follow_response, store, keep_traces
     )
@@ -472,6 +487,18 @@ class Container(containers.DeclarativeContainer):
         drained=drained,
         options=http_options,
         websockets=providers.Singleton(OpenWebSockets, settings.provided.websockets_per_tenant),
+    )
+    watched = providers.Singleton(
+        Watched,
+        runs=runs,
+        admission=admission,
+        models=models,
+        store=store,
+        streams=services.provided.keepalive,
+        websockets=services.provided.websockets,
+        connections=transport.provided.connections,
+        settings=settings,
+        owner=owner,
     )
     conversations = providers.Singleton(
         ConversationServices,

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.settings import Settings
 
 logger = logging.getLogger("antiphon.server")
 
@@ -25,36 +24,39 @@ ACCEPT_RETRY_S = 1.0
 OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-def bind(settings: Settings) -> socket.socket:
-    """Return the socket, which does not listen yet. Raises: SettingsError."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def bind(host: str, port: int, prefix: str = "--") -> socket.socket:
+    """Return the socket, which does not listen yet. Raises: SettingsError.
+
+    `prefix` is that of the options for the address.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with suppress(OSError, AttributeError):  # not on every system; connections inherit it
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
     try:
         # Bind now, to fail early. uvicorn listens later, so that nobody connects before we serve.
-        listener.bind((settings.host, settings.port))
+        listener.bind((host, port))
     except OSError as exc:
         listener.close()
         raise SettingsError(
-            f"Cannot listen on {settings.host} port {settings.port}: {_explain_bind_error(exc)}"
+            f"Cannot listen on {host} port {port}: {_explain_bind_error(exc, prefix)}"
         ) from None
     return listener
 
 
-def _explain_bind_error(exc: OSError) -> str:
+def _explain_bind_error(exc: OSError, prefix: str) -> str:
     """Return why the server cannot listen on the address, and what to change."""
     if exc.errno == errno.EADDRNOTAVAIL:
         return (
-            "this machine does not have that address. Choose another with --host: 127.0.0.1 for "
-            "this machine only, 0.0.0.0 for the network."
+            f"this machine does not have that address. Choose another with {prefix}host: 127.0.0.1 "
+            "for this machine only, 0.0.0.0 for the network."
         )
     if isinstance(exc, socket.gaierror):
-        return f"{exc.strerror}. Choose another with --host."
+        return f"{exc.strerror}. Choose another with {prefix}host."
     if exc.errno == errno.EACCES:
-        return "only root may listen there. Choose a port above 1023 with --port."
-    return f"{exc.strerror}. Choose another with --port."
+        return f"only root may listen there. Choose a port above 1023 with {prefix}port."
+    return f"{exc.strerror}. Choose another with {prefix}port."
 
 
 class Acceptor:

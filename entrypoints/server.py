@@ -25,11 +25,13 @@ from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.support.loop_watchdog import LoopWatchdog
 from antiphon.domain.errors import EngineDead, ModelsFailed, StoreError
 from antiphon.entrypoints import banner
+from antiphon.entrypoints.admin import serving_admin
 from antiphon.entrypoints.container import Container
 from antiphon.entrypoints.http.app import create_app
 from antiphon.entrypoints.http.auth import Authentication
 from antiphon.entrypoints.http.cors import Cors
 from antiphon.entrypoints.http.dialects import DIALECTS
+from antiphon.entrypoints.http.metrics import meter_requests
 from antiphon.entrypoints.http.protocol import BoundedProtocol
 from antiphon.entrypoints.http.request_log import RequestLog
 from antiphon.entrypoints.http.tls import TlsProtocol
@@ -171,12 +173,15 @@ async def serving(container: Container) -> AsyncIterator[RunningServer]:
     """Start everything, yield while the server runs, stop everything. Raises: SettingsError."""
     settings: Settings = container.settings()
     certificate = container.certificate()  # first, since models take long to start
-    listener = bind(settings)
+    listener = bind(settings.host, settings.port)
     async with AsyncExitStack() as stack:
         stack.callback(listener.close)
         if certificate is not None:
             await stack.enter_async_context(_in_background(certificate.watch_forever()))
         app, models = await start_app(container, stack)
+        await stack.enter_async_context(
+            serving_admin(settings, container.ready(), container.expose_metrics())
+        )
         server = _Server(
             _uvicorn_config(app, container),
             stopping=container.stopping(),
@@ -228,13 +233,17 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
         max_file_bytes=settings.max_file_bytes,
         needs_keys=settings.needs_keys,
         error_stacks=settings.error_stacks,
+        expose=container.expose_metrics() if settings.admin_port is None else None,
     )
     served: ASGIApp = Authentication(
         app, container.identities(), dialect=DIALECTS[settings.dialect]
     )
     if settings.cors_origin:
         served = Cors(served, settings.cors_origin)
-    return RequestLog(served), models
+    if not settings.metrics:
+        return RequestLog(served), models
+    container.watched().watch(container.meter())
+    return RequestLog(served, meter_requests(container.meter())), models
 
 
 async def _serve(settings: Settings) -> None:

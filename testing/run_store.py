@@ -157,6 +157,17 @@ class RunStoreContract(StoreFixtures):
 
     # --- leasing ----------------------------------------------------------------------------------
 
+    async def test_the_waiting_runs_of_all_tenants_are_counted(self, store: Store) -> None:
+        assert await store.count_waiting() == 0
+        await beat(store, OWNER)
+        await store.create(US, response_with_log("running"))
+        for tenant, name in ((THEM, "a"), (US, "b"), (US, "c")):
+            await store.create(tenant, waiting_response(name))
+        await store.delete(US, "resp_c")
+        assert await store.count_waiting() == 2
+        await lease_runs(store, limit=1)
+        assert await store.count_waiting() == 1
+
     async def test_waiting_runs_are_leased_complete_and_oldest_first(
         self, store: Store, another: Store
     ) -> None:

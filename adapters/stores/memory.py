@@ -175,11 +175,11 @@ class MemoryStore(Store):
         self._delete_response(tenant, response_id)
 
     async def usage(self, tenant: str) -> StorageUsage:
-        waiting = [record for record in self._unfinished.values() if record.owner is None]
+        running = self._unfinished.values()
         return StorageUsage(
             responses=self._response_counts[tenant],
             bytes=self._bytes[tenant],
-            waiting=sum(record.tenant == tenant for record in waiting),
+            waiting=sum(each.tenant == tenant and each.owner is None for each in running),
         )
 
     async def sweep(self, *, keep_events_s: float, limit: int = 1000) -> int:
@@ -260,6 +260,9 @@ class MemoryStore(Store):
 
     def beat(self, owner: str, ttl_s: float) -> None:
         self._alive_until[owner] = self._steady() + ttl_s
+
+    async def count_waiting(self) -> int:
+        return sum(record.owner is None for record in self._unfinished.values())
 
     async def leave(self, owner: str) -> None:
         self._alive_until.pop(owner, None)

@@ -372,6 +372,10 @@ class PostgresStore(Store):
     def beat(self, owner: str, ttl_s: float) -> None:
         self._heartbeat.beat(owner, ttl_s)
 
+    async def count_waiting(self) -> int:
+        [(count,)] = await self._server.fetch(sql.COUNT_WAITING, idempotent=True)
+        return int(count)
+
     async def leave(self, owner: str) -> None:
         await self._server.fetch(sql.LEAVE, owner, idempotent=True)
 

@@ -309,6 +309,8 @@ ON CONFLICT (owner) DO UPDATE SET alive_until = excluded.alive_until
 
 LEAVE = "DELETE FROM servers WHERE owner = $1"
 
+COUNT_WAITING = "SELECT count(*) FROM runs WHERE owner IS NULL"
+
 # The response as it was created. Its output is normally empty.
 SELECT_LEASED_RUNS = """
 SELECT taken.tenant, taken.id, taken.epoch, r.job, r.body,

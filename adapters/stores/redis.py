@@ -306,6 +306,9 @@ class RedisStore(Store):
     def beat(self, owner: str, ttl_s: float) -> None:
         self._redis.run_sync("beat", owner=owner, ttl_s=ttl_s)
 
+    async def count_waiting(self) -> int:
+        return int(*await self._redis.run("count_waiting"))
+
     async def leave(self, owner: str) -> None:
         await self._redis.run("leave", owner=owner)
 

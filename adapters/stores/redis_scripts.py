@@ -50,6 +50,7 @@ OPERATIONS: Mapping[str, Mapping[str, str]] = {
     "runs": {
         "beat": FREES,
         "leave": FREES,
+        "count_waiting": READS,
         "take": WRITES,
         "take_over": WRITES,
         "give_back": FREES,

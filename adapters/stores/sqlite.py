@@ -332,6 +332,10 @@ class SqliteStore(Store):
     def beat(self, owner: str, ttl_s: float) -> None:
         self._file.write_blocking(partial(runs.beat, owner, ttl_s, self._uptime))
 
+    async def count_waiting(self) -> int:
+        [(count,)] = await self._select(runs.COUNT_WAITING)
+        return int(count)
+
     async def leave(self, owner: str) -> None:
         await self._change(runs.LEAVE, owner)
 

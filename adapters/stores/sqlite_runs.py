@@ -34,6 +34,11 @@ ON CONFLICT (owner) DO UPDATE SET beat_at = excluded.beat_at, ttl_s = excluded.t
 
 LEAVE = "DELETE FROM servers WHERE owner = ?"
 
+COUNT_WAITING = """
+SELECT count(*) FROM responses INDEXED BY responses_running
+WHERE status IN ('queued', 'in_progress') AND owner IS NULL
+"""
+
 # The clock restarts with the machine, so a heartbeat in the future is from before the restart.
 REMOVE_DEAD_SERVERS = "DELETE FROM servers WHERE beat_at + ttl_s <= ?1 OR beat_at > ?1 + 1"
 

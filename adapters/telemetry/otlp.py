@@ -25,7 +25,7 @@ from antiphon.application.telemetry.trace_ids import (
     turn_part,
 )
 from antiphon.domain.errors import SettingsError
-from antiphon.domain.metrics import ResponseMetrics, ToolCallMetrics, TurnMetrics
+from antiphon.domain.metrics import MODEL_TURNS, ResponseMetrics, ToolCallMetrics, TurnMetrics
 from antiphon.domain.response import Response
 
 try:
@@ -190,10 +190,6 @@ class OtlpTraces:
         if error:
             made.set_status(otel.StatusCode.ERROR)
         made.end(_nanoseconds(max(times)))
-
-
-MODEL_TURNS = frozenset({"answer", "compaction", "warm_up"})
-"""Kinds of turns in which a model runs."""
 
 
 class _GivenIds(IdGenerator):

@@ -303,6 +303,9 @@ class RunStore(Protocol):
         only have lost its connection to the store and still be running them.
         """
 
+    async def count_waiting(self) -> int:
+        """Return how many runs of all tenants wait for a server."""
+
     async def take_over(self, owner: str, tenant: str, response_id: str) -> LeasedRun | None:
         """Lease a run under a higher epoch, even if its owner is alive; None if it has ended.
 

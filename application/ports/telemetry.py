@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -15,8 +15,8 @@ Labels = tuple[str, ...]
 class Instrument(Struct, frozen=True, kw_only=True):
     """A metric: what is counted, timed or read, and by which labels.
 
-    `name` has no prefix and no suffix for its unit. Labels have few values, which no client
-    chooses. `buckets` are the bounds of a histogram, in its unit.
+    `name` is without the suffix for its unit, and without `_total`. Labels have few values, which
+    no client chooses. `buckets` are the upper bounds of a histogram, in its unit.
     """
 
     name: str
@@ -26,9 +26,19 @@ class Instrument(Struct, frozen=True, kw_only=True):
     labels: Labels = ()
     buckets: Sequence[float] = ()
 
+    @property
+    def exposed_name(self) -> str:
+        """The name as Prometheus has it.
 
-ReadGauge = Callable[[], Mapping[Labels, float]]
-"""The current value of a gauge for each combination of labels."""
+        >>> Instrument(name="a.time", kind="histogram", help="", unit="seconds").exposed_name
+        'a_time_seconds'
+        """
+        name = self.name.replace(".", "_") + (f"_{self.unit}" if self.unit else "")
+        return f"{name}_total" if self.kind == "counter" else name
+
+
+ReadGauge = Callable[[], Awaitable[Mapping[Labels, float]]]
+"""Returns the value of a gauge for each combination of labels. It may fail: then there is none."""
 
 
 class Meter(Protocol):
@@ -37,10 +47,11 @@ class Meter(Protocol):
     def add(self, counter: Instrument, value: float = 1, labels: Labels = ()) -> None:
         """Add to a counter; `labels` has a value for each of its labels, in order."""
 
-    def observe(self, histogram: Instrument, value: float, labels: Labels = ()) -> None: ...
+    def observe(self, histogram: Instrument, value: float, labels: Labels = ()) -> None:
+        """Add a value, in the unit of the histogram."""
 
     def watch(self, gauge: Instrument, read: ReadGauge) -> None:
-        """Call `read` whenever somebody asks for the gauge."""
+        """Call `read` whenever somebody asks for the metrics."""
 
 
 class NullMeter(Meter):

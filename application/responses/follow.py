@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from antiphon.application.ports import EventBatches, EventLog, Store
+from antiphon.application.ports import EventBatches, EventLog, Meter, NullMeter, Store
 from antiphon.application.runs.stored_events import FollowedEvents, StoredEvents
+from antiphon.application.telemetry.instruments import READERS
 from antiphon.domain.errors import NotFound, RequestError
 
 
@@ -15,9 +16,10 @@ class FollowResponse:
     A reader uses the log of this process if it has one, and otherwise the store's.
     """
 
-    def __init__(self, log: EventLog, store: Store) -> None:
+    def __init__(self, log: EventLog, store: Store, meter: Meter | None = None) -> None:
         self._log = log
         self._store = store
+        self._meter = meter or NullMeter()
 
     async def __call__(self, tenant: str, response_id: str, *, after: int = -1) -> EventBatches:
         """Return the events after number `after`.
@@ -25,11 +27,15 @@ class FollowResponse:
         Raises: NotFound; RequestError if the log is gone.
         """
         await self._store.get(tenant, response_id)
+        start = "first" if after < 0 else "resumed"
         with suppress(NotFound):
             local = await self._log.open(response_id, after=after)
+            self._meter.add(READERS, 1, (start, "server"))
             return FollowedEvents(local, self._store, tenant, response_id, after=after)
         with suppress(NotFound):
-            return await StoredEvents.open(self._store, tenant, response_id, after=after)
+            stored = await StoredEvents.open(self._store, tenant, response_id, after=after)
+            self._meter.add(READERS, 1, (start, "store"))
+            return stored
         raise RequestError(
             "This response can no longer be streamed; retrieve it without 'stream'.",
             param="stream",

@@ -127,6 +127,20 @@ class ActiveRuns:
             return response
         return replace(response, metrics=recorder.snapshot())
 
+    def count_phases(self) -> Mapping[str, int]:
+        """Return how many runs are in each phase."""
+        return Counter(recorder.phase for recorder in self._recorders.values())
+
+    @property
+    def oldest_received_at(self) -> float | None:
+        """When the request of the oldest run arrived, in seconds since the epoch."""
+        return min((each.received_at for each in self._recorders.values()), default=None)
+
+    @property
+    def background(self) -> int:
+        """The number of background runs."""
+        return len(self._in_slots)
+
     def check_open(self) -> None:
         """Raises: ServerShuttingDown after `close`."""
         if self.is_closed:

@@ -200,7 +200,7 @@ class RunRecorder:
             return self._metrics
         metrics = replace(
             self._metrics,
-            phase=self._phase,
+            phase=self.phase,
             store_seconds=round(self._store_seconds, 6),
             store_failures=self._store_failures,
         )
@@ -223,7 +223,12 @@ class RunRecorder:
         return replace(response, metrics=self._metrics)
 
     @property
-    def _phase(self) -> Phase:
+    def received_at(self) -> float:
+        return self._metrics.received_at
+
+    @property
+    def phase(self) -> Phase:
+        """What the run is doing now."""
         if self._metrics.admitted_at is None:
             return "queued"
         return "starting" if self._turn is None else self._turn.phase

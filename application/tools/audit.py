@@ -12,7 +12,7 @@ from antiphon.application.telemetry.recorder import RecordedCall, RunRecorder
 from antiphon.application.telemetry.trace_ids import TraceIds
 from antiphon.application.tools.work import WorkReport
 from antiphon.domain import deltas as d
-from antiphon.domain.metrics import CallResult
+from antiphon.domain.metrics import LISTING, CallResult
 from antiphon.domain.tools import CONTAINER, MCP_KINDS, PYTHON, WEB_KINDS
 
 TOOL_TYPES: Mapping[str, str] = {
@@ -22,9 +22,6 @@ TOOL_TYPES: Mapping[str, str] = {
     CONTAINER: "shell",
 }
 """The type of a tool, as requests name it, by the kind of its calls; others are the same."""
-
-LISTING = "tools/list"
-"""The name under which the listing of an MCP server is recorded: its method in the protocol."""
 
 
 class CallRecords(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,9 @@ class OpenWebSockets:
         self._max_per_tenant = max_per_tenant
         self._open: dict[str, int] = {}
 
+    def __len__(self) -> int:
+        return sum(self._open.values())
+
     @contextmanager
     def opened(self, tenant: str) -> Iterator[None]:
         """Count a connection until the block ends. Raises: QueueFull."""

@@ -167,7 +167,7 @@ def check_port(installation: Installation) -> Iterator[Finding]:
     """Yield whether the server can listen. A server of ours that runs there is fine."""
     settings = installation.settings
     try:
-        bind(settings).close()
+        bind(settings.host, settings.port).close()
     except SettingsError as error:
         if _answers(settings):
             yield ok(f"A server of Antiphon already answers on port {settings.port}.")

@@ -42,6 +42,7 @@ FEATURES: Sequence[tuple[str, str, Callable[[Settings], bool]]] = (
     ("web", "web search", lambda s: s.web_search != "off"),
     ("embeddings", "semantic search", lambda s: s.embeddings.url is not None),
     ("traces", "traces", lambda s: s.otlp_endpoint is not None),
+    ("metrics", "metrics", lambda s: s.metrics),
 )
 """The extra that a feature needs, the feature, and whether the settings choose it."""
 

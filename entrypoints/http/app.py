@@ -19,6 +19,7 @@ from antiphon.entrypoints.http.files import Files, FileServices
 from antiphon.entrypoints.http.forms import FORM_BYTES
 from antiphon.entrypoints.http.health import Health
 from antiphon.entrypoints.http.home import home
+from antiphon.entrypoints.http.metrics import Expose, metrics_page
 from antiphon.entrypoints.http.models import ModelList
 from antiphon.entrypoints.http.openapi import openapi_config
 from antiphon.entrypoints.http.responses import Responses, Services
@@ -43,6 +44,7 @@ def create_app(
     max_file_bytes: int,
     needs_keys: bool = False,
     error_stacks: bool = False,
+    expose: Expose | None = None,
 ) -> Litestar:
     """Return the app. Its services must already be started; without `console`, there is none."""
     return Litestar(
@@ -59,6 +61,7 @@ def create_app(
             Health,
             home,
             *([] if console is None else CONSOLE_ROUTES),
+            metrics_page,
         ],
         dependencies={
             "services": Provide(lambda: services, sync_to_thread=False, use_cache=True),
@@ -69,6 +72,7 @@ def create_app(
             "vector_stores": Provide(lambda: vector_stores, sync_to_thread=False, use_cache=True),
             "check_ready": Provide(lambda: check_ready, sync_to_thread=False, use_cache=True),
             "console": Provide(lambda: console, sync_to_thread=False, use_cache=True),
+            "expose": Provide(lambda: expose, sync_to_thread=False),
             "needs_keys": Provide(lambda: needs_keys, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },

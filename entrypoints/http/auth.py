@@ -89,7 +89,7 @@ class Authentication:
         caller = await identify(self._identities, scope)
         scope["auth"] = caller
         if scope["type"] != ScopeType.WEBSOCKET:
-            check_scopes(caller.policy, scope["method"])
+            check_scopes(caller.policy, scope["method"], scope["path"])
             return receive
         check_scopes(caller.policy, "POST")  # its messages create responses
         return self._receive_until_invalid(scope, receive, send)

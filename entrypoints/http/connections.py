@@ -72,6 +72,10 @@ class Connections:
     def __len__(self) -> int:
         return len(self._all)
 
+    def unsent_bytes(self) -> list[int]:
+        """Return how much the client of each connection has not read yet."""
+        return [transport.get_write_buffer_size() for transport in self._all]
+
     def add(self, transport: asyncio.Transport) -> bool:
         """Add a connection that waits, and return True; or return False if there is no room."""
         address = address_of(transport)

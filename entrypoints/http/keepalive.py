@@ -34,6 +34,10 @@ class KeepAlive:
         self._activities: set[StreamActivity] = set()
         self._task: asyncio.Task[None] | None = None
 
+    def __len__(self) -> int:
+        """The number of open streams."""
+        return len(self._activities)
+
     @contextmanager
     def watch(self, send: Any) -> Iterator[StreamActivity]:
         activity = StreamActivity(send)

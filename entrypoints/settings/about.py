@@ -17,6 +17,7 @@ REQUESTS = "Requests and limits"
 ADMISSION = "Admission"
 STREAMS = "Streams"
 LOGS = "Logging"
+METRICS = "Metrics"
 TRACES = "Traces"
 CONSOLE = "Console"
 WEBHOOKS = "Webhooks"
@@ -40,6 +41,7 @@ GROUPS = (
     STREAMS,
     WEBHOOKS,
     LOGS,
+    METRICS,
     TRACES,
     CONSOLE,
     TOOLS,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from antiphon.entrypoints.settings.about import CONSOLE, LOGS, TRACES, about
+from antiphon.entrypoints.settings.about import CONSOLE, LOGS, METRICS, TRACES, about
 from antiphon.entrypoints.settings.admission import AdmissionSettings
 
 COLLECTOR_URL = r"^https?://[^/@\s?#]+(/[^@\s?#]*)?\Z"
@@ -24,6 +24,30 @@ class TelemetrySettings(AdmissionSettings, frozen=True, kw_only=True, forbid_unk
         Literal["text", "json"],
         about(LOGS, "How to log: lines for people, or a JSON object a line."),
     ] = "text"
+    metrics: Annotated[
+        bool,
+        about(
+            METRICS,
+            "Serve metrics for Prometheus at /metrics, for API keys with the scope metrics "
+            "(`antiphon keys create --scope metrics`). Needs the extra `metrics`.",
+        ),
+    ] = False
+    metrics_tenants: Annotated[
+        bool,
+        about(METRICS, "Also count responses and tokens by tenant, for up to 500 tenants."),
+    ] = False
+    admin_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        about(
+            METRICS,
+            "A second port, for /metrics and the health checks only. They need no key there, and "
+            "/metrics is not on the port of the API then.",
+            shown_default="none",
+        ),
+    ] = None
+    admin_host: Annotated[
+        str, about(METRICS, "The address to listen on for --admin-port.", min_length=1)
+    ] = "127.0.0.1"
     otlp_endpoint: Annotated[
         Annotated[str, Meta(pattern=COLLECTOR_URL)] | None,
         about(

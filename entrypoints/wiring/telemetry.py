@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.application.ports import ReportRun
+from antiphon.application.ports import Meter, ReportRun, ToolServers
+from antiphon.application.telemetry.run_metrics import MeterRuns
 from antiphon.application.telemetry.trace_context import Propagation
 from antiphon.entrypoints.settings import Settings
 
@@ -30,6 +31,15 @@ def propagation(settings: Settings) -> Propagation | None:
     return Propagation(sample_ratio=settings.trace_sample_ratio)
 
 
-def reports(traces: OtlpTraces | None) -> Sequence[ReportRun]:
+def reports(
+    traces: OtlpTraces | None,
+    meter: Meter,
+    settings: Settings,
+    tool_servers: ToolServers | None,
+) -> Sequence[ReportRun]:
     """Return what is told of each run that has ended."""
-    return [traces.report] if traces is not None else []
+    told: list[ReportRun] = [] if traces is None else [traces.report]
+    if settings.metrics:
+        labels = getattr(tool_servers, "labels", ())  # of servers that the operator chose
+        told.append(MeterRuns(meter, own_servers=labels, by_tenant=settings.metrics_tenants))
+    return told

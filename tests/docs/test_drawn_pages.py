@@ -9,7 +9,7 @@ from tests.docs.scripts_of_docs import load
 from antiphon.adapters.formats.chat_template.families import FAMILIES
 from antiphon.entrypoints.settings import SETTINGS
 
-DRAWINGS = ("draw_settings", "draw_decisions", "draw_models")
+DRAWINGS = ("draw_settings", "draw_decisions", "draw_models", "draw_metrics", "draw_dashboard")
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

@@ -5,6 +5,10 @@ function operation.beat(one)
   return {'ok'}
 end
 
+function operation.count_waiting()
+  return {call('ZCARD', key('owned', ''))}
+end
+
 function operation.leave(one)
   if call('EXISTS', key('owned', one.owner)) == 1 then
     call('ZADD', single('owners'), 0, one.owner)

@@ -1,0 +1,66 @@
+"""The second port: metrics and health checks, for machines that have no key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import uvicorn
+from litestar import Litestar
+from litestar.di import Provide
+
+from antiphon.application.runs.readiness import CheckReady
+from antiphon.entrypoints.http.health import Health
+from antiphon.entrypoints.http.metrics import Expose, metrics_page
+from antiphon.entrypoints.listener import bind
+from antiphon.entrypoints.settings import Settings
+
+CLOSE_S = 1
+
+
+@asynccontextmanager
+async def serving_admin(
+    settings: Settings, check_ready: CheckReady, expose: Expose | None
+) -> AsyncIterator[int | None]:
+    """Serve the second port until the block ends, if the settings have one; yield its number.
+
+    Raises: SettingsError.
+    """
+    if settings.admin_port is None:
+        yield None
+        return
+    listener = bind(settings.admin_host, settings.admin_port, "--admin-")
+    app = Litestar(
+        route_handlers=[Health, metrics_page],
+        dependencies={
+            "check_ready": Provide(lambda: check_ready, sync_to_thread=False),
+            "expose": Provide(lambda: expose, sync_to_thread=False),
+        },
+        openapi_config=None,
+        logging_config=None,
+    )
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=CLOSE_S,
+    )
+    server = _Server(config)
+    with listener:
+        serving = asyncio.create_task(server.serve([listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    """The process has one handler of signals, that of the API's server."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
