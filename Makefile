@@ -95,6 +95,7 @@ docs-site: $(VENV_DOCS)/ready
 bench: $(VENV)/ready
 	$(VENV)/bin/python -m benchmarks.run $(ARGS)
 	$(VENV)/bin/python -m benchmarks.upstreams
+	$(VENV)/bin/python -m benchmarks.observability
 
 changelog: $(VENV)/ready
 	$(VENV)/bin/towncrier build --yes

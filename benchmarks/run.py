@@ -151,14 +151,14 @@ def measure(rounds: int, requests: int) -> Result:
     result = Result()
     with tempfile.TemporaryDirectory(prefix="antiphon-bench-") as name:
         folder = Path(name)
-        with _antiphon("scripted-chat", folder) as server:
+        with antiphon("scripted-chat", folder) as server:
             frames = folder / "frames.sse"
             frames.write_bytes(load.record(server.port, _request(server, "scripted-chat")))
             with _limit(frames, folder) as limit:
                 for each in (server, limit):
-                    _warm_up(each, "scripted-chat")
+                    warm_up(each, "scripted-chat")
                 for number in range(rounds):
-                    ours, theirs = _round((server, limit), requests)
+                    ours, theirs = measure_round((server, limit), requests)
                     result.server.append(ours)
                     result.limit.append(theirs)
                     print(f"round {number + 1} of {rounds}: {result.ratios[-1]:.2f} x the limit")
@@ -171,8 +171,8 @@ def measure(rounds: int, requests: int) -> Result:
             result.idle_first_ms_p50 = load.quantile(idle.first_s, 0.5) * 1e3
             result.idle_first_ms_p99 = load.quantile(idle.first_s, 0.99) * 1e3
             result.chat_rss_mb = server.peak_rss_mb()
-        with _antiphon("scripted-harmony", folder) as server:
-            _warm_up(server, "scripted-harmony")
+        with antiphon("scripted-harmony", folder) as server:
+            warm_up(server, "scripted-harmony")
             result.harmony_token_us = _streamed(server, "scripted-harmony", requests)[0]
             _plain(server, "scripted-harmony", requests)
             result.harmony_rss_mb = server.peak_rss_mb()
@@ -183,12 +183,13 @@ def measure(rounds: int, requests: int) -> Result:
 
 
 @contextmanager
-def _antiphon(model: str, folder: Path) -> Iterator[Server]:
+def antiphon(model: str, folder: Path, *options: str) -> Iterator[Server]:
+    """Run a server of this project with further options; its log level is `warning` by default."""
     port = free_port()
     command = (
         *(sys.executable, "-m", "antiphon.entrypoints.cli", "serve", model),
         *("--store", "memory", "--data-dir", str(folder / model)),
-        *("--port", str(port), "--log-level", "warning"),
+        *("--port", str(port), "--log-level", "warning", *options),
     )
     with run_server(command, port=port, folder=folder / model, variables=_environment()) as server:
         yield server
@@ -226,13 +227,13 @@ def _request(server: Server, model: str, *, stream: bool = True) -> bytes:
     return load.request_of(server.port, body)
 
 
-def _warm_up(server: Server, model: str) -> None:
+def warm_up(server: Server, model: str) -> None:
     for stream in (True, False):
         request = _request(server, model, stream=stream)
         load.run(server.port, request, requests=WARM_UP_REQUESTS, concurrency=CONCURRENCY)
 
 
-def _round(servers: Sequence[Server], requests: int) -> list[Round]:
+def measure_round(servers: Sequence[Server], requests: int) -> list[Round]:
     """Measure the servers in turn, several times, so that disturbances affect all of them."""
     seen: dict[Server, list[tuple[float, float, load.Outcome]]] = {each: [] for each in servers}
     part = max(1, requests // TURNS_PER_ROUND)
@@ -287,9 +288,9 @@ def _print(result: Result) -> None:
     limit = [r.token_us for r in result.limit]
     plain = [r.plain_request_ms for r in result.limit]
     facts = (
-        ("ratio, least and most of the rounds", _range(result.ratios, "x")),
-        ("CPU a streamed token", f"{_range(token, 'us')} (limit {_range(limit, 'us')})"),
-        ("the limit's CPU a request without a stream", _range(plain, "ms")),
+        ("ratio, least and most of the rounds", spread(result.ratios, "x")),
+        ("CPU a streamed token", f"{spread(token, 'us')} (limit {spread(limit, 'us')})"),
+        ("the limit's CPU a request without a stream", spread(plain, "ms")),
         ("CPU a streamed token, Harmony model", f"{result.harmony_token_us:.1f} us"),
         (f"first event, {CONCURRENCY} streams at once", _first_event(result.server)),
         ("the limit's first event, likewise", _first_event(result.limit)),
@@ -302,7 +303,7 @@ def _print(result: Result) -> None:
         print(f"{name:<48} {fact}")
 
 
-def _range(values: list[float], unit: str) -> str:
+def spread(values: list[float], unit: str) -> str:
     return f"{statistics.median(values):.2f} [{min(values):.2f} … {max(values):.2f}] {unit}"
 
 
