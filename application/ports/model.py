@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -190,15 +191,16 @@ class Steps(Protocol):
     async def aclose(self) -> None: ...
 
 
-@runtime_checkable
-class PooledSteps(Steps, Protocol):
-    """The steps of a run on one of several servers."""
+class PooledSteps(Steps):
+    """The steps of a run on one of several servers. Not a protocol: each run is asked for it."""
 
     @property
+    @abstractmethod
     def server(self) -> str:
         """The URL of the server that runs it, or was tried last; without credentials."""
 
     @property
+    @abstractmethod
     def attempts(self) -> int:
         """The number of servers that were tried."""
 

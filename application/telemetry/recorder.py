@@ -30,6 +30,11 @@ from antiphon.domain.response import TERMINAL, Response
 from antiphon.domain.usage import TurnUsage
 
 
+def in_microseconds(seconds: float) -> float:
+    """Return whole microseconds, so that a record is short; `round` takes five times as long."""
+    return int(seconds * 1e6) / 1e6
+
+
 class RecordedCall:
     """A call of a tool, until it has ended."""
 
@@ -40,11 +45,11 @@ class RecordedCall:
     def end(self, result: CallResult, *, seconds: float, output_bytes: int) -> None:
         """Record the end of a call that took `seconds` without its wait for a slot."""
         # The loop's clock, which measures them, may be a millisecond off.
-        started_at = max(round(self._now() - seconds, 6), self.metrics.started_at)
+        started_at = max(in_microseconds(self._now() - seconds), self.metrics.started_at)
         self.metrics = replace(
             self.metrics,
             started_at=started_at,
-            seconds=round(seconds, 6),
+            seconds=in_microseconds(seconds),
             result=result,
             output_bytes=output_bytes,
         )
@@ -84,7 +89,7 @@ class RunRecorder:
             traceparent=context.traceparent,
             links_trace=background or context.shares_connection,
             server=server,
-            received_at=round(received_at, 6),
+            received_at=in_microseconds(received_at),
             admitted_at=max(recorder._now(), received_at),
         )
         return recorder
@@ -201,7 +206,7 @@ class RunRecorder:
         metrics = replace(
             self._metrics,
             phase=self.phase,
-            store_seconds=round(self._store_seconds, 6),
+            store_seconds=in_microseconds(self._store_seconds),
             store_failures=self._store_failures,
         )
         if self._turn is None or not self._turn.is_admitted:
@@ -217,7 +222,7 @@ class RunRecorder:
         self._metrics = replace(
             self._metrics,
             ended_at=self._now(),
-            store_seconds=round(self._store_seconds, 6),
+            store_seconds=in_microseconds(self._store_seconds),
             store_failures=self._store_failures,
         )
         return replace(response, metrics=self._metrics)
@@ -234,7 +239,7 @@ class RunRecorder:
         return "starting" if self._turn is None else self._turn.phase
 
     def _now(self) -> float:
-        return round(self._offset + self._monotonic(), 6)
+        return in_microseconds(self._offset + self._monotonic())
 
 
 class _OpenTurn:

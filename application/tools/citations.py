@@ -6,9 +6,9 @@ annotation has the position of its marker.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Protocol, runtime_checkable
 
 from antiphon.application.model.wrapping import TurnWrapper
 from antiphon.application.ports import ModelTurn
@@ -21,10 +21,10 @@ Cite = Callable[[str, int, int], Annotation | None]
 nothing known here."""
 
 
-@runtime_checkable
-class CitationSource(Protocol):
+class CitationSource(ABC):
     """A caller with results that the model may cite."""
 
+    @abstractmethod
     def cite(self, words: str, start: int, end: int, /) -> Annotation | None:
         """See Cite."""
 

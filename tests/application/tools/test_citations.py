@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.application.ports import Json, ModelTurn
 from antiphon.application.tools.calls import SingleItemCaller, ToolCalls
-from antiphon.application.tools.citations import CitingTurn
+from antiphon.application.tools.citations import CitationSource, CitingTurn
 from antiphon.application.tools.mcp import McpSessions
 from antiphon.domain import deltas as d
 from antiphon.domain.content import Annotation, FileCitation, UrlCitation
@@ -105,7 +105,7 @@ async def test_a_part_continues_after_an_annotation_and_a_batch() -> None:
     ]
 
 
-class Citing(SingleItemCaller):
+class Citing(SingleItemCaller, CitationSource):
     """A caller whose calls may be cited."""
 
     def cite(self, words: str, start: int, end: int) -> Annotation | None:
