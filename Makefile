@@ -6,17 +6,19 @@ VENV_CLIENTS = .venv-clients
 VENV_DOCS = .venv-docs
 VENV_LOCK = .venv-lock
 VENV_SECURITY = .venv-security
+VENV_BROWSER = .venv-browser
 VENV_TEMPLATES = .venv-templates
 VENV_LLAMA = .venv-llama
 # Source distributions with chat templates; tests/templates/table.py has the answers for these.
 TEMPLATE_SOURCES = llama-cpp-python==0.3.36 vllm==0.33.0
 MERMAID = 12.3.0
 NODE = tests/clients/node_modules
+AXE = tests/browser/node_modules
 ARGS ?=
 # As tests wait as much as they work, more of them than processors at a time.
 WORKERS ?= 4
 SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist worksteal
-QUICK = "not vllm and not clients and not faults and not docs and not templates and not upstreams"
+QUICK = "not vllm and not browser and not clients and not faults and not docs and not templates and not upstreams"
 DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.adapters.formats \
 	antiphon.adapters.oidc antiphon.adapters.stores antiphon.adapters.tool_servers antiphon.adapters.web \
 	antiphon.adapters.engines.scripted antiphon.testing.scripts
@@ -24,7 +26,7 @@ DOCTESTED = antiphon.domain antiphon.application antiphon.entrypoints antiphon.a
 # Each process of a test would compile the server anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-security test-templates test-upstreams test-vllm lock audit sbom format
+.PHONY: serve test check golden docs docs-site bench changelog test-stores test-docs test-faults test-clients test-security test-browser test-templates test-upstreams test-vllm lock audit sbom format
 
 serve: $(VENV)/ready
 	$(VENV)/bin/antiphon serve $(ARGS)
@@ -65,6 +67,10 @@ test-clients: $(VENV_CLIENTS)/ready $(NODE)/ready
 # ANTIPHON_TEST_CASES says how many bodies, paths and keys are tried.
 test-security: $(VENV_SECURITY)/ready
 	$(VENV_SECURITY)/bin/pytest tests/security -rs $(ARGS)
+
+# Without Chromium and its driver on the machine, they are skipped and say so.
+test-browser: $(VENV_BROWSER)/ready $(AXE)/ready
+	$(VENV_BROWSER)/bin/pytest tests/browser -m browser -rs $(ARGS)
 
 test-templates: $(VENV_TEMPLATES)/ready
 	ANTIPHON_TEST_TEMPLATES=$(CURDIR)/$(VENV_TEMPLATES)/sources $(VENV_TEMPLATES)/bin/pytest $(SIDE_BY_SIDE) \
@@ -149,6 +155,17 @@ $(VENV_SECURITY)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV_SECURITY)
 	$(VENV_SECURITY)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV_SECURITY)/bin/python -m pip install --quiet --editable '.[security]'
+	touch $@
+
+$(VENV_BROWSER)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV_BROWSER)
+	$(VENV_BROWSER)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_BROWSER)/bin/python -m pip install --quiet --editable '.[browser]'
+	touch $@
+
+$(AXE)/ready: tests/browser/package.json
+	mkdir -p $(AXE)
+	if command -v npm; then npm install --prefix tests/browser --no-package-lock --no-audit; fi
 	touch $@
 
 # pip would build these distributions to learn what they need; unearth only fetches them.

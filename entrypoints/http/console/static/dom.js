@@ -64,6 +64,15 @@ export function text(value) {
   return document.createTextNode(value === null || value === undefined ? "" : String(value));
 }
 
+/** Let the browser save bytes as a file. */
+export function save(blob, name) {
+  const anchor = document.createElement("a");
+  anchor.href = URL.createObjectURL(blob);
+  anchor.download = String(name).replaceAll(/[^\w.@ -]+/g, "_") || "file";
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(anchor.href), 60_000);
+}
+
 /** Return the URL if it is http(s) or relative, or null. */
 export function safeHref(value) {
   try {

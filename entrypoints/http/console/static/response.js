@@ -1,10 +1,177 @@
-/** One response. */
+/** One response: why it ended, and its transcript, timeline, raw texts, events and settings. */
 
+import { ApiError, get, stream } from "./api.js";
+import { buttons } from "./actions.js";
 import { el, replace } from "./dom.js";
+import { drawEvents } from "./events.js";
+import { apply, start } from "./fold.js";
+import { count, isRunning, seconds, speed, speedOf, stateOf, time, tokensOf, tookOf } from "./format.js";
+import { badge } from "./list.js";
+import { drawRaw } from "./raw.js";
+import { link, note } from "./routes.js";
+import { announce } from "./shell.js";
+import { tabs } from "./tabs.js";
+import { code, live, render } from "./transcript.js";
+import { drawWaterfall } from "./waterfall.js";
+import { drawEnding } from "./why.js";
 
 export const title = "Response";
 
+const POLL_MS = 2000;
+const HIDDEN = new Set(["output", "metrics", "object"]);
+
 /** @param {HTMLElement} root @param {Object<string, string>} params @param {AbortSignal} signal */
 export async function show(root, params, signal) {
-  replace(root, el("h1", {}, title));
+  const page = new Page(params, signal);
+  await page.load();
+  page.draw(root);
+  if (isRunning(page.response)) page.follow();
+}
+
+/** What the parts of the page share. */
+class Page {
+  constructor(params, signal) {
+    this.id = params.id;
+    this.params = params;
+    this.signal = signal;
+    this.folded = start();
+    this.head = el("div", { class: "facts" });
+    this.ending = el("div", { class: "ending" });
+    this.actions = el("div", { class: "actions" });
+    this.bundled = null;
+  }
+
+  get path() {
+    return `/v1/responses/${encodeURIComponent(this.id)}`;
+  }
+
+  async load() {
+    this.response = await get(this.path, { "include[]": "metrics" }, this.signal);
+    this.bundled = null;
+    if (!isRunning(this.response)) this.folded.items = structuredClone(this.response.output);
+  }
+
+  /** Return the bundle, which is asked for once. */
+  bundle() {
+    this.bundled ??= get(`${this.path}/explain`, null, this.signal);
+    return this.bundled;
+  }
+
+  draw(root) {
+    this.drawHead();
+    const rows = [
+      { name: "transcript", label: "Transcript", draw: (panel) => this.drawTranscript(panel) },
+      { name: "timeline", label: "Timeline", draw: (panel) => drawWaterfall(panel, this.response) },
+      { name: "raw", label: "Raw", draw: async (panel) => drawRaw(panel, await this.bundle(), (id) => this.other(id)) },
+      { name: "events", label: "Events", draw: async (panel) => drawEvents(panel, await this.bundle(), this.signal) },
+      { name: "request", label: "Settings", draw: (panel) => this.drawSettings(panel) },
+    ];
+    this.tabs = tabs(rows, this.params.tab ?? "transcript", (name) => {
+      this.tab = name;
+      note("responses", { ...this.params, tab: name === "transcript" ? "" : name });
+    });
+    replace(root, el("h1", {}, title), this.head, this.actions, this.ending, this.tabs.node);
+  }
+
+  drawHead() {
+    const { response } = this;
+    const tokens = tokensOf(response);
+    const facts = [
+      ["Id", el("code", {}, response.id)], ["State", badge(stateOf(response))], ["Model", response.model],
+      ["Created", time(response.created_at)], ["Took", seconds(tookOf(response))],
+      ["Tokens", `${count(tokens.input)} in (${count(tokens.cached)} cached), ${count(tokens.output)} out (${count(tokens.reasoning)} reasoning)`],
+      ["Tokens/s", speed(speedOf(response))],
+      response.previous_response_id && ["Follows", this.linkTo(response.previous_response_id)],
+      response.conversation && ["Conversation", el("a", { href: link("responses", { conversation: response.conversation.id }) }, response.conversation.id)],
+    ];
+    const rows = facts.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+    // What has the focus stays: a keyboard would lose its place.
+    if (!this.head.contains(document.activeElement)) replace(this.head, el("dl", {}, rows));
+    if (this.actions.dataset.status !== response.status) replace(this.actions, buttons(response));
+    this.actions.dataset.status = response.status;
+    drawEnding(this.ending, response);
+  }
+
+  linkTo(id) {
+    return el("a", { href: link("responses", { id }) }, id);
+  }
+
+  /** Return the bundle of another response, or null if it is gone. */
+  async other(id) {
+    try {
+      return await get(`/v1/responses/${encodeURIComponent(id)}/explain`, null, this.signal);
+    } catch (error) {
+      if (error instanceof ApiError) return null;
+      throw error;
+    }
+  }
+
+  async drawTranscript(panel) {
+    const input = el("section", { "aria-label": "Input" });
+    const output = el("section", { "aria-label": "Output" });
+    replace(panel, this.instructions(), input, el("h2", {}, "Output"), output);
+    this.shown = live(output);
+    this.shown.draw(this.folded.items);
+    await this.drawInput(input);
+  }
+
+  instructions() {
+    const { instructions } = this.response;
+    if (!instructions) return null;
+    const body = typeof instructions === "string" ? code(instructions) : render(instructions);
+    return el("details", { class: "item" }, el("summary", { class: "head" }, "instructions"), body);
+  }
+
+  async drawInput(place, after = "") {
+    const page = await get(`${this.path}/input_items`, { order: "asc", limit: 100, after }, this.signal);
+    const more = page.has_more && el("button", {
+      type: "button", onClick: (event) => { event.target.remove(); this.drawInput(place, page.last_id); },
+    }, "More of the input");
+    const nodes = [...place.childNodes, ...render(page.data), more];
+    replace(place, after === "" && el("h2", {}, "Input"), nodes);
+  }
+
+  drawSettings(panel) {
+    const settings = Object.fromEntries(Object.entries(this.response).filter(([name]) => !HIDDEN.has(name)));
+    replace(panel, code(JSON.stringify(settings, null, 2)));
+  }
+
+  /** Follow the events of a response that runs; where that fails, ask again and again. */
+  async follow() {
+    const poll = setInterval(() => this.refresh().catch(() => {}), POLL_MS);
+    this.signal.addEventListener("abort", () => clearInterval(poll));
+    this.folded = start();
+    try {
+      await stream(`${this.path}?stream=true`, null, (event) => this.take(event), this.signal);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+    }
+    while (!this.signal.aborted && isRunning(this.response)) {
+      await new Promise((resolve) => { setTimeout(resolve, POLL_MS / 4); });
+      await this.refresh().catch(() => {});
+    }
+    clearInterval(poll);
+    if (this.signal.aborted) return;
+    announce(`The response is ${stateOf(this.response)}.`);
+    this.tabs.choose(this.tab);
+  }
+
+  take(event) {
+    apply(this.folded, event);
+    if (this.waiting) return;
+    this.waiting = setTimeout(() => this.drawChanges(), 100);
+  }
+
+  drawChanges() {
+    this.waiting = 0;
+    if (this.tab === "transcript" && !this.signal.aborted) this.shown?.draw(this.folded.items, [...this.folded.changed]);
+    this.folded.changed.clear();
+  }
+
+  async refresh() {
+    if (document.hidden) return;
+    await this.load();
+    this.drawHead();
+    if (this.tab === "timeline" && isRunning(this.response)) this.tabs.choose("timeline");
+  }
 }

@@ -1,0 +1,219 @@
+"""The list of responses: what it shows, its filters, its pages, and thousands of rows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from tests.browser.browser import PHONE, WIDE, Page, chromium
+from tests.http.conftest import create, script, wait_until
+
+from antiphon.adapters.stores.memory import MemoryStore
+from antiphon.application.ports import StoredResponse
+from antiphon.domain.metrics import ResponseMetrics, TurnMetrics
+from antiphon.domain.response import Response
+
+pytestmark = pytest.mark.browser
+
+MANY = 10_000
+LONGEST_TASK_MS = 200
+DOWN, ENTER, END, HOME = "\ue015", "\ue007", "\ue010", "\ue011"
+
+
+def row(page: Page, response_id: str) -> str:
+    return page.text(f'tr[data-id="{response_id}"]')
+
+
+def ids(page: Page) -> list[str]:
+    found: list[str] = page.run(
+        "return [...document.querySelectorAll('tbody tr')].map((row) => row.dataset.id)"
+    )
+    return found
+
+
+def test_a_row_says_how_a_response_ended(page: Page, api: httpx.Client) -> None:
+    done = create(api, model="scripted-chat", input=script({"say": "Hello."}))
+    cut = create(
+        api, model="scripted-chat", input=script({"say": "word " * 99}), max_output_tokens=16
+    )
+    failed = create(
+        api, model="scripted-chat", input=script({"fail": "server_error"}), background=True
+    )
+    path = f"/responses/{failed['id']}"
+    wait_until(lambda: api.get(path).json()["status"] == "failed")
+    page.visit("responses")
+    page.wait(lambda: row(page, done["id"]))
+    assert "done" in row(page, done["id"])
+    assert "scripted-chat" in row(page, done["id"])
+    assert "incomplete" in row(page, cut["id"])
+    assert "max_output_tokens" in row(page, cut["id"])
+    assert "server_error" in row(page, failed["id"])
+    assert page.problems() == []
+
+
+def test_the_list_is_live(page: Page, api: httpx.Client) -> None:
+    page.visit("responses")
+    page.wait_for("Responses", "h1")
+    turn = [{"think": "hm " * 20}, {"say": "done", "delay": 4}]
+    running = create(api, model="scripted-chat", input=script(turn), background=True)
+    page.wait(lambda: "thinking" in row(page, running["id"]))
+    assert "running" in page.run(
+        f"return document.querySelector('tr[data-id=\"{running['id']}\"]').className"
+    )
+    page.wait(lambda: "done" in row(page, running["id"]))
+
+
+def test_a_row_that_says_the_same_is_left_alone(page: Page, api: httpx.Client) -> None:
+    done = create(api, model="scripted-chat", input="Hello.")
+    page.visit("responses")
+    page.wait(lambda: row(page, done["id"]))
+    page.run("for (const cell of document.querySelectorAll('tbody td')) cell.dataset.kept = '1'")
+    added = create(api, model="scripted-chat", input="Hello.")
+    page.wait(lambda: row(page, added["id"]))
+    kept = f"return document.querySelectorAll('tr[data-id=\"{done['id']}\"] [data-kept]').length"
+    assert page.run(kept) > 5
+
+
+def test_filters_are_in_the_address(page: Page, api: httpx.Client) -> None:
+    one = create(api, model="scripted-chat", input="Hello.", metadata={"team": "sea"})
+    other = create(api, model="scripted-harmony", input="Hello.", metadata={"team": "web"})
+    page.visit("responses")
+    page.wait(lambda: row(page, other["id"]))
+    page.click_text("Filters", "summary")
+    page.fill("#f-model", "scripted-harmony")
+    page.click_text("Apply")
+    page.wait(lambda: row(page, other["id"]) and not row(page, one["id"]))
+    assert page.fragment == "#/responses?model=scripted-harmony"
+    page.visit("responses?status=completed&metadata%5Bteam%5D=sea")
+    page.wait(lambda: ids(page) == [one["id"]])
+    assert page.value("#f-metadata_name") == "team"
+    assert page.value("#f-metadata_value") == "sea"
+    assert page.value("#f-status") == "completed"
+    page.click_text("Clear")
+    page.wait(lambda: row(page, other["id"]) and row(page, one["id"]))
+
+
+@pytest.mark.parametrize(
+    ("filter_name", "matches", "differs"),
+    [
+        ("previous_response_id", "{first}", "resp_none"),
+        ("key", "of-blue", "of-red"),
+        ("error", "max_output_tokens", "another_error"),
+        ("conversation", "{conversation}", "conv_none"),
+        ("created_after", "1000000000", "4000000000"),
+        ("created_before", "4000000000", "1000000000"),
+    ],
+)
+def test_each_filter_of_the_api_filters(
+    page: Page, api: httpx.Client, filter_name: str, matches: str, differs: str
+) -> None:
+    conversation = api.post("/conversations", json={}).json()["id"]
+    first = create(api, model="scripted-chat", input=script({"say": "One."}))
+    cut = {"max_output_tokens": 16, "input": script({"say": "word " * 99})}
+    last = create(api, model="scripted-chat", previous_response_id=first["id"], **cut)
+    held = create(api, model="scripted-chat", conversation=conversation, **cut)
+    known = {"first": first["id"], "conversation": conversation}
+    expected = held if filter_name == "conversation" else last
+    page.visit(f"responses?{filter_name}={matches.format(**known)}")
+    page.wait(lambda: row(page, expected["id"]))
+    page.visit(f"responses?{filter_name}={differs}")
+    page.wait_for("No response is like this.")
+
+
+def test_a_wrong_filter_is_explained(page: Page) -> None:
+    page.visit("responses?status=sad")
+    page.wait_for("'status' must be one or more of")
+
+
+def test_a_keyboard_goes_through_the_rows(page: Page, api: httpx.Client) -> None:
+    made = [create(api, model="scripted-chat", input="Hello.")["id"] for _ in range(3)][::-1]
+    page.visit("responses")
+    page.wait(lambda: ids(page)[:3] == made)
+    page.run("document.querySelector('tbody a[tabindex=\"0\"]').focus()")
+    at = "return document.activeElement.closest('tr').dataset.id"
+    assert page.run(at) == made[0]
+    page.press(DOWN)
+    page.press(DOWN)
+    assert page.run(at) == made[2]
+    page.press(HOME)
+    assert page.run(at) == made[0]
+    page.press(DOWN)
+    page.press(ENTER)
+    page.wait_for(made[1], ".facts")
+    assert page.fragment.endswith(made[1])
+    page.wait(lambda: page.focus == "Response")
+
+
+# --- thousands ---
+
+
+@pytest.fixture(scope="module")
+def crowd(serve_from: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server without keys that has ten thousand responses."""
+    store = MemoryStore(keep=MANY + 100)
+    asyncio.run(seed(store))
+    with serve_from(tmp_path_factory.mktemp("crowd"), instead=store) as server:
+        yield server
+
+
+async def seed(store: MemoryStore) -> None:
+    now = int(time.time())
+    for number in range(MANY):
+        turn = TurnMetrics(
+            model=f"model-{number % 7}",
+            started_at=now - number,
+            first_token_at=now - number + 0.25,
+            ended_at=now - number + 2.0,
+            reason="stop",
+            input_tokens=number,
+            output_tokens=number % 999,
+            tokens_per_second=number % 400 / 3,
+        )
+        response = Response(
+            id=f"resp_{number:06}",
+            created_at=now - number,
+            completed_at=now - number + 2,
+            status=("completed", "failed", "incomplete", "cancelled")[number % 4],
+            model=turn.model,
+            metrics=ResponseMetrics(received_at=now - number, turns=(turn,)),
+        )
+        await store.create("default", StoredResponse(response=response))
+
+
+def test_ten_thousand_responses_do_not_stall_the_list(crowd: Any) -> None:
+    with chromium() as driver:
+        page = Page(driver, crowd.url)
+        page.resize(WIDE)
+        page.visit("responses?limit=100")
+        page.wait(lambda: len(ids(page)) == 100)
+        seen = set(ids(page))
+        for _ in range(3):
+            before = ids(page)
+            page.click_text("Next page", "a")
+            page.wait(lambda before=before: len(ids(page)) == 100 and ids(page) != before)
+            seen |= set(ids(page))
+        assert len(seen) == 400
+        page.click_text("Page before", "a")
+        page.wait(lambda: set(ids(page)) < seen)
+        started = time.monotonic()
+        page.run("window.__longest = 0")
+        page.wait(lambda: time.monotonic() - started > 5)  # two rounds of asking again
+        page.go("responses?limit=100&order=asc")
+        page.wait(lambda: len(ids(page)) == 100 and not set(ids(page)) & seen)
+        assert page.run("return document.querySelectorAll('tr').length") < 300
+        assert page.longest_task_ms() < LONGEST_TASK_MS
+        assert page.problems() == []
+
+
+def test_a_phone_shows_the_list_without_scrolling_sideways(page: Page, api: httpx.Client) -> None:
+    create(api, model="scripted-chat", input="Hello.")
+    page.resize(PHONE)
+    page.visit("responses")
+    page.wait(lambda: ids(page))
+    assert not page.is_wider_than_the_window()
+    page.click_text("Filters", "summary")
+    assert not page.is_wider_than_the_window()
