@@ -240,7 +240,7 @@ class _Transport(httpx2.AsyncBaseTransport):
         if self._is_too_large:
             return too_large_error(self._max_bytes)
         if self.status is not None:
-            message = f"The MCP server answered with HTTP status {self.status}."
+            message = f"The MCP server answered with HTTP status {self.status}{_hint(self.status)}."
             return CallFailed({"type": "http_error", "code": self.status, "message": message})
         if isinstance(error, MCPError):
             return protocol_error(error.code, error.message[:MAX_MESSAGE_LENGTH])
@@ -315,3 +315,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._answer.aclose()
+
+
+def _hint(status: int) -> str:
+    return ": it does not accept the tool's 'authorization'" if status in (401, 403) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -12,6 +12,9 @@ from rich.text import Text
 from antiphon.entrypoints.replay.replay import Replay
 
 Json = Mapping[str, Any]
+
+SLOW_STORE_S = 0.1
+"""What all writes of a response together may take unnoticed."""
 
 
 def print_summary(bundle: bytes) -> None:
@@ -34,6 +37,7 @@ def _summary(bundle: Json) -> Iterator[str]:
     yield from _facts(response, metrics)
     traces = bundle["turns"]
     yield from _turns(metrics)
+    yield from _tool_errors(response.get("output") or ())
     if traces:
         yield f"trace: {len(traces)} turns, {len(bundle['events'])} events"
     if prefix := bundle.get("prefix"):
@@ -72,6 +76,8 @@ def _facts(response: Json, metrics: Json) -> Iterator[str]:
         yield f"times: {', '.join(times)}"
     if metrics.get("epoch", 1) > 1:
         yield f"servers: {metrics['epoch']} ran it, {metrics.get('server', '')} was the last"
+    if metrics.get("store_seconds", 0) >= SLOW_STORE_S:
+        yield f"store: SLOW: its writes took {metrics['store_seconds']:.3f} s"
     if metrics.get("store_failures"):
         yield f"store: {metrics['store_failures']} writes failed and were repeated"
     if metrics.get("ignored"):
@@ -85,6 +91,15 @@ def _turns(metrics: Json) -> Iterator[str]:
             name = f"{call['server']}/{call['name']}" if call.get("server") else call["name"]
             result = call.get("result") or "running"
             yield f"  {call['type']} {name}: {result} after {call.get('seconds', 0):.3f} s"
+
+
+def _tool_errors(output: Iterable[Json]) -> Iterator[str]:
+    """Yield what each call, or listing of tools, that failed has told the client."""
+    for item in output:
+        if error := item.get("error"):
+            name = "/".join(filter(None, (item.get("server_label"), item.get("name"))))
+            message = error["message"] if isinstance(error, Mapping) else error
+            yield f"tool error: {name}: {message}"
 
 
 def _turn_parts(turn: Json) -> Iterator[str]:

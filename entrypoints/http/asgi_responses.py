@@ -101,13 +101,15 @@ class EventStreamResponse:
         self._keepalive = keepalive
         self._encoder = encoder
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await run_while_connected(receive, self._stream(send))
+            if not await run_while_connected(receive, self._stream(send)):
+                scope["state"]["client_left"] = True
         finally:
             await self._leave()
 
-    async def _stream(self, send: Any) -> None:
+    async def _stream(self, send: Any) -> bool:
+        """Send all frames, and return True."""
         headers = {
             "content-type": "text/event-stream; charset=utf-8",
             **self._headers,
@@ -126,6 +128,7 @@ class EventStreamResponse:
                 )
         last = self._encoder.dialect.done
         await send({"type": "http.response.body", "body": last, "more_body": False})
+        return True
 
 
 class FinalResponse:
@@ -155,9 +158,12 @@ class FinalResponse:
         finally:
             await self._leave()
         if isinstance(last, e.Completed | e.Incomplete | e.Failed):
+            if last.response.error is not None:
+                scope["state"]["error"] = last.response.error.code
             answer = final_response(last.response, self._headers, self._encoder, shape=self._shape)
             await answer(scope, receive, send)
         elif last is not None:
+            scope["state"]["error"] = "interrupted"
             await self._send_interrupted(send, last)
 
     async def _send_interrupted(self, send: Send, last: Event) -> None:

@@ -27,7 +27,7 @@ from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_defau
 from antiphon.entrypoints.http.errors import RETRY_AFTER_S, error_fields, error_json
 from antiphon.entrypoints.http.identity import Identity, identify
 from antiphon.entrypoints.http.parameters import MAX_PATH_CHARS
-from antiphon.entrypoints.http.requests import header_values, response_headers
+from antiphon.entrypoints.http.requests import header_values, note_error, response_headers
 
 logger = logging.getLogger("antiphon.auth")
 
@@ -140,6 +140,7 @@ class Authentication:
         dialect = dialect_or_default(self._dialect, connection)
         status, message, param, code = error_fields(exc)
         body = error_json(status, message, param, code, dialect)
+        note_error(connection, code or dialect.error_type(status))
         headers = response_headers(connection)
         if status == 401:
             headers["www-authenticate"] = _challenge(exc)

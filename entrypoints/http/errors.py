@@ -23,7 +23,13 @@ from msgspec import UNSET, UnsetType
 from antiphon.domain import errors as er
 from antiphon.entrypoints.http import signposts
 from antiphon.entrypoints.http.dialects import OPENAI, Dialect, dialect_or_default
-from antiphon.entrypoints.http.requests import HttpRequest, header, is_accepted, response_headers
+from antiphon.entrypoints.http.requests import (
+    HttpRequest,
+    header,
+    is_accepted,
+    note_error,
+    response_headers,
+)
 
 logger = logging.getLogger("antiphon.http")
 
@@ -175,13 +181,14 @@ class ExceptionHandlers:
         headers: Mapping[str, str] | None = None,
     ) -> Response[bytes]:
         all_headers = {**(headers or {}), **response_headers(request)}
+        dialect = dialect_or_default(self._dialect, request)  # an unknown one is itself an error
+        note_error(request, code or dialect.error_type(status))
         if is_accepted(request):
             all_headers["x-should-retry"] = "false"
         if status in RETRY_LATER and not RETRY_HEADERS.intersection(all_headers):
             all_headers["retry-after"] = str(RETRY_AFTER_S)
         return Response(
-            # An unknown dialect is itself an error, so it falls back to the default here.
-            error_json(status, message, param, code, dialect_or_default(self._dialect, request)),
+            error_json(status, message, param, code, dialect),
             status_code=status,
             media_type="application/json",
             headers=all_headers,
@@ -192,3 +199,6 @@ class ExceptionHandlers:
             logger.warning("%s %s", request.method, request.url.path, exc_info=exc)
         elif isinstance(exc, er.StoreError):
             logger.error("%s %s: %s", request.method, request.url.path, exc)
+        elif isinstance(exc, er.ModelBusy):  # not a limit of this server, whose code it has
+            wait = "" if exc.retry_after_s is None else f", for {exc.retry_after_s:g} s"
+            logger.warning("the model's server takes no more requests now%s", wait)

@@ -37,6 +37,8 @@ REPORT_INTERVAL_S = 1.0
 class EndedRequest(Struct, frozen=True, kw_only=True):
     """A request that has been answered. `route` is its path without ids, "" if there is none.
 
+    `error` is the code of the error that answered it, or its type. `client_left`: before the end
+    of a stream.
     `seconds` is its whole time, `first_byte_seconds` the time to the head of the answer.
     """
 
@@ -50,6 +52,8 @@ class EndedRequest(Struct, frozen=True, kw_only=True):
     tenant: str
     response_id: str
     request_id: str
+    error: str = ""
+    client_left: bool = False
 
 
 OnRequestEnd = Callable[[EndedRequest], None]
@@ -102,6 +106,8 @@ class RequestLog:
                     tenant=getattr(scope.get("auth"), "tenant", ""),
                     response_id=_response_of(scope),
                     request_id=scope["state"]["request_id"],
+                    error=scope["state"].get("error") or "",
+                    client_left=scope["state"].get("client_left", False),
                 )
             )
 
@@ -155,14 +161,20 @@ def _level_of(ended: EndedRequest) -> int:
 
 
 def _line_of(ended: EndedRequest) -> str:
-    status = "client left" if ended.status == CLIENT_LEFT else str(ended.status)
+    status = str(ended.status)
+    if ended.client_left or ended.status == CLIENT_LEFT:
+        status = f"{status} client left"
     path = quote(ended.path[:MAX_PATH], safe="/:@!$&'()*+,;=~")
     parts = [ended.method, path, status, f"{ended.seconds:.3f} s"]
     if ended.first_byte_seconds is not None:
         parts.append(f"first byte {ended.first_byte_seconds:.3f} s")
     parts += [
         f"{name}={value}"
-        for name, value in (("key", ended.key), ("response", ended.response_id))
+        for name, value in (
+            ("error", ended.error),
+            ("key", ended.key),
+            ("response", ended.response_id),
+        )
         if value
     ]
     return " ".join(parts)
@@ -173,6 +185,8 @@ def _fields_of(ended: EndedRequest) -> dict[str, Any]:
         "method": ended.method,
         "path": ended.path[:MAX_PATH],
         "status": ended.status,
+        "error": ended.error,
+        "client_left": ended.client_left or None,
         "seconds": round(ended.seconds, 6),
         "first_byte_seconds": ended.first_byte_seconds and round(ended.first_byte_seconds, 6),
         "key": ended.key,

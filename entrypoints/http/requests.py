@@ -75,6 +75,11 @@ def note_response(request: Connection, response_id: str) -> None:
     RESPONSE_ID.set(response_id)
 
 
+def note_error(request: Connection, error: str) -> None:
+    """Name the code, or the type, of the error that answers the request, for the log."""
+    request.scope["state"]["error"] = error
+
+
 def is_accepted(request: Connection) -> bool:
     return "is_accepted" in request.scope["state"]
 

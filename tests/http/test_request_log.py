@@ -34,6 +34,10 @@ class Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.texts.append(self.format(record))
 
+    @property
+    def messages(self) -> list[str]:
+        return [json.loads(text)["message"] for text in self.texts]
+
     def of(self, **fields: Any) -> list[Json]:
         lines = [json.loads(text) for text in self.texts]
         return [line for line in lines if fields.items() <= line.items()]
