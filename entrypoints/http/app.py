@@ -73,6 +73,9 @@ def create_app(
             "check_ready": Provide(lambda: check_ready, sync_to_thread=False, use_cache=True),
             "console": Provide(lambda: console, sync_to_thread=False, use_cache=True),
             "expose": Provide(lambda: expose, sync_to_thread=False),
+            "has_console": Provide(
+                lambda: console is not None, sync_to_thread=False, use_cache=True
+            ),
             "needs_keys": Provide(lambda: needs_keys, sync_to_thread=False, use_cache=True),
             "started_at": Provide(lambda: started_at, sync_to_thread=False, use_cache=True),
         },

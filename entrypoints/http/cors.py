@@ -1,7 +1,7 @@
 """Cross-origin requests: which web sites' pages may call this server (the Fetch standard, CORS).
 
-Only origins that the settings name may. They may send keys, but never cookies, which this server
-does not use.
+Only origins that the settings name may. They may send keys, but never cookies, which are for the
+console's own pages (`console/sessions.py`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,10 @@ MODEL_PLACEHOLDER = "MODEL"
 
 @get("/", include_in_schema=False)
 async def home(
-    request: HttpRequest, models: NamedDependency[Models], needs_keys: NamedDependency[bool]
+    request: HttpRequest,
+    models: NamedDependency[Models],
+    needs_keys: NamedDependency[bool],
+    has_console: NamedDependency[bool],
 ) -> Response[bytes]:
     if "text/html" not in header(request, b"accept"):
         raise NotFoundException
@@ -30,6 +33,7 @@ async def home(
         version=__version__,
         models=names,
         needs_keys=needs_keys,
+        has_console=has_console,
         base_url=f"{url}/v1",
         schema=openapi.PATH,
         curl=curl_line(url, model, needs_key=needs_keys),

@@ -98,7 +98,8 @@ def visitor(_browser: Any, site: Any) -> Iterator[Page]:
 
 
 @pytest.fixture
-def page(visitor: Page, keys: dict[str, str]) -> Page:
+def page(visitor: Page, keys: dict[str, str]) -> Iterator[Page]:
     """A page of the tenant blue, signed in. In the end, nothing may have gone wrong in it."""
     visitor.sign_in(keys["blue"])
-    return visitor
+    yield visitor
+    assert visitor.problems() == []

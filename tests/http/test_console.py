@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,24 @@ def test_no_module_is_long_or_makes_nodes_of_text() -> None:
         assert "createElement" not in text or module.name == "dom.js", module.name
 
 
+def test_each_file_of_the_folder_is_served_and_in_the_wheel() -> None:
+    assert {file.name for file in FOLDER.iterdir()} == set(ASSETS)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    build = project["tool"]["hatch"]["build"]
+    for target in ("wheel", "sdist"):
+        assert "entrypoints" in build["targets"][target]["only-include"]
+        assert "exclude" not in {*build, *build["targets"][target]}
+
+
 def test_the_page_has_no_inline_script_or_style() -> None:
     page = (FOLDER / "index.html").read_text(encoding="utf-8")
     assert "<style" not in page
     assert not re.search(r"<script(?![^>]*\bsrc=)", page)
     assert not re.search(r"\s(on\w+|style)=", page)
+
+
+def test_the_home_page_leads_to_the_console_if_there_is_one(server: Any, serve: Any) -> None:
+    html = {"accept": "text/html"}
+    assert 'href="/console"' in httpx.get(server.url, headers=html).text
+    with serve(console=False) as other:
+        assert "/console" not in httpx.get(other.url, headers=html).text

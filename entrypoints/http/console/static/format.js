@@ -34,6 +34,7 @@ export function counted(value, noun) {
 /** Return a duration of so many seconds. */
 export function seconds(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (value === 0) return "0 s";
   if (value < 0.0995) return `${(value * 1000).toFixed(value < 0.00995 ? 1 : 0)} ms`;
   if (value < 100) return `${value.toFixed(2)} s`;
   const whole = Math.round(value);

@@ -5,7 +5,7 @@ import { count, isRunning, seconds, speed } from "./format.js";
 
 const ROW = 26;
 const LEFT = 190;
-const WIDTH = 1000;
+const WIDTH = 1150;
 const MAX_ROWS = 400;
 
 /** Fill a panel with the timeline of a response. */
@@ -90,8 +90,8 @@ function table(bars, from) {
     return el("tr", {}, [
       bar.label, seconds(bar.from - from), seconds(bar.to - bar.from),
       turn?.first_token_at ? seconds(turn.first_token_at - turn.started_at) : "",
-      turn ? `${count(turn.input_tokens ?? 0)} in (${count(turn.cached_tokens ?? 0)} cached), ${count(turn.output_tokens ?? 0)} out` : "",
-      turn ? speed(turn.tokens_per_second) : "",
+      turn?.input_tokens ? `${count(turn.input_tokens)} in (${count(turn.cached_tokens ?? 0)} cached), ${count(turn.output_tokens ?? 0)} out` : "",
+      turn?.tokens_per_second ? speed(turn.tokens_per_second) : "",
       turn ? [turn.reason, turn.engine && `on ${turn.engine}`].filter(Boolean).join(", ") : call ? call.result ?? "running" : "",
     ].map((value, index) => (index === 0 ? el("th", { scope: "row" }, value) : el("td", {}, value))));
   });

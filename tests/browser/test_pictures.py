@@ -1,0 +1,86 @@
+"""Pictures of the console for the documentation: `ANTIPHON_TEST_PICTURES=1` takes them anew."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import httpx
+import pytest
+from tests.browser.browser import PICTURES, Page
+from tests.fake_mcp_server import FakeMcpServer
+from tests.http.conftest import create, script, wait_until
+
+pytestmark = pytest.mark.browser
+
+TAKES_PICTURES = "ANTIPHON_TEST_PICTURES" in os.environ  # read before the suite clears them
+SIZE = (1200, 760)
+THEMES = ("light", "dark")
+VIEWS = {
+    "list": "responses",
+    "response": "responses/{agent}",
+    "timeline": "responses/{agent}?tab=timeline",
+    "raw": "responses/{agent}?tab=raw",
+    "events": "responses/{agent}?tab=events",
+}
+
+
+@pytest.fixture
+def shown(serve: Any, tools: FakeMcpServer) -> Any:
+    """A server that has done some work: its URL, and the id of what an agent did."""
+    allowed = {"fetch.urls": True, "fetch.hosts": ["127.0.0.1:*"], "fetch.private": ["127.0.0.1"]}
+    speed = {"scripted.tokens_per_s": 60.0}
+    with (
+        serve(store="sqlite", keep_traces="all", **allowed, **speed) as server,
+        httpx.Client(base_url=server.api, timeout=30) as api,
+    ):
+        yield server.url, work(api, tools)
+
+
+def work(api: httpx.Client, tools: FakeMcpServer) -> str:
+    """Create responses of several kinds. Return the id of the one with tools."""
+    tool = {"type": "mcp", "server_label": "calc", "server_url": f"{tools.origin}/mcp"}
+    sums = [{"mcp": "add", "args": {"a": 2, "b": 40}}, {"mcp": "look", "args": {}}]
+    say = {"model": "scripted-chat", "background": True}
+    create(api, **say, input=script({"say": "The harbor opens at six."}))
+    create(api, **say, input=script({"say": "word " * 40}), max_output_tokens=16)
+    create(api, **say, input=script([{"say": "Half of an ans"}, {"fail": "server_error"}]))
+    create(api, model="scripted-harmony", input="Say hello.", background=True)
+    agent = create(
+        api,
+        **say,
+        input="How much is 2 and 40?\n\n"
+        + script(
+            [{"think": "I need a sum, and a look at the list."}, *sums],
+            {"say": "It is 42. The list has it, too."},
+        ),
+        tools=[{**tool, "require_approval": "never"}],
+        instructions="Answer in one sentence.",
+    )
+    path = f"/responses/{agent['id']}"
+    wait_until(lambda: api.get(path).json()["status"] == "completed")
+    turn = [{"think": "They want a long story. " * 4}, {"say": "Once upon a time. " * 400}]
+    create(api, **say, input=script(turn))
+    create(api, **say, input=script([{"think": "Let me think about it. " * 300}]))
+    return str(agent["id"])
+
+
+@pytest.mark.skipif(not TAKES_PICTURES, reason="set ANTIPHON_TEST_PICTURES=1 to take pictures")
+def test_pictures_are_taken(visitor: Page, shown: Any) -> None:
+    url, agent = shown
+    page = Page(visitor.driver, url)
+    page.resize(SIZE)
+    for theme in THEMES:
+        page.prefer(theme)
+        for name, fragment in VIEWS.items():
+            page.visit(fragment.format(agent=agent))
+            ready = "tbody tr[data-id] .badge.writing" if name == "list" else "#panel > *"
+            page.wait(lambda ready=ready: page.all(ready))
+            page.run("document.activeElement.blur(); document.fonts.ready")
+            page.picture(f"console-{name}-{theme}")
+    assert page.problems() == []
+
+
+def test_each_picture_of_the_guide_is_there() -> None:
+    names = {path.stem for path in PICTURES.glob("console-*.png")}
+    assert {f"console-{view}-{theme}" for view in VIEWS for theme in THEMES} <= names
