@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import httpx
 import pytest
 from tests.browser.browser import PHONE, Page
@@ -85,6 +87,36 @@ def test_a_keyboard_reaches_the_content_and_each_view(page: Page) -> None:
         page.wait(lambda view=view: page.run("return document.title").startswith(view))
         page.wait(lambda: page.run("return document.activeElement.closest('main') !== null"))
         assert page.run("return document.querySelector('[aria-current=page]').innerText") == view
+
+
+def test_a_keyboard_alone_signs_in_reads_a_response_and_signs_out(
+    visitor: Page, keys: dict[str, str], api: httpx.Client
+) -> None:
+    made = create(api, model="scripted-chat", input=script({"say": "By the keys."}))
+    visitor.visit("responses")
+    visitor.wait(lambda: visitor.focus == "key")
+    visitor.press(keys["blue"], "\ue007")
+    visitor.wait_for("Responses", "h1")
+    visitor.wait(lambda: visitor.all("tbody a"))
+    visitor.wait(lambda: visitor.focus == "Responses")
+    press_until(visitor, "\ue004", lambda: visitor.focus == made["id"][:13] + "…")
+    visitor.press("\ue007")
+    visitor.wait_for("By the keys.", "#panel")
+    press_until(visitor, "\ue004", lambda: visitor.focus == "Transcript")
+    visitor.press("\ue014")
+    visitor.wait_for("Times of the turns and calls", "#panel")
+    press_until(visitor, "\ue008\ue004", lambda: visitor.focus == "Sign out")
+    visitor.press("\ue007")
+    visitor.wait_for("Sign in", "h1")
+    assert visitor.problems() == []
+
+
+def press_until(page: Page, keys: str, holds: Callable[[], bool]) -> None:
+    for _ in range(60):
+        if holds():
+            return
+        page.press(keys)
+    pytest.fail(f"the focus did not get there; it is at {page.focus!r}")
 
 
 @pytest.mark.parametrize("view", ["responses", "playground", "compare", "state"])

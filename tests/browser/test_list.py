@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.browser.browser import PHONE, WIDE, Page, chromium
+from tests.fake_mcp_server import FakeMcpServer
 from tests.http.conftest import create, script, wait_until
 
 from antiphon.adapters.stores.memory import MemoryStore
@@ -122,6 +123,21 @@ def test_each_filter_of_the_api_filters(
     page.wait(lambda: row(page, expected["id"]))
     page.visit(f"responses?{filter_name}={differs}")
     page.wait_for("No response is like this.")
+
+
+def test_a_tool_filters(page: Page, api: httpx.Client, tools: FakeMcpServer) -> None:
+    tool = {"type": "mcp", "server_label": "calc", "server_url": f"{tools.origin}/mcp"}
+    used = create(
+        api,
+        model="scripted-chat",
+        input=script({"mcp": "look", "args": {}}, {"say": "Seen."}),
+        tools=[{**tool, "require_approval": "never"}],
+    )
+    other = create(api, model="scripted-chat", input="Hello.")
+    page.visit("responses?tool=look")
+    page.wait(lambda: row(page, used["id"]))
+    assert not row(page, other["id"])
+    assert "look" in row(page, used["id"])
 
 
 def test_a_wrong_filter_is_explained(page: Page) -> None:

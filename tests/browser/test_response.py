@@ -173,6 +173,31 @@ def test_a_running_response_is_followed(page: Page, api: httpx.Client) -> None:
     assert page.problems() == []
 
 
+def test_events_of_a_running_response_are_those_that_were_seen(
+    page: Page, api: httpx.Client
+) -> None:
+    turn = {"say": "word " * 40, "chunk": 1, "tick": 0.1}
+    response = create(api, model="scripted-chat", input=script(turn), background=True)
+    show(page, response)
+    page.wait(lambda: page.text(".item.message.assistant .prose"))
+    page.click_text("Events", "button")
+    page.wait_for("response.created", "#panel")
+    assert "response.completed" not in page.text("#panel")
+    page.wait_for("response.completed", "#panel")
+
+
+def test_the_page_names_what_a_tool_said_when_it_failed(
+    page: Page, api: httpx.Client, tools: FakeMcpServer
+) -> None:
+    body = {"input": script({"say": "Hm."}), "background": True}
+    refused = [{**mcp(tools)[0], "server_url": f"{tools.origin}/refused"}]
+    response = create(api, model="scripted-chat", tools=refused, **body)
+    path = f"/responses/{response['id']}"
+    wait_until(lambda: api.get(path).json()["status"] not in ("queued", "in_progress"))
+    show(page, response)
+    page.wait_for("HTTP status 401", ".ending")
+
+
 def test_images_and_files_are_shown(page: Page, api: httpx.Client) -> None:
     def upload(name: str, content: bytes) -> str:
         answer = api.post("/files", files={"file": (name, content)}, data={"purpose": "user_data"})

@@ -12,6 +12,7 @@ import pytest
 
 from antiphon.entrypoints.http.console.pages import ASSETS, FOLDER
 
+ROOT = Path(__file__).parents[2]
 MAX_LINES = 300
 POLICY = {
     "default-src 'none'",
@@ -77,7 +78,7 @@ def test_no_module_is_long_or_makes_nodes_of_text() -> None:
 
 def test_each_file_of_the_folder_is_served_and_in_the_wheel() -> None:
     assert {file.name for file in FOLDER.iterdir()} == set(ASSETS)
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     build = project["tool"]["hatch"]["build"]
     for target in ("wheel", "sdist"):
         assert "entrypoints" in build["targets"][target]["only-include"]
@@ -89,6 +90,14 @@ def test_the_page_has_no_inline_script_or_style() -> None:
     assert "<style" not in page
     assert not re.search(r"<script(?![^>]*\bsrc=)", page)
     assert not re.search(r"\s(on\w+|style)=", page)
+
+
+def test_the_console_explains_each_reason_of_an_incomplete_response() -> None:
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text("utf-8")
+    section = page.partition("## Incomplete responses")[2].partition("\n## ")[0]
+    reasons = set(re.findall(r"^\| `(\w+)` \| (?!When)", section, re.MULTILINE)) - {"reason"}
+    table = (FOLDER / "why.js").read_text("utf-8").partition("REASONS = {")[2].partition("};")[0]
+    assert reasons == set(re.findall(r"^  (\w+): ", table, re.MULTILINE))
 
 
 def test_the_home_page_leads_to_the_console_if_there_is_one(server: Any, serve: Any) -> None:

@@ -8,9 +8,8 @@ import { code, live } from "./transcript.js";
 const NEIGHBORS = 12;
 const MAX_PAUSE_S = 5;
 
-/** Fill a panel with the events of a bundle. */
-export function drawEvents(panel, bundle, signal) {
-  const { events } = bundle;
+/** Fill a panel with events: `{at, event}`, in order. */
+export function drawEvents(panel, events, signal) {
   if (events.length === 0) {
     replace(panel, el("p", {}, "No events are stored yet, or they have expired (--keep-events-s)."));
     return;

@@ -18,6 +18,7 @@ import { drawEnding } from "./why.js";
 export const title = "Response";
 
 const POLL_MS = 2000;
+const MAX_SEEN = 20_000;
 const HIDDEN = new Set(["output", "metrics", "object"]);
 
 /** @param {HTMLElement} root @param {Object<string, string>} params @param {AbortSignal} signal */
@@ -39,6 +40,7 @@ class Page {
     this.ending = el("div", { class: "ending" });
     this.actions = el("div", { class: "actions" });
     this.bundled = null;
+    this.seen = [];
   }
 
   get path() {
@@ -57,13 +59,19 @@ class Page {
     return this.bundled;
   }
 
+  /** Return the stored events, or those that this page has seen of a response that runs. */
+  async events() {
+    const { events } = await this.bundle();
+    return events.length > 0 ? events : [...this.seen];
+  }
+
   draw(root) {
     this.drawHead();
     const rows = [
       { name: "transcript", label: "Transcript", draw: (panel) => this.drawTranscript(panel) },
       { name: "timeline", label: "Timeline", draw: (panel) => drawWaterfall(panel, this.response) },
       { name: "raw", label: "Raw", draw: async (panel) => drawRaw(panel, await this.bundle(), (id) => this.other(id)) },
-      { name: "events", label: "Events", draw: async (panel) => drawEvents(panel, await this.bundle(), this.signal) },
+      { name: "events", label: "Events", draw: async (panel) => drawEvents(panel, await this.events(), this.signal) },
       { name: "request", label: "Settings", draw: (panel) => this.drawSettings(panel) },
     ];
     this.tabs = tabs(rows, this.params.tab ?? "transcript", (name) => {
@@ -158,6 +166,7 @@ class Page {
 
   take(event) {
     apply(this.folded, event);
+    if (this.seen.length < MAX_SEEN) this.seen.push({ at: Date.now() / 1000, event });
     if (this.waiting) return;
     this.waiting = setTimeout(() => this.drawChanges(), 100);
   }

@@ -6,9 +6,10 @@ import { counted, seconds } from "./format.js";
 /** What the reason of an incomplete response means, and what to do. */
 const REASONS = {
   max_output_tokens: "It reached max_output_tokens. Allow more, or let the model think less.",
-  max_tool_calls: "It reached max_tool_calls.",
-  content_filter: "Its output was withheld.",
-  max_turns: "It reached the server's limit of turns (--tools-max-turns).",
+  content_filter: "A filter of the server that runs the model cut it.",
+  max_turns: "It had as many turns as the server allows (--tools-max-turns). Does the model call tools in a circle?",
+  max_context: "The output of its tools did not fit into the model's context.",
+  max_time: "It took as long as the server allows (--response-s).",
 };
 const STATUSES = {
   completed: "Completed.",
@@ -16,6 +17,9 @@ const STATUSES = {
   queued: "Waiting for its turn.",
   in_progress: "Running.",
 };
+
+/** What all writes of a response may take unnoticed. */
+const SLOW_STORE_S = 0.1;
 
 /** Fill a place with the sentences about a response. */
 export function drawEnding(place, response) {
@@ -53,6 +57,12 @@ function notesOf(response) {
     }
   });
   if (metrics.epoch > 1) notes.push(`${metrics.epoch} servers ran it, since others stopped; the last is ${metrics.server}`);
+  for (const item of response.output ?? []) {
+    if (!item.error) continue;
+    const name = [item.server_label, item.name].filter(Boolean).join("/") || item.type;
+    notes.push(`${name}: ${typeof item.error === "string" ? item.error : item.error.message ?? JSON.stringify(item.error)}`);
+  }
+  if (metrics.store_seconds >= SLOW_STORE_S) notes.push(`The store is slow: writes took ${seconds(metrics.store_seconds)}`);
   if (metrics.store_failures) notes.push(`${counted(metrics.store_failures, "write")} to the store failed and came again`);
   if (metrics.received_at && metrics.admitted_at - metrics.received_at > 1) {
     notes.push(`It waited ${seconds(metrics.admitted_at - metrics.received_at)} for its turn`);
