@@ -16,13 +16,14 @@ from msgspec import Struct
 
 from antiphon.application.telemetry.log_context import log_as
 from antiphon.entrypoints.http.auth import HEALTH
+from antiphon.entrypoints.http.console.pages import PUBLIC_PATHS
 from antiphon.entrypoints.http.requests import request_id
 from antiphon.entrypoints.log_format import FIELDS
 
 logger = logging.getLogger("antiphon.access")
 
-QUIET_PATHS = HEALTH | {"/metrics"}
-"""What machines ask every few seconds: logged as `debug`."""
+QUIET_PATHS = HEALTH | PUBLIC_PATHS | {"/metrics"}
+"""What machines ask every few seconds, and the console's files: logged as `debug`."""
 
 STARTS = frozenset({"http.response.start", "websocket.http.response.start"})
 CLIENT_LEFT = 499

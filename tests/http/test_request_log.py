@@ -105,6 +105,7 @@ def test_the_lines_of_a_response_have_the_request_id(http: httpx.Client, lines: 
         ("POST", "/v1/responses", 400, "info"),
         ("GET", "/livez", 200, "debug"),
         ("GET", "/readyz", 200, "debug"),
+        ("GET", "/console", 200, "debug"),
         ("GET", "/v1/models", 200, "info"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,6 +15,7 @@ import httpx
 import msgspec
 import pytest
 from tests.http.conftest import wait_until
+from tests.security.certificates import write_certificate
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -21,6 +23,7 @@ from antiphon.adapters.keys.file import append
 from antiphon.adapters.sealing import Sealer
 from antiphon.application.resources.keys import create_key
 from antiphon.domain.errors import RequestError
+from antiphon.domain.limits import KeyPolicy
 from antiphon.entrypoints.http.console.sessions import (
     COOKIE,
     SEALED_FOR,
@@ -117,6 +120,46 @@ def test_the_cookie_is_for_no_script_and_no_other_site(
     behind_proxy = browser.post("/console/session", json=body, headers=https)
     assert "secure" in behind_proxy.headers["set-cookie"].lower()
     assert keys["blue"] not in written
+
+
+def test_the_cookie_is_secure_over_tls(
+    serve: Any, tmp_path: Path, keys_file: Path, keys: dict[str, str]
+) -> None:
+    certificate, private = write_certificate(tmp_path, "console")
+    trust_all = ssl.create_default_context()
+    trust_all.check_hostname, trust_all.verify_mode = False, ssl.CERT_NONE
+    settings = {"auth": "on", "keys_file": keys_file}
+    with (
+        serve(tls_cert=certificate, tls_key=private, **settings) as server,
+        httpx.Client(base_url=server.url, headers=SAME, verify=trust_all) as client,
+    ):
+        assert "; Secure" in sign_in(client, keys["blue"]).headers["set-cookie"]
+        assert client.get("/v1/models").status_code == 200
+
+
+def test_a_server_with_the_same_seal_key_knows_the_session(
+    serve: Any, keys_file: Path, keys: dict[str, str]
+) -> None:
+    settings = {"auth": "on", "keys_file": keys_file}
+    with serve(**settings) as one, serve(**settings) as other:
+        with httpx.Client(base_url=one.url, headers=SAME) as client:
+            sign_in(client, keys["blue"])
+            cookie = {**SAME, "cookie": f"{COOKIE}={cookie_of(client)}"}
+        assert httpx.get(f"{other.api}/models", headers=cookie).status_code == 200
+
+
+def test_a_session_may_do_what_its_key_may(serve: Any, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    policy = KeyPolicy(scopes=("read",))
+    key, kept = create_key("reader", "blue", new_id=str, now=lambda: 0, policy=policy)
+    append(file, kept)
+    with (
+        serve(auth="on", keys_file=file) as server,
+        httpx.Client(base_url=server.url, headers=SAME) as client,
+    ):
+        sign_in(client, key)
+        assert client.get("/v1/responses").status_code == 200
+        assert client.post("/v1/responses", json=BASE).status_code == 403
 
 
 def test_signing_out_removes_the_cookie(browser: httpx.Client, keys: dict[str, str]) -> None:
