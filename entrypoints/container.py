@@ -121,6 +121,7 @@ from antiphon.domain.limits import parse_limits
 from antiphon.entrypoints.http.bodies import BodyLimits
 from antiphon.entrypoints.http.console.session import Console
 from antiphon.entrypoints.http.console.sessions import Sessions
+from antiphon.entrypoints.http.console.state import ServerState
 from antiphon.entrypoints.http.containers import ContainerServices
 from antiphon.entrypoints.http.conversations import ConversationServices
 from antiphon.entrypoints.http.cors import normalize_origins
@@ -488,18 +489,21 @@ class Container(containers.DeclarativeContainer):
         options=http_options,
         websockets=providers.Singleton(OpenWebSockets, settings.provided.websockets_per_tenant),
     )
-    watched = providers.Singleton(
-        Watched,
+    server_state = providers.Singleton(
+        ServerState,
+        owner=owner,
+        store_kind=providers.Callable(store_kind, settings),
+        started_at=providers.Callable(int, providers.Callable(time.time)),
+        store=store,
         runs=runs,
         admission=admission,
-        models=models,
-        store=store,
+        check_ready=ready,
+        describe_models=services.provided.describe_models,
         streams=services.provided.keepalive,
         websockets=services.provided.websockets,
         connections=transport.provided.connections,
-        settings=settings,
-        owner=owner,
     )
+    watched = providers.Singleton(Watched, server_state, models)
     conversations = providers.Singleton(
         ConversationServices,
         create=providers.Singleton(

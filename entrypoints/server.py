@@ -8,7 +8,6 @@ import logging
 import signal
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -220,6 +219,7 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
     """
     settings: Settings = container.settings()
     models = await _start(container, stack)
+    server_state = container.server_state()
     app = create_app(
         container.services(),
         container.conversations(),
@@ -229,7 +229,8 @@ async def start_app(container: Container, stack: AsyncExitStack) -> tuple[ASGIAp
         container.vector_store_services(),
         container.ready(),
         container.console(),
-        started_at=int(time.time()),
+        server_state,
+        started_at=server_state.started_at,
         max_file_bytes=settings.max_file_bytes,
         needs_keys=settings.needs_keys,
         error_stacks=settings.error_stacks,

@@ -12,6 +12,7 @@ from antiphon.application.model.models import Models
 from antiphon.application.runs.readiness import CheckReady
 from antiphon.entrypoints.http.console.pages import console_asset, console_page
 from antiphon.entrypoints.http.console.session import Console, SessionEndpoint
+from antiphon.entrypoints.http.console.state import ServerState, console_state
 from antiphon.entrypoints.http.containers import Containers, ContainerServices
 from antiphon.entrypoints.http.conversations import Conversations, ConversationServices
 from antiphon.entrypoints.http.errors import ExceptionHandlers
@@ -27,7 +28,7 @@ from antiphon.entrypoints.http.vector_store_files import FileBatches, VectorStor
 from antiphon.entrypoints.http.vector_stores import VectorStores, VectorStoreServices
 from antiphon.entrypoints.http.websocket import handle_websocket
 
-CONSOLE_ROUTES: tuple[Any, ...] = (console_page, console_asset, SessionEndpoint)
+CONSOLE_ROUTES: tuple[Any, ...] = (console_page, console_asset, SessionEndpoint, console_state)
 
 
 def create_app(
@@ -39,6 +40,7 @@ def create_app(
     vector_stores: VectorStoreServices,
     check_ready: CheckReady,
     console: Console | None,
+    server_state: ServerState,
     *,
     started_at: int,
     max_file_bytes: int,
@@ -72,6 +74,7 @@ def create_app(
             "vector_stores": Provide(lambda: vector_stores, sync_to_thread=False, use_cache=True),
             "check_ready": Provide(lambda: check_ready, sync_to_thread=False, use_cache=True),
             "console": Provide(lambda: console, sync_to_thread=False, use_cache=True),
+            "server_state": Provide(lambda: server_state, sync_to_thread=False),
             "expose": Provide(lambda: expose, sync_to_thread=False),
             "has_console": Provide(
                 lambda: console is not None, sync_to_thread=False, use_cache=True

@@ -11,16 +11,11 @@ from msgspec import Struct
 from antiphon import __version__
 from antiphon.application.model.models import Models
 from antiphon.application.ports import Fetcher, Labels, Meter, NullMeter, Store
-from antiphon.application.responses.admission import Admission
-from antiphon.application.runs.active_runs import ActiveRuns
 from antiphon.application.telemetry import instruments as i
-from antiphon.application.websocket.open_websockets import OpenWebSockets
 from antiphon.domain.errors import SettingsError
-from antiphon.entrypoints.http.connections import Connections
-from antiphon.entrypoints.http.keepalive import KeepAlive
+from antiphon.entrypoints.http.console.state import ServerState
 from antiphon.entrypoints.http.metrics import Expose
 from antiphon.entrypoints.settings import Settings
-from antiphon.entrypoints.wiring.stores import store_kind
 
 if TYPE_CHECKING:
     from antiphon.adapters.telemetry.prometheus import PrometheusMeter
@@ -63,18 +58,11 @@ def measured_webhooks(fetcher: Fetcher, meter: Meter) -> Fetcher:
     return MeasuredWebhooks(fetcher, meter)
 
 
-class Watched(Struct, frozen=True, kw_only=True):
+class Watched(Struct, frozen=True):
     """What the gauges read."""
 
-    runs: ActiveRuns
-    admission: Admission
+    state: ServerState
     models: Models
-    store: Store
-    streams: KeepAlive
-    websockets: OpenWebSockets
-    connections: Connections
-    settings: Settings
-    owner: str
 
     def watch(self, meter: Meter) -> None:
         """Have the meter read the gauges."""
@@ -94,42 +82,44 @@ class Watched(Struct, frozen=True, kw_only=True):
             meter.watch(gauge, read)
 
     async def _running(self) -> Mapping[Labels, float]:
-        background = self.runs.background
-        foreground = max(len(self.runs) - background, 0)  # one may have a slot, and no task yet
+        background = self.state.runs.background
+        foreground = max(
+            len(self.state.runs) - background, 0
+        )  # one may have a slot, and no task yet
         return {("background",): background, ("foreground",): foreground}
 
     async def _phases(self) -> Mapping[Labels, float]:
-        return {(phase,): count for phase, count in self.runs.count_phases().items()}
+        return {(phase,): count for phase, count in self.state.runs.count_phases().items()}
 
     async def _oldest(self) -> Mapping[Labels, float]:
-        received_at = self.runs.oldest_received_at
+        received_at = self.state.runs.oldest_received_at
         return {(): 0.0 if received_at is None else max(time.time() - received_at, 0.0)}
 
     async def _waiting(self) -> Mapping[Labels, float]:
-        admission = self.admission
+        admission = self.state.admission
         return {
             ("runs",): admission.runs.waiting,
             ("prompt_tokens",): admission.prompt_tokens.waiting,
         }
 
     async def _queued(self) -> Mapping[Labels, float]:
-        return {(): await self.store.count_waiting()}
+        return {(): await self.state.store.count_waiting()}
 
     async def _streams(self) -> Mapping[Labels, float]:
-        return {(): len(self.streams)}
+        return {(): len(self.state.streams)}
 
     async def _websockets(self) -> Mapping[Labels, float]:
-        return {(): len(self.websockets)}
+        return {(): len(self.state.websockets)}
 
     async def _connections(self) -> Mapping[Labels, float]:
-        return {(): len(self.connections)}
+        return {(): len(self.state.connections)}
 
     async def _unsent(self) -> Mapping[Labels, float]:
-        unsent = self.connections.unsent_bytes()
+        unsent = self.state.connections.unsent_bytes()
         return {("all",): sum(unsent), ("slowest",): max(unsent, default=0)}
 
     async def _model_states(self) -> Mapping[Labels, float]:
         return dict.fromkeys((await self.models.states()).items(), 1.0)
 
     async def _info(self) -> Mapping[Labels, float]:
-        return {(__version__, store_kind(self.settings), self.owner): 1.0}
+        return {(__version__, self.state.store_kind, self.state.owner): 1.0}

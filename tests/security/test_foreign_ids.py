@@ -56,7 +56,11 @@ BODIES: Mapping[str, Json] = {
 }
 """What a valid POST to each path with an id sends."""
 
-SHARED = {"/v1/models/{name}": "models are the operator's", "/schema/{path}": "pages for all"}
+SHARED = {
+    "/console/assets/{name}": "files of a page for all",
+    "/schema/{path}": "pages for all",
+    "/v1/models/{name}": "models are the operator's",
+}
 """Paths whose parameter names nothing that a tenant owns."""
 
 

@@ -1,6 +1,139 @@
 /** What can be done with a response. */
 
+import { ApiError, blob, get, post, remove, url } from "./api.js";
+import { append, el, replace, save } from "./dom.js";
+import { isRunning } from "./format.js";
+import { go, link } from "./routes.js";
+import { announce } from "./shell.js";
+import { curl, python, requestOf, script } from "./snippets.js";
+
+const MAX_INPUT = 2000;
+const COPIES = [
+  { label: "curl", make: curl },
+  { label: "Python", make: python },
+  { label: "Script for the scripted model", make: (request, base, response) => script(response) },
+];
+
 /** Return the buttons for a response. @param {Object} response @returns {Node[]} */
 export function buttons(response) {
-  return [];
+  const problem = el("p", { class: "error", role: "alert" });
+  const act = (label, work, attributes = {}) => el("button", {
+    type: "button", ...attributes, onClick: (event) => attempt(event.target, problem, work),
+  }, label);
+  const path = `/v1/responses/${encodeURIComponent(response.id)}`;
+  const isDone = !isRunning(response);
+  return [
+    approvals(response, problem),
+    response.background && !isDone && act("Cancel", () => post(`${path}/cancel`, {})),
+    isDone && el("a", { class: "button", href: link("playground", { previous: response.id }) }, "Go on"),
+    isDone && goOnAfter(response),
+    el("a", { class: "button", href: link("playground", { again: response.id }) }, "Run again"),
+    el("a", { class: "button", href: link("compare", { left: response.previous_response_id ?? "", right: response.id }) }, "Compare"),
+    act("Copy as…", () => showCopies(response)),
+    act("Download bundle", async () => save(await blob(`${path}/explain`), `${response.id}.json`)),
+    act("Delete", () => confirmDelete(path), { class: "danger" }),
+    problem,
+  ].filter(Boolean);
+}
+
+/** Return the whole input of a response. @param {string} id @returns {Promise<Object[]>} */
+export async function inputOf(id, signal) {
+  const items = [];
+  for (let after = ""; ;) {
+    const page = await get(`/v1/responses/${encodeURIComponent(id)}/input_items`, { order: "asc", limit: 100, after }, signal);
+    items.push(...page.data);
+    if (!page.has_more || items.length >= MAX_INPUT) return items;
+    after = page.last_id;
+  }
+}
+
+async function attempt(button, problem, work) {
+  problem.textContent = "";
+  button.disabled = true;
+  try {
+    await work();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    problem.textContent = error.message;
+  } finally {
+    button.disabled = false;
+  }
+}
+
+/** An approval answers all requests of the response at once; each is approved or denied. */
+function approvals(response, problem) {
+  const requests = (response.output ?? []).filter((item) => item.type === "mcp_approval_request");
+  if (requests.length === 0 || isRunning(response)) return null;
+  const rows = requests.map((item) => {
+    const choice = el("select", { "aria-label": `Answer to ${item.server_label}/${item.name}` },
+      el("option", { value: "true" }, "approve"), el("option", { value: "false" }, "deny"));
+    const row = el("label", {}, `${item.server_label}/${item.name} `, choice);
+    return { item, choice, row };
+  });
+  const send = async () => {
+    const input = rows.map(({ item, choice }) => ({
+      type: "mcp_approval_response", approval_request_id: item.id, approve: choice.value === "true",
+    }));
+    const { tools, model, instructions } = response;
+    const body = { model, tools, input, previous_response_id: response.id, ...(instructions ? { instructions } : {}) };
+    go("responses", { id: (await post("/v1/responses", body)).id });
+  };
+  const answer = el("button", { type: "button", class: "primary", onClick: (event) => attempt(event.target, problem, send) }, "Answer");
+  return el("div", { class: "approvals row", role: "group", "aria-label": "Approvals" }, rows.map(({ row }) => row), answer);
+}
+
+/** Choose the item after which another run goes on. */
+function goOnAfter(response) {
+  const items = response.output ?? [];
+  if (items.length < 2) return null;
+  const choose = (event) => go("playground", { again: response.id, upto: event.target.value });
+  return el("select", { "aria-label": "Go on after an item", onChange: choose },
+    el("option", { value: "" }, "Go on after…"),
+    items.map((item, index) => el("option", { value: index + 1 }, `${index + 1}. ${item.type}`)));
+}
+
+async function showCopies(response) {
+  const request = requestOf(response, await inputOf(response.id));
+  const base = url("/v1").href;
+  const text = el("pre", { tabindex: "0", id: "copied" });
+  const choose = (make) => { replace(text, make(request, base, response)); };
+  choose(COPIES[0].make);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      announce("Copied.");
+    } catch {
+      getSelection().selectAllChildren(text);
+      announce("Selected: copy it with the keyboard.");
+    }
+  };
+  dialog("Copy as", [
+    el("div", { class: "row" }, COPIES.map(({ label, make }) => el("button", { type: "button", onClick: () => choose(make) }, label))),
+    text,
+  ], [el("button", { type: "button", class: "primary", onClick: copy }, "Copy")]);
+}
+
+function confirmDelete(path) {
+  const really = async () => {
+    await remove(path);
+    go("responses");
+  };
+  const problem = el("p", { class: "error", role: "alert" });
+  const button = el("button", {
+    type: "button", class: "danger",
+    onClick: async (event) => {
+      await attempt(event.target, problem, really);
+      if (problem.textContent === "") event.target.closest("dialog").close();
+    },
+  }, "Delete it");
+  dialog("Delete this response?", [el("p", {}, "It cannot be brought back. Responses that follow it keep what they read."), problem], [button]);
+}
+
+/** Show a dialog; Escape and its last button close it. */
+function dialog(title, body, actions) {
+  const made = el("dialog", { "aria-label": title, onClose: () => made.remove() },
+    el("h2", {}, title), body,
+    el("div", { class: "row" }, actions, el("button", { type: "button", onClick: () => made.close() }, "Close")));
+  append(document.body, made);
+  made.showModal();
 }

@@ -1,0 +1,90 @@
+/** Requests as text, to copy: curl, Python, and scripts for the scripted models. No key is in them. */
+
+const CALLS = new Set(["function_call", "custom_tool_call", "mcp_call", "code_interpreter_call"]);
+const RUN_BY_SERVER = new Set(["mcp_call", "code_interpreter_call"]);
+/** Fields of a response that were its request's, where they differ from the default. */
+const SETTINGS = {
+  model: null, instructions: null, tools: [], tool_choice: "auto", parallel_tool_calls: true, temperature: 1, top_p: 1,
+  max_output_tokens: null, max_tool_calls: null, truncation: "disabled", service_tier: "auto", metadata: {}, top_logprobs: 0,
+};
+
+/**
+ * Return the request that makes such a response again.
+ * @param {Object} response
+ * @param {Object[]} items the whole input, earlier responses included
+ */
+export function requestOf(response, items) {
+  const request = {};
+  for (const [name, plain] of Object.entries(SETTINGS)) {
+    const value = response[name];
+    if (value !== undefined && value !== null && JSON.stringify(value) !== JSON.stringify(plain)) request[name] = value;
+  }
+  if (response.text?.format && response.text.format.type !== "text") request.text = { format: response.text.format };
+  if (response.reasoning?.effort) request.reasoning = { effort: response.reasoning.effort };
+  if (response.background) request.background = true;
+  delete request.service_tier;
+  request.input = items.map(withoutId);
+  return request;
+}
+
+/** Return an item as a client may send it: ids are the server's. */
+export function withoutId(item) {
+  const { id, status, ...others } = item;
+  return item.type === "message" || item.type === undefined ? others : { ...others, ...(id ? { id } : {}) };
+}
+
+/** @param {Object} request @param {string} base the URL of the API, with /v1 */
+export function curl(request, base) {
+  const body = JSON.stringify(request, null, 2).replaceAll("'", "'\\''");
+  return `curl ${base}/responses \\\n  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n` +
+    `  -H "Content-Type: application/json" \\\n  -d '${body}'\n`;
+}
+
+export function python(request, base) {
+  const fields = Object.entries(request).map(([name, value]) => `    ${name}=${literal(value, 1)},`);
+  return "import os\n\nfrom openai import OpenAI\n\n" +
+    `client = OpenAI(base_url=${JSON.stringify(base)}, api_key=os.environ["ANTIPHON_API_KEY"])\n` +
+    `response = client.responses.create(\n${fields.join("\n")}\n)\nprint(response.output_text)\n`;
+}
+
+/** Return a message that makes a scripted model write the same items. */
+export function script(response) {
+  const turns = [[]];
+  const { output } = response;
+  output.forEach((item, index) => {
+    const part = partOf(item);
+    if (part === null) return;
+    turns.at(-1).push(part);
+    const next = output[index + 1];
+    if (RUN_BY_SERVER.has(item.type) && !CALLS.has(next?.type)) turns.push([]);
+  });
+  const played = turns.filter((turn) => turn.length).map((turn) => (turn.length === 1 ? turn[0] : turn));
+  return `@@script ${JSON.stringify(played)}`;
+}
+
+function partOf(item) {
+  if (item.type === "message") return { say: texts(item.content) };
+  if (item.type === "reasoning") return { think: texts(item.content?.length ? item.content : item.summary) };
+  if (item.type === "function_call") return { call: item.name, args: item.arguments };
+  if (item.type === "custom_tool_call") return { custom: item.name, input: item.input };
+  if (item.type === "mcp_call") return { mcp: item.name, args: item.arguments };
+  if (item.type === "code_interpreter_call") return { python: item.code ?? "" };
+  return null;
+}
+
+function texts(parts) {
+  return (parts ?? []).map((part) => part.text ?? part.refusal ?? "").join("");
+}
+
+/** Return a value as Python writes it. */
+function literal(value, depth) {
+  const [inner, outer] = ["    ".repeat(depth + 1), "    ".repeat(depth)];
+  if (value === null || value === undefined) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value !== "object") return JSON.stringify(value);
+  const rows = Array.isArray(value)
+    ? value.map((each) => literal(each, depth + 1))
+    : Object.entries(value).map(([key, each]) => `${JSON.stringify(key)}: ${literal(each, depth + 1)}`);
+  const [open, close] = Array.isArray(value) ? "[]" : "{}";
+  return rows.length === 0 ? open + close : `${open}\n${rows.map((row) => inner + row).join(",\n")},\n${outer}${close}`;
+}

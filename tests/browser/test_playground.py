@@ -1,0 +1,137 @@
+"""The playground: a form for requests, and what the model answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from tests.browser.browser import PHONE, Page
+from tests.http.conftest import script
+
+pytestmark = pytest.mark.browser
+
+TAB, ENTER = "\ue004", "\ue007"
+TOOL = {"type": "function", "name": "get_time", "parameters": {"type": "object", "properties": {}}}
+EVIL = "<img src=x onerror=\"window.__ran.push('img')\"><script>window.__ran.push(1)</script>"
+
+
+@pytest.fixture(autouse=True)
+def nothing_went_wrong(page: Page) -> Any:
+    yield
+    assert page.problems() == []
+
+
+def open_playground(page: Page) -> None:
+    page.visit("playground")
+    page.wait(lambda: page.all("#model option"))
+
+
+def test_a_message_is_answered(page: Page, api: httpx.Client) -> None:
+    open_playground(page)
+    page.fill("#input", script([{"think": "Hm."}, {"say": "Hello you."}]))
+    page.fill("#instructions", "Be kind.")
+    page.click_text("Run")
+    page.wait_for("Hello you.", ".output")
+    page.wait_for("done", ".output .summary")
+    made = api.get(f"/responses/{page.text('.output .summary a')}").json()
+    assert made["instructions"] == "Be kind."
+
+
+def test_a_call_is_answered_by_hand(page: Page) -> None:
+    open_playground(page)
+    page.fill("#input", script({"call": "get_time", "args": {}}, {"say": "Thank you."}))
+    page.fill("#tools", json.dumps([TOOL]))
+    page.click_text("Run")
+    page.wait_for("Output of get_time", ".answers")
+    page.fill("#output-0", "noon")
+    page.click_text("Send outputs")
+    page.wait_for("Thank you.", ".output")
+
+
+def test_a_schema_is_kept(page: Page, api: httpx.Client) -> None:
+    open_playground(page)
+    page.click_text("Add a schema")
+    page.fill("#input", "Where?")
+    page.click_text("Run")
+    page.wait_for("done", ".output .summary")
+    made = api.get(f"/responses/{page.text('.output .summary a')}").json()
+    assert made["text"]["format"]["type"] == "json_schema"
+    assert "city" in json.loads(made["output"][-1]["content"][0]["text"])
+
+
+def test_examples_of_tools_are_added(page: Page) -> None:
+    open_playground(page)
+    for name in ("function", "web_search", "code_interpreter", "mcp"):
+        page.click_text(name)
+    tools = json.loads(page.value("#tools"))
+    assert [tool["type"] for tool in tools] == ["function", "web_search", "code_interpreter", "mcp"]
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "said"),
+    [
+        ("tools", "[{", "tools: This is no JSON"),
+        ("tools", '[{"type": "function"}]', "tools"),
+        ("schema", '{"type": "json_schema"}', "text.format"),
+        ("max-output", "1", "max_output_tokens"),
+    ],
+)
+def test_an_error_names_its_field(page: Page, field: str, text: str, said: str) -> None:
+    open_playground(page)
+    page.fill("#input", "hi")
+    page.fill(f"#{field}", text)
+    page.run("document.querySelector('form.playground').noValidate = true")
+    page.click_text("Run")
+    page.wait_for(said, "#problem")
+    page.wait(lambda: page.run(f"return document.activeElement.id === '{field}'"))
+    assert page.run(f"return document.getElementById('{field}').ariaInvalid") == "true"
+
+
+def test_a_run_is_stopped(page: Page, api: httpx.Client) -> None:
+    open_playground(page)
+    page.fill("#input", script([{"say": "Once upon"}, {"hang": 600}]))
+    page.click("#background")
+    page.click_text("Run")
+    page.wait_for("Once upon", ".output")
+    made = page.text(".output .summary a")
+    page.click_text("Stop")
+    page.wait_for("stopped", ".output .summary")
+    page.wait(lambda: api.get(f"/responses/{made}").json()["status"] == "cancelled")
+
+
+def test_nothing_that_a_model_writes_runs(page: Page) -> None:
+    open_playground(page)
+    calls = [{"think": EVIL}, {"call": "get_time", "args": {"a": EVIL}}]
+    page.fill("#input", script([{"say": EVIL}], [*calls]))
+    page.fill("#tools", json.dumps([TOOL]))
+    page.click_text("Run")
+    page.wait_for("onerror", ".output")
+    page.wait_for("done", ".output .summary")
+    assert page.all(".output img, .output script") == []
+
+
+def test_the_keyboard_alone_is_enough(page: Page) -> None:
+    open_playground(page)
+    page.run("document.getElementById('input').focus()")
+    page.press(script({"say": "By keyboard."}))
+    for _ in range(40):
+        if page.focus == "Run":
+            break
+        page.press(TAB)
+    page.press(ENTER)
+    page.wait_for("By keyboard.", ".output")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_there_is_no_barrier(page: Page, theme: str) -> None:
+    page.prefer(theme)
+    open_playground(page)
+    page.fill("#input", script({"call": "get_time", "args": {}}))
+    page.fill("#tools", json.dumps([TOOL]))
+    page.click_text("Run")
+    page.wait_for("Output of get_time", ".answers")
+    assert page.barriers() == []
+    page.resize(PHONE)
+    assert not page.is_wider_than_the_window()
