@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from antiphon.application.ports import Clock, Fetcher, NewId, Outbox, WebhookDelivery
 from antiphon.application.support.periodic import run_periodically
+from antiphon.application.telemetry.log_context import log_as
 from antiphon.domain.errors import FetchError
 from antiphon.domain.response import Response
 
@@ -189,6 +190,7 @@ class SendDeliveries:
             pass
 
     async def _deliver(self, delivery: WebhookDelivery) -> None:
+        log_as(request_id="", response_id=msgspec.json.decode(delivery.body, type=_Event).data.id)
         endpoint = self._endpoints.get(delivery.endpoint)
         if endpoint is None:  # another server may have it in its settings, or this one soon
             await self._retry_later(delivery, "its endpoint is not in the settings")
@@ -198,10 +200,14 @@ class SendDeliveries:
             await self._attempt(delivery, endpoint)
 
     async def _attempt(self, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> None:
+        started_at = self._now()
         status, reason = await self._post(delivery, endpoint)
         received = 200 <= status < 300
         self._failures.record(endpoint.name, received=received)
         if received:
+            seconds, attempt = self._now() - started_at, delivery.attempts + 1
+            ids = _ids_of(delivery)
+            logger.info("webhook %s to %s: received in %.3f s, attempt %d", *ids, seconds, attempt)
             await self._outbox.remove(delivery.id)
         elif status == HTTP_GONE:
             await self._give_up(delivery, reason)

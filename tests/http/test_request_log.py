@@ -17,6 +17,7 @@ from antiphon.entrypoints.log_format import FIELDS, JsonLogFormatter
 
 from .conftest import create, script, wait_until
 from .test_auth import bearer, new_key
+from .test_webhooks import listening, settings
 from .test_websocket import joined
 
 Json = dict[str, Any]
@@ -185,3 +186,13 @@ def test_an_output_is_logged_as_json(serve_from: Any, tmp_path: Path, lines: Lin
     logged = json.loads(line["message"].partition("ended: ")[2])
     assert (logged["id"], logged["output"]) == (response["id"], response["output"])
     assert FIELDS not in line
+
+
+def test_a_webhook_that_is_received_has_a_line_of_its_response(serve: Any, lines: Lines) -> None:
+    with listening() as receiver, serve(**settings(receiver)) as server:
+        body: Json = {"model": "scripted-chat", "input": "hi", "background": True}
+        made = httpx.post(f"{server.api}/responses", json=body).json()
+        wait_until(lambda: bool(lines.of(logger="antiphon.webhooks", response_id=made["id"])))
+    [line] = lines.of(logger="antiphon.webhooks", response_id=made["id"])
+    assert "received in" in line["message"]
+    assert "attempt 1" in line["message"]

@@ -166,7 +166,7 @@ def server(
     folder = models_folder / request.param
     pages = tmp_path_factory.mktemp("pages")
     (pages / "choirs.md").write_text("# Choirs\n\nAn antiphon is sung by two choirs.")
-    options = ["--web-search", "corpus", "--web-folder", str(pages)]
+    options = ["--metrics", "--web-search", "corpus", "--web-folder", str(pages)]
     if HAS_SANDBOX:
         options += ["--code-interpreter", "--shell"]
     with running(folder, tmp_path_factory.mktemp(request.param), *options) as server:
@@ -541,3 +541,11 @@ def test_a_model_that_cannot_be_served_ends_the_server_with_one_sentence(tmp_pat
     assert result.returncode == 2
     assert "nothing" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_the_metrics_of_vllm_come_along_under_their_own_names(server: Server) -> None:
+    server.create(max_output_tokens=16)
+    text = httpx.get(f"{server.url}/metrics").text
+    assert f'antiphon_responses_total{{model="{MODEL}"' in text
+    assert "vllm:num_requests_running" in text
+    assert "vllm:generation_tokens_total" in text
