@@ -218,6 +218,9 @@ class RunRecorder:
         """Record the end, and return the response with the record."""
         if self._turn is not None and (self._turn.is_admitted or response.status == "failed"):
             self.close_turn("", self._turn.tokens_used())
+        self._turn = (
+            None  # it refers to this recorder: the garbage collector would have to see both
+        )
         self._ended = response.status in TERMINAL
         self._metrics = replace(
             self._metrics,

@@ -183,10 +183,9 @@ def test_malformed_bodies_leave_no_memory_and_stall_nobody(
 ) -> None:
     rng = random.Random(CASES)
     with closing(Client(server)) as client:
-        # What the first requests load is no growth, such as Harmony's vocabulary.
-        for model in (MODEL, "scripted-harmony"):
-            client.send("POST", "/v1/responses", json.dumps({**ASKED, "model": model}).encode())
-        _send_all(client, names, rng, cases=FEW)
+        # What the first requests load is no growth, such as Harmony's vocabulary and the pages that
+        # each connection of the store keeps, up to 2 MB.
+        _send_all(client, names, rng, cases=CASES // len(ENDPOINTS))
         with server.watch() as usual:
             _send_usual(client, requests=CASES // 4)
         with server.watch() as seen:
