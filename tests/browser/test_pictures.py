@@ -22,12 +22,22 @@ VIEWS = {
     "timeline": "responses/{agent}?tab=timeline",
     "raw": "responses/{agent}?tab=raw",
     "events": "responses/{agent}?tab=events",
+    "playground": "playground?again={agent}",
+    "compare": "compare?left={before}&right={agent}",
+    "state": "state",
 }
+READY = {
+    "list": "tbody tr[data-id] .badge.writing",
+    "playground": "#model option",
+    "compare": "section[aria-label='Output']",
+    "state": "[aria-label='You']",
+}
+"""What shows that a view is drawn; the tabs of a response have a panel."""
 
 
 @pytest.fixture
 def shown(serve: Any, tools: FakeMcpServer) -> Any:
-    """A server that has done some work: its URL, and the id of what an agent did."""
+    """A server that has done some work: its URL, and the ids that the views name."""
     allowed = {"fetch.urls": True, "fetch.hosts": ["127.0.0.1:*"], "fetch.private": ["127.0.0.1"]}
     speed = {"scripted.tokens_per_s": 60.0}
     with (
@@ -37,12 +47,12 @@ def shown(serve: Any, tools: FakeMcpServer) -> Any:
         yield server.url, work(api, tools)
 
 
-def work(api: httpx.Client, tools: FakeMcpServer) -> str:
-    """Create responses of several kinds. Return the id of the one with tools."""
+def work(api: httpx.Client, tools: FakeMcpServer) -> dict[str, str]:
+    """Create responses of several kinds. Return the ids of the one with tools, and of another."""
     tool = {"type": "mcp", "server_label": "calc", "server_url": f"{tools.origin}/mcp"}
     sums = [{"mcp": "add", "args": {"a": 2, "b": 40}}, {"mcp": "look", "args": {}}]
     say = {"model": "scripted-chat", "background": True}
-    create(api, **say, input=script({"say": "The harbor opens at six."}))
+    before = create(api, **say, input=script({"say": "It is 41. The list has it."}))
     create(api, **say, input=script({"say": "word " * 40}), max_output_tokens=16)
     create(api, **say, input=script([{"say": "Half of an ans"}, {"fail": "server_error"}]))
     create(api, model="scripted-harmony", input="Say hello.", background=True)
@@ -62,19 +72,19 @@ def work(api: httpx.Client, tools: FakeMcpServer) -> str:
     turn = [{"think": "They want a long story. " * 4}, {"say": "Once upon a time. " * 400}]
     create(api, **say, input=script(turn))
     create(api, **say, input=script([{"think": "Let me think about it. " * 300}]))
-    return str(agent["id"])
+    return {"agent": agent["id"], "before": before["id"]}
 
 
 @pytest.mark.skipif(not TAKES_PICTURES, reason="set ANTIPHON_TEST_PICTURES=1 to take pictures")
 def test_pictures_are_taken(visitor: Page, shown: Any) -> None:
-    url, agent = shown
+    url, ids = shown
     page = Page(visitor.driver, url)
     page.resize(SIZE)
     for theme in THEMES:
         page.prefer(theme)
         for name, fragment in VIEWS.items():
-            page.visit(fragment.format(agent=agent))
-            ready = "tbody tr[data-id] .badge.writing" if name == "list" else "#panel > *"
+            page.visit(fragment.format(**ids))
+            ready = READY.get(name, "#panel > *")
             page.wait(lambda ready=ready: page.all(ready))
             page.run("document.activeElement.blur(); document.fonts.ready")
             page.picture(f"console-{name}-{theme}")

@@ -409,6 +409,8 @@ def make_app(folder: Path) -> Any:
         any_server.container_services(),
         any_server.vector_store_services(),
         any_server.ready(),
+        any_server.console(),
+        any_server.server_state(),
         started_at=0,
         max_file_bytes=1024,
     )

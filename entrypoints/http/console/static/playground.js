@@ -66,7 +66,8 @@ class Playground {
     const field = (id, label, ...more) => el("div", { class: "field" }, el("label", { for: id }, label), fields[id], more);
     const examples = el("div", { class: "row", id: "tools-note" }, el("span", { class: "dim" }, "Add:"),
       Object.entries(EXAMPLES).map(([name, tool]) => el("button", { type: "button", onClick: () => this.addTool(tool) }, name)));
-    const example = el("button", { type: "button", onClick: () => { fields.schema.value = pretty(SCHEMA); } }, "Add a schema");
+    const example = el("div", { class: "row" },
+      el("button", { type: "button", onClick: () => { fields.schema.value = pretty(SCHEMA); } }, "Add a schema"));
     const form = el("form", { class: "playground", onSubmit: (event) => { event.preventDefault(); this.send(); } },
       field("model", "Model"), field("input", "Input"), field("instructions", "Instructions"),
       field("tools", "Tools (JSON)", examples), field("schema", "Answer's format (JSON)", example),

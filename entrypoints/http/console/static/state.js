@@ -24,7 +24,7 @@ async function draw(place, signal) {
     get("/v1/responses", { limit: RECENT, "include[]": "metrics" }, signal),
     get("/v1/containers", { limit: 100 }, signal).catch(() => null),
   ]);
-  replace(place, server(state), models(state), work(state), cache(recent.data), tenant(state), sandboxes(containers));
+  replace(place, models(state), server(state), work(state), tenant(state), cache(recent.data), sandboxes(containers));
 }
 
 function card(name, ...body) {
