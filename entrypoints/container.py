@@ -218,6 +218,7 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     webhook_endpoints = providers.Singleton(read_endpoints, settings)
+    propagation = providers.Singleton(propagation, settings)
     create_deliveries = providers.Singleton(
         CreateDeliveries,
         webhook_endpoints,
@@ -233,6 +234,7 @@ class Container(containers.DeclarativeContainer):
         webhook_endpoints,
         now=providers.Object(time.time),
         clock=providers.Object(time.monotonic),
+        propagation=propagation,
     )
     check_quota = providers.Singleton(
         CheckQuota,
@@ -351,7 +353,7 @@ class Container(containers.DeclarativeContainer):
             call_bytes=settings.provided.tools.call_bytes,
         ),
         audit_log=audit_log,
-        propagation=providers.Singleton(propagation, settings),
+        propagation=propagation,
         traces=keep_traces,
     )
     jobs = providers.Singleton(Jobs, sealer.provided.seal, sealer.provided.unseal)

@@ -23,6 +23,7 @@ from msgspec import Struct
 from antiphon.application.ports import Clock, Fetcher, NewId, Outbox, WebhookDelivery
 from antiphon.application.support.periodic import run_periodically
 from antiphon.application.telemetry.log_context import log_as
+from antiphon.application.telemetry.trace_context import Propagation, headers_of_response
 from antiphon.domain.errors import FetchError
 from antiphon.domain.response import Response
 
@@ -138,11 +139,23 @@ class _Failures:
         return self._rest_until.get(endpoint, 0.0) - self._clock()
 
 
+class DeliverySchedule(Struct, frozen=True, kw_only=True):
+    """When a delivery is attempted again.
+
+    `claim_s`: for how long no other server attempts it. `jitter` varies a delay, so that servers do
+    not all call a receiver at the same moment.
+    """
+
+    delays_s: Sequence[float] = DELAYS_S
+    claim_s: float = CLAIM_S
+    jitter: Callable[[float], float] = lambda seconds: seconds * random.uniform(0.8, 1.2)
+
+
 class SendDeliveries:
     """Sends the deliveries that are due, several at a time; any later run sends the others.
 
-    `clock` returns seconds from any starting point. `jitter` varies a delay, so that servers do not
-    all call a receiver at the same moment.
+    `clock` returns seconds from any starting point. With `propagation`, a receiver gets the trace
+    of the response.
     """
 
     def __init__(
@@ -153,17 +166,15 @@ class SendDeliveries:
         *,
         now: Clock,
         clock: Callable[[], float],
-        delays_s: Sequence[float] = DELAYS_S,
-        claim_s: float = CLAIM_S,
-        jitter: Callable[[float], float] = lambda seconds: seconds * random.uniform(0.8, 1.2),
+        schedule: DeliverySchedule = DeliverySchedule(),  # noqa: B008 - frozen
+        propagation: Propagation | None = None,
     ) -> None:
         self._outbox = outbox
         self._fetcher = fetcher
         self._endpoints = {each.name: each for each in endpoints}
         self._now = now
-        self._delays_s = delays_s
-        self._claim_s = claim_s
-        self._jitter = jitter
+        self._schedule = schedule
+        self._propagation = propagation
         self._failures = _Failures(clock)
 
     async def run_every(self, seconds: float) -> None:
@@ -176,7 +187,7 @@ class SendDeliveries:
     async def __call__(self) -> int:
         """Attempt some due deliveries once each. Return how many. Raises: StoreError."""
         deliveries = await self._outbox.claim_due(
-            limit=MAX_CONCURRENT_DELIVERIES, claim_s=self._claim_s
+            limit=MAX_CONCURRENT_DELIVERIES, claim_s=self._schedule.claim_s
         )
         errors = await asyncio.gather(*map(self._deliver, deliveries), return_exceptions=True)
         # An error of the store is raised only after all deliveries had their attempt.
@@ -190,12 +201,12 @@ class SendDeliveries:
             pass
 
     async def _deliver(self, delivery: WebhookDelivery) -> None:
-        log_as(request_id="", response_id=msgspec.json.decode(delivery.body, type=_Event).data.id)
+        log_as(request_id="", response_id=_response_of(delivery))
         endpoint = self._endpoints.get(delivery.endpoint)
         if endpoint is None:  # another server may have it in its settings, or this one soon
             await self._retry_later(delivery, "its endpoint is not in the settings")
         elif (rest_s := self._failures.rest_s(endpoint.name)) > 0:
-            await self._outbox.delay(delivery.id, self._jitter(rest_s))
+            await self._outbox.delay(delivery.id, self._schedule.jitter(rest_s))
         else:
             await self._attempt(delivery, endpoint)
 
@@ -216,7 +227,7 @@ class SendDeliveries:
 
     async def _post(self, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> tuple[int, str]:
         """Return the status of the answer, 0 if there was none, and a reason for the log."""
-        headers = endpoint.headers(delivery, int(self._now()))
+        headers = {**endpoint.headers(delivery, int(self._now())), **self._trace_headers(delivery)}
         try:
             answer = await self._fetcher.fetch(
                 endpoint.url,
@@ -229,21 +240,31 @@ class SendDeliveries:
             return 0, str(exc)
         return answer.status, f"status {answer.status}"
 
+    def _trace_headers(self, delivery: WebhookDelivery) -> Mapping[str, str]:
+        if self._propagation is None:
+            return {}
+        return headers_of_response(self._propagation.ids_in_background(_response_of(delivery)))
+
     async def _retry_later(self, delivery: WebhookDelivery, reason: str) -> None:
         event = msgspec.json.decode(delivery.body, type=_Event)
         if self._now() - event.created_at > GIVE_UP_AFTER_S:
             await self._give_up(delivery, reason)
             return
-        delay_s = self._delays_s[min(delivery.attempts, len(self._delays_s) - 1)]
+        delays_s = self._schedule.delays_s
+        delay_s = delays_s[min(delivery.attempts, len(delays_s) - 1)]
         if delivery.attempts == 0:  # later attempts would log the same line
             logger.warning(
                 "webhook %s to %s failed and will be retried: %s", *_ids_of(delivery), reason
             )
-        await self._outbox.delay(delivery.id, self._jitter(delay_s))
+        await self._outbox.delay(delivery.id, self._schedule.jitter(delay_s))
 
     async def _give_up(self, delivery: WebhookDelivery, reason: str) -> None:
         logger.error("giving up on webhook %s to %s: %s", *_ids_of(delivery), reason)
         await self._outbox.remove(delivery.id)
+
+
+def _response_of(delivery: WebhookDelivery) -> str:
+    return msgspec.json.decode(delivery.body, type=_Event).data.id
 
 
 def _ids_of(delivery: WebhookDelivery) -> tuple[str, str]:

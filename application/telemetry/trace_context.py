@@ -29,6 +29,10 @@ class Propagation(Struct, frozen=True, kw_only=True):
             sample_ratio=self.sample_ratio,
         )
 
+    def ids_in_background(self, response_id: str) -> TraceIds:
+        """Return the ids of a background response without its record: its trace is its own."""
+        return TraceIds.of(response_id, "", is_linked=True, sample_ratio=self.sample_ratio)
+
 
 def headers_of_response(ids: TraceIds) -> dict[str, str]:
     """Return the headers of what is done for the response as a whole."""

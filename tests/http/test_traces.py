@@ -18,6 +18,8 @@ from antiphon.adapters.telemetry.gen_ai import ATTRIBUTES
 
 from .conftest import create, script
 from .test_auth import bearer, new_key
+from .test_webhooks import listening
+from .test_webhooks import settings as webhook_settings
 from .test_websocket import joined
 
 Json = dict[str, Any]
@@ -112,6 +114,20 @@ def test_a_background_response_has_a_trace_that_links(
     assert agent.trace_id.hex() != TRACE
     assert parent_of(agent) == ""
     assert [(link.trace_id.hex(), link.span_id.hex()) for link in agent.links] == [(TRACE, SPAN)]
+
+
+def test_a_webhook_gets_the_trace_of_its_response(
+    serve: Any, collector: Collector, eventually: Any
+) -> None:
+    with listening() as receiver:
+        given = {"otlp_endpoint": collector.url, **webhook_settings(receiver)}
+        with serve(**given) as server, httpx.Client(base_url=server.api, headers=CLIENT) as client:
+            create(client, model="scripted-chat", input="hi", background=True)
+            eventually(lambda: receiver.received)
+    [agent] = collector.named("invoke_agent")
+    [(headers, _)] = receiver.received
+    sent = {name.lower(): value for name, value in headers.items()}
+    assert sent["traceparent"] == f"00-{agent.trace_id.hex()}-{agent.span_id.hex()}-01"
 
 
 def test_responses_over_a_websocket_have_traces_of_their_own(

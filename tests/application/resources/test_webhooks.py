@@ -22,6 +22,7 @@ from antiphon.application.ports import Lease, NewRun, StoredResponse, WebhookDel
 from antiphon.application.resources.webhooks import (
     DELAYS_S,
     CreateDeliveries,
+    DeliverySchedule,
     SendDeliveries,
     WebhookEndpoint,
 )
@@ -114,7 +115,8 @@ def make_sender(
         timeout_s=timeout_s,
         max_redirects=0,
     )
-    arguments = {"now": time.time, "clock": time.monotonic, "delays_s": (0.01,), **options}
+    schedule = DeliverySchedule(delays_s=(0.01,))
+    arguments = {"now": time.time, "clock": time.monotonic, "schedule": schedule, **options}
     return SendDeliveries(store, fetcher, endpoints, **arguments)
 
 
@@ -201,7 +203,7 @@ async def test_a_redirect_is_not_followed(store: MemoryStore, receiver: Receiver
     hook = endpoint(receiver)
     receiver.answers = [f"307 Redirect\r\nlocation: {receiver.url}\r\ncontent-length: 0"]
     await end_response(store, *create_deliveries([hook], status="completed"))
-    await make_sender(store, hook, delays_s=(60,))()
+    await make_sender(store, hook, schedule=DeliverySchedule(delays_s=(60,)))()
     assert len(receiver.received) == 1
 
 
@@ -220,7 +222,7 @@ async def test_a_received_delivery_is_not_sent_again_whatever_follows_the_status
     hook = endpoint(receiver)
     receiver.answers = [answer]
     await end_response(store, *create_deliveries([hook], status="completed"))
-    await make_sender(store, hook, delays_s=(0,))()
+    await make_sender(store, hook, schedule=DeliverySchedule(delays_s=(0,)))()
     assert len(receiver.received) == 1
     assert await store.claim_due(limit=10, claim_s=0) == []
 
@@ -241,7 +243,7 @@ async def test_a_server_that_dies_before_removing_a_delivery_sends_it_twice_and_
     hook = endpoint(receiver)
     receiver.hangs = True
     await end_response(store, *create_deliveries([hook], status="completed"))
-    dying = asyncio.create_task(make_sender(store, hook, claim_s=0.2)())
+    dying = asyncio.create_task(make_sender(store, hook, schedule=DeliverySchedule(claim_s=0.2))())
     await wait_until(lambda: _return(len(receiver.received) == 1))
     dying.cancel()
     with suppress(asyncio.CancelledError):
@@ -274,7 +276,9 @@ async def test_an_endpoint_that_keeps_failing_gets_no_attempts_for_a_while(
     hook = endpoint(receiver)
     receiver.answers = ["500 Oops"] * 100
     now = 0.0
-    send = make_sender(store, hook, clock=lambda: now, jitter=lambda _: 0.0)
+    send = make_sender(
+        store, hook, clock=lambda: now, schedule=DeliverySchedule(jitter=lambda _: 0.0)
+    )
     await end_response(store, *create_deliveries([hook], status="completed"))
     await deliver_until_received(send, receiver, times=3)
     for _ in range(3):
