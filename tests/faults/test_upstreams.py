@@ -271,6 +271,7 @@ def test_leaving_a_stream_leaves_the_upstream(
     asked = script({"say": "word ", "repeat": 5000, "tick": 0.05})
     body = {"model": MODEL, "input": asked, "stream": True, "store": False}
     with client.stream("POST", "/responses", json=body) as answer:
+        assert answer.status_code == 200, answer.read()
         next(answer.iter_lines())
         wait_for(lambda: upstream.open_answers or None)
     wait_for(lambda: upstream.open_answers == 0 or None, limit_s=10)
