@@ -21,6 +21,13 @@ def ask(url: str, model: str) -> str:
         return json.load(answer)["output"][0]["content"][0]["text"]
 
 
+def read_console(url: str) -> None:
+    """Raises: HTTPError if a file of the console is not in the wheel."""
+    for name in ("", "/assets/app.js", "/assets/style.css"):
+        with urllib.request.urlopen(f"{url}/console{name}", timeout=20) as answer:
+            assert answer.read()
+
+
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = load(None, {}, {"port": 0, "data_dir": Path(folder)})
@@ -28,7 +35,9 @@ async def main() -> None:
             for model in ("scripted-chat", "scripted-harmony"):
                 said = await asyncio.to_thread(ask, served.url, model)
                 assert said == "Echo: Say hello.", said
-    loaded = {"vllm", "torch", "tokenizers", "pytest"} & set(sys.modules)
+            await asyncio.to_thread(read_console, served.url)
+    optional = {"vllm", "torch", "tokenizers", "pytest", "prometheus_client", "opentelemetry"}
+    loaded = optional & set(sys.modules)
     assert not loaded, f"imported although nobody chose them: {loaded}"
     sys.stdout.write("the wheel serves both scripted models\n")
 
