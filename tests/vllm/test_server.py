@@ -352,6 +352,7 @@ def test_constraints_still_hold_after_reasoning(
         response = server.create(
             reasoning={"effort": "low"},
             temperature=1,
+            max_output_tokens=2000,  # the prompt has the date: each day, other tokens are drawn
             extra_body={"seed": seed, "logit_bias": likely_reasoning},
             **fields,
         )
@@ -474,7 +475,7 @@ def test_a_client_that_disconnects_frees_the_engine(server: Server, store: bool)
             break
     stream.close()
     line = server.wait_for(f"run {response_id}", timeout_s=10)
-    assert line.endswith("aborted\n")
+    assert line.partition(" [")[0].endswith("aborted")
 
 
 def test_an_input_longer_than_the_context_is_refused(server: Server) -> None:
