@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from antiphon.adapters.extras import install_command
+from antiphon.adapters.stores.migration_scripts import migrations_of
 from antiphon.domain.errors import SettingsError, StoreError
 
 try:
@@ -291,7 +291,7 @@ class PostgresServer:
         if await connection.fetchval("SELECT to_regclass('schema_version')") is None:
             await connection.execute("CREATE TABLE schema_version (number INTEGER PRIMARY KEY)")
         version = await connection.fetchval("SELECT max(number) FROM schema_version") or 0
-        scripts = dict(_migrations())
+        scripts = migrations_of("postgres")
         if version > max(scripts):
             raise SettingsError(
                 f"The store {self._name} was written by a newer version of this server."
@@ -314,13 +314,6 @@ async def _exclusive_lock(connection: Connection, name: str) -> AsyncGenerator[N
     await connection.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))", name)
     yield
     await connection.execute("SELECT pg_advisory_unlock(hashtextextended($1, 0))", name)
-
-
-def _migrations() -> Iterator[tuple[int, str]]:
-    """Yield the numbered migrations: `0001_store.sql` is number 1."""
-    for script in (files(__package__) / "migrations" / "postgres").iterdir():
-        if script.name.endswith(".sql"):
-            yield int(script.name.partition("_")[0]), script.read_text("utf-8")
 
 
 def _without_secrets(dsn: str) -> str:

@@ -16,7 +16,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +24,7 @@ import apsw
 
 from antiphon.adapters.stores.fair_jobs import FairJobs
 from antiphon.adapters.stores.file_lock import FileLock
+from antiphon.adapters.stores.migration_scripts import migrations_of
 from antiphon.domain.errors import SettingsError, StoreError
 
 T = TypeVar("T")
@@ -304,7 +304,7 @@ def _use_wal(connection: apsw.Connection, busy_ms: int) -> None:
 
 
 def _migrate(connection: apsw.Connection, folder: str) -> None:
-    scripts = dict(_scripts(folder))
+    scripts = migrations_of(folder)
     with _transaction(connection):  # other starting processes wait from here on
         version = connection.pragma("user_version")
         if version > max(scripts):
@@ -315,13 +315,6 @@ def _migrate(connection: apsw.Connection, folder: str) -> None:
             if number > version:
                 connection.execute(scripts[number]).fetchall()
                 connection.pragma("user_version", number)
-
-
-def _scripts(folder: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbered migrations: `0001_responses.sql` is number 1."""
-    for script in (files(__package__) / "migrations" / folder).iterdir():
-        if script.name.endswith(".sql"):
-            yield int(script.name.partition("_")[0]), script.read_text("utf-8")
 
 
 @contextlib.contextmanager
